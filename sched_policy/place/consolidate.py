@@ -1,0 +1,55 @@
+"""Consolidating placement: as few nodes as possible, the fullest that fit (best fit)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_policy.model import GpuRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidate:
+    """Keep jobs together and large holes whole, like Slurm's own best fit and Muri's `yarn` scheme."""
+
+    def place(self, request: GpuRequest, free: NDArray[np.int64]) -> tuple[tuple[int, int], ...] | None:
+        """Choose nodes for a gang request.
+
+        `free` holds the free GPUs per node, shape (N,); a node that may not be used counts 0. Returns
+        ((node index, GPUs), ...) or None if the request does not fit now. A request for no GPUs fits nowhere.
+        """
+        if request.total <= 0:
+            return None
+        if request.per_node is not None:
+            return _fixed_share(request.per_node, request.nodes, free)
+        return _any_share(request.total, request.nodes, free)
+
+
+def _fixed_share(per_node: int, nodes: int, free: NDArray[np.int64]) -> tuple[tuple[int, int], ...] | None:
+    fitting = np.flatnonzero(free >= per_node)
+    if fitting.size < nodes:
+        return None
+    fullest = fitting[np.argsort(free[fitting], kind="stable")][:nodes]
+    return tuple((int(node), per_node) for node in fullest)
+
+
+def _any_share(total: int, nodes: int, free: NDArray[np.int64]) -> tuple[tuple[int, int], ...] | None:
+    usable = np.flatnonzero(free > 0)
+    if usable.size < nodes or int(free[usable].sum()) < total or total < nodes:
+        return None
+    if nodes == 1:
+        whole = np.flatnonzero(free >= total)
+        if whole.size:
+            return ((int(whole[np.argmin(free[whole])]), total),)
+    taken: list[tuple[int, int]] = []
+    left = total
+    for node in usable[np.argsort(-free[usable], kind="stable")]:
+        still_needed = max(0, nodes - len(taken) - 1)
+        gpus = min(int(free[node]), left - still_needed)
+        taken.append((int(node), gpus))
+        left -= gpus
+        if left == 0:
+            return tuple(taken)
+    return None

@@ -1,0 +1,81 @@
+"""A policy is a row: order x place x backfill (x admission x preempt x stop). `plan` runs it on a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from sched_policy.backfill import Backfill
+from sched_policy.model import Job, Plan, Preemption, Score, Snapshot, Start
+from sched_policy.order.base import Order
+from sched_policy.place.consolidate import Consolidate
+from sched_policy.preempt.displace import Displace
+from sched_policy.price import Market
+from sched_policy.profile import AvailabilityProfile
+from sched_policy.stopping import EarlyStop
+
+
+@dataclass(frozen=True, slots=True)
+class PayoffAdmission:
+    """Promise a start only to jobs whose payoff at the current price is positive (`sched_policy.price`).
+
+    Needs an order whose scores are utilities per GPU-second.
+    """
+
+    def admits(self, snapshot: Snapshot, scores: Sequence[Score]) -> Callable[[Job, int], bool]:
+        """The test for this snapshot's market: (job, GPUs promised to others then) -> may be promised."""
+        value = {score.job_id: score.value for score in scores}
+        capacity = sum(node.gpus for node in snapshot.nodes if node.schedulable)
+        market = Market.of(value.values(), capacity)
+        return lambda job, promised: market.payoff(value[job.job_id], job.request.total, promised) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A named scheduling policy.
+
+    `admission` None promises starts in order alone. `preempt` and `stop` are None for policies that never
+    interrupt a job; they touch only jobs that opted in.
+    """
+
+    name: str
+    summary: str
+    order: Order
+    place: Consolidate = Consolidate()
+    backfill: Backfill = Backfill()
+    admission: PayoffAdmission | None = None
+    preempt: Displace | None = None
+    stop: EarlyStop | None = None
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decide. A pure function: the same snapshot gives the same plan everywhere."""
+        scores = self.order.scores(snapshot)
+        waiting = {job.job_id: job for job in snapshot.pending if job.request.total > 0}
+        queue = [waiting[score.job_id] for score in scores if score.job_id in waiting]
+        admits = self.admission.admits(snapshot, scores) if self.admission else _everyone
+        profile = AvailabilityProfile(snapshot.now_s, snapshot.nodes, snapshot.running)
+        starts, reservations = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits)
+
+        stops = self.stop.stops(snapshot) if self.stop else ()
+        preemptions: tuple[Preemption, ...] = ()
+        if self.preempt is not None:
+            stopping = {stop.job_id for stop in stops}
+            blocked = tuple(_still_blocked(queue, starts))
+            found = self.preempt.preemptions(snapshot, scores, blocked, profile, self.place)
+            preemptions = tuple(p for p in found if p.job_id not in stopping)
+        return Plan(scores, starts, reservations, preemptions, stops)
+
+
+def _everyone(_job: Job, _promised_gpus: int) -> bool:
+    return True
+
+
+def _still_blocked(queue: Sequence[Job], starts: Iterable[Start]) -> Iterable[tuple[Job, int]]:
+    """Jobs with tasks that do not start, and how many of those there are."""
+    started: dict[int, int] = {}
+    for start in starts:
+        started[start.job_id] = started.get(start.job_id, 0) + 1
+    for job in queue:
+        left = job.array_tasks - started.get(job.job_id, 0)
+        if left > 0:
+            yield job, left

@@ -1,0 +1,120 @@
+"""Displace running jobs by waiting ones that are worth clearly more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sched_policy.model import Job, JobState, Preemption, Score, Snapshot
+from sched_policy.place.consolidate import Consolidate
+from sched_policy.profile import AvailabilityProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Displace:
+    """A blocked job may take the GPUs of running jobs whose scores are lower by the factor `margin`.
+
+    Attributes:
+        margin: how many times the victim's score the blocked job's must be; above 1, so that two jobs of equal
+            worth do not swap places for ever.
+        quantum_s: a job is left alone for this long after each start, so that every start pays for itself.
+        most_at_once: preemptions per plan at most; bounds the churn.
+
+    """
+
+    margin: float = 1.5
+    quantum_s: float = 600.0
+    most_at_once: int = 8
+
+    def preemptions(
+        self,
+        snapshot: Snapshot,
+        scores: Sequence[Score],
+        blocked: Sequence[tuple[Job, int]],
+        profile: AvailabilityProfile,
+        place: Consolidate,
+    ) -> tuple[Preemption, ...]:
+        """The preemptions that let `blocked`, (job, waiting tasks) best first, start on GPUs taken from others.
+
+        `profile` has this plan's starts booked, so what is free in it now is free for the blocked jobs too.
+
+        Victims are taken from the worst upwards, and only as many as the blocked job needs; if even all
+        allowed victims make no room for its gang, none is touched for it.
+        """
+        value = {score.job_id: score.value for score in scores}
+        victims = sorted(
+            (job for job in snapshot.jobs if self._may_yield(job, snapshot.now_s)),
+            key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id),
+        )
+        free = profile.free_now()
+        chosen: list[Preemption] = []
+        for job, tasks in blocked:
+            for _task in range(tasks):
+                room = self.most_at_once - len(chosen)
+                worse = [v for v in victims if _clearly_worse(value, v, job, self.margin)]
+                set_ = _least_victims(job, worse[:room], free, profile, place)
+                if not set_:
+                    break
+                for victim in set_:
+                    victims.remove(victim)
+                    _release(free, profile, victim)
+                    chosen.append(Preemption(victim.job_id, _why(victim, job, value)))
+                placement = place.place(job.request, free)
+                for node, gpus in placement or ():
+                    free[node] -= gpus
+        return tuple(chosen)
+
+    def _may_yield(self, job: Job, now_s: float) -> bool:
+        return (
+            job.state is JobState.RUNNING
+            and job.exploration is not None
+            and job.exploration.checkpoint_signal is not None
+            and job.start_s is not None
+            and now_s - job.start_s >= self.quantum_s
+        )
+
+
+def _clearly_worse(value: Mapping[int, float], victim: Job, job: Job, margin: float) -> bool:
+    """Scores may be negative (SRSF): the margin always widens the gap that is needed."""
+    worth, loss = value[job.job_id], value[victim.job_id]
+    needed = loss * margin if loss >= 0 else loss / margin
+    return worth > needed and victim.partition == job.partition
+
+
+def _least_victims(
+    job: Job,
+    candidates: Sequence[Job],
+    free: NDArray[np.int64],
+    profile: AvailabilityProfile,
+    place: Consolidate,
+) -> tuple[Job, ...]:
+    """The shortest run of candidates, worst first, whose GPUs let the job start, less those it can do without."""
+    trial = free.copy()
+    taken: list[Job] = []
+    for victim in candidates:
+        _release(trial, profile, victim)
+        taken.append(victim)
+        if place.place(job.request, trial) is not None:
+            break
+    else:
+        return ()
+    for victim in tuple(taken[:-1]):
+        without = trial.copy()
+        _release(without, profile, victim, sign=-1)
+        if place.place(job.request, without) is not None:
+            trial = without
+            taken.remove(victim)
+    return tuple(taken)
+
+
+def _release(free: NDArray[np.int64], profile: AvailabilityProfile, victim: Job, sign: int = 1) -> None:
+    for node, gpus in profile.indexed(victim.allocation):
+        free[node] += sign * gpus
+
+
+def _why(victim: Job, job: Job, value: Mapping[int, float]) -> str:
+    worth, loss = value[job.job_id], value[victim.job_id]
+    return f"job {job.job_id} waits for these GPUs with a score of {worth:.3g} against {loss:.3g}"

@@ -1,0 +1,1 @@
+"""The Slurm seam: one protocol (`protocol.SlurmClient`), two adapters (`cli`, `pyslurm_`)."""

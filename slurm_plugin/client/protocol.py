@@ -1,0 +1,245 @@
+"""What explsched asks of Slurm, whichever adapter answers.
+
+Reads return frozen records; writes are `Change` values handed over in one batch, and every change that Slurm
+refuses comes back as a `ChangeFailure` naming it. Times are seconds since the epoch, memory is MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sched_policy.errors import ExplschedError
+
+
+class SlurmError(ExplschedError):
+    """Slurm refused, is missing, answered something unreadable or cannot be reached."""
+
+
+class SlurmUnreachableError(SlurmError):
+    """slurmctld does not answer (down, restarting, timed out). Worth trying again later."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SlurmVersion:
+    """A Slurm release such as 22.5.8 (Slurm writes 22.05.8)."""
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor:02d}.{self.patch}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """One record of slurmctld's job table. A pending job array is one record with `array_tasks` > 1.
+
+    `state` is Slurm's long name (PENDING, RUNNING, COMPLETING, ...). `gpus` is the total asked for or
+    allocated, `gpus_per_node` is set when each node's share is fixed. `gpu_nodes` is (node, GPUs) of the
+    allocation, empty while pending. `site_factor` is None where Slurm does not tell. `time_limit_s` None means
+    unlimited. `start_s` is the real start of a running job, or slurmctld's estimate for a pending one.
+    """
+
+    job_id: int
+    name: str
+    user: str
+    uid: int
+    account: str
+    partition: str
+    qos: str
+    state: str
+    reason: str
+    priority: int
+    site_factor: int | None
+    submit_s: float
+    start_s: float | None
+    time_limit_s: float | None
+    nodes: int
+    gpus: int
+    gpus_per_node: int | None
+    gpu_nodes: tuple[tuple[str, int], ...]
+    reservation: str
+    comment: str
+    restarts: int
+    array_tasks: int = 1
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`."""
+
+    name: str
+    state: str
+    gpus: int
+    partitions: frozenset[str]
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether Slurm would start a new job here when there is room."""
+        flags = set(self.state.replace("*", "+NOT_RESPONDING").split("+"))
+        bad = {
+            "DOWN",
+            "DRAIN",
+            "DRAINING",
+            "DRAINED",
+            "FAIL",
+            "FAILING",
+            "MAINT",
+            "UNKNOWN",
+            "NOT_RESPONDING",
+            "POWERED_DOWN",
+            "POWERING_DOWN",
+            "REBOOT_ISSUED",
+            "FUTURE",
+            "ERROR",
+        }
+        return not flags & bad
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmReservation:
+    """One reservation. `nodes` are expanded host names."""
+
+    name: str
+    start_s: float
+    end_s: float
+    nodes: tuple[str, ...]
+    users: tuple[str, ...]
+    flags: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerLoad:
+    """How busy slurmctld is, from sdiag. Used to leave it alone when it is."""
+
+    server_threads: int
+    agent_queue: int
+    last_cycle_s: float
+    backfill_last_cycle_s: float
+    jobs_pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetSiteFactor:
+    """Set the additive site factor of a job's priority. 0 resets it."""
+
+    job_id: int
+    site_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateReservation:
+    """Create a lease: `start_s` and `duration_min` (whole minutes), for `users` on `nodes`."""
+
+    name: str
+    start_s: float
+    duration_min: int
+    nodes: tuple[str, ...]
+    users: tuple[str, ...]
+    partition: str
+    flags: tuple[str, ...] = ("FLEX", "NO_HOLD_JOBS_AFTER", "IGNORE_JOBS")
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReservation:
+    """Give an existing lease a new start, duration and node set, before it has become active."""
+
+    name: str
+    start_s: float
+    duration_min: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReservation:
+    """Remove a lease."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttachReservation:
+    """Attach a pending job to a lease; an empty name detaches it."""
+
+    job_id: int
+    reservation: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignalJob:
+    """Send a signal (name without SIG) to the batch script and all steps of a running job."""
+
+    job_id: int
+    signal: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueJob:
+    """Put a running batch job back to the queue, startable at once (not after Slurm's two-minute delay)."""
+
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """Cancel a job."""
+
+    job_id: int
+
+
+Change = (
+    SetSiteFactor
+    | CreateReservation
+    | MoveReservation
+    | DeleteReservation
+    | AttachReservation
+    | SignalJob
+    | RequeueJob
+    | CancelJob
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFailure:
+    """A change that Slurm refused, and its words."""
+
+    change: Change
+    message: str
+
+
+class SlurmClient(Protocol):
+    """Access to one Slurm cluster. Every call may raise `SlurmError`; none blocks longer than its timeout."""
+
+    @property
+    def name(self) -> str:
+        """The adapter's name as configuration accepts it: `cli` or `pyslurm`."""
+        ...
+
+    def version(self) -> SlurmVersion:
+        """The installed Slurm's version."""
+        ...
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        """All jobs that wait, run or complete, in one request whatever their number."""
+        ...
+
+    def nodes(self) -> tuple[SlurmNode, ...]:
+        """All nodes."""
+        ...
+
+    def reservations(self) -> tuple[SlurmReservation, ...]:
+        """All reservations."""
+        ...
+
+    def load(self) -> ControllerLoad:
+        """How busy slurmctld is."""
+        ...
+
+    def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
+        """Carry out the changes in order, in one batch; return those that Slurm refused."""
+        ...

@@ -1,0 +1,98 @@
+"""One pass of the reconcile loop: look, plan, compare, change as little as possible."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sched_policy import catalog
+from sched_policy.model import Plan
+from slurm_plugin.client.protocol import CancelJob, Change, ChangeFailure, ControllerLoad, RequeueJob, SlurmClient
+from slurm_plugin.config import BackpressureSection, Config
+from slurm_plugin.log import event
+from slurm_plugin.observe import Observation, observe
+from slurm_plugin.preemption import PreemptionDesk
+from slurm_plugin.progress import ProgressSpool
+from slurm_plugin.reconcile import SteeringLimits, changes
+
+_LOG = logging.getLogger("explsched.controller")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass saw, decided and did."""
+
+    seen: Observation
+    plan: Plan
+    changes: tuple[Change, ...]
+    failures: tuple[ChangeFailure, ...]
+
+
+class Controller:
+    """Turns plans into Slurm's state, pass after pass.
+
+    Slurm is the database: nothing is kept between passes but the preemptions underway and the reports read so far.
+    """
+
+    def __init__(self, client: SlurmClient, config: Config) -> None:
+        self._client = client
+        self._desk = PreemptionDesk(config.preemption.grace_s, config.preemption.most_per_hour)
+        self.reconfigure(config)
+
+    def reconfigure(self, config: Config) -> None:
+        """Take a new configuration; it holds from the next pass on."""
+        self._config = config
+        self._policy = catalog.build(config.policy, config.policy_options())
+        self._limits = SteeringLimits(config.slurm.site_factor_range, config.backfill.slack_s)
+        self._spool = ProgressSpool(config.progress.spool)
+        self._desk.limits(config.preemption.grace_s, config.preemption.most_per_hour)
+
+    def decide(self, now_s: float) -> Pass:
+        """Look and plan, change nothing."""
+        seen = observe(self._client, self._spool, now_s, self._config.slurm.partitions)
+        plan = self._policy.plan(seen.snapshot)
+        wanted = (*changes(plan, seen, self._limits), *self._interruptions(plan, seen))
+        return Pass(seen, plan, wanted, ())
+
+    def reconcile(self, now_s: float) -> Pass:
+        """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
+        decided = self.decide(now_s)
+        failures = self._client.apply(decided.changes) if decided.changes else ()
+        _log_pass(decided, failures)
+        return Pass(decided.seen, decided.plan, decided.changes, failures)
+
+    def load(self) -> ControllerLoad:
+        """How busy slurmctld is."""
+        return self._client.load()
+
+    def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
+        jobs = {job.job_id: job for job in seen.snapshot.jobs}
+        steps = self._desk.advance(plan.preemptions, jobs, seen.progress, seen.snapshot.now_s)
+        return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
+
+
+def is_busy(load: ControllerLoad, limits: BackpressureSection) -> bool:
+    """Whether slurmctld should be left alone for a while."""
+    return load.server_threads >= limits.server_threads or load.last_cycle_s > limits.cycle_s
+
+
+def _log_pass(decided: Pass, failures: Sequence[ChangeFailure]) -> None:
+    why = {p.job_id: p.reason for p in (*decided.plan.preemptions, *decided.plan.stops)}
+    for change in decided.changes:
+        if isinstance(change, CancelJob | RequeueJob):
+            reason = why.get(change.job_id, "its checkpoint is saved, or its grace period is over")
+            event(_LOG, logging.INFO, type(change).__name__, job=change.job_id, why=reason)
+    for failure in failures:
+        job_id = getattr(failure.change, "job_id", None)
+        event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=str(failure.change), why=failure.message)
+    event(
+        _LOG,
+        logging.INFO,
+        "pass",
+        jobs=len(decided.seen.snapshot.jobs),
+        starts=len(decided.plan.starts),
+        promises=len(decided.plan.reservations),
+        changes=len(decided.changes),
+        failures=len(failures),
+    )

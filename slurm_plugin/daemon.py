@@ -1,0 +1,134 @@
+"""`sexplschedd`: runs the reconcile loop until it is told to stop.
+
+SIGHUP reloads the configuration (a bad file leaves the running one in force), SIGUSR2 reopens the log, SIGTERM and
+SIGINT stop after the current pass. While the daemon is dead, Slurm goes on with the last order; leases end by
+themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+from slurm_plugin.client.choose import choose
+
+from sched_policy.errors import ExplschedError
+from slurm_plugin import config as configuration
+from slurm_plugin import log
+from slurm_plugin.client.protocol import SlurmError
+from slurm_plugin.controller import Controller, is_busy
+
+_LOG = logging.getLogger("explsched.daemon")
+
+
+class Daemon:
+    """The life of the loop: signals in, passes out."""
+
+    def __init__(self, config_path: Path | None, log_level: str, log_file: str | None) -> None:
+        self._config_path = config_path
+        self._log_level = log_level
+        self._log_file = log_file
+        self._config = configuration.load(config_path)
+        client = choose(self._config.slurm.client, self._config.slurm.timeout_s)
+        self._controller = Controller(client, self._config)
+        self._wake = threading.Event()
+        self._stop = False
+        self._reload = False
+        self._reopen = False
+        self._interval_s = self._config.interval_s
+
+    def run(self) -> None:
+        """Pass after pass until a stop signal comes."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+            signal.signal(number, self._on_signal)
+        log.event(_LOG, logging.INFO, "started", policy=self._config.policy, interval_s=self._config.interval_s)
+        while not self._stop:
+            self._wake.clear()
+            self._obey()
+            began_s = time.monotonic()
+            self._pass()
+            self._wake.wait(max(0.0, self._interval_s - (time.monotonic() - began_s)))
+        log.event(_LOG, logging.INFO, "stopped")
+
+    def once(self) -> int:
+        """A single pass; returns the exit code: 1 if Slurm refused a change."""
+        return 1 if self._controller.reconcile(time.time()).failures else 0
+
+    def dry_run(self) -> str:
+        """What a pass would change, one line a change."""
+        return "\n".join(str(change) for change in self._controller.decide(time.time()).changes)
+
+    def _pass(self) -> None:
+        """One pass. Slurm's absence or refusal ends the pass, never the daemon."""
+        try:
+            self._pace()
+            self._controller.reconcile(time.time())
+        except SlurmError as error:
+            log.event(_LOG, logging.ERROR, "pass given up, will try again", why=str(error))
+        except Exception:
+            # A defect of ours must not end the daemon either: the next snapshot may be free of what caused it.
+            _LOG.exception("pass failed, will try again")
+
+    def _pace(self) -> None:
+        """Double the interval while slurmctld is busy, and come back to the configured one when it is not."""
+        limits = self._config.backpressure
+        if is_busy(self._controller.load(), limits):
+            self._interval_s = min(limits.widest_interval_s, 2 * self._interval_s)
+            log.event(_LOG, logging.WARNING, "slurmctld is busy", interval_s=self._interval_s)
+        else:
+            self._interval_s = self._config.interval_s
+
+    def _obey(self) -> None:
+        """Carry out what signals asked for, between two passes."""
+        if self._reopen:
+            self._reopen = False
+            log.set_up(self._log_level, self._log_file)
+        if self._reload:
+            self._reload = False
+            try:
+                self._config = configuration.load(self._config_path)
+                self._controller.reconfigure(self._config)
+                log.event(_LOG, logging.INFO, "configuration reloaded", policy=self._config.policy)
+            except ExplschedError as error:
+                log.event(_LOG, logging.ERROR, "configuration not reloaded, the old one holds", why=str(error))
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._stop = self._stop or number in (signal.SIGTERM, signal.SIGINT)
+        self._reload = self._reload or number == signal.SIGHUP
+        self._reopen = self._reopen or number == signal.SIGUSR2
+        self._wake.set()
+
+
+@click.command(context_settings={"help_option_names": ["--help"]})
+@click.option("-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.")
+@click.option("--once", "mode", flag_value="once", help="Make one pass and exit (1 if Slurm refused a change).")
+@click.option("--dry-run", "mode", flag_value="dry-run", help="Print what one pass would change, change nothing.")
+@click.option("--log-file", help="Append the log to this file instead of standard error.")
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+@click.version_option(package_name="explsched")
+def command(config_path: Path | None, mode: str | None, log_file: str | None, log_level: str) -> None:
+    """Steer Slurm by the configured policy: site factors, short reservations, preemption of jobs that opted in."""
+    log.set_up(log_level, log_file)
+    try:
+        daemon = Daemon(config_path, log_level, log_file)
+        if mode == "once":
+            sys.exit(daemon.once())
+        if mode == "dry-run":
+            click.echo(daemon.dry_run() or "nothing to change")
+            return
+        daemon.run()
+    except ExplschedError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def main() -> None:
+    """Entry point of `sexplschedd`."""
+    command(auto_envvar_prefix="SEXPLSCHEDD")

@@ -1,0 +1,71 @@
+"""What a job tells the daemon, carried in its Slurm comment.
+
+One word of the comment, `explsched:` followed by a URL-encoded query, e.g.
+`sbatch --comment="explsched:sweep=digits&checkpoint=USR1&stop=1 anything else"`. The comment is the one field
+that every Slurm version lets a user set, shows to everybody and keeps through a requeue.
+"""
+
+from __future__ import annotations
+
+import signal
+from urllib.parse import parse_qsl
+
+from sched_policy.errors import ExplschedError
+from sched_policy.model import Direction, Exploration
+
+PREFIX = "explsched:"
+KEYS = ("sweep", "metric", "direction", "checkpoint", "stop")
+
+
+class JobOptionError(ExplschedError):
+    """The job's comment has an `explsched:` word that cannot be understood."""
+
+
+def parse(comment: str) -> Exploration | None:
+    """The job's options; None if its comment has no `explsched:` word. Raises `JobOptionError`."""
+    words = [word for word in comment.split() if word.startswith(PREFIX)]
+    if not words:
+        return None
+    if len(words) > 1:
+        raise JobOptionError(f"the comment has {len(words)} words starting with {PREFIX!r}, one is accepted")
+    query = words[0].removeprefix(PREFIX)
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+    except (ValueError, UnicodeDecodeError) as error:
+        raise JobOptionError(f"{words[0]!r} is not of the form {PREFIX}key=value&key=value") from error
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise JobOptionError(f"{words[0]!r} names a key twice")
+    unknown = [key for key in values if key not in KEYS]
+    if unknown:
+        raise JobOptionError(f"unknown key {unknown[0]!r} in {words[0]!r} (known: {', '.join(KEYS)})")
+    return Exploration(
+        sweep=values.get("sweep") or None,
+        metric=values.get("metric") or "loss",
+        direction=_direction(values.get("direction", "min")),
+        checkpoint_signal=_signal(values.get("checkpoint")),
+        may_stop=_switch(values.get("stop", "0")),
+    )
+
+
+def _direction(text: str) -> Direction:
+    try:
+        return Direction(text)
+    except ValueError as error:
+        raise JobOptionError(f"direction={text!r}: accepted are min and max") from error
+
+
+def _signal(text: str | None) -> str | None:
+    """A signal name without SIG that a job can catch."""
+    if not text:
+        return None
+    name = text.upper().removeprefix("SIG")
+    if f"SIG{name}" not in signal.Signals.__members__ or name in ("KILL", "STOP"):
+        raise JobOptionError(f"checkpoint={text!r}: not a signal that a job can catch, such as USR1")
+    return name
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise JobOptionError(f"stop={text!r}: accepted are 0 and 1")
+    return text == "1"

@@ -1,0 +1,108 @@
+"""Builds the policy's `Snapshot` from what Slurm and the progress spool tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sched_policy.model import (
+    Exploration,
+    GpuRequest,
+    Job,
+    JobState,
+    Node,
+    NodeGpus,
+    ProgressPoint,
+    Snapshot,
+)
+from slurm_plugin import job_options
+from slurm_plugin.client.protocol import SlurmClient, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.log import event
+from slurm_plugin.progress import JobProgress, ProgressSpool
+
+_LOG = logging.getLogger("explsched.observe")
+_STATES = {
+    "PENDING": JobState.PENDING,
+    "RUNNING": JobState.RUNNING,
+    "SUSPENDED": JobState.RUNNING,  # a suspended job keeps its GPUs
+    "COMPLETING": JobState.COMPLETING,
+    "CONFIGURING": JobState.RUNNING,
+    "STOPPED": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+}
+_CANNOT_START = ("JobHeld", "Dependency", "BeginTime", "JobArrayTaskLimit", "Invalid", "BadConstraints", "Assoc", "QOS")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at the cluster: the policy's view, and the records it was made from (by job id)."""
+
+    snapshot: Snapshot
+    jobs: Mapping[int, SlurmJob]
+    reservations: tuple[SlurmReservation, ...]
+    progress: Mapping[int, JobProgress]
+    option_faults: Mapping[int, str]
+
+
+def observe(client: SlurmClient, spool: ProgressSpool, now_s: float, partitions: Iterable[str] = ()) -> Observation:
+    """Look at the cluster once. `partitions` limits which jobs are seen as ours to order; empty means all.
+
+    Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
+    """
+    wanted = frozenset(partitions)
+    nodes = client.nodes()
+    records = {job.job_id: job for job in client.jobs() if job.state in _STATES}
+    progress = spool.read({job.job_id: job.uid for job in records.values()}, now_s)
+    faults: dict[int, str] = {}
+    jobs = []
+    for record in records.values():
+        ours = not wanted or record.partition in wanted
+        if ours or record.state != "PENDING":
+            jobs.append(_job(record, progress.get(record.job_id, JobProgress()), _options(record, faults)))
+    snapshot = Snapshot(now_s, tuple(map(_node, nodes)), tuple(jobs))
+    return Observation(snapshot, records, client.reservations(), progress, faults)
+
+
+def _node(node: SlurmNode) -> Node:
+    return Node(node.name, node.gpus, node.partitions, node.schedulable)
+
+
+def _options(record: SlurmJob, faults: dict[int, str]) -> Exploration | None:
+    try:
+        return job_options.parse(record.comment)
+    except job_options.JobOptionError as error:
+        faults[record.job_id] = str(error)
+        event(_LOG, logging.WARNING, "job options ignored", job=record.job_id, why=str(error))
+        return None
+
+
+def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | None) -> Job:
+    state = _STATES[record.state]
+    gpus = max(record.gpus, 1)
+    points: tuple[ProgressPoint, ...] = ()
+    if exploration is not None:
+        points = tuple(
+            ProgressPoint(r.step, gpus * progress.run_s(r.time_s, r.restart), r.value)
+            for r in progress.reports
+            if r.metric == exploration.metric
+        )
+    return Job(
+        job_id=record.job_id,
+        request=GpuRequest(record.gpus, record.nodes, record.gpus_per_node),
+        submit_s=record.submit_s,
+        name=record.name,
+        user=record.user,
+        partition=record.partition,
+        state=state,
+        eligible=not record.reason.startswith(_CANNOT_START),
+        start_s=None if state is JobState.PENDING else record.start_s,
+        time_limit_s=record.time_limit_s,
+        allocation=tuple(NodeGpus(node, share) for node, share in record.gpu_nodes),
+        attained_gpu_s=gpus * sum(run.end_s - run.start_s for run in progress.runs),
+        exploration=exploration,
+        total_steps=progress.total_steps,
+        points=points,
+        restarts=record.restarts,
+        array_tasks=record.array_tasks,
+    )
