@@ -22,8 +22,9 @@ MIN_POINTS = 3
 """Fewer reports than this say nothing about the shape of a curve."""
 
 _MAX_POINTS = 128
-_SHAPES_POWER = np.geomspace(0.2, 4.0, 14)
-_SHAPES_EXPONENTIAL = np.geomspace(0.3, 30.0, 14)
+_POWERS = np.geomspace(0.2, 4.0, 16)
+_POWER_SCALES = (1.0, 3.0, 10.0)
+_RATES = np.geomspace(0.3, 30.0, 48)
 
 Vector = NDArray[np.float64]
 
@@ -103,7 +104,5 @@ def fit(x: ArrayLike, y: ArrayLike) -> LearningCurve | None:
 
 def _basis(x: Vector) -> Vector:
     """Both families' falling basis functions at scaled resource x; shape (G, N)."""
-    power = (1.0 + x[None, :]) ** -(_SHAPES_POWER[:, None])
-    steep_power = (1.0 + 10.0 * x[None, :]) ** -(_SHAPES_POWER[:, None])
-    exponential = np.exp(-_SHAPES_EXPONENTIAL[:, None] * x[None, :])
-    return np.concatenate([power, steep_power, exponential])
+    powers = [(1.0 + scale * x[None, :]) ** -_POWERS[:, None] for scale in _POWER_SCALES]
+    return np.concatenate([*powers, np.exp(-_RATES[:, None] * x[None, :])])

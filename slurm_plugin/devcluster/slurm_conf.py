@@ -1,0 +1,106 @@
+"""The text of slurm.conf, gres.conf and slurmdbd.conf of a private cluster. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_plugin.devcluster.spec import ClusterSpec, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Free TCP ports on loopback."""
+
+    slurmctld: int
+    slurmd: tuple[int, ...]
+    slurmdbd: int
+    mariadb: int
+
+
+def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: str) -> str:
+    """slurm.conf; the same text serves Slurm 22.05 to 25.11."""
+    root = layout.root
+    # The default memory keeps a job without --mem from taking a whole node (CR_Core_Memory).
+    settings = {
+        "ClusterName": layout.cluster_name,
+        "SlurmctldHost": f"{host}(127.0.0.1)",
+        "SlurmctldPort": str(ports.slurmctld),
+        "SlurmUser": "root",
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={layout.munge_socket}",
+        "CredType": "cred/munge",
+        "StateSaveLocation": f"{root}/state",
+        "SlurmdSpoolDir": f"{root}/spool/%n",
+        "SlurmctldPidFile": f"{root}/run/slurmctld.pid",
+        "SlurmdPidFile": f"{root}/run/slurmd.%n.pid",
+        "SlurmctldLogFile": f"{layout.logs}/slurmctld.log",
+        "SlurmdLogFile": f"{layout.logs}/slurmd.%n.log",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "MpiDefault": "none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core_Memory",
+        "DefMemPerCPU": str(max(1, spec.memory_mib_per_node // spec.cpus_per_node)),
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": "bf_interval=10,bf_resolution=10",
+        "PriorityType": "priority/multifactor",
+        "PriorityWeightAge": "1000",
+        "PriorityWeightFairshare": "1000",
+        "GresTypes": "gpu,shard",
+        "SlurmdParameters": "config_overrides",
+        "ReturnToService": "2",
+        "JobRequeue": "1",
+        "KillWait": "5",
+        "MinJobAge": "60",
+        "AccountingStorageType": "accounting_storage/none",
+    }
+    if spec.accounting:
+        settings |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": "127.0.0.1",
+            "AccountingStoragePort": str(ports.slurmdbd),
+            "AccountingStorageTRES": "gres/gpu,gres/shard",
+            "JobAcctGatherType": "jobacct_gather/linux",
+        }
+    settings |= dict(spec.extra)
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    gres = f" Gres=gpu:{spec.gpus_per_node},shard:{spec.shards_per_node}" if spec.gpus_per_node else ""
+    # One line per node: Slurm 25.11 does not pair a port list with a node list on one host.
+    lines += [
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={spec.cpus_per_node} "
+        f"RealMemory={spec.memory_mib_per_node}{gres} State=UNKNOWN"
+        for name, port in zip(spec.node_names, ports.slurmd, strict=True)
+    ]
+    lines.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 State=UP")
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(spec: ClusterSpec, layout: Layout) -> str:
+    """gres.conf; every node's GPUs are the same stand-in devices."""
+    if not spec.gpus_per_node:
+        return ""
+    last = spec.gpus_per_node - 1
+    devices = f"{layout.root}/gpu/nvidia[0-{last}]" if last else f"{layout.root}/gpu/nvidia0"
+    return "".join(
+        f"NodeName={name} Name=gpu File={devices}\nNodeName={name} Name=shard Count={spec.shards_per_node}\n"
+        for name in spec.node_names
+    )
+
+
+def slurmdbd_conf(layout: Layout, ports: Ports, password: str) -> str:
+    """slurmdbd.conf; holds the password of a database that listens on loopback only."""
+    return f"""AuthType=auth/munge
+AuthInfo=socket={layout.munge_socket}
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={ports.slurmdbd}
+SlurmUser=root
+LogFile={layout.logs}/slurmdbd.log
+PidFile={layout.root}/run/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={ports.mariadb}
+StorageUser=slurm
+StoragePass={password}
+StorageLoc=slurm_acct_db
+"""

@@ -1,0 +1,73 @@
+"""What a private cluster consists of, and where its files lie."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from sched_policy.errors import ExplschedError
+
+
+class DevClusterError(ExplschedError):
+    """A private cluster cannot be started, used or stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """Shape of a private cluster. `extra` are lines for slurm.conf; they win over ours."""
+
+    nodes: int = 4
+    gpus_per_node: int = 8
+    shards_per_node: int = 32
+    cpus_per_node: int = 16
+    memory_mib_per_node: int = 16000
+    accounting: bool = False
+    extra: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("nodes", 1, 64), ("gpus_per_node", 0, 64), ("cpus_per_node", 1, 1024)):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise DevClusterError(f"{name} is {value}, accepted are {least} to {most}")
+        if self.gpus_per_node and self.shards_per_node % self.gpus_per_node:
+            raise DevClusterError(
+                f"shards_per_node is {self.shards_per_node}, it must be a multiple of gpus_per_node ({self.gpus_per_node})"
+            )
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """n1, n2, ..."""
+        return tuple(f"n{i + 1}" for i in range(self.nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The files of a cluster, all below `root`."""
+
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        """What runs and in which shape; its presence says that the directory is a cluster's."""
+        return self.root / "cluster.json"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """The cluster's slurm.conf; its neighbours are gres.conf and slurmdbd.conf."""
+        return self.root / "etc" / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Where munged listens."""
+        return self.root / "munge" / "munge.socket"
+
+    @property
+    def logs(self) -> Path:
+        """One log file per daemon."""
+        return self.root / "log"
+
+    @property
+    def cluster_name(self) -> str:
+        """A name no other directory's cluster has; Slurm puts it into the environment of every job."""
+        return "explsched_" + hashlib.sha256(str(self.root).encode()).hexdigest()[:10]
