@@ -180,7 +180,17 @@ class SignalJob:
 
 @dataclass(frozen=True, slots=True)
 class RequeueJob:
-    """Put a running batch job back to the queue, startable at once (not after Slurm's two-minute delay)."""
+    """Put a running batch job back to the queue. A job that has ended by then is left alone.
+
+    Slurm makes it eligible only after the life of a credential (two minutes); `StartAtOnce` lifts that.
+    """
+
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAtOnce:
+    """Make a pending job eligible now. Works only once the requeue is through: in a later pass."""
 
     job_id: int
 
@@ -200,6 +210,7 @@ Change = (
     | AttachReservation
     | SignalJob
     | RequeueJob
+    | StartAtOnce
     | CancelJob
 )
 

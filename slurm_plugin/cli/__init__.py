@@ -1,0 +1,1 @@
+"""`sexplsched`: one file per command group."""

@@ -1,0 +1,141 @@
+"""The adapter that drives Slurm's own commands. Works with every Slurm since 22.05.
+
+One process per kind of read, whatever the number of jobs; all writes of a pass in one scontrol process. squeue is told
+random field and record marks, so that no job name or comment can be taken for anything else.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from slurm_plugin.client import batch, parse, process
+from slurm_plugin.client.protocol import (
+    CancelJob,
+    Change,
+    ChangeFailure,
+    ControllerLoad,
+    SignalJob,
+    SlurmError,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    SlurmVersion,
+)
+from slurm_plugin.log import event
+
+_LOG = logging.getLogger("explsched.slurm")
+_Record = TypeVar("_Record")
+
+
+class CliClient:
+    """Slurm through squeue, sprio, scontrol, scancel and sdiag.
+
+    `timeout_s` bounds each command; `environment` is added to the process's own (SLURM_CONF, PATH).
+    """
+
+    name = "cli"
+
+    def __init__(self, timeout_s: float = 30.0, environment: Mapping[str, str] | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._environment = process.environment(environment or {})
+        self._version: SlurmVersion | None = None
+
+    def version(self) -> SlurmVersion:
+        """The installed Slurm's version."""
+        if self._version is None:
+            words = self._read("scontrol", "-V")
+            match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", words)
+            if match is None:
+                raise SlurmError(f"scontrol -V says {words.strip()!r}, which holds no version")
+            self._version = SlurmVersion(int(match[1]), int(match[2]), int(match[3] or 0))
+        return self._version
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
+        nonce = secrets.token_hex(4)
+        field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
+        suffixes = [field_mark] * (len(parse.JOB_FIELDS) - 1) + [record_mark]
+        fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(parse.JOB_FIELDS, suffixes, strict=True))
+        out = self._read("squeue", "--all", "--noheader", "-O", fields)
+        records = parse.split_records(out, field_mark, record_mark)
+        jobs = _readable("squeue", parse.job, records)
+        factors: dict[int, int] = {}
+        if any(job.state == "PENDING" for job in jobs):
+            factors = self._site_factors()
+        return tuple(replace(job, site_factor=factors.get(job.job_id)) for job in jobs)
+
+    def nodes(self) -> tuple[SlurmNode, ...]:
+        """All nodes."""
+        lines = self._read("scontrol", "show", "node", "--oneliner").splitlines()
+        return _readable("scontrol show node", parse.node, [line for line in lines if line.startswith("NodeName=")])
+
+    def reservations(self) -> tuple[SlurmReservation, ...]:
+        """All reservations."""
+        lines = self._read("scontrol", "show", "reservation", "--oneliner").splitlines()
+        ours = [line for line in lines if line.startswith("ReservationName=")]
+        return _readable("scontrol show reservation", parse.reservation, ours)
+
+    def load(self) -> ControllerLoad:
+        """How busy slurmctld is."""
+        out = self._read("sdiag")
+        try:
+            return parse.load(out)
+        except ValueError as error:
+            raise SlurmError(f"sdiag: {error}") from error
+
+    def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
+        """Carry out the changes: scontrol's in order in one process, then one scancel per kind of signal."""
+        steering = [change for change in changes if not isinstance(change, SignalJob | CancelJob)]
+        failed = list(self._apply_steering(steering)) if steering else []
+        by_signal: defaultdict[str | None, list[SignalJob | CancelJob]] = defaultdict(list)
+        for change in changes:
+            if isinstance(change, SignalJob | CancelJob):
+                by_signal[change.signal if isinstance(change, SignalJob) else None].append(change)
+        for signal, group in by_signal.items():
+            failed += self._scancel(signal, group)
+        return tuple(failed)
+
+    def _apply_steering(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
+        mark = f"explsched-{secrets.token_hex(4)}"
+        answer = process.run(["scontrol"], self._timeout_s, self._environment, stdin=batch.text(changes, mark))
+        return batch.failures(changes, answer.err, mark)
+
+    def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[ChangeFailure]:
+        how = [f"--signal={signal}", "--full"] if signal else []  # --full: the batch script and all steps
+        argv = ["scancel", "--verbose", *how, *(str(change.job_id) for change in group)]
+        answer = process.run(argv, self._timeout_s, self._environment)
+        failed = []
+        for change in group:
+            complaint = re.search(rf"^.*error.*\b{change.job_id}\b.*$", answer.err, re.MULTILINE)
+            if complaint:
+                failed.append(ChangeFailure(change, complaint[0].removeprefix("scancel: ")))
+        return failed
+
+    def _site_factors(self) -> dict[int, int]:
+        """Site factors of pending jobs; none where the site does not run priority/multifactor."""
+        answer = process.run(["sprio", "--noheader", "-o", "%i|%S"], self._timeout_s, self._environment)
+        if answer.returncode != 0:
+            event(_LOG, logging.WARNING, "site factors unknown", why=answer.err.strip())
+            return {}
+        return parse.site_factors(answer.out)
+
+    def _read(self, *argv: str) -> str:
+        return process.read(argv, self._timeout_s, self._environment)
+
+
+def _readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:
+    """Parse each text; those that cannot be read are logged and left out, so that one cannot hide the others."""
+    records = []
+    for text in texts:
+        try:
+            records.append(parser(text))
+        except ValueError as error:
+            shown = text[0] if isinstance(text, list) and text else text
+            event(_LOG, logging.WARNING, "record left out", source=source, record=str(shown)[:200], why=str(error))
+    return tuple(records)

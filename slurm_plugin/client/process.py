@@ -1,0 +1,66 @@
+"""Runs Slurm's commands: bounded in time, in a known environment, with errors that say what went wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_plugin.client.protocol import SlurmError, SlurmUnreachableError
+
+# Defaults that users and sites set for their own terminals; they would change what we parse.
+_FOREIGN = ("SQUEUE_", "SINFO_", "SPRIO_", "SCONTROL_", "SDIAG_", "SCANCEL_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
+_UNREACHABLE = (
+    "Unable to contact slurm controller",
+    "Connection refused",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Unable to establish controller machine",
+    "Transport endpoint",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command printed."""
+
+    returncode: int
+    out: str
+    err: str
+
+
+def environment(added: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without the users' output settings; times as seconds, text as UTF-8."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+    return {**kept, **added, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
+
+
+def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], stdin: str | None = None) -> Answer:
+    """Run a command. Raises `SlurmError` if it cannot be started, `SlurmUnreachableError` if nobody answers it."""
+    try:
+        done = subprocess.run(
+            argv,
+            input=None if stdin is None else stdin.encode(),
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            timeout=timeout_s,
+            env=environment,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise SlurmError(f"{argv[0]} is not installed or not on PATH (Debian package slurm-client)") from error
+    except subprocess.TimeoutExpired as error:
+        raise SlurmUnreachableError(f"{argv[0]}: no answer from slurmctld within {timeout_s:g} s") from error
+    answer = Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    if any(words in answer.err for words in _UNREACHABLE):
+        raise SlurmUnreachableError(f"{argv[0]}: {answer.err.strip()}")
+    return answer
+
+
+def read(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str]) -> str:
+    """Output of a command that must succeed. Raises `SlurmError` with its words otherwise."""
+    answer = run(argv, timeout_s, environment)
+    if answer.returncode != 0:
+        raise SlurmError(f"{argv[0]} failed ({answer.returncode}): {(answer.err or answer.out).strip()}")
+    return answer.out
