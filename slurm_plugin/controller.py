@@ -78,7 +78,7 @@ def is_busy(load: ControllerLoad, limits: BackpressureSection) -> bool:
 
 
 def _log_pass(decided: Pass, failures: Sequence[ChangeFailure]) -> None:
-    why = {p.job_id: p.reason for p in (*decided.plan.preemptions, *decided.plan.stops)}
+    why = {stop.job_id: stop.reason for stop in decided.plan.stops}
     for change in decided.changes:
         if isinstance(change, CancelJob | RequeueJob):
             reason = why.get(change.job_id, "its checkpoint is saved, or its grace period is over")

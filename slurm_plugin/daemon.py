@@ -16,11 +16,11 @@ from pathlib import Path
 from types import FrameType
 
 import click
-from slurm_plugin.client.choose import choose
 
 from sched_policy.errors import ExplschedError
 from slurm_plugin import config as configuration
 from slurm_plugin import log
+from slurm_plugin.client.choose import choose
 from slurm_plugin.client.protocol import SlurmError
 from slurm_plugin.controller import Controller, is_busy
 

@@ -18,6 +18,7 @@ from slurm_plugin.client.protocol import (
     SetSiteFactor,
     SlurmJob,
     SlurmReservation,
+    StartAtOnce,
 )
 from slurm_plugin.observe import Observation
 
@@ -51,7 +52,19 @@ def leased_job(name: str) -> int | None:
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Order and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`."""
-    return (*order_changes(plan, seen, limits), *lease_changes(plan, seen, limits))
+    return (*order_changes(plan, seen, limits), *lease_changes(plan, seen, limits), *delay_changes(seen))
+
+
+def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
+    """Lift the two minutes that Slurm makes a requeued job wait, for jobs that consented to be requeued.
+
+    A job that has run before and waits for its begin time waits for nothing else: its own --begin is long past.
+    """
+    consenting = (job for job in seen.snapshot.jobs if job.exploration and job.exploration.checkpoint_signal)
+    records = (seen.jobs[job.job_id] for job in consenting)
+    return tuple(
+        StartAtOnce(r.job_id) for r in records if r.state == "PENDING" and r.restarts > 0 and r.reason == "BeginTime"
+    )
 
 
 def order_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:

@@ -40,7 +40,9 @@ def probe_pyslurm() -> str | None:
     """
     code = "import pyslurm; pyslurm.Nodes.load()"
     try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=_PROBE_S, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=_PROBE_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"its import took longer than {_PROBE_S:.0f} s"
     if done.returncode == 0:

@@ -94,9 +94,7 @@ def requested_gpus(f: dict[str, str], tasks: int, nodes: int) -> int:
     For --gpus-per-socket Slurm does not say how many sockets a job gets: one per node is assumed.
     """
     return (
-        gpu_count(f["tres-per-job"])
-        or gpu_count(f["tres-per-task"]) * tasks
-        or gpu_count(f["tres-per-socket"]) * nodes
+        gpu_count(f["tres-per-job"]) or gpu_count(f["tres-per-task"]) * tasks or gpu_count(f["tres-per-socket"]) * nodes
     )
 
 

@@ -37,4 +37,3 @@ def find(name: str) -> str:
     if path is None:
         raise DevClusterError(f"{name} is not installed; on Debian: apt-get install {_PACKAGES[name]}")
     return path
-

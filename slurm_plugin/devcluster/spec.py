@@ -32,7 +32,8 @@ class ClusterSpec:
                 raise DevClusterError(f"{name} is {value}, accepted are {least} to {most}")
         if self.gpus_per_node and self.shards_per_node % self.gpus_per_node:
             raise DevClusterError(
-                f"shards_per_node is {self.shards_per_node}, it must be a multiple of gpus_per_node ({self.gpus_per_node})"
+                f"shards_per_node is {self.shards_per_node}, "
+                f"it must be a multiple of gpus_per_node ({self.gpus_per_node})"
             )
 
     @property

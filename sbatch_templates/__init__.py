@@ -1,0 +1,1 @@
+"""Job scripts as Jinja2 templates, rendered by `sxbatch --template`."""

@@ -1,0 +1,87 @@
+"""Renders the job scripts of `sbatch_templates`.
+
+A value lands either in an `#SBATCH` line, where only plain words are accepted, or in the script's shell text, where it
+is quoted. So nothing in a value is ever executed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+_PLAIN = re.compile(r"[\w.:@%+-]*")
+_KEY = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+class TemplateError(Exception):
+    """The template does not exist, or was given parameters it does not accept."""
+
+
+def names() -> list[str]:
+    """The templates that come with explsched."""
+    return sorted(f.name[:-6] for f in resources.files("sbatch_templates").iterdir() if f.name.endswith(".sh.j2"))
+
+
+def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence[str]], command: Sequence[str]) -> str:
+    """The job script of a template (by name, or a path to a .j2 file beside its .toml).
+
+    `grid` maps a parameter of the command to the values a sweep tries; all combinations are run. Raises `TemplateError`
+    with the accepted parameters.
+    """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise TemplateError("templates need Jinja2: pip install jinja2") from error
+    text, declared = _load(name)
+    unknown = sorted(set(parameters) - set(declared))
+    if unknown:
+        raise TemplateError(f"template {name!r} has no parameter {unknown[0]!r} (known: {', '.join(declared)})")
+    values = {**declared, **parameters}
+    for key, value in values.items():
+        if not _PLAIN.fullmatch(value):
+            raise TemplateError(f"parameter {key}={value!r}: letters, digits and . : @ % + - _ are accepted")
+    for key in grid:
+        if not _KEY.fullmatch(key):
+            raise TemplateError(f"grid parameter {key!r} is not a name such as learning-rate")
+    if not command:
+        raise TemplateError(f"template {name!r} needs a command to run")
+    points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
+    environment = jinja2.Environment(  # noqa: S701  the output is shell, not HTML: see _quote
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["q"] = _quote
+    try:
+        return environment.from_string(text).render({**values, "grid": points, "command": list(command)})
+    except jinja2.TemplateError as error:
+        raise TemplateError(f"template {name!r}: {error}") from error
+
+
+def _quote(value: object) -> str:
+    """The value as one word of shell. NUL cannot be in an argument at all."""
+    text = str(value)
+    if "\0" in text:
+        raise TemplateError(f"{text!r} holds a NUL byte")
+    return shlex.quote(text)
+
+
+def _load(name: str) -> tuple[str, dict[str, str]]:
+    """The template's text, and its parameters with their defaults."""
+    path = Path(name)
+    if path.suffix == ".j2":
+        base, folder = path.name.removesuffix(".j2").removesuffix(".sh"), path.parent
+        source, declaration = folder / path.name, folder / f"{base}.toml"
+    elif name in names():
+        here = resources.files("sbatch_templates")
+        source, declaration = Path(str(here / f"{name}.sh.j2")), Path(str(here / f"{name}.toml"))
+    else:
+        raise TemplateError(f"unknown template {name!r} (known: {', '.join(names())}, or a path to a .j2 file)")
+    try:
+        declared = tomllib.loads(declaration.read_text(encoding="utf-8")).get("parameters", {})
+        return source.read_text(encoding="utf-8"), {str(key): str(value) for key, value in declared.items()}
+    except OSError as error:
+        raise TemplateError(f"{error.filename}: {error.strerror}") from error
