@@ -9,7 +9,11 @@ from sched_policy.model import Job, JobState, Snapshot, Stop
 from sched_policy.utility import Utility, estimate
 
 MIN_REPORTS = 8
-"""A job with fewer reports is never stopped: its curve is not known well enough."""
+MIN_SHARE = 1 / 3
+"""A job with fewer reports, or with a smaller share of its steps behind it, is never stopped.
+
+Many trainings stay on a plateau before they begin to learn, which no falling curve family can foresee.
+"""
 
 _ANY_QUANTUM = 1.0  # what a job may still learn until its end does not depend on the quantum
 
@@ -65,4 +69,5 @@ def _may_stop(job: Job) -> bool:
         and exploration.sweep is not None
         and job.state is JobState.RUNNING
         and len(job.points) >= MIN_REPORTS
+        and job.points[-1].step >= MIN_SHARE * (job.total_steps or 0)
     )

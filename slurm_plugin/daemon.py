@@ -132,3 +132,7 @@ def command(config_path: Path | None, mode: str | None, log_file: str | None, lo
 def main() -> None:
     """Entry point of `sexplschedd`."""
     command(auto_envvar_prefix="SEXPLSCHEDD")
+
+
+if __name__ == "__main__":
+    main()

@@ -147,7 +147,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
                 result.append(AttachReservation(job_id, lease.name))
             continue
         job = seen.jobs.get(job_id)
-        if job is not None and job.state == "PENDING" and job.reservation == lease.name:
+        if job is not None and job.reservation == lease.name:
             result.append(AttachReservation(job_id, ""))
         result.append(DeleteReservation(lease.name))
     for job_id, promise in wanted.items():
@@ -159,6 +159,11 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if orphaned and job.state == "PENDING":
             result.append(AttachReservation(job.job_id, ""))
     return tuple(result)
+
+
+def _whole_nodes(promise: Reservation, seen: Observation) -> bool:
+    sizes = {node.name: node.gpus for node in seen.snapshot.nodes}
+    return all(share.gpus == sizes[share.node] for share in promise.placement)
 
 
 def _can_be_leased(jobs: Mapping[int, SlurmJob], job_id: int) -> bool:

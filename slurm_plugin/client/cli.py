@@ -107,7 +107,7 @@ class CliClient:
         return batch.failures(changes, answer.err, mark)
 
     def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[ChangeFailure]:
-        how = [f"--signal={signal}", "--full"] if signal else []  # --full: the batch script and all steps
+        how = [f"--signal={signal}", "--batch"] if signal else []  # --full makes slurmctld 22.05 answer "retry" for 5 s
         argv = ["scancel", "--verbose", *how, *(str(change.job_id) for change in group)]
         answer = process.run(argv, self._timeout_s, self._environment)
         failed = []

@@ -172,7 +172,10 @@ class AttachReservation:
 
 @dataclass(frozen=True, slots=True)
 class SignalJob:
-    """Send a signal (name without SIG) to the batch script and all steps of a running job."""
+    """Send a signal (name without SIG) to the batch script of a running job.
+
+    `sxrun` passes it on to its command, and srun to the tasks of a step.
+    """
 
     job_id: int
     signal: str

@@ -1,9 +1,10 @@
 """A private, real Slurm cluster in one directory, for trying explsched out and for its tests.
 
-munged, slurmctld and one slurmd per node run on this host, on loopback, with character devices standing in for GPUs.
+munged, slurmctld and one slurmd per node run on this host and talk over loopback; character devices stand in for GPUs.
 """
 
-from slurm_plugin.devcluster.lifecycle import Cluster, down, load, up
+from slurm_plugin.devcluster.cluster import Cluster, State, Status, load
+from slurm_plugin.devcluster.lifecycle import down, up
 from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError
 
-__all__ = ["Cluster", "ClusterSpec", "DevClusterError", "down", "load", "up"]
+__all__ = ["Cluster", "ClusterSpec", "DevClusterError", "State", "Status", "down", "load", "up"]

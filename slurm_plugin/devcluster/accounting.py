@@ -1,75 +1,89 @@
-"""MariaDB and slurmdbd of a private cluster, so that sacct and GPU accounting work."""
+"""MariaDB and slurmdbd of a private cluster, so that sacct and GPU accounting work.
+
+The database listens on a unix socket in a directory of root's and knows root by the socket's credentials: no password
+to keep, and no way for other users of the host to reach a database server that runs as root.
+"""
 
 from __future__ import annotations
 
-import secrets
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
 
 from slurm_plugin.devcluster import programs
 from slurm_plugin.devcluster.slurm_conf import Ports, slurmdbd_conf
 from slurm_plugin.devcluster.spec import DevClusterError, Layout
 
+ACCOUNT = "explsched"
+"""The account whose users are root and nobody."""
 
-def start_accounting(
-    layout: Layout,
-    ports: Ports,
-    launch: Callable[..., None],
-    environment: Mapping[str, str],
-    wait_for: Callable[[str, Callable[[], bool]], None],
-) -> None:
-    """Start both daemons and register the cluster. The database listens on loopback only."""
-    data = layout.root / "db"
-    database_socket = layout.root / "run" / "mariadb.socket"
+
+class Launcher(Protocol):
+    """Starts daemons and waits for them, failing with the end of their log."""
+
+    environment: Mapping[str, str]
+
+    def start(self, name: str, *argv: str) -> None:
+        """Start a daemon and record it."""
+
+    def wait_for(self, name: str, ready: Callable[[], bool]) -> None:
+        """Return when `ready` does; raises `DevClusterError` if a daemon ends or time runs out."""
+
+
+def start_accounting(layout: Layout, ports: Ports, launcher: Launcher) -> None:
+    """Start both daemons and register the cluster, an account and its users. Raises `DevClusterError`."""
+    data = layout.database
+    database_socket = database_socket_path(layout)
+    data.mkdir(mode=0o700)
     _run(
-        environment,
+        launcher.environment,
         programs.find("mariadb-install-db"),
         "--no-defaults",
         f"--datadir={data}",
         "--user=root",
-        "--auth-root-authentication-method=normal",
+        "--auth-root-authentication-method=socket",
+        "--auth-root-socket-user=root",
         "--skip-test-db",
     )
-    launch(
+    launcher.start(
         "mariadbd",
         programs.find("mariadbd"),
         "--no-defaults",
         "--user=root",
         f"--datadir={data}",
         f"--socket={database_socket}",
-        "--bind-address=127.0.0.1",
-        f"--port={ports.mariadb}",
+        "--skip-networking",
         f"--pid-file={layout.root}/run/mariadb.pid",
-        "--innodb-buffer-pool-size=64M",
-        "--innodb-lock-wait-timeout=900",
+        "--innodb-buffer-pool-size=64M",  # slurmdbd refuses to start with the tiny defaults of older servers
+        "--innodb-log-file-size=16M",
+        "--innodb-lock-wait-timeout=900",  # the value Slurm's documentation asks for
+        "--innodb-flush-log-at-trx-commit=2",
     )
-    wait_for("mariadbd", lambda: _listens(ports.mariadb))
-    password = secrets.token_hex(16)
-    _run(
-        environment,
-        programs.find("mariadb"),
-        "--no-defaults",
-        f"--socket={database_socket}",
-        "--user=root",
-        "--execute",
-        "CREATE DATABASE slurm_acct_db;"
-        f"CREATE USER slurm@'127.0.0.1' IDENTIFIED BY '{password}';"
-        f"CREATE USER slurm@localhost IDENTIFIED BY '{password}';"
-        "GRANT ALL ON slurm_acct_db.* TO slurm@'127.0.0.1'; GRANT ALL ON slurm_acct_db.* TO slurm@localhost",
-    )
+    launcher.wait_for("mariadbd", lambda: _accepts(database_socket))
     conf = layout.slurm_conf.with_name("slurmdbd.conf")
-    conf.touch(mode=0o600)
-    conf.write_text(slurmdbd_conf(layout, ports, password), encoding="utf-8")
-    launch("slurmdbd", programs.find("slurmdbd"), "-D")
-    wait_for("slurmdbd", lambda: _listens(ports.slurmdbd))
+    conf.write_text(slurmdbd_conf(layout, ports), encoding="utf-8")
+    conf.chmod(0o600)  # slurmdbd insists
+    launcher.start("slurmdbd", programs.find("slurmdbd"), "-D")
+    launcher.wait_for("slurmdbd", lambda: _listens(ports.slurmdbd))
     for what in (
         ("cluster", layout.cluster_name),
-        ("account", "explsched", f"cluster={layout.cluster_name}"),
-        ("user", "root", "account=explsched", "adminlevel=admin"),
-        ("user", "nobody", "account=explsched"),
+        ("account", ACCOUNT, f"cluster={layout.cluster_name}"),
+        ("user", "root", f"account={ACCOUNT}", "adminlevel=admin"),
+        ("user", "nobody", f"account={ACCOUNT}"),
     ):
-        _run(environment, programs.find("sacctmgr"), "-i", "add", *what)
+        _run(launcher.environment, programs.find("sacctmgr"), "-i", "add", *what)
+
+
+def database_socket_path(layout: Layout) -> Path:
+    """Where MariaDB listens. slurmdbd has no setting for it and takes it from MYSQL_UNIX_PORT."""
+    return layout.database / "mariadb.socket"
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def _listens(port: int) -> bool:

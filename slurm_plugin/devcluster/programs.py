@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
+from collections.abc import Iterable
 
 from slurm_plugin.devcluster.spec import DevClusterError
 
 PREFIX_VARIABLE = "EXPLSCHED_SLURM_PREFIX"
-"""Names the installation prefix of a Slurm built from source; without it Slurm is found on PATH."""
+"""Names the installation prefix of a Slurm built from source; without it Slurm is found on PATH.
+
+Configure it with --enable-multiple-slurmd, as Debian does. Otherwise everything works but srun across nodes: the slurmds
+share one munged, which takes the job credential's second decoding for a replay ("_verify_signature: failed decode").
+"""
 
 _PACKAGES = {
     "munged": "munge",
@@ -19,21 +26,42 @@ _PACKAGES = {
     "scontrol": "slurm-client",
     "sacctmgr": "slurm-client",
     "mariadbd": "mariadb-server",
-    "mariadb": "mariadb-client",
     "mariadb-install-db": "mariadb-server",
 }
 
 
-def search_path() -> str:
-    """PATH with the Slurm prefix, if one is named, before and the system directories behind."""
-    prefix = os.environ.get(PREFIX_VARIABLE)
+def prefix() -> str:
+    """The prefix named by the environment, or the empty string."""
+    return os.environ.get(PREFIX_VARIABLE, "")
+
+
+def search_path(prefix: str) -> str:
+    """PATH with the Slurm prefix, if not empty, before and the system directories behind."""
     own = [f"{prefix}/bin", f"{prefix}/sbin"] if prefix else []
     return os.pathsep.join([*own, os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
 def find(name: str) -> str:
     """The program's path. Raises `DevClusterError` that names the package to install."""
-    path = shutil.which(name, path=search_path())
+    path = shutil.which(name, path=search_path(prefix()))
     if path is None:
         raise DevClusterError(f"{name} is not installed; on Debian: apt-get install {_PACKAGES[name]}")
     return path
+
+
+def check(names: Iterable[str]) -> None:
+    """Raise `DevClusterError` naming all packages to install, before anything is started, if a program is missing."""
+    missing = [name for name in names if shutil.which(name, path=search_path(prefix())) is None]
+    if missing:
+        packages = " ".join(sorted({_PACKAGES[name] for name in missing}))
+        raise DevClusterError(f"not installed: {', '.join(missing)}; on Debian: apt-get install {packages}")
+
+
+def slurm_version() -> tuple[int, int]:
+    """Year and month of the Slurm that will be started, as `(22, 5)`. Raises `DevClusterError` if it does not tell."""
+    done = subprocess.run([find("slurmctld"), "-V"], capture_output=True, text=True, check=False)
+    # "slurm 25.11.7", on Debian "slurm-wlm 22.05.8"
+    found = re.search(r"\b(\d\d)\.(\d\d)\b", done.stdout)
+    if done.returncode or found is None:
+        raise DevClusterError(f"{find('slurmctld')} -V says: {(done.stderr or done.stdout).strip()}")
+    return int(found[1]), int(found[2])

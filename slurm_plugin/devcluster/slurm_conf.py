@@ -14,11 +14,16 @@ class Ports:
     slurmctld: int
     slurmd: tuple[int, ...]
     slurmdbd: int
-    mariadb: int
+
+
+# Keys of which slurm.conf may hold several lines: these add to ours, all others replace ours.
+_REPEATABLE = frozenset({"nodename", "partitionname", "nodeset", "downnodes", "include"})
+# From this release on "disabled" is accepted; without it slurmd makes cgroups for its nodes on the host.
+_CGROUPS_CAN_BE_DISABLED = (23, 11)
 
 
 def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: str) -> str:
-    """slurm.conf; the same text serves Slurm 22.05 to 25.11."""
+    """slurm.conf; the same text serves Slurm 22.05 to 25.11. `host` is this host's short name."""
     root = layout.root
     # The default memory keeps a job without --mem from taking a whole node (CR_Core_Memory).
     settings = {
@@ -38,6 +43,7 @@ def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: str) -> st
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
         "MpiDefault": "none",
+        "MailProg": "/bin/true",  # a private cluster writes to nobody
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
         "DefMemPerCPU": str(max(1, spec.memory_mib_per_node // spec.cpus_per_node)),
@@ -59,20 +65,37 @@ def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: str) -> st
             "AccountingStorageType": "accounting_storage/slurmdbd",
             "AccountingStorageHost": "127.0.0.1",
             "AccountingStoragePort": str(ports.slurmdbd),
+            # Towards slurmdbd Slurm does not heed AuthInfo: this "password" is the path of munged's socket.
+            "AccountingStoragePass": str(layout.munge_socket),
             "AccountingStorageTRES": "gres/gpu,gres/shard",
             "JobAcctGatherType": "jobacct_gather/linux",
         }
-    settings |= dict(spec.extra)
+    known = {key.lower(): key for key in settings}  # Slurm ignores the case of keys
+    for key, value in spec.extra:
+        if key.lower() not in _REPEATABLE:
+            settings[known.setdefault(key.lower(), key)] = value
     lines = [f"{key}={value}" for key, value in settings.items()]
-    gres = f" Gres=gpu:{spec.gpus_per_node},shard:{spec.shards_per_node}" if spec.gpus_per_node else ""
-    # One line per node: Slurm 25.11 does not pair a port list with a node list on one host.
+    gres = f" Gres={_gres(spec)}" if spec.gpus_per_node else ""
+    # One line per node, each with a host name of its own: Slurm built without --enable-multiple-slurmd neither pairs a
+    # port list with a node list nor knows a second node of the same host ("Duplicated NodeHostName").
     lines += [
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={spec.cpus_per_node} "
+        f"NodeName={name} NodeHostname={name} NodeAddr=127.0.0.1 Port={port} CPUs={spec.cpus_per_node} "
         f"RealMemory={spec.memory_mib_per_node}{gres} State=UNKNOWN"
         for name, port in zip(spec.node_names, ports.slurmd, strict=True)
     ]
     lines.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 State=UP")
+    lines += [f"{key}={value}" for key, value in spec.extra if key.lower() in _REPEATABLE]
     return "\n".join(lines) + "\n"
+
+
+def _gres(spec: ClusterSpec) -> str:
+    gpus = f"gpu:{spec.gpus_per_node}"
+    return f"{gpus},shard:{spec.shards_per_node}" if spec.shards_per_node else gpus
+
+
+def cgroup_conf(version: tuple[int, int]) -> str:
+    """cgroup.conf for a release as (year, month); empty where none is needed."""
+    return "CgroupPlugin=disabled\n" if version >= _CGROUPS_CAN_BE_DISABLED else ""
 
 
 def gres_conf(spec: ClusterSpec, layout: Layout) -> str:
@@ -81,14 +104,16 @@ def gres_conf(spec: ClusterSpec, layout: Layout) -> str:
         return ""
     last = spec.gpus_per_node - 1
     devices = f"{layout.root}/gpu/nvidia[0-{last}]" if last else f"{layout.root}/gpu/nvidia0"
-    return "".join(
-        f"NodeName={name} Name=gpu File={devices}\nNodeName={name} Name=shard Count={spec.shards_per_node}\n"
-        for name in spec.node_names
-    )
+    lines: list[str] = []
+    for name in spec.node_names:
+        lines.append(f"NodeName={name} Name=gpu File={devices}")
+        if spec.shards_per_node:
+            lines.append(f"NodeName={name} Name=shard Count={spec.shards_per_node}")
+    return "\n".join(lines) + "\n"
 
 
-def slurmdbd_conf(layout: Layout, ports: Ports, password: str) -> str:
-    """slurmdbd.conf; holds the password of a database that listens on loopback only."""
+def slurmdbd_conf(layout: Layout, ports: Ports) -> str:
+    """slurmdbd.conf. The database knows root by its socket, so there is no password."""
     return f"""AuthType=auth/munge
 AuthInfo=socket={layout.munge_socket}
 DbdHost=localhost
@@ -98,9 +123,7 @@ SlurmUser=root
 LogFile={layout.logs}/slurmdbd.log
 PidFile={layout.root}/run/slurmdbd.pid
 StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={ports.mariadb}
-StorageUser=slurm
-StoragePass={password}
+StorageHost=localhost
+StorageUser=root
 StorageLoc=slurm_acct_db
 """

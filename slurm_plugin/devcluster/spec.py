@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from sched_policy.errors import ExplschedError
 
@@ -15,7 +16,12 @@ class DevClusterError(ExplschedError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """Shape of a private cluster. `extra` are lines for slurm.conf; they win over ours."""
+    """Shape of a private cluster.
+
+    Nodes pose as larger than this host, so CPUs and memory are only numbers that Slurm counts. With 0 shards (or 0
+    GPUs) the nodes have no shard GRES. `extra` are lines for slurm.conf as (key, value); they win over ours, the later
+    over the earlier. Raises `DevClusterError` for numbers outside the accepted range.
+    """
 
     nodes: int = 4
     gpus_per_node: int = 8
@@ -26,8 +32,13 @@ class ClusterSpec:
     extra: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least, most in (("nodes", 1, 64), ("gpus_per_node", 0, 64), ("cpus_per_node", 1, 1024)):
-            value = getattr(self, name)
+        for name, value, least, most in (
+            ("nodes", self.nodes, 1, 64),
+            ("gpus_per_node", self.gpus_per_node, 0, 64),
+            ("shards_per_node", self.shards_per_node, 0, 4096),
+            ("cpus_per_node", self.cpus_per_node, 1, 1024),
+            ("memory_mib_per_node", self.memory_mib_per_node, 1, 1 << 24),
+        ):
             if not least <= value <= most:
                 raise DevClusterError(f"{name} is {value}, accepted are {least} to {most}")
         if self.gpus_per_node and self.shards_per_node % self.gpus_per_node:
@@ -48,6 +59,9 @@ class Layout:
 
     root: Path
 
+    PARTS: ClassVar[tuple[str, ...]] = ("etc", "munge", "state", "run", "log", "gpu", "spool", "db")
+    """The directories below `root` that a cluster makes, and removes when it goes down."""
+
     @property
     def state(self) -> Path:
         """What runs and in which shape; its presence says that the directory is a cluster's."""
@@ -62,6 +76,11 @@ class Layout:
     def munge_socket(self) -> Path:
         """Where munged listens."""
         return self.root / "munge" / "munge.socket"
+
+    @property
+    def database(self) -> Path:
+        """MariaDB's data and its socket; closed to everybody but root."""
+        return self.root / "db"
 
     @property
     def logs(self) -> Path:

@@ -1,0 +1,1 @@
+"""Side-by-side measurements. Each is one command and prints JSON last."""

@@ -1,0 +1,170 @@
+"""Runs the sweep once on a private cluster and records what it learned over GPU-seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from benchmarks.sweep_demo import sweep
+from slurm_plugin import devcluster
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.progress import JobProgress, ProgressSpool
+
+POLL_S = 0.5
+LONGEST_S = 900.0
+
+DAEMON_CONFIG = {
+    "interval_s": 2.0,
+    "slurm": {"client": "cli"},
+    # One quantum is about a quarter of a training here; a site's trainings run for hours and use the default.
+    "utility": {"quantum_s": 9.0, "stop_threshold": 0.01},
+    "preemption": {"grace_s": 15.0, "most_per_hour": 1000},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What a run of the sweep had learned, sampled over time; all tuples have one entry per sample.
+
+    `total_reduction` sums over the jobs the fall of the validation loss since each job's first report.
+    """
+
+    gpu_seconds: tuple[float, ...]
+    total_reduction: tuple[float, ...]
+    best_loss: tuple[float, ...]
+
+    def gpu_seconds_to_reduction(self, target: float) -> float:
+        """GPU-seconds after which the total reduction had reached `target`; infinity if it never did."""
+        return next((g for g, r in zip(self.gpu_seconds, self.total_reduction, strict=True) if r >= target), float("inf"))
+
+    def gpu_seconds_to_loss(self, target: float) -> float:
+        """GPU-seconds after which some model had a loss of `target` or less; infinity if none ever did."""
+        return next((g for g, b in zip(self.gpu_seconds, self.best_loss, strict=True) if b <= target), float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished run: its curve and what became of the jobs."""
+
+    curve: Curve
+    completed: int
+    stopped: int
+    lost: int
+    requeues: int
+
+
+Report = Callable[[int, int, float], None]
+
+
+def run(directory: Path, seed: int, with_daemon: bool, tell: Report) -> Outcome:  # noqa: FBT001  the two arms of the experiment
+    """Run the sweep on a fresh cluster of 2 nodes x 4 GPUs below `directory`, which is removed afterwards."""
+    spec = devcluster.ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=16, extra=(("MinJobAge", "3600"),))
+    cluster = devcluster.up(spec, directory / "cluster")
+    try:
+        spool = directory / "spool"
+        spool.mkdir()
+        (directory / "checkpoints").mkdir()
+        sweep.save_digits(directory / "digits.npz", seed)
+        environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(spool), "PYTHONPATH": os.getcwd()}  # noqa: PTH109
+        with _daemon(directory, environment) if with_daemon else _nobody():
+            jobs = _submit(directory, seed, environment)
+            return _watch(jobs, spool, CliClient(environment=cluster.env()), environment, tell)
+    finally:
+        devcluster.down(directory / "cluster")
+
+
+@contextmanager
+def _nobody() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _daemon(directory: Path, environment: dict[str, str]) -> Iterator[None]:
+    """The real daemon, as an admin would start it."""
+    config = directory / "explsched.yaml"
+    config.write_text(yaml.safe_dump({**DAEMON_CONFIG, "progress": {"spool": str(directory / "spool")}}))
+    argv = [sys.executable, "-m", "slurm_plugin.daemon", "--config", str(config)]
+    with (directory / "sexplschedd.log").open("wb") as log:
+        daemon = subprocess.Popen(argv, env=environment, stderr=log)
+    try:
+        yield
+    finally:
+        daemon.terminate()
+        daemon.wait(timeout=60)
+
+
+def _submit(directory: Path, seed: int, environment: dict[str, str]) -> list[int]:
+    """Submit every configuration with sxbatch; returns the job ids."""
+    script = directory / "train.sh"
+    train = [sys.executable, "-m", "benchmarks.sweep_demo.train"]
+    fixed = [f"--steps={sweep.STEPS}", f"--step-s={sweep.STEP_S}", f"--data={directory / 'digits.npz'}"]
+    fixed.append(f"--checkpoint-dir={directory / 'checkpoints'}")
+    run_it = [sys.executable, "-m", "wrappers.sxrun", "--", *train, *fixed]
+    script.write_text(f'#!/bin/bash\nexec {" ".join(run_it)} "$@"\n')
+    options = ["--sweep=digits", "--checkpoint=USR1", "--stop", "--gpus-per-node=1", "--time=30", "--parsable"]
+    options += ["--job-name=digits", f"--output={directory}/job-%j.out", f"--chdir={os.getcwd()}"]  # noqa: PTH109
+    jobs = []
+    for configuration in sweep.configurations(seed):
+        argv = [sys.executable, "-m", "wrappers.sxbatch", *options, str(script), *configuration.arguments()]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+        jobs.append(int(done.stdout))
+    return jobs
+
+
+def _watch(
+    jobs: list[int], spool_directory: Path, client: CliClient, environment: dict[str, str], tell: Report
+) -> Outcome:
+    """Sample until every job has ended."""
+    spool = ProgressSpool(spool_directory)
+    owners = dict.fromkeys(jobs, os.geteuid())
+    held_gpu_s, last_s = 0.0, time.time()
+    samples: list[tuple[float, float, float]] = []
+    deadline = time.monotonic() + LONGEST_S
+    requeues: dict[int, int] = {}
+    while True:
+        records = [job for job in client.jobs() if job.job_id in owners]
+        now_s = time.time()
+        held_gpu_s += (now_s - last_s) * sum(job.gpus for job in records if job.state in ("RUNNING", "COMPLETING"))
+        last_s = now_s
+        requeues.update({job.job_id: job.restarts for job in records})
+        reduction, best = _learned(spool.read(owners, now_s).values())
+        samples.append((held_gpu_s, reduction, best))
+        tell(len(jobs) - len(records), len(jobs), best)
+        if not records:
+            break
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(records)} jobs still there after {LONGEST_S:.0f} s: {records[:3]}")
+        time.sleep(POLL_S)
+    gpu_s, reductions, bests = zip(*samples, strict=True)
+    completed, stopped = _final_states(jobs, environment)
+    lost = len(jobs) - completed - stopped
+    return Outcome(Curve(gpu_s, reductions, bests), completed, stopped, lost, sum(requeues.values()))
+
+
+def _learned(progress: Iterable[JobProgress]) -> tuple[float, float]:
+    """(total fall of the loss since each job's first report, best loss of all)."""
+    total, best = 0.0, float("inf")
+    for job in progress:
+        losses = [r.value for r in job.reports]
+        if losses:
+            total += max(0.0, losses[0] - min(losses))
+            best = min(best, *losses)
+    return total, best
+
+
+def _final_states(jobs: list[int], environment: dict[str, str]) -> tuple[int, int]:
+    """How many jobs completed, and how many were stopped early (all of the sweep consented to that)."""
+    states = []
+    for job in jobs:
+        argv = ["scontrol", "show", "job", str(job), "--oneliner"]
+        out = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
+        states.append(out.partition("JobState=")[2].split()[0])
+    return states.count("COMPLETED"), states.count("CANCELLED")

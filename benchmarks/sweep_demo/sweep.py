@@ -1,0 +1,47 @@
+"""The sweep: its configurations and its data."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+STEPS = 48
+STEP_S = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Hyper-parameters of one training."""
+
+    lr: float
+    width: int
+    depth: int
+    seed: int
+
+    def arguments(self) -> list[str]:
+        """Options of train.py."""
+        pairs = {"lr": self.lr, "width": self.width, "depth": self.depth, "seed": self.seed}
+        return [f"--{key}={value}" for key, value in pairs.items()]
+
+
+def configurations(seed: int) -> list[Configuration]:
+    """32 configurations, some good, some hopeless, in an order that depends on the seed alone."""
+    grid = itertools.product((0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 3.0), (8, 64), (1, 3))
+    found = [Configuration(lr, width, depth, seed) for lr, width, depth in grid]
+    random.Random(seed).shuffle(found)  # noqa: S311  an order, not a secret
+    return found
+
+
+def save_digits(path: Path, seed: int) -> None:
+    """Write scikit-learn's handwritten digits, split into training and validation, once for all trainings."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images, labels = (digits.data / 16.0).astype(np.float32), digits.target.astype(np.int64)
+    order = np.random.default_rng(seed).permutation(len(images))
+    train, valid = order[:1437], order[1437:]
+    np.savez(path, train_x=images[train], train_y=labels[train], valid_x=images[valid], valid_y=labels[valid])

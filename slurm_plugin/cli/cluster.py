@@ -1,0 +1,156 @@
+"""`sexplsched cluster`: a private, real Slurm cluster in a directory, for trying out and for tests."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sched_policy.errors import ExplschedError
+from slurm_plugin.devcluster import Cluster, ClusterSpec, State
+from slurm_plugin.devcluster import down as take_down
+from slurm_plugin.devcluster import up as bring_up
+
+_DEFAULT = {field.name: field.default for field in fields(ClusterSpec)}
+
+
+class _Group(click.Group):
+    """Turns our errors into a message on stderr and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  click's own signature
+        try:
+            return super().invoke(ctx)
+        except ExplschedError as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _settings(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Split KEY=VALUE, as for slurm.conf."""
+    pairs: list[tuple[str, str]] = []
+    for value in values:
+        key, equals, setting = value.partition("=")
+        if not (key.isidentifier() and equals) or "\n" in setting:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE, such as MinJobAge=10")
+        pairs.append((key, setting))
+    return tuple(pairs)
+
+
+_directory = click.option(
+    "--dir",
+    "directory",
+    required=True,
+    envvar="SEXPLSCHED_CLUSTER_DIR",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="Directory that holds everything of the cluster.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(cls=_Group)
+def cluster() -> None:
+    """A private, real Slurm cluster on this host, in one directory.
+
+    Its nodes pose as GPU nodes; nothing outside the directory is changed. Needs root. The environment variable
+    EXPLSCHED_SLURM_PREFIX names the installation prefix of a Slurm built from source, which takes
+    `configure --enable-multiple-slurmd` for srun to work across nodes.
+    """
+
+
+@cluster.command()
+@_directory
+@click.option("--nodes", default=_DEFAULT["nodes"], show_default=True, help="Number of nodes.")
+@click.option("--gpus", default=_DEFAULT["gpus_per_node"], show_default=True, help="GPUs per node.")
+@click.option("--shards", default=_DEFAULT["shards_per_node"], show_default=True, help="Shards per node; 0 for none.")
+@click.option("--cpus-per-node", default=_DEFAULT["cpus_per_node"], show_default=True, help="CPUs a node poses with.")
+@click.option(
+    "--memory-mib-per-node",
+    default=_DEFAULT["memory_mib_per_node"],
+    show_default=True,
+    help="Memory a node poses with, MiB.",
+)
+@click.option("--accounting", is_flag=True, help="Also start MariaDB and slurmdbd, for sacct and gres/gpu TRES.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    callback=_settings,
+    multiple=True,
+    help="Line for slurm.conf; repeatable, later wins.",
+)
+@_json
+def up(
+    *,
+    directory: Path,
+    nodes: int,
+    gpus: int,
+    shards: int,
+    cpus_per_node: int,
+    memory_mib_per_node: int,
+    accounting: bool,
+    settings: tuple[tuple[str, str], ...],
+    as_json: bool,
+) -> None:
+    """Start a cluster; returns when all nodes are idle."""
+    spec = ClusterSpec(nodes, gpus, shards, cpus_per_node, memory_mib_per_node, accounting, settings)
+    started = bring_up(spec, directory, lambda line: click.echo(line, err=True))
+    if as_json:
+        click.echo(_as_json(started))
+        return
+    click.echo(f"{nodes} nodes with {gpus} GPUs each are idle. To use them in this shell:")
+    click.echo(f'  eval "$(sexplsched cluster env --dir {shlex.quote(str(started.layout.root))})"')
+
+
+@cluster.command()
+@_directory
+def down(directory: Path) -> None:
+    """End a cluster, running or stale, with all its jobs, and remove its files."""
+    take_down(directory)
+
+
+@cluster.command()
+@_directory
+@_json
+def status(*, directory: Path, as_json: bool) -> None:
+    """Show whether a cluster runs. Exits 1 unless all of its daemons do."""
+    found = Cluster.load(directory)
+    now = found.status()
+    if as_json:
+        click.echo(_as_json(found))
+    else:
+        click.echo(f"{found.layout.root}: {now.state}")
+        for name, daemons in (("alive", now.alive), ("dead", now.dead)):
+            for daemon in daemons:
+                click.echo(f"  {daemon.name:<12} {name}, pid {daemon.pid}")
+        if now.state is not State.RUNNING:
+            click.echo("`down` removes it; `up` replaces a stale one")
+    if now.state is not State.RUNNING:
+        raise click.exceptions.Exit(1)
+
+
+@cluster.command()
+@_directory
+def env(directory: Path) -> None:
+    """Print the shell commands that point Slurm's commands at a cluster, for `eval`."""
+    for key, value in Cluster.load(directory).env().items():
+        click.echo(f"export {key}={shlex.quote(value)}")
+
+
+def _as_json(found: Cluster) -> str:
+    now = found.status()
+    data = {
+        "directory": str(found.layout.root),
+        "state": now.state,
+        "cluster_name": found.layout.cluster_name,
+        "nodes": list(found.spec.node_names),
+        "gpus_per_node": found.spec.gpus_per_node,
+        "accounting": found.spec.accounting,
+        "environment": found.env(),
+        "alive": [{"name": daemon.name, "pid": daemon.pid} for daemon in now.alive],
+        "dead": [{"name": daemon.name, "pid": daemon.pid} for daemon in now.dead],
+    }
+    return json.dumps(data, indent=1)

@@ -1,0 +1,96 @@
+"""A private cluster as its directory describes it: what it is, whether it runs, how to talk to it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from slurm_plugin.devcluster import programs
+from slurm_plugin.devcluster.processes import Process
+from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout
+
+
+class State(StrEnum):
+    """Whether a cluster is usable."""
+
+    RUNNING = "running"
+    """Every daemon runs."""
+    DEGRADED = "degraded"
+    """Some daemon has died."""
+    STALE = "stale"
+    """No daemon runs; what is left is a directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What runs and what does not, by the names of the daemons (`munged`, `slurmctld`, `slurmd.n1`, ...)."""
+
+    state: State
+    alive: tuple[Process, ...]
+    dead: tuple[Process, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A private cluster. `prefix` is where its Slurm is installed, empty for the one on PATH."""
+
+    layout: Layout
+    spec: ClusterSpec
+    daemons: tuple[Process, ...]
+    prefix: str = ""
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """The cluster of a directory. Raises `DevClusterError` if it holds none."""
+        layout = Layout(directory.resolve())
+        try:
+            data = json.loads(layout.state.read_text(encoding="utf-8"))
+            spec = ClusterSpec(**{**data["spec"], "extra": tuple((key, value) for key, value in data["spec"]["extra"])})
+            daemons = tuple(Process(**daemon) for daemon in data["daemons"])
+            return cls(layout, spec, daemons, data.get("prefix", ""))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DevClusterError(f"{directory}: no cluster lies here ({layout.state.name} is missing)") from error
+        except PermissionError as error:
+            raise DevClusterError(f"{layout.state}: may not be read by this user") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DevClusterError(f"{layout.state}: cannot be understood: {error}") from error
+
+    def save(self) -> None:
+        """Record the cluster in its directory, in one step: a reader finds the old record or the new one."""
+        data = {
+            "spec": asdict(self.spec),
+            "daemons": [asdict(daemon) for daemon in self.daemons],
+            "prefix": self.prefix,
+        }
+        temporary = self.layout.state.with_suffix(".new")
+        temporary.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        temporary.chmod(0o644)
+        temporary.replace(self.layout.state)
+
+    def env(self) -> dict[str, str]:
+        """What to add to an environment so that Slurm's commands talk to this cluster."""
+        added = {"SLURM_CONF": str(self.layout.slurm_conf)}
+        if self.prefix:
+            added["PATH"] = programs.search_path(self.prefix)
+        return added
+
+    def status(self) -> Status:
+        """What runs at this moment, by the recorded pids and start times."""
+        alive = tuple(daemon for daemon in self.daemons if daemon.is_alive())
+        dead = tuple(daemon for daemon in self.daemons if daemon not in alive)
+        # Without any daemon on record `up` was ended before it had started one.
+        state = State.STALE if not alive else State.DEGRADED if dead else State.RUNNING
+        return Status(state, alive, dead)
+
+    @property
+    def state(self) -> State:
+        """`status().state`."""
+        return self.status().state
+
+
+def load(directory: Path) -> Cluster:
+    """`Cluster.load`."""
+    return Cluster.load(directory)

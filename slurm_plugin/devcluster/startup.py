@@ -1,0 +1,163 @@
+"""Brings the daemons of a private cluster up, in order, and waits for each."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from slurm_plugin.devcluster import ports, processes, programs
+from slurm_plugin.devcluster.accounting import database_socket_path, start_accounting
+from slurm_plugin.devcluster.cluster import Cluster
+from slurm_plugin.devcluster.processes import Process
+from slurm_plugin.devcluster.slurm_conf import Ports, cgroup_conf, gres_conf, slurm_conf
+from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout
+
+Progress = Callable[[str], None]
+"""Called with one line for each step."""
+
+_PATIENCE_S = 60.0
+_POLL_S = 0.05
+_TAIL_LINES = 12
+_SMALL_PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo")
+_ACCOUNTING_PROGRAMS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
+
+
+class Startup:
+    """One attempt to start a cluster. `daemons` grows as they start, so that a failure knows what to end."""
+
+    def __init__(self, spec: ClusterSpec, layout: Layout, progress: Progress) -> None:
+        self._spec = spec
+        self._layout = layout
+        self._progress = progress
+        self.daemons: list[Process] = []
+        self.environment = _environment(layout)
+
+    def run(self) -> Cluster:
+        """Start everything; returns when every node is idle. Raises `DevClusterError`."""
+        needed = _SMALL_PROGRAMS + (_ACCOUNTING_PROGRAMS if self._spec.accounting else ())
+        programs.check(needed)
+        # On record before anything runs: from here on `down` finds what belongs to this directory.
+        self._record()
+        self._make_directories()
+        with ports.reserved(self._spec.nodes + 2) as numbers:
+            chosen = Ports(slurmctld=numbers[0], slurmdbd=numbers[1], slurmd=numbers[2:])
+            self._write_configuration(chosen)
+            self._start_munged()
+            if self._spec.accounting:
+                start_accounting(self._layout, chosen, self)
+            conf = str(self._layout.slurm_conf)
+            self.start("slurmctld", programs.find("slurmctld"), "-D", "-f", conf)
+            for name in self._spec.node_names:
+                self.start(f"slurmd.{name}", programs.find("slurmd"), "-D", "-N", name, "-f", conf)
+            self._progress("waiting for the nodes")
+            self.wait_for("slurmctld", self._all_idle)
+        return self._record()
+
+    def start(self, name: str, *argv: str) -> None:
+        """Start a daemon and record it before anything else happens."""
+        self._progress(f"starting {name}")
+        log = self._layout.logs / f"{name}.out"
+        self.daemons.append(processes.start(name, argv, log, self._layout.root / "run", self.environment))
+        self._record()
+
+    def wait_for(self, name: str, ready: Callable[[], bool]) -> None:
+        """Return when `ready` does. Raises `DevClusterError` with a log's end if a daemon dies or time runs out."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while not ready():
+            dead = [daemon.name for daemon in self.daemons if not daemon.is_alive()]
+            if dead or time.monotonic() > deadline_s:
+                culprit = dead[0] if dead else name
+                what = "ended" if dead else f"was not ready after {_PATIENCE_S:.0f} s"
+                raise DevClusterError(
+                    f"{culprit} {what}; logs are in {self._layout.logs}, this one ends:\n{self._log_tail(culprit)}"
+                )
+            time.sleep(_POLL_S)
+
+    def _record(self) -> Cluster:
+        cluster = Cluster(self._layout, self._spec, tuple(self.daemons), programs.prefix())
+        cluster.save()
+        return cluster
+
+    def _make_directories(self) -> None:
+        spool = (f"spool/{name}" for name in self._spec.node_names)
+        for part in ("etc", "munge", "state", "run", "log", "gpu", "spool", *spool):
+            directory = self._layout.root / part
+            directory.mkdir()
+            directory.chmod(0o755)  # whatever the umask: jobs of ordinary users read these
+        try:
+            for gpu in range(self._spec.gpus_per_node):
+                # Slurm accepts only device nodes as GPUs; these have the numbers of /dev/null.
+                device = self._layout.root / "gpu" / f"nvidia{gpu}"
+                os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+                device.chmod(0o666)
+        except PermissionError as error:
+            raise DevClusterError(
+                f"{self._layout.root}/gpu: mknod is not permitted ({error.strerror}); making device nodes takes "
+                "CAP_MKNOD, which containers often lack"
+            ) from error
+
+    def _write_configuration(self, chosen: Ports) -> None:
+        host = socket.gethostname().split(".")[0]
+        conf = self._layout.slurm_conf
+        _write(conf, slurm_conf(self._spec, self._layout, chosen, host))
+        _write(conf.with_name("gres.conf"), gres_conf(self._spec, self._layout))
+        if cgroup := cgroup_conf(programs.slurm_version()):
+            _write(conf.with_name("cgroup.conf"), cgroup)
+
+    def _start_munged(self) -> None:
+        munge = self._layout.root / "munge"
+        key = munge / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        self.start(
+            "munged",
+            programs.find("munged"),
+            "--foreground",
+            "--force",  # the directory may lie below a world-writable one such as /tmp
+            "--num-threads=10",  # what Slurm asks for; with munge's default of 2 busy clusters see time-outs
+            f"--key-file={key}",
+            f"--socket={self._layout.munge_socket}",
+            f"--pid-file={munge}/munge.pid",
+            f"--log-file={self._layout.logs}/munged.log",
+            f"--seed-file={munge}/munge.seed",
+        )
+        self.wait_for("munged", self._layout.munge_socket.exists)
+
+    def _all_idle(self) -> bool:
+        done = subprocess.run(
+            [programs.find("sinfo"), "-h", "-N", "-p", "main", "-o", "%T"],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            check=False,
+        )
+        return done.stdout.split() == ["idle"] * self._spec.nodes
+
+    def _log_tail(self, name: str) -> str:
+        # What a daemon prints holds also what it says before it opens its log.
+        for path in (self._layout.logs / f"{name}.out", self._layout.logs / f"{name}.log"):
+            if path.exists() and (text := path.read_text(encoding="utf-8", errors="replace").strip()):
+                return "\n".join(text.splitlines()[-_TAIL_LINES:])
+        return "(empty)"
+
+
+def _environment(layout: Layout) -> Mapping[str, str]:
+    """The daemons' environment: the caller's, without what a job of another cluster would bring along."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH_", "MUNGE"))}
+    return inherited | {
+        "PATH": programs.search_path(programs.prefix()),
+        "SLURM_CONF": str(layout.slurm_conf),
+        "MYSQL_UNIX_PORT": str(database_socket_path(layout)),
+        processes.MARKER: str(layout.root),
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o644)
