@@ -64,8 +64,7 @@ class PreemptionDesk:
             elif progress.get(job_id, JobProgress()).ended:
                 del self._underway[job_id]  # its work is done: a requeue would only run it again
             elif self._is_ready(step, progress.get(job_id, JobProgress()), now_s):
-                del self._underway[job_id]
-                changes.append(RequeueJob(job_id))
+                changes.append(RequeueJob(job_id))  # stays underway until it is seen to have left
         for preemption in preemptions:
             job = jobs[preemption.job_id]
             if job.job_id in self._underway or not self._within_budget(now_s):

@@ -127,13 +127,15 @@ def _longest_falling(values: Sequence[int | None]) -> list[int]:
 def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Create, renew and remove leases, so that those that exist are those the plan wants.
 
-    A lease is removed as soon as its job has started, ended or lost its promise. It is replaced only if its start
-    moved by more than the slack or its nodes changed.
+    Slurm reserves whole nodes, so only promises of whole nodes become leases: a lease for a part of a node would keep
+    others from the rest. For small jobs the order is enough, Slurm's own backfill holds their place.
+
+    A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
+    is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
+    changed.
     """
     now_s = seen.snapshot.now_s
-    wanted = {
-        r.job_id: r for r in plan.reservations if math.isfinite(r.start_s) and _can_be_leased(seen.jobs, r.job_id)
-    }
+    wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen.jobs, r.job_id)}
     result: list[Change] = []
     standing: set[int] = set()
     for lease in seen.reservations:

@@ -43,7 +43,9 @@ class Curve:
 
     def gpu_seconds_to_reduction(self, target: float) -> float:
         """GPU-seconds after which the total reduction had reached `target`; infinity if it never did."""
-        return next((g for g, r in zip(self.gpu_seconds, self.total_reduction, strict=True) if r >= target), float("inf"))
+        return next(
+            (g for g, r in zip(self.gpu_seconds, self.total_reduction, strict=True) if r >= target), float("inf")
+        )
 
     def gpu_seconds_to_loss(self, target: float) -> float:
         """GPU-seconds after which some model had a loss of `target` or less; infinity if none ever did."""

@@ -83,7 +83,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--step-s", type=float, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="the images, as benchmarks.sweep_demo.sweep saves them")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="the images, as benchmarks.sweep_demo.sweep saves them"
+    )
     parser.add_argument("--checkpoint-dir", type=Path, required=True)
     options = parser.parse_args()
     options.checkpoint = options.checkpoint_dir / f"{os.environ.get('SLURM_JOB_ID', 'local')}.pt"

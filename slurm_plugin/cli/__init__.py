@@ -1,1 +1,1 @@
-"""`sexplsched`: one file per command group."""
+"""`sexplsched`: one file per command group, loaded only when it is called."""

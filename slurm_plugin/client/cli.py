@@ -107,7 +107,9 @@ class CliClient:
         return batch.failures(changes, answer.err, mark)
 
     def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[ChangeFailure]:
-        how = [f"--signal={signal}", "--batch"] if signal else []  # --full makes slurmctld 22.05 answer "retry" for 5 s
+        # --state: for a job that no longer runs, scancel would retry for a minute. --batch: slurmctld answers a --full
+        # signal of a batch job with "try again later".
+        how = [f"--signal={signal}", "--batch", "--state=RUNNING"] if signal else []
         argv = ["scancel", "--verbose", *how, *(str(change.job_id) for change in group)]
         answer = process.run(argv, self._timeout_s, self._environment)
         failed = []

@@ -13,8 +13,9 @@ from slurm_plugin.devcluster.spec import DevClusterError
 PREFIX_VARIABLE = "EXPLSCHED_SLURM_PREFIX"
 """Names the installation prefix of a Slurm built from source; without it Slurm is found on PATH.
 
-Configure it with --enable-multiple-slurmd, as Debian does. Otherwise everything works but srun across nodes: the slurmds
-share one munged, which takes the job credential's second decoding for a replay ("_verify_signature: failed decode").
+Configure it with --enable-multiple-slurmd, as Debian does. Otherwise everything works but srun across nodes: the
+slurmds share one munged, which takes the second decoding of a job's credential for a replay ("_verify_signature:
+failed decode").
 """
 
 _PACKAGES = {

@@ -23,6 +23,7 @@ Progress = Callable[[str], None]
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.05
+_SINFO_PATIENCE_S = 2.0
 _TAIL_LINES = 12
 _SMALL_PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo")
 _ACCOUNTING_PROGRAMS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
@@ -130,13 +131,17 @@ class Startup:
         self.wait_for("munged", self._layout.munge_socket.exists)
 
     def _all_idle(self) -> bool:
-        done = subprocess.run(
-            [programs.find("sinfo"), "-h", "-N", "-p", "main", "-o", "%T"],
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [programs.find("sinfo"), "-h", "-N", "-p", "main", "-o", "%T"],
+                capture_output=True,
+                text=True,
+                env=self.environment,
+                check=False,
+                timeout=_SINFO_PATIENCE_S,
+            )
+        except subprocess.TimeoutExpired:
+            return False  # sinfo retries for nine seconds when slurmctld is gone; see sooner whether it is
         return done.stdout.split() == ["idle"] * self._spec.nodes
 
     def _log_tail(self, name: str) -> str:

@@ -130,7 +130,9 @@ def test_low_payoff_gets_no_promise() -> None:
     poor = job(4, exploration=EXPLORING, points=curve(0.99, 0.3, 4000), request=GpuRequest.on_each(2, 4))
     policy = replace(POLICY, preempt=None)
     promised = policy.plan(snapshot(*ends_soon, rich, poor, on=nodes(3)))
-    assert [r.job_id for r in replace(policy, admission=None).plan(snapshot(*ends_soon, rich, poor)).reservations] == [4]
+    assert [r.job_id for r in replace(policy, admission=None).plan(snapshot(*ends_soon, rich, poor)).reservations] == [
+        4
+    ]
     market_full = [running(i, f"n{i}", gpus=4, time_limit_s=9000, ran_s=1) for i in (5, 6)]
     crowded = snapshot(*ends_soon, *market_full, rich, poor, on=nodes(6))
     assert promised.reservations == () or promised.reservations[0].start_s >= NOW_S

@@ -40,7 +40,7 @@ def needs_accounting(needs_slurm: None) -> None:
 @pytest.fixture(scope="session")
 def open_tmp() -> Iterator[Path]:
     """A directory that ordinary users can reach, unlike pytest's own, and with a path short enough for sockets."""
-    path = Path(tempfile.mkdtemp(prefix="explsched-", dir="/tmp"))  # noqa: S108  mkdtemp makes the name safe
+    path = Path(tempfile.mkdtemp(prefix="explsched-", dir="/tmp"))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)

@@ -74,12 +74,13 @@ class TestJobs:
         assert sorted(names.split()) == ["n1", "n2", "n3", "n4"]
 
     def test_shards_of_two_jobs_share_a_gpu(self, cluster: Cluster) -> None:
-        argv = ("-w", "n3", "--gres=shard:2", "--parsable", "-o", "/dev/null", "--wrap", "sleep 60")
-        jobs = [run(cluster, "sbatch", *argv) for _ in range(2)]
-        eventually(lambda: all(job_state(cluster, job) == "RUNNING" for job in jobs))
-        details = [run(cluster, "scontrol", "show", "job", "-d", job) for job in jobs]
-        assert all("GRES=shard:gpu:2(2/4,0/4" in text for text in details), details
-        run(cluster, "scancel", *jobs)
+        shards = ("-w", "n3", "--gres=shard:2")
+        held = run(cluster, "sbatch", "--parsable", *shards, "-o", "/dev/null", "--wrap", "sleep 60")
+        eventually(lambda: job_state(cluster, held) == "RUNNING")
+        script = "echo $CUDA_VISIBLE_DEVICES $SLURM_SHARDS_ON_NODE"
+        assert run(cluster, "srun", *shards, "sh", "-c", script) == "0 2"
+        assert "GRES=shard:2(IDX:0)" in run(cluster, "scontrol", "show", "job", "-d", held)
+        run(cluster, "scancel", held)
 
     def test_a_job_without_mem_leaves_room_for_others(self, cluster: Cluster) -> None:
         argv = ("-w", "n4", "--parsable", "-o", "/dev/null", "--wrap", "sleep 60")
@@ -216,7 +217,7 @@ class TestRefusals:
 
     def test_ordinary_user_is_told_why(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-        with pytest.raises(DevClusterError, match="must be root, is uid 1000: .*mknod"):
+        with pytest.raises(DevClusterError, match=r"must be root, is uid 1000: .*mknod"):
             up(SMALL, place)
 
     def test_mknod_not_permitted(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +225,7 @@ class TestRefusals:
             raise PermissionError(1, "Operation not permitted")
 
         monkeypatch.setattr(os, "mknod", refuse)
-        with pytest.raises(DevClusterError, match="mknod is not permitted .*CAP_MKNOD"):
+        with pytest.raises(DevClusterError, match=r"mknod is not permitted .*CAP_MKNOD"):
             up(SMALL, place)
 
     @pytest.mark.parametrize(

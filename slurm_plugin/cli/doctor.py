@@ -1,0 +1,135 @@
+"""`sexplsched doctor`: what is installed, reachable and permitted, and what to do about what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from sched_policy.errors import ExplschedError
+from slurm_plugin import config as configuration
+from slurm_plugin.cli.session import config_option, json_option
+from slurm_plugin.client.choose import probe_pyslurm
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import SlurmError
+
+_TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check. `advice` says what to do; it is empty where all is well. `level` is ok, note or fault."""
+
+    check: str
+    level: str
+    found: str
+    advice: str = ""
+
+
+@click.command()
+@json_option
+@config_option
+def doctor(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+    """Check the installation. Exit status 1 if something must be mended."""
+    findings = list(_findings(config_path))
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        for finding in findings:
+            click.echo(f"{finding.level:<6} {finding.check:<16} {finding.found}")
+            if finding.advice:
+                click.echo(f"       {'':<16} -> {finding.advice}")
+    sys.exit(1 if any(finding.level == "fault" for finding in findings) else 0)
+
+
+def _findings(config_path: Path | None) -> Iterator[Finding]:
+    config = configuration.Config()
+    try:
+        config = configuration.load(config_path)
+        path = configuration.find(config_path)
+        yield Finding("configuration", "ok", str(path) if path else "no file, the defaults hold")
+    except ExplschedError as error:
+        yield Finding("configuration", "fault", str(error), "mend the file, then: sexplsched config check")
+    yield from _tools()
+    yield from _slurm(CliClient(config.slurm.timeout_s))
+    fault = probe_pyslurm()
+    yield (
+        Finding("pyslurm", "ok", "works")
+        if fault is None
+        else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
+    )
+    yield _spool(config.progress.spool)
+
+
+def _tools() -> Iterator[Finding]:
+    for tool in _TOOLS:
+        path = shutil.which(tool)
+        if path is None:
+            yield Finding(tool, "fault", "not on PATH", "apt-get install slurm-client")
+        else:
+            yield Finding(tool, "ok", path)
+
+
+def _slurm(client: CliClient) -> Iterator[Finding]:
+    try:
+        yield Finding("Slurm", "ok", f"version {client.version()}")
+        load = client.load()
+        yield Finding("slurmctld", "ok", f"answers; {load.server_threads} threads, {load.jobs_pending} jobs pending")
+        nodes = client.nodes()
+        gpus = sum(node.gpus for node in nodes)
+        advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
+        yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
+        yield from _priority(_slurm_config("PriorityType"), _slurm_config("SchedulerType"))
+        yield _privilege()
+    except SlurmError as error:
+        yield Finding("slurmctld", "fault", str(error), "is slurmctld running, and SLURM_CONF right?")
+
+
+def _priority(priority: str, scheduler: str) -> Iterator[Finding]:
+    advice = "set PriorityType=priority/multifactor: without it site factors have no effect"
+    good = priority == "priority/multifactor"
+    yield Finding("PriorityType", "ok" if good else "fault", priority, "" if good else advice)
+    good = scheduler == "sched/backfill"
+    advice = "set SchedulerType=sched/backfill: without it nothing fills the gaps before promised starts"
+    yield Finding("SchedulerType", "ok" if good else "fault", scheduler, "" if good else advice)
+
+
+def _slurm_config(key: str) -> str:
+    out = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, check=False).stdout
+    values: dict[str, str] = {}
+    for line in out.splitlines():
+        name, _, value = line.partition("=")
+        values[name.strip()] = value.strip()
+    return values.get(key, "unknown")
+
+
+def _privilege() -> Finding:
+    """Whether this user may steer: a site factor for a job that does not exist is refused in different words."""
+    argv = ["scontrol", "update", "JobId=4294967294", "SiteFactor=0"]
+    words = subprocess.run(argv, capture_output=True, text=True, check=False).stderr.strip()
+    if "denied" in words.lower() or "permission" in words.lower():
+        advice = "sacctmgr add user <daemon's user> account=... AdminLevel=Operator"
+        return Finding("privilege", "note", f"uid {os.geteuid()} may not steer jobs ({words})", advice)
+    return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs")
+
+
+def _spool(path: Path) -> Finding:
+    advice = f"install -d -m 1777 {path}"
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return Finding("progress spool", "fault", f"{path}: {error.strerror}", advice)
+    if not stat.S_ISDIR(mode):
+        return Finding("progress spool", "fault", f"{path}: is not a directory", advice)
+    if stat.S_IMODE(mode) != 0o1777:
+        found = f"{path}: mode {stat.S_IMODE(mode):04o}, so users' jobs may not report"
+        return Finding("progress spool", "note", found, advice)
+    return Finding("progress spool", "ok", str(path))

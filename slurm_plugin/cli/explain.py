@@ -1,0 +1,90 @@
+"""`sexplsched explain JOBID`: everything known about one job, in sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from sched_policy.model import Job, JobState
+from slurm_plugin.cli.session import View, clock, config_option, json_option, look
+from slurm_plugin.cli.status import rows
+from slurm_plugin.progress import JobProgress
+
+
+@click.command()
+@click.argument("job_id", type=int, metavar="JOBID")
+@json_option
+@config_option
+def explain(job_id: int, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+    """Explain why a job waits or runs, and what it is worth."""
+    view = look(config_path)
+    row = next((row for row in rows(view) if row.jobid == job_id), None)
+    if row is None:
+        raise click.ClickException(f"job {job_id} neither waits nor runs (or is in a partition that is not steered)")
+    job = next(job for job in view.seen.snapshot.jobs if job.job_id == job_id)
+    lines = list(_sentences(view, job))
+    click.echo(json.dumps({**asdict(row), "explanation": lines}, indent=1) if as_json else "\n".join(lines))
+
+
+def _sentences(view: View, job: Job) -> Iterator[str]:
+    order = [score.job_id for score in view.plan.scores]
+    record = view.seen.jobs[job.job_id]
+    yield f"Job {job.job_id} of {job.user}: {job.state}, {job.request.total} GPUs in partition {job.partition}."
+    yield f"Rank {order.index(job.job_id) + 1} of {len(order)} under policy {view.config.policy}: " + (
+        f"{view.scores[job.job_id].reason}."
+    )
+    if job.state is JobState.PENDING:
+        yield _waiting(view, job)
+        yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
+    if record.reservation:
+        yield f"It is in reservation {record.reservation}."
+    yield from _progress(view, job)
+    yield from _consent(view, job)
+
+
+def _waiting(view: View, job: Job) -> str:
+    if not job.eligible:
+        return "It may not start yet, so it is not planned."
+    start = next((start for start in view.plan.starts if start.job_id == job.job_id), None)
+    if start is not None:
+        where = ", ".join(f"{share.gpus} GPUs on {share.node}" for share in start.placement)
+        return f"It fits now ({where}): Slurm will start it in its next cycle."
+    promise = view.promises.get(job.job_id)
+    if promise is not None:
+        return f"It is promised a start at {clock(promise.start_s)}: {promise.reason}."
+    if job.request.total == 0:
+        return "It asks for no GPUs, so its start is left to Slurm."
+    return "It is blocked by jobs of higher rank, and starts when they leave room."
+
+
+def _progress(view: View, job: Job) -> Iterator[str]:
+    progress = view.seen.progress.get(job.job_id, JobProgress())
+    if progress.refused:
+        yield f"Its progress file is not read: {progress.refused}."
+    elif job.points:
+        last = job.points[-1]
+        yield f"It has reported {len(job.points)} times, last step {last.step} with {last.value:.6g}."
+    elif job.exploration is not None:
+        yield f"It has not reported {job.exploration.metric} yet."
+    if progress.malformed:
+        yield f"{progress.malformed} lines of its progress file were malformed and are not counted."
+
+
+def _consent(view: View, job: Job) -> Iterator[str]:
+    fault = view.seen.option_faults.get(job.job_id)
+    if fault:
+        yield f"Its options are ignored: {fault}."
+    if job.exploration is None:
+        yield "It takes no part in exploration: it is never preempted or stopped by explsched."
+        return
+    signal = job.exploration.checkpoint_signal
+    yield f"It may be preempted after SIG{signal}." if signal else "It may not be preempted."
+    yield "It may be stopped early." if job.exploration.may_stop else "It may not be stopped early."
+    reasons = [p.reason for p in view.plan.preemptions if p.job_id == job.job_id]
+    reasons += [stop.reason for stop in view.plan.stops if stop.job_id == job.job_id]
+    for reason in reasons:
+        yield f"The present plan interrupts it: {reason}."

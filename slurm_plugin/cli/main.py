@@ -1,0 +1,57 @@
+"""The root command. It knows the names of the commands and imports only the one that is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from sched_policy.errors import ExplschedError
+
+_COMMANDS = {
+    "cluster": ("cluster", "A private, real Slurm cluster in a directory."),
+    "config": ("config_", "Check and show the configuration."),
+    "doctor": ("doctor", "What is installed, reachable and permitted."),
+    "explain": ("explain", "Why a job waits or runs, and what it is worth."),
+    "plan": ("plan", "What the daemon would change now, and why."),
+    "policies": ("policies", "The scheduling policies."),
+    "status": ("status", "Jobs with progress, utility and planned start."),
+    "submit": ("submit", "Submit a task described in a JSON file."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Lists all commands without importing any."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = import_module(f"slurm_plugin.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_module, summary) in sorted(_COMMANDS.items())])
+
+
+@click.group(cls=_LazyGroup, epilog="Exit status: 0 success, 1 failure, 2 wrong usage.")
+@click.version_option(None, "-V", "--version", package_name="explsched")
+def root() -> None:
+    """See and steer what explsched does with a Slurm cluster."""
+
+
+def main() -> None:
+    """Entry point of `sexplsched`: errors of ours become one message and exit status 1."""
+    try:
+        root(auto_envvar_prefix="SEXPLSCHED", standalone_mode=True)
+    except ExplschedError as error:
+        click.echo(f"sexplsched: error: {error}", err=True)
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main()

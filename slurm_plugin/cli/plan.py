@@ -1,0 +1,40 @@
+"""`sexplsched plan`: what the daemon would change now, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from slurm_plugin.cli.session import clock, config_option, json_option, look
+from slurm_plugin.reconcile import SteeringLimits, changes
+
+
+@click.command()
+@json_option
+@config_option
+def plan(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+    """Show the plan for this moment and the changes it needs in Slurm. Changes nothing."""
+    view = look(config_path)
+    limits = SteeringLimits(view.config.slurm.site_factor_range, view.config.backfill.slack_s)
+    wanted = changes(view.plan, view.seen, limits)
+    if as_json:
+        listed = [{"change": type(change).__name__, **asdict(change)} for change in wanted]
+        click.echo(json.dumps({"plan": asdict(view.plan), "changes": listed}, indent=1))
+        return
+    for start in view.plan.starts:
+        where = ", ".join(f"{share.node}:{share.gpus}" for share in start.placement)
+        click.echo(f"start    {start.job_id}  on {where}: {start.reason}")
+    for promise in view.plan.reservations:
+        where = ", ".join(f"{share.node}:{share.gpus}" for share in promise.placement)
+        click.echo(f"promise  {promise.job_id}  {clock(promise.start_s)} on {where}: {promise.reason}")
+    for preemption in view.plan.preemptions:
+        click.echo(f"preempt  {preemption.job_id}  {preemption.reason}")
+    for stop in view.plan.stops:
+        click.echo(f"stop     {stop.job_id}  {stop.reason}")
+    for change in wanted:
+        click.echo(f"change   {change}")
+    if not (wanted or view.plan.preemptions or view.plan.stops):
+        click.echo("Slurm is as the plan wants it.")

@@ -1,0 +1,22 @@
+"""`sexplsched policies`: the catalogue."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from sched_policy import catalog
+from slurm_plugin.cli.session import json_option
+
+
+@click.command()
+@json_option
+def policies(as_json: bool) -> None:  # noqa: FBT001  click passes by name
+    """List the scheduling policies, one line each."""
+    known = {name: catalog.build(name).summary for name in catalog.names()}
+    if as_json:
+        click.echo(json.dumps(known, indent=1))
+        return
+    for name, summary in known.items():
+        click.echo(f"{name:<12} {summary}")
