@@ -71,8 +71,10 @@ class PreemptionDesk:
                 continue
             if job.exploration is None or job.exploration.checkpoint_signal is None:
                 continue  # never touch a job that did not opt in, whatever a plan says
-            before_s = progress.get(job.job_id, JobProgress()).checkpoint_s
-            self._underway[job.job_id] = _Underway(now_s, job.restarts, before_s)
+            reported = progress.get(job.job_id, JobProgress())
+            if not _listens(reported, job.restarts):
+                continue
+            self._underway[job.job_id] = _Underway(now_s, job.restarts, reported.checkpoint_s)
             self._begun_s.append(now_s)
             changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
         return tuple(changes)
@@ -85,3 +87,12 @@ class PreemptionDesk:
         while self._begun_s and now_s - self._begun_s[0] >= _HOUR_S:
             self._begun_s.popleft()
         return len(self._begun_s) < self._most_per_hour
+
+
+def _listens(progress: JobProgress, restarts: int) -> bool:
+    """Whether the job can be expected to have its signal handler in place.
+
+    A job that reports progress has it once it has reported in its present run: before that it is still starting, and a
+    signal would end it. Of a job that never reports nothing is known; its quantum has to do.
+    """
+    return not progress.reports or any(report.restart == restarts for report in progress.reports)

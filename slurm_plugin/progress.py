@@ -164,7 +164,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float) -> JobProgress
             last_step[line.restart, line.metric] = line.step
             reports.append(Report(line.time_s, line.restart, line.step, line.metric, line.value))
             total_steps = line.total_steps or total_steps
-    if len(reports) > MAX_REPORTS:  # keep the first, every second of the rest, and the newest
+    while len(reports) > MAX_REPORTS:  # keep the first, every second of the rest, and the newest
         reports = reports[:1] + reports[2:-1:2] + reports[-1:]
     runs_in_order = tuple(runs[restart] for restart in sorted(runs))
     return JobProgress(tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed)

@@ -7,6 +7,7 @@ Whatever goes wrong with the reporting, the command runs and its exit status is 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import signal
 import subprocess
@@ -39,7 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("no command given")
     event("start")
     try:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE if options.log_regex else None)
+        child = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE if options.log_regex else None,
+            preexec_fn=_ignore_checkpoint_signal,
+        )
     except OSError as error:
         sys.stderr.write(f"sxrun: {command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
@@ -47,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.log_regex:
         _follow(child, options.log_regex, options.total_steps)
     status = child.wait()
-    event("end")
+    if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
+        event("end")
     return status if status >= 0 else 128 - status
 
 
@@ -59,6 +65,13 @@ def _regex(text: str) -> re.Pattern[bytes]:
     if "step" not in pattern.groupindex or len(pattern.groupindex) < 2:
         raise argparse.ArgumentTypeError(f"{text!r} needs a group named step and one named after a metric")
     return pattern
+
+
+def _ignore_checkpoint_signal() -> None:
+    """Until the command has its own handler, a checkpoint signal must not end it, as signals do by default."""
+    name = os.environ.get("EXPLSCHED_CHECKPOINT_SIGNAL", "USR1").upper().removeprefix("SIG")
+    if f"SIG{name}" in signal.Signals.__members__:
+        signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
 
 
 def _forward_signals(child: subprocess.Popen[bytes]) -> None:

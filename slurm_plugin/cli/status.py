@@ -16,8 +16,7 @@ from slurm_plugin.cli.session import View, clock, config_option, json_option, lo
 from slurm_plugin.progress import JobProgress
 
 _DEFAULT_FORMAT = (
-    "jobid:10,partition:9,name:16,user:8,state:10,gpus:4,step:11,metric:14,"
-    "utility:10,planned:19,reason:36"
+    "jobid:10,partition:9,name:16,user:8,state:10,gpus:4,step:11,metric:14,utility:10,planned:19,reason:36"
 )
 _SHORT = {JobState.PENDING: "PENDING", JobState.RUNNING: "RUNNING", JobState.COMPLETING: "COMPLETING"}
 

@@ -1,0 +1,111 @@
+"""The adapter that uses pyslurm (24.11 or newer) where it can, and the s* commands for the rest.
+
+pyslurm runs in a child process of its own: its import can end the process it happens in, its calls hold the
+interpreter's lock, and neither can be bounded in time from within.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from typing import ParamSpec, TypeVar
+
+from slurm_plugin.client import pyslurm_worker as worker
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import (
+    Change,
+    ChangeFailure,
+    ControllerLoad,
+    CreateReservation,
+    DeleteReservation,
+    SetSiteFactor,
+    SlurmError,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    SlurmUnreachableError,
+    SlurmVersion,
+)
+
+_Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
+
+
+class PyslurmClient:
+    """Slurm through pyslurm; `timeout_s` bounds each call."""
+
+    name = "pyslurm"
+
+    def __init__(self, timeout_s: float = 30.0) -> None:
+        self._timeout_s = timeout_s
+        self._cli = CliClient(timeout_s)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def version(self) -> SlurmVersion:
+        """The installed Slurm's version."""
+        return self._cli.version()
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        """All jobs that wait, run or complete. pyslurm cannot read site factors: sprio does."""
+        jobs = self._call(worker.jobs)
+        factors = self._cli.site_factors() if any(job.state == "PENDING" for job in jobs) else {}
+        return tuple(replace(job, site_factor=factors.get(job.job_id)) for job in jobs)
+
+    def nodes(self) -> tuple[SlurmNode, ...]:
+        """All nodes."""
+        return self._call(worker.nodes)
+
+    def reservations(self) -> tuple[SlurmReservation, ...]:
+        """All reservations."""
+        return self._call(worker.reservations)
+
+    def load(self) -> ControllerLoad:
+        """How busy slurmctld is."""
+        return self._cli.load()
+
+    def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
+        """Carry out the changes in order: runs of those that pyslurm can do there, the others by the commands."""
+        failed: list[ChangeFailure] = []
+        for by_pyslurm, run in itertools.groupby(changes, _suits_pyslurm):
+            group = list(run)
+            failed += self._call(worker.apply, group) if by_pyslurm else self._cli.apply(group)
+        return tuple(failed)
+
+    def close(self) -> None:
+        """End the child process."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _call(
+        self, function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> _Result:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        future = self._pool.submit(function, *args, **kwargs)
+        try:
+            return future.result(self._timeout_s)
+        except TimeoutError as error:
+            self._kill()
+            raise SlurmUnreachableError(f"pyslurm: no answer from slurmctld within {self._timeout_s:g} s") from error
+        except BrokenProcessPool as error:
+            self._kill()
+            raise SlurmError("pyslurm ended its process; is Slurm set up here? See `sexplsched doctor`") from error
+
+    def _kill(self) -> None:
+        """Drop a child that hangs or has died; the next call starts a new one."""
+        if self._pool is not None:
+            for process in tuple(self._pool._processes.values()):
+                process.kill()
+        self.close()
+
+
+def _suits_pyslurm(change: Change) -> bool:
+    """A site factor of 0 does not: pyslurm takes zero for "not given"."""
+    if isinstance(change, SetSiteFactor):
+        return change.site_factor != 0
+    return isinstance(change, CreateReservation | DeleteReservation)

@@ -1,0 +1,166 @@
+"""What the pyslurm adapter's child process does. pyslurm is imported in the functions, that is in the child only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_plugin.client import parse
+from slurm_plugin.client.protocol import (
+    Change,
+    ChangeFailure,
+    CreateReservation,
+    DeleteReservation,
+    SetSiteFactor,
+    SlurmError,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    SlurmUnreachableError,
+)
+
+_LIVE = ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING")
+
+
+def jobs() -> tuple[SlurmJob, ...]:
+    """All jobs that wait, run or complete; the site factor is left open."""
+    import pyslurm
+
+    loaded = _loaded(pyslurm.Jobs.load)
+    return tuple(_job(job) for job in loaded.values() if job.state in _LIVE)
+
+
+def nodes() -> tuple[SlurmNode, ...]:
+    """All nodes."""
+    import pyslurm
+
+    return tuple(
+        SlurmNode(
+            name=node.name,
+            state=node.state,
+            gpus=_gpus(node.configured_gres),
+            partitions=frozenset(node.partitions or ()),
+        )
+        for node in _loaded(pyslurm.Nodes.load).values()
+    )
+
+
+def reservations() -> tuple[SlurmReservation, ...]:
+    """All reservations."""
+    import pyslurm
+
+    return tuple(
+        SlurmReservation(
+            name=reservation.name,
+            start_s=float(reservation.start_time),
+            end_s=float(reservation.end_time),
+            nodes=parse.expand_hosts(reservation.nodes or ""),
+            users=tuple(reservation.users or ()),
+            flags=frozenset(flag.name for flag in type(reservation.flags) if flag in reservation.flags),
+        )
+        for reservation in _loaded(pyslurm.Reservations.load).values()
+    )
+
+
+def apply(changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
+    """Carry out site factors and reservations, one call each; refused ones are returned."""
+    import pyslurm
+
+    failed = []
+    for change in changes:
+        try:
+            _carry_out(pyslurm, change)
+        except pyslurm.RPCError as error:
+            failed.append(ChangeFailure(change, str(error)))
+    return tuple(failed)
+
+
+def _carry_out(pyslurm: Any, change: Change) -> None:  # noqa: ANN401  an optional module without type hints
+    match change:
+        case SetSiteFactor(job_id, factor):
+            pyslurm.Job(job_id).modify(pyslurm.JobSubmitDescription(site_factor=factor))
+        case DeleteReservation(name):
+            pyslurm.Reservation(name).delete()
+        case CreateReservation(name, start_s, minutes, names, users, partition, flags):
+            kinds = pyslurm.ReservationFlags
+            known = {
+                "FLEX": kinds.FLEX,
+                "NO_HOLD_JOBS_AFTER": kinds.NO_JOB_HOLD_AFTER_END,
+                "IGNORE_JOBS": kinds.IGNORE_RUNNING_JOBS,
+            }
+            wanted = known[flags[0]]
+            for flag in flags[1:]:
+                wanted |= known[flag]
+            pyslurm.Reservation(
+                name,
+                start_time=round(start_s),  # a float is refused as an invalid time
+                duration=minutes,
+                nodes=",".join(names),
+                users=list(users),
+                partition=partition,
+                flags=wanted,
+            ).create()
+        case _:
+            raise SlurmError(f"pyslurm is not used for {change}")
+
+
+def _job(job: Any) -> SlurmJob:  # noqa: ANN401
+    waiting = job.state == "PENDING"
+    count = job.num_nodes or 1
+    names = () if waiting else parse.expand_hosts(job.allocated_nodes or "")
+    per_node = _requested(job, "tres_per_node") or None
+    total = per_node * count if per_node else _total_gpus(job, count)
+    limit_min = job.time_limit
+    return SlurmJob(
+        job_id=job.id,
+        name=job.name or "",
+        user=job.user_name or str(job.user_id),
+        uid=job.user_id,
+        account=job.account or "",
+        partition=job.partition or "",
+        qos=job.qos or "",
+        state=job.state,
+        reason=job.state_reason or "None",
+        priority=job.priority or 0,
+        site_factor=None,
+        submit_s=float(job.submit_time or 0),
+        start_s=float(job.start_time) if job.start_time else None,
+        time_limit_s=60.0 * limit_min if isinstance(limit_min, int) else None,
+        nodes=count,
+        gpus=total,
+        gpus_per_node=per_node,
+        gpu_nodes=parse.spread(names, total, per_node),
+        reservation=job.reservation or "",
+        comment=job.comment or "",
+        restarts=job.requeue_count or 0,
+        array_tasks=parse.count_tasks(str(job.array_tasks_waiting)) if waiting and job.array_tasks_waiting else 1,
+        array_job_id=job.array_id,
+        array_task_id=job.array_task_id if isinstance(job.array_task_id, int) else None,
+    )
+
+
+def _total_gpus(job: Any, count: int) -> int:  # noqa: ANN401
+    return (
+        _requested(job, "tres_per_job")
+        or _requested(job, "tres_per_task") * (job.ntasks or 1)
+        or _requested(job, "tres_per_socket") * count
+    )
+
+
+def _requested(job: Any, attribute: str) -> int:  # noqa: ANN401
+    return parse.gpu_count(str(getattr(job, attribute, None) or ""))
+
+
+def _gpus(gres: Any) -> int:  # noqa: ANN401  a dict or a string, depending on pyslurm's version
+    if isinstance(gres, dict):
+        return sum(int(count) for name, count in gres.items() if name == "gpu" or name.startswith("gpu:"))
+    return parse.gpu_count(str(gres or ""))
+
+
+def _loaded(load: Any) -> Any:  # noqa: ANN401
+    import pyslurm
+
+    try:
+        return load()
+    except pyslurm.RPCError as error:
+        raise SlurmUnreachableError(f"pyslurm: {error}") from error

@@ -1,0 +1,59 @@
+"""A configuration that cannot be used is refused with file, key and what is accepted."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin import config
+from slurm_plugin.config import ConfigError
+
+PATH = Path("/etc/explsched/explsched.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("polcy: fifo", "explsched.yaml: unknown key 'polcy'; did you mean 'policy'"),
+        ("slurm: {clinet: cli}", "unknown key 'slurm.clinet'; did you mean 'client'"),
+        ("slurm: {client: rest}", "slurm.client: .*'auto', 'pyslurm' or 'cli', found 'rest'"),
+        ("policy: exlpsched", "did you mean 'explsched'"),
+        ("interval_s: -1", "interval_s: .*greater than 0, found -1"),
+        ("interval_s: 1.0e+9", "interval_s: .*86400"),
+        ("interval_s: .nan", "interval_s: .*finite"),
+        ("preemption: {margin: 1.0}", "preemption.margin: .*greater than 1"),
+        ("backfill: {reservation_depth: 1.5}", "backfill.reservation_depth"),
+        ("- a\n- b", "must be a mapping of keys to values, found a list"),
+        ("a: [", "is not YAML"),
+        ("policy: !!python/object/apply:os.system ['true']", "is not YAML"),
+    ],
+)
+def test_faults_are_named(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config.parse(text, PATH)
+
+
+def test_every_fault_is_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse("polcy: x\ninterval_s: 0", PATH)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_an_empty_file_means_the_defaults() -> None:
+    assert config.parse("", PATH) == config.Config()
+
+
+def test_the_option_wins_over_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, given = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    named.write_text("policy: srsf")
+    given.write_text("policy: fifo")
+    monkeypatch.setenv(config.PATH_VARIABLE, str(named))
+    assert config.load().policy == "srsf"
+    assert config.load(given).policy == "fifo"
+
+
+def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        config.load(tmp_path / "none.yaml")
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        config.load(tmp_path / "b.yaml")

@@ -1,0 +1,39 @@
+import pytest
+
+from sched_policy.model import Direction, Exploration
+from slurm_plugin.job_options import JobOptionError, parse
+from wrappers import sxbatch
+
+
+def test_a_plain_comment_takes_no_part() -> None:
+    assert parse("") is None
+    assert parse("my own words, explsched is nice") is None
+
+
+def test_all_keys() -> None:
+    word = "explsched:sweep=my+sweep&metric=acc&direction=max&checkpoint=SIGUSR2&stop=1"
+    assert parse(f"{word} and words") == Exploration("my sweep", "acc", Direction.MAX, "USR2", may_stop=True)
+
+
+def test_sxbatch_writes_what_the_daemon_reads() -> None:
+    hostile = "a b&stop=1#$(x)\u00e9\n'"
+    options = sxbatch._parser().parse_args([f"--sweep={hostile}", "--checkpoint=USR1"])
+    assert parse(sxbatch._explsched_word(options)) == Exploration(hostile, checkpoint_signal="USR1")
+
+
+@pytest.mark.parametrize(
+    ("comment", "words"),
+    [
+        ("explsched:swep=a", "unknown key 'swep'.*known: sweep, metric"),
+        ("explsched:stop=yes", "accepted are 0 and 1"),
+        ("explsched:direction=up", "min and max"),
+        ("explsched:checkpoint=KILL", "not a signal that a job can catch"),
+        ("explsched:checkpoint=;rm", "not a signal"),
+        ("explsched:a", "not of the form"),
+        ("explsched:sweep=a&sweep=b", "twice"),
+        ("explsched:stop=1 explsched:stop=0", "2 words"),
+    ],
+)
+def test_nonsense_is_named(comment: str, words: str) -> None:
+    with pytest.raises(JobOptionError, match=words):
+        parse(comment)

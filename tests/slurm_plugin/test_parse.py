@@ -1,0 +1,134 @@
+"""What squeue and scontrol print, whatever users put into names and comments."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_plugin.client import batch, parse
+from slurm_plugin.client.protocol import (
+    AttachReservation,
+    ChangeFailure,
+    CreateReservation,
+    DeleteReservation,
+    RequeueJob,
+    SetSiteFactor,
+    SlurmError,
+)
+
+RECORD = dict.fromkeys(parse.JOB_FIELDS, "N/A") | {
+    "JobID": "12",
+    "ArrayJobID": "12",
+    "UserID": "1000",
+    "UserName": "ada",
+    "Partition": "main",
+    "State": "RUNNING",
+    "Reason": "None",
+    "PriorityLong": "17",
+    "SubmitTime": "1700000000",
+    "StartTime": "1700000100",
+    "TimeLimit": "1-02:03:04",
+    "NumNodes": "2",
+    "NumTasks": "2",
+    "NodeList": "n[1-2]",
+    "tres-per-node": "gres:gpu:a100:2,gres:shard:4",
+    "RestartCnt": "1",
+    "Name": "train",
+    "Comment": "(null)",
+}
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus"),
+    [
+        ("gres:gpu:2", 2),
+        ("gres:gpu", 1),
+        ("gres:gpu:a100:2", 2),
+        ("gres:gpu:a100", 1),
+        ("gres/gpu:4", 4),
+        ("gres/gpu=4", 4),
+        ("gpu:8(S:0-1)", 8),
+        ("gres:shard:3", 0),
+        ("gres:gpu:1,gres:shard:2", 1),
+        ("gres:gpu:a100:1,gres:gpu:h100:2", 3),
+        ("N/A", 0),
+        ("", 0),
+    ],
+)
+def test_gpu_counts(tres: str, gpus: int) -> None:
+    assert parse.gpu_count(tres) == gpus
+
+
+def test_a_running_job() -> None:
+    job = parse.job(list(RECORD.values()))
+    assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))
+    assert job.time_limit_s == 86400 + 2 * 3600 + 3 * 60 + 4
+    assert (job.submit_s, job.start_s, job.restarts, job.comment) == (1.7e9, 1.7e9 + 100, 1, "")
+
+
+def test_total_gpus_are_spread_over_the_nodes() -> None:
+    record = RECORD | {"tres-per-node": "N/A", "tres-per-job": "gres:gpu:3"}
+    assert parse.job(list(record.values())).gpu_nodes == (("n1", 2), ("n2", 1))
+    record = RECORD | {"tres-per-node": "N/A", "tres-per-task": "gres:gpu:1", "NumTasks": "4"}
+    assert parse.job(list(record.values())).gpus == 4
+
+
+def test_a_waiting_array() -> None:
+    record = RECORD | {"State": "PENDING", "ArrayTaskID": "2-9%2", "NodeList": "", "StartTime": "N/A"}
+    job = parse.job(list(record.values()))
+    assert (job.array_tasks, job.array_job_id, job.gpu_nodes, job.start_s) == (8, 12, (), None)
+
+
+@given(name=st.text(max_size=40), comment=st.text(max_size=40))
+def test_no_free_text_breaks_a_record(name: str, comment: str) -> None:
+    records = [RECORD | {"Name": name, "Comment": comment}, RECORD]
+    text = "".join("\x1fabcf".join(record.values()) + "\x1fabcr\n" for record in records)
+    first, second = map(parse.job, parse.split_records(text, "\x1fabcf", "\x1fabcr"))
+    assert first.name == name
+    assert first.uid == 1000
+    assert second.name == "train"
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("", []),
+        ("n1", ["n1"]),
+        ("n[1-3,7],m", ["n1", "n2", "n3", "n7", "m"]),
+        ("a[01-02]b[1-2]", ["a01b1", "a01b2", "a02b1", "a02b2"]),
+        ("n[009-011]", ["n009", "n010", "n011"]),
+    ],
+)
+def test_host_lists(text: str, hosts: list[str]) -> None:
+    assert list(parse.expand_hosts(text)) == hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10:00", 600), ("1:00:00", 3600), ("2-00:00:00", 172800), ("UNLIMITED", None), ("0:30", 30)]
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    assert parse.duration_s(text) == seconds
+
+
+def test_sdiag_without_its_numbers_is_an_error() -> None:
+    with pytest.raises(ValueError, match="thread count"):
+        parse.load("nothing")
+
+
+def test_failures_are_told_by_change() -> None:
+    changes = [SetSiteFactor(1, 5), SetSiteFactor(2, 5), AttachReservation(3, "explsched_3"), RequeueJob(4)]
+    stderr = (
+        "invalid keyword: m-0\nInvalid job id specified for job 2\ninvalid keyword: m-1\n"
+        "invalid keyword: m-2\nslurm_load_jobs error: gone"
+    )
+    assert batch.failures(changes, stderr, "m") == (
+        ChangeFailure(changes[1], "Invalid job id specified for job 2"),
+        ChangeFailure(changes[3], "slurm_load_jobs error: gone"),
+    )
+
+
+@pytest.mark.parametrize("name", ["a b", "a\nupdate JobId=1 Priority=1", "a=b", 'a"', "", "a,b", "$(x)"])
+def test_nothing_can_be_smuggled_into_scontrol(name: str) -> None:
+    with pytest.raises(SlurmError, match="cannot be given to scontrol"):
+        batch.command(DeleteReservation(name))
+    with pytest.raises(SlurmError, match="cannot be given to scontrol"):
+        batch.command(CreateReservation("r", 0, 1, ("n1",), (name,), "main"))
