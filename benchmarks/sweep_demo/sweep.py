@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-STEPS = 48
+STEPS = 56
 STEP_S = 0.75
 
 

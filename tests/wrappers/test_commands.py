@@ -1,0 +1,251 @@
+"""sxrun, sxreport and sxbatch as a user calls them."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wrappers import sxbatch, sxreport, template
+from wrappers.template import TemplateError
+
+SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job's environment; returns its progress file."""
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(tmp_path / "progress"))
+    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_CHECKPOINT_SIGNAL"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "progress"
+
+
+def entries(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [(["true"], 0), (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137), (["/no/such"], 127)],
+)
+def test_sxrun_ends_as_its_command(job: Path, command: list[str], status: int) -> None:
+    assert subprocess.run([*SXRUN, "--", *command], check=False).returncode == status
+
+
+def test_sxrun_tells_start_and_end(job: Path) -> None:
+    subprocess.run([*SXRUN, "true"], check=True)
+    assert [entry["event"] for entry in entries(job)] == ["start", "end"]
+
+
+def test_a_run_ended_by_a_signal_is_not_the_end_of_the_job(job: Path) -> None:
+    subprocess.run([*SXRUN, "sh", "-c", "kill -TERM $$"], check=False)
+    assert [entry["event"] for entry in entries(job)] == ["start"]
+
+
+def test_sxrun_runs_the_command_though_nothing_can_be_reported(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", "/no/such/place")
+    done = subprocess.run([*SXRUN, "echo", "hello"], capture_output=True, text=True, check=True)
+    assert done.stdout == "hello\n"
+    assert "progress is not reported" in done.stderr
+
+
+def test_sxrun_reads_progress_from_the_log(job: Path) -> None:
+    script = "echo step 1 loss 0.5; echo noise; echo step 2 loss nan; echo step 3 loss oops"
+    regex = r"step (?P<step>\d+) loss (?P<loss>\S+)"
+    argv = [*SXRUN, "--log-regex", regex, "--total-steps", "9", "--", "sh", "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 4
+    found = [(e["step"], e["value"]) for e in entries(job) if "step" in e]
+    assert found == [(1, 0.5), (2, None)]
+    assert "no progress in" in done.stderr
+
+
+def wait_for(path: Path, text: str) -> None:
+    for _ in range(500):
+        if path.exists() and text in path.read_text():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{text!r} never came to {path}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
+def test_sxrun_passes_signals_on(job: Path, tmp_path: Path, number: signal.Signals) -> None:
+    log = tmp_path / "log"
+    code = (
+        f"import signal,sys,time\nlog=open({str(log)!r},'a',buffering=1)\n"
+        f"signal.signal({int(number)}, lambda *_: (log.write('caught\\n'), sys.exit(3)))\n"
+        "log.write('ready\\n')\ntime.sleep(60)"
+    )
+    running = subprocess.Popen([*SXRUN, "--", sys.executable, "-c", code])
+    wait_for(log, "ready")
+    running.send_signal(number)
+    assert running.wait(timeout=60) == 3
+    wait_for(log, "caught")
+
+
+def test_an_early_checkpoint_signal_does_not_end_the_command(job: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    running = subprocess.Popen([*SXRUN, "--", "sh", "-c", f"echo ready > {log}; sleep 1; echo done >> {log}"])
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 0
+    wait_for(log, "done")
+
+
+def test_sxreport(job: Path) -> None:
+    assert sxreport.main(["--step", "4", "--loss", "0.5", "--metric", "acc=0.9", "--total-steps", "8"]) == 0
+    assert {e["metric"]: e["value"] for e in entries(job)} == {"acc": 0.9, "loss": 0.5}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--step", "1"], ["--step", "-1", "--loss", "1"], ["--metric", "x"]])
+def test_sxreport_refuses_nonsense(job: Path, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        sxreport.main(arguments)
+    assert caught.value.code == 2
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An sbatch that records its arguments, one a line, instead of submitting; returns the record."""
+    record = tmp_path / "record"
+    program = tmp_path / "sbatch"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {record}\nexit 5\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("SWEEP", "METRIC", "DIRECTION", "CHECKPOINT", "STOP", "TEMPLATE"):
+        monkeypatch.delenv(f"SXBATCH_{name}", raising=False)
+    return record
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.sh"
+    path.write_text("#!/bin/sh\n#SXBATCH --sweep=fromscript --metric=acc\ntrue\n")
+    return str(path)
+
+
+def test_foreign_options_and_the_exit_status_pass_through(sbatch: Path, script: str) -> None:
+    words = ["--sweep=s", "-o", script, "--gres", "gpu:1", "--parsable", script, "--sweep", "of the script"]
+    assert sxbatch.main(words) == 5
+    expected = ["--comment=explsched:sweep=s&metric=acc", *words[1:]]
+    assert sbatch.read_text().splitlines() == expected
+
+
+def test_command_line_over_environment_over_script(sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sxbatch.main([script])
+    assert "sweep=fromscript" in sbatch.read_text()
+    monkeypatch.setenv("SXBATCH_SWEEP", "fromenv")
+    sxbatch.main([script])
+    assert "sweep=fromenv&metric=acc" in sbatch.read_text()
+    sxbatch.main(["--sweep", "given", script])
+    assert "sweep=given" in sbatch.read_text()
+
+
+def test_the_users_comment_is_kept(sbatch: Path, script: str) -> None:
+    sxbatch.main(["--comment", "my own", "--stop", script])
+    assert sbatch.read_text().splitlines()[0].endswith("stop=1 my own")
+
+
+def test_a_checkpoint_signal_means_requeue(sbatch: Path, script: str) -> None:
+    sxbatch.main(["--checkpoint", "USR2", script])
+    assert "--requeue" in sbatch.read_text().splitlines()
+
+
+def test_dry_run_submits_nothing(sbatch: Path, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sxbatch.main(["--dry-run", "--stop", script]) == 0
+    assert capsys.readouterr().out.startswith("# sbatch ")
+    assert not sbatch.exists()
+
+
+SWEEP = """\
+#!/bin/bash
+#SBATCH --job-name=digits
+#SBATCH --array=0-1%2
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --gpus-per-node=1
+#SBATCH --time=60
+set -u
+case "$SLURM_ARRAY_TASK_ID" in
+0) set -- --lr=0.1 ;;
+1) set -- --lr=0.2 ;;
+*) echo "no parameters for array task $SLURM_ARRAY_TASK_ID" >&2; exit 2 ;;
+esac
+exec sxrun -- python train.py "$@"
+"""
+
+
+def test_the_sweep_template() -> None:
+    text = template.render(
+        "sweep", {"name": "digits", "array_limit": "2"}, {"lr": ["0.1", "0.2"]}, ["python", "train.py"]
+    )
+    assert text.rstrip("\n") == SWEEP.rstrip("\n")
+
+
+def test_the_torchrun_template() -> None:
+    text = template.render("torchrun", {"nodes": "2", "gpus": "4"}, {}, ["train.py"])
+    assert "#SBATCH --nodes=2\n" in text
+    assert "torchrun --nnodes=2 --nproc-per-node=4" in text
+
+
+HOSTILE = [
+    "$(touch canary)",
+    "`touch canary`",
+    "'; touch canary; '",
+    "a\nb",
+    "\u00e9\u2603",
+    '"$HOME"',
+    "a b",
+    "\\",
+    "*",
+]
+
+
+def test_hostile_values_reach_the_command_as_they_are(tmp_path: Path) -> None:
+    """The rendered script is run by bash: every value arrives literally, and nothing else is executed."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "sxrun").write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    (tools / "sxrun").chmod(0o755)
+    show = [sys.executable, "-c", "import sys; sys.stdout.write(repr(sys.argv[1:]))", "fixed $(touch canary)"]
+    text = template.render("sweep", {}, {"x": HOSTILE}, show)
+    for task, value in enumerate(HOSTILE):
+        environment = {**os.environ, "SLURM_ARRAY_TASK_ID": str(task), "PATH": f"{tools}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", "-c", text], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == repr(["fixed $(touch canary)", f"--x={value}"])
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("sweeep", {}, {}, ["x"]), "unknown template 'sweeep'.*sweep, torchrun"),
+        (("sweep", {"gpu": "1"}, {}, ["x"]), "no parameter 'gpu'.*name, gpus"),
+        (("sweep", {"name": "a\n#SBATCH --uid=0"}, {}, ["x"]), "name='a"),
+        (("sweep", {"name": "$(x)"}, {}, ["x"]), "accepted"),
+        (("sweep", {}, {"a b": ["1"]}, ["x"]), "not a name"),
+        (("sweep", {}, {"a": ["1"]}, []), "needs a command"),
+        (("sweep", {}, {"a": ["\0"]}, ["x"]), "NUL"),
+    ],
+)
+def test_template_faults_are_named(call: tuple[object, ...], words: str) -> None:
+    with pytest.raises(TemplateError, match=words):
+        template.render(*call)  # type: ignore[arg-type]
+
+
+def test_parameters_without_a_template_are_refused(capsys: pytest.CaptureFixture[str], script: str) -> None:
+    assert sxbatch.main(["--param", "gpus=1", script]) == 2
+    assert "need --template" in capsys.readouterr().err
+
+
+def test_a_hostile_sweep_name_in_a_template_is_refused(sbatch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sxbatch.main(["--sweep", "$(x)", "--template", "sweep", "--param-grid", "a=1", "--", "true"]) == 2
+    assert not sbatch.exists()
