@@ -1,0 +1,79 @@
+"""Submitting and watching small jobs on the tests' cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster
+
+PATIENCE_S = 60.0
+
+
+def environment(cluster: Cluster, **more: str) -> dict[str, str]:
+    return {**os.environ, **cluster.env(), **more}
+
+
+def run(cluster: Cluster, *argv: str, stdin: str | None = None) -> str:
+    done = subprocess.run(argv, env=environment(cluster), input=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{argv}: {done.stderr or done.stdout}"
+    return done.stdout
+
+
+def submit(cluster: Cluster, *options: str, script: str = "sleep 600") -> int:
+    text = f"#!/bin/bash\n{script}\n"
+    return int(run(cluster, "sbatch", "--parsable", "--output=/dev/null", *options, stdin=text))
+
+
+def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {patience_s:.0f} s in vain: {what}"
+        time.sleep(0.2)
+
+
+def state_of(client: CliClient, job_id: int) -> str:
+    return next((job.state for job in client.jobs() if job.job_id == job_id), "GONE")
+
+
+def empty(cluster: Cluster) -> None:
+    """Cancel every job and remove every reservation, and wait until they are gone."""
+    run(cluster, "scancel", "--user=root")
+    client = CliClient(environment=cluster.env())
+    until(lambda: not client.jobs(), "all jobs are gone")
+    for reservation in client.reservations():
+        run(cluster, "scontrol", "delete", f"ReservationName={reservation.name}")
+
+
+def final_state(cluster: Cluster, job_id: int) -> str:
+    return run(cluster, "scontrol", "show", "job", str(job_id), "-o").partition("JobState=")[2].split()[0]
+
+
+@contextmanager
+def a_daemon(cluster: Cluster, directory: Path, config: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The real daemon with this configuration; ended at the end, however the test went."""
+    daemon = start_daemon(cluster, directory, config)
+    try:
+        yield daemon
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+def start_daemon(cluster: Cluster, directory: Path, config: str) -> subprocess.Popen[bytes]:
+    path = directory / "explsched.yaml"
+    path.write_text(config)
+    argv = [command("sexplschedd"), "--config", str(path), "--log-file", str(directory / "log")]
+    return subprocess.Popen(argv, env=environment(cluster))
+
+
+def command(name: str) -> str:
+    """A command of ours, as installed beside the Python that runs the tests."""
+    import sys
+
+    return str(Path(sys.executable).parent / name)

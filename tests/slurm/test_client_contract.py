@@ -1,0 +1,199 @@
+"""One contract for every adapter that can run here; which ones did is in the test ids."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_plugin.client.choose import probe_pyslurm
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import (
+    AttachReservation,
+    CancelJob,
+    CreateReservation,
+    DeleteReservation,
+    MoveReservation,
+    RequeueJob,
+    SetSiteFactor,
+    SignalJob,
+    SlurmClient,
+    SlurmError,
+    SlurmUnreachableError,
+    StartAtOnce,
+)
+from slurm_plugin.client.pyslurm_ import PyslurmClient
+from slurm_plugin.devcluster import Cluster
+from tests.slurm.jobs import empty, run, submit, until
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(params=["cli", "pyslurm"])
+def client(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmClient]:
+    for key, value in cluster.env().items():
+        monkeypatch.setenv(key, value)
+    if request.param == "cli":
+        yield CliClient()
+    else:
+        fault = probe_pyslurm()
+        if fault is not None:
+            pytest.skip(f"pyslurm cannot run here: {fault}")
+        pyslurm_client = PyslurmClient()
+        yield pyslurm_client
+        pyslurm_client.close()
+    empty(cluster)
+
+
+def test_version(client: SlurmClient) -> None:
+    assert client.version().major >= 22
+
+
+def test_nodes(client: SlurmClient) -> None:
+    nodes = client.nodes()
+    assert [(node.name, node.gpus) for node in nodes] == [(f"n{i}", 8) for i in (1, 2, 3, 4)]
+    assert all(node.schedulable and node.partitions == {"main"} for node in nodes)
+
+
+HOSTILE = "a b|x\nJobId=7 UserId=root(0) \u00e9\u2603 \"q\" 'p' $(touch /tmp/x) %s \\n"
+
+
+def test_hostile_names_and_comments(client: SlurmClient, cluster: Cluster) -> None:
+    hostile = submit(cluster, f"--job-name={HOSTILE}", f"--comment={HOSTILE}", "--hold")
+    plain = submit(cluster, "--job-name=plain", "--hold")
+    jobs = {job.job_id: job for job in client.jobs()}
+    assert jobs[plain].name == "plain"
+    assert (jobs[hostile].uid, jobs[hostile].user, jobs[hostile].comment) == (0, "root", HOSTILE)
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "per_node"),
+    [
+        (["--gres=gpu:2"], 2, 2),
+        (["--gres=gpu"], 1, 1),
+        (["--gpus=3"], 3, None),
+        (["--gpus-per-node=2", "--nodes=2"], 4, 2),
+        (["--gpus-per-task=1", "--ntasks=4"], 4, None),
+        (["--gres=shard:2"], 0, None),
+        ([], 0, None),
+    ],
+)
+def test_gpu_requests(
+    client: SlurmClient, cluster: Cluster, options: list[str], gpus: int, per_node: int | None
+) -> None:
+    job_id = submit(cluster, *options)
+    until(lambda: any(j.job_id == job_id and j.state == "RUNNING" for j in client.jobs()), "the job runs")
+    (job,) = client.jobs()
+    assert (job.gpus, job.gpus_per_node) == (gpus, per_node)
+    assert sum(share for _node, share in job.gpu_nodes) == gpus
+    assert job.time_limit_s == 3600
+    assert job.start_s is not None
+    assert job.submit_s <= job.start_s
+
+
+def test_a_waiting_array_is_one_record(client: SlurmClient, cluster: Cluster) -> None:
+    array = submit(cluster, "--array=0-9%2", "--hold", "--gres=gpu:1")
+    (job,) = client.jobs()
+    assert (job.job_id, job.array_tasks, job.gpus) == (array, 10, 1)
+
+
+def test_site_factors_are_written_read_and_reset(client: SlurmClient, cluster: Cluster) -> None:
+    blocked = ["--nodes=4", "--gres=gpu:8"]
+    submit(cluster, *blocked)
+    jobs = [submit(cluster, *blocked) for _ in range(3)]
+    until(lambda: sum(job.state == "PENDING" for job in client.jobs()) == 3, "three jobs wait")
+    factors = dict(zip(jobs, (500, -7, 100000), strict=True))
+    assert client.apply([SetSiteFactor(job, factor) for job, factor in factors.items()]) == ()
+    found = {job.job_id: job for job in client.jobs()}
+    assert {job: found[job].site_factor for job in jobs} == factors
+    assert found[jobs[2]].priority > found[jobs[0]].priority
+    assert client.apply([SetSiteFactor(jobs[0], 0)]) == ()
+    assert {job.job_id: job.site_factor for job in client.jobs()}[jobs[0]] == 0
+
+
+def test_a_vanished_job_fails_alone(client: SlurmClient, cluster: Cluster) -> None:
+    jobs = [submit(cluster, "--hold") for _ in range(4)]
+    changes = [SetSiteFactor(job, 10 + i) for i, job in enumerate(jobs)]
+    gone = SetSiteFactor(999_999, 5)
+    failures = client.apply([*changes[:2], gone, *changes[2:]])
+    assert [failure.change for failure in failures] == [gone]
+    assert "nvalid job id" in failures[0].message
+
+
+def lease(name: str, start_s: float, *nodes: str, user: str = "root") -> CreateReservation:
+    return CreateReservation(name, start_s, 2, nodes, (user,), "main")
+
+
+def test_the_life_of_a_lease(client: SlurmClient, cluster: Cluster) -> None:
+    job = submit(cluster, "--hold", "--nodes=2", "--gres=gpu:8")
+    start_s = client.jobs()[0].submit_s + 3600
+    assert client.apply([lease("explsched_1", start_s, "n1", "n2"), AttachReservation(job, "explsched_1")]) == ()
+    (found,) = client.reservations()
+    assert (found.name, found.start_s, found.nodes, found.users) == ("explsched_1", start_s, ("n1", "n2"), ("root",))
+    assert found.end_s - found.start_s == 120
+    assert client.jobs()[0].reservation == "explsched_1"
+    assert client.apply([MoveReservation("explsched_1", start_s + 600, 1, ("n3", "n4"))]) == ()
+    (moved,) = client.reservations()
+    assert (moved.start_s, moved.nodes) == (start_s + 600, ("n3", "n4"))
+    assert client.apply([AttachReservation(job, ""), DeleteReservation("explsched_1")]) == ()
+    assert client.reservations() == ()
+    assert client.jobs()[0].reservation == ""
+
+
+def test_a_running_jobs_lease_can_be_deleted(client: SlurmClient, cluster: Cluster) -> None:
+    job = submit(cluster, "--hold", "--gres=gpu:8")
+    client.apply([lease("explsched_1", client.jobs()[0].submit_s + 3600, "n1"), AttachReservation(job, "explsched_1")])
+    run(cluster, "scontrol", "release", str(job))
+    until(lambda: client.jobs()[0].state == "RUNNING", "the job starts before its lease")
+    assert client.apply([AttachReservation(job, ""), DeleteReservation("explsched_1")]) == ()
+    assert client.reservations() == ()
+    assert client.jobs()[0].state == "RUNNING"
+
+
+def test_a_refused_lease_is_reported(client: SlurmClient) -> None:
+    good, bad = lease("explsched_1", 4e9, "n1"), lease("explsched_2", 4e9, "nosuchnode")
+    failures = client.apply([bad, good, DeleteReservation("nosuchreservation")])
+    assert [failure.change for failure in failures] == [bad, DeleteReservation("nosuchreservation")]
+    assert [found.name for found in client.reservations()] == ["explsched_1"]
+
+
+def test_nothing_can_be_injected(client: SlurmClient) -> None:
+    for name in ("x Flags=MAINT", "x\nshutdown", ""):
+        with pytest.raises(SlurmError, match="cannot be given to scontrol"):
+            client.apply([AttachReservation(1, name or " "), MoveReservation(name, 0, 1, ("n1",))])
+
+
+def test_signal_requeue_and_start_at_once(client: SlurmClient, cluster: Cluster) -> None:
+    job = submit(cluster, "--requeue", script="trap 'exit 0' USR1\nwhile :; do sleep 0.1; done")
+    other = submit(cluster, "--requeue")
+    until(lambda: all(j.state == "RUNNING" for j in client.jobs()), "both jobs run")
+    assert client.apply([RequeueJob(other)]) == ()
+    until(lambda: any(j.reason == "BeginTime" for j in client.jobs()), "Slurm delays the requeued job")
+    assert client.apply([StartAtOnce(other)]) == ()
+    until(lambda: any(j.job_id == other and j.state == "RUNNING" for j in client.jobs()), "it runs again")
+    assert {j.job_id: j.restarts for j in client.jobs()} == {job: 0, other: 1}
+    assert client.apply([SignalJob(job, "USR1")]) == ()
+    until(lambda: [j.job_id for j in client.jobs()] == [other], "the signalled job ends by itself")
+    assert client.apply([CancelJob(other)]) == ()
+    until(lambda: client.jobs() == (), "the cancelled job is gone")
+
+
+def test_a_finished_job_is_not_run_again(client: SlurmClient, cluster: Cluster) -> None:
+    job = submit(cluster, "--requeue", script="true")
+    until(lambda: client.jobs() == (), "the job has ended")
+    client.apply([RequeueJob(job)])
+    assert "JobState=COMPLETED" in run(cluster, "scontrol", "show", "job", str(job))
+
+
+def test_load(client: SlurmClient) -> None:
+    load = client.load()
+    assert load.server_threads >= 1
+    assert load.last_cycle_s >= 0
+
+
+def test_an_unreachable_slurmctld_is_its_own_error(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+    text = cluster.layout.slurm_conf.read_text()
+    port = next(line for line in text.splitlines() if line.startswith("SlurmctldPort="))
+    conf = tmp_path_factory.mktemp("conf") / "slurm.conf"
+    conf.write_text(text.replace(port, "SlurmctldPort=1"))
+    client = CliClient(timeout_s=2, environment={**cluster.env(), "SLURM_CONF": str(conf)})
+    with pytest.raises(SlurmUnreachableError):
+        client.jobs()
