@@ -1,0 +1,298 @@
+"""The daemon on a real cluster: order, leases, preemption, and what happens when any part dies (fail open)."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from slurm_plugin.reconcile import leased_job
+from tests.slurm.jobs import (
+    a_daemon,
+    command,
+    empty,
+    environment,
+    final_state,
+    run,
+    start_daemon,
+    state_of,
+    submit,
+    until,
+)
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def small(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
+    """2 nodes x 4 GPUs; ended jobs are remembered, so that what became of them can be asked."""
+    directory = open_tmp / "small"
+    spec = ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=16, extra=(("MinJobAge", "3600"),))
+    yield up(spec, directory)
+    down(directory)
+
+
+@pytest.fixture
+def client(small: Cluster) -> Iterator[CliClient]:
+    yield CliClient(environment=small.env())
+    empty(small)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    path = tmp_path / "spool"
+    path.mkdir()
+    path.chmod(0o1777)
+    return path
+
+
+def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
+    base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
+    return json.dumps({**base, **sections})
+
+
+def once(cluster: Cluster, tmp_path: Path, text: str, *more: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "once.yaml"
+    path.write_text(text)
+    argv = [command("sexplschedd"), "--config", str(path), *(more or ("--once",))]
+    return subprocess.run(argv, env=environment(cluster), capture_output=True, text=True, check=False)
+
+
+def leases(client: CliClient) -> list[str]:
+    return [r.name for r in client.reservations() if leased_job(r.name) is not None]
+
+
+def test_once_writes_the_order_and_a_second_pass_changes_nothing(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    full = submit(small, "--nodes=2", "--gpus-per-node=4")
+    until(lambda: state_of(client, full) == "RUNNING", "the cluster is full")
+    limits = {submit(small, "--gres=gpu:1", f"--time={minutes}"): minutes for minutes in (50, 10, 30)}
+    assert once(small, tmp_path, config(spool, "srsf")).returncode == 0
+    waiting = [job for job in client.jobs() if job.job_id in limits]
+    by_priority = sorted(waiting, key=lambda job: -job.priority)
+    assert [limits[job.job_id] for job in by_priority] == [10, 30, 50]
+    dry = once(small, tmp_path, config(spool, "srsf"), "--dry-run")
+    assert dry.stdout == "nothing to change\n", dry.stderr
+
+
+def test_dry_run_changes_nothing(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:
+    submit(small, "--nodes=2", "--gpus-per-node=4")
+    waiting = submit(small, "--nodes=2", "--gpus-per-node=4")
+    until(lambda: sorted(job.state for job in client.jobs()) == ["PENDING", "RUNNING"], "one job runs, one waits")
+    before = client.jobs()
+    dry = once(small, tmp_path, config(spool, "fifo"), "--dry-run")
+    assert f"explsched_{waiting}" in dry.stdout
+    assert client.reservations() == ()
+    assert client.jobs() == before
+
+
+def test_a_blocked_gang_gets_a_lease_that_goes_with_the_job(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    running = submit(small, "--nodes=1", "--gpus-per-node=4", "--time=60")
+    until(lambda: state_of(client, running) == "RUNNING", "one node is taken")
+    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    with a_daemon(small, tmp_path, config(spool, "fifo")):
+        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang is promised a start")
+        (lease,) = client.reservations()
+        assert lease.end_s - lease.start_s <= 120
+        later = submit(small, "--nodes=1", "--gpus-per-node=1", "--time=120")
+        short = submit(small, "--nodes=1", "--gpus-per-node=1", "--time=5")
+        until(lambda: state_of(client, short) == "RUNNING", "a short job is backfilled")
+        assert state_of(client, later) == "PENDING"
+        run(small, "scancel", str(running), str(short))
+        until(lambda: state_of(client, gang) == "RUNNING", "the gang starts before its lease")
+        until(lambda: leases(client) == [], "the lease goes when its job has started")
+
+
+WORK = """
+report() {{ printf '{{"time_s": %s, "restart": %d, "step": %d, "metric": "loss", "value": %s}}\\n' \
+  "$(date +%s.%N)" "${{SLURM_RESTART_COUNT:-0}}" "$1" "$2" >> {spool}/$SLURM_JOB_ID.jsonl; }}
+saved=0
+trap 'saved=1' USR1
+for step in $(seq 1 {steps}); do
+  report "$step" "$(awk "BEGIN {{ print {curve} }}")"
+  if [ "$saved" = 1 ]; then
+    printf '{{"time_s": %s, "restart": %d, "event": "checkpoint"}}\\n' "$(date +%s.%N)" "${{SLURM_RESTART_COUNT:-0}}" \
+      >> {spool}/$SLURM_JOB_ID.jsonl
+    saved=0
+  fi
+  sleep 0.2
+done
+"""
+OPTED_IN = ("--requeue", "--gres=gpu:1", "--comment=explsched:sweep=s&checkpoint=USR1")
+
+
+def work(spool: Path, steps: int, curve: str) -> str:
+    return WORK.format(spool=spool, steps=steps, curve=curve)
+
+
+QUICK = {"utility": {"quantum_s": 4.0}, "preemption": {"grace_s": 10.0, "most_per_hour": 1000}}
+
+
+def test_a_flat_job_yields_to_an_untried_one_and_comes_back(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    flat = [submit(small, *OPTED_IN, script=work(spool, 100, "2 + 1 / $step")) for _ in range(8)]
+    until(lambda: all(state_of(client, job) == "RUNNING" for job in flat), "all GPUs are taken")
+    with a_daemon(small, tmp_path, config(spool, **QUICK)):
+        untried = submit(small, *OPTED_IN, script=work(spool, 15, "1 / $step"))
+        until(lambda: state_of(client, untried) == "RUNNING", "room is made for the untried configuration")
+        preempted = [job.job_id for job in client.jobs() if job.restarts]
+        assert len(preempted) >= 1
+        until(lambda: final_state(small, untried) == "COMPLETED", "it completes")
+        until(lambda: all(state_of(client, job) == "RUNNING" for job in preempted), "the preempted ones run again")
+    assert "RequeueJob" in (tmp_path / "log").read_text()
+
+
+def test_jobs_that_did_not_opt_in_are_never_touched(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    options = ("--requeue", "--gres=gpu:1", "--comment=explsched:sweep=s")
+    flat = [submit(small, *options, script=work(spool, 40, "2")) for _ in range(8)]
+    untried = submit(small, *options, script="true")
+    with a_daemon(small, tmp_path, config(spool, **QUICK)):
+        until(lambda: final_state(small, untried) == "COMPLETED", "the untried one runs when there is room")
+        until(lambda: client.jobs() == (), "all jobs have ended")
+    assert [final_state(small, job) for job in flat] == ["COMPLETED"] * 8
+    assert "Restarts=0" in run(small, "scontrol", "show", "job", str(flat[0]))
+
+
+def test_sighup_takes_a_good_file_and_survives_a_bad_one(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with a_daemon(small, tmp_path, config(spool, "fifo")) as daemon:
+        until(lambda: log.exists() and " pass " in log.read_text(), "the daemon works")
+        (tmp_path / "explsched.yaml").write_text("polcy: srsf")
+        daemon.send_signal(signal.SIGHUP)
+        until(lambda: "did you mean 'policy'" in log.read_text().replace("\\", ""), "the fault is logged")
+        (tmp_path / "explsched.yaml").write_text(config(spool, "srsf"))
+        daemon.send_signal(signal.SIGHUP)
+        until(lambda: 'configuration reloaded policy="srsf"' in log.read_text(), "the new file is taken")
+        log.rename(tmp_path / "log.1")
+        daemon.send_signal(signal.SIGUSR2)
+        until(lambda: log.exists() and " pass " in log.read_text(), "the log is opened anew")
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(timeout=30) == 0
+
+
+def test_hostile_progress_files_do_not_stop_the_daemon(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    jobs = [submit(small, *OPTED_IN) for _ in range(5)]
+    (spool / f"{jobs[0]}.jsonl").write_bytes(os.urandom(1 << 20))
+    (spool / f"{jobs[1]}.jsonl").symlink_to("/etc/shadow")
+    (spool / f"{jobs[2]}.jsonl").write_text('{"time_s": 1, "step": 1, "metric": "loss", "value": 1}\n')
+    os.chown(spool / f"{jobs[2]}.jsonl", 65534, 65534)
+    os.mkfifo(spool / f"{jobs[3]}.jsonl")
+    submit(small, "--comment=explsched:stop=maybe", "--gres=gpu:1")
+    done = once(small, tmp_path, config(spool))
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    shown = status(small, tmp_path / "once.yaml")
+    reasons = {row["jobid"]: row["reason"] for row in shown}
+    assert "owned by uid 65534" in reasons[jobs[2]]
+    assert any("accepted are 0 and 1" in reason for reason in reasons.values())
+    assert {row["jobid"]: row["malformed"] for row in shown}[jobs[0]] > 0
+
+
+def status(cluster: Cluster, config_path: Path) -> list[dict[str, object]]:
+    out = run(cluster, command("sexplsched"), "status", "--json", "--config", str(config_path))
+    found: list[dict[str, object]] = json.loads(out)["jobs"]
+    return found
+
+
+def test_the_daemon_outlives_a_restart_of_slurmctld(place: Path, spool: Path, tmp_path: Path) -> None:
+    # A cluster of its own, because the restarted slurmctld is not one of the processes that the cluster knows.
+    spec = ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=16, extra=(("MinJobAge", "3600"),))
+    own = up(spec, place / "c")
+    client = CliClient(environment=own.env())
+    jobs = [submit(own, *OPTED_IN, script=work(spool, 30, "1 / $step")) for _ in range(12)]
+    log = tmp_path / "log"
+    with a_daemon(own, tmp_path, config(spool, slurm={"client": "cli", "timeout_s": 3.0}, **QUICK)):
+        until(lambda: log.exists() and " pass " in log.read_text(), "the daemon works")
+        slurmctld = next(daemon for daemon in own.daemons if daemon.name == "slurmctld")
+        argv = Path(f"/proc/{slurmctld.pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+        os.kill(slurmctld.pid, signal.SIGKILL)
+        until(lambda: "will try again" in log.read_text(), "the daemon notices")
+        passes = log.read_text().count(" pass jobs=")
+        restarted = subprocess.Popen(argv, env=environment(own), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            until(lambda: log.read_text().count(" pass jobs=") > passes, "the daemon reconnects by itself")
+            until(lambda: client.jobs() == (), "all jobs end", 120)
+            assert {final_state(own, job) for job in jobs} == {"COMPLETED"}
+        finally:
+            restarted.terminate()
+            restarted.wait(timeout=30)
+
+
+def test_killed_at_random_moments_and_restarted(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:
+    jobs = [submit(small, *OPTED_IN, script=work(spool, 40, f"{i % 4} + 1 / $step")) for i in range(16)]
+    gang = submit(small, "--nodes=2", "--gpus-per-node=4", script="true")
+    text = config(spool, **QUICK)
+    chance = random.Random(7)
+    for _kill in range(20):
+        daemon = start_daemon(small, tmp_path, text)
+        time.sleep(chance.uniform(0.2, 2.5))
+        daemon.send_signal(signal.SIGKILL)
+        daemon.wait()
+    with a_daemon(small, tmp_path, text):
+        until(lambda: client.jobs() == (), "all jobs end", 180)
+        until(lambda: client.reservations() == (), "no reservation is left", 60)
+    assert {final_state(small, job) for job in (*jobs, gang)} == {"COMPLETED"}
+
+
+def test_leases_of_a_dead_daemon_do_their_work_and_vanish(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    running = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=1", script="sleep 50")
+    until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
+    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    with a_daemon(small, tmp_path, config(spool, "fifo")) as daemon:
+        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang is promised a start")
+        daemon.send_signal(signal.SIGKILL)
+    (lease,) = client.reservations()
+    until(lambda: state_of(client, gang) == "RUNNING", "Slurm starts the leased job by itself", 120)
+    until(lambda: client.reservations() == (), "the lease ends by itself", 240)
+    assert time.time() <= lease.start_s + 2 * 60 + 30
+
+
+def test_commands(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:
+    full = submit(small, "--nodes=2", "--gpus-per-node=4", "--job-name=evil\x1b[31m")
+    waiting = submit(small, "--nodes=2", "--gpus-per-node=4", "--comment=explsched:sweep=s&stop=1")
+    until(lambda: state_of(client, full) == "RUNNING", "the cluster is full")
+    path = tmp_path / "explsched.yaml"
+    path.write_text(config(spool))
+    ours = [command("sexplsched")]
+    table = run(small, *ours, "status", "--config", str(path))
+    assert re.search(rf"^{waiting} +main .*PENDING", table, re.MULTILINE)
+    assert "\x1b" not in table
+    assert run(small, *ours, "status", "-h", "-j", str(full), "-o", "jobid:8,state", "--config", str(path)) == (
+        f"{full:<8} RUNNING\n"
+    )
+    told = run(small, *ours, "explain", str(waiting), "--config", str(path))
+    assert "may be stopped early" in told
+    assert "may not be preempted" in told
+    assert f"promise  {waiting}" in run(small, *ours, "plan", "--config", str(path))
+    assert "explsched" in run(small, *ours, "policies")
+    assert run(small, *ours, "config", "check", "--config", str(path)).endswith(": ok\n")
+    assert "slurmctld        answers" in run(small, *ours, "doctor", "--config", str(path))
+
+
+def test_a_task_file_becomes_a_job(small: Cluster, client: CliClient, tmp_path: Path) -> None:
+    task = tmp_path / "task.json"
+    task.write_text(json.dumps({"name": "t $(x)", "required_gpus": 2, "params": {"command": ["sleep", "60"]}}))
+    out = run(small, command("sexplsched"), "submit", "--config", str(task))
+    assert re.fullmatch(r"Submitted batch job \d+\n", out)
+    (job,) = client.jobs()
+    assert (job.name, job.gpus) == ("t $(x)", 2)
