@@ -21,7 +21,7 @@ from benchmarks.sweep_demo.run import Outcome, run
     "--out", default="build/demo", show_default=True, type=click.Path(path_type=Path), help="Result directory."
 )
 def main(seeds: int, out: Path) -> None:
-    """Run a sweep of 32 real trainings on a private Slurm cluster of 2 nodes x 4 GPUs, twice, and compare."""
+    """Run a sweep of 24 real trainings on a private Slurm cluster of 2 nodes x 4 GPUs, twice, and compare."""
     out.mkdir(parents=True, exist_ok=True)
     pairs = []
     for seed in range(1, seeds + 1):
@@ -60,7 +60,7 @@ def _arm(seed: int, label: str, out: Path) -> Outcome:
 
 
 def _table(pairs: list[report.Pair]) -> Table:
-    table = Table(title="The same sweep of 32 trainings on 8 GPUs")
+    table = Table(title="The same sweep of 24 trainings on 8 GPUs")
     for heading in ("seed", "", "GPU-s to 90 %", "GPU-s to best model", "GPU-s in all", "completed", "stopped", "lost"):
         table.add_column(heading, justify="right" if heading else "left")
     for pair in pairs:

@@ -17,7 +17,7 @@ import torch
 from wrappers.checkpoint import CheckpointSignal, atomic_write
 from wrappers.progress import report
 
-BATCH = 64
+BATCH = 32
 
 
 def main() -> None:
