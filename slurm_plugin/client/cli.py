@@ -67,7 +67,7 @@ class CliClient:
         jobs = _readable("squeue", parse.job, records)
         factors: dict[int, int] = {}
         if any(job.state == "PENDING" for job in jobs):
-            factors = self.site_factors()
+            factors = self._site_factors()
         return tuple(replace(job, site_factor=factors.get(job.job_id)) for job in jobs)
 
     def nodes(self) -> tuple[SlurmNode, ...]:
@@ -119,7 +119,7 @@ class CliClient:
                 failed.append(ChangeFailure(change, complaint[0].removeprefix("scancel: ")))
         return failed
 
-    def site_factors(self) -> dict[int, int]:
+    def _site_factors(self) -> dict[int, int]:
         """Site factors of pending jobs; none where the site does not run priority/multifactor."""
         answer = process.run(["sprio", "--noheader", "-o", "%i|%S"], self._timeout_s, self._environment)
         if answer.returncode != 0:

@@ -11,7 +11,6 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from slurm_plugin.client import pyslurm_worker as worker
@@ -50,10 +49,12 @@ class PyslurmClient:
         return self._cli.version()
 
     def jobs(self) -> tuple[SlurmJob, ...]:
-        """All jobs that wait, run or complete. pyslurm cannot read site factors: sprio does."""
-        jobs = self._call(worker.jobs)
-        factors = self._cli.site_factors() if any(job.state == "PENDING" for job in jobs) else {}
-        return tuple(replace(job, site_factor=factors.get(job.job_id)) for job in jobs)
+        """All jobs that wait, run or complete, through squeue.
+
+        pyslurm 25.11 reads neither site factors nor requests such as --gpus=3: Slurm writes `gres/gpu:3` there, and its
+        parser expects an equals sign.
+        """
+        return self._cli.jobs()
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""

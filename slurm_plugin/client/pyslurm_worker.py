@@ -13,21 +13,10 @@ from slurm_plugin.client.protocol import (
     DeleteReservation,
     SetSiteFactor,
     SlurmError,
-    SlurmJob,
     SlurmNode,
     SlurmReservation,
     SlurmUnreachableError,
 )
-
-_LIVE = ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING")
-
-
-def jobs() -> tuple[SlurmJob, ...]:
-    """All jobs that wait, run or complete; the site factor is left open."""
-    import pyslurm
-
-    loaded = _loaded(pyslurm.Jobs.load)
-    return tuple(_job(job) for job in loaded.values() if job.state in _LIVE)
 
 
 def nodes() -> tuple[SlurmNode, ...]:
@@ -102,53 +91,6 @@ def _carry_out(pyslurm: Any, change: Change) -> None:  # noqa: ANN401  an option
             ).create()
         case _:
             raise SlurmError(f"pyslurm is not used for {change}")
-
-
-def _job(job: Any) -> SlurmJob:  # noqa: ANN401
-    waiting = job.state == "PENDING"
-    count = job.num_nodes or 1
-    names = () if waiting else parse.expand_hosts(job.allocated_nodes or "")
-    per_node = _requested(job, "tres_per_node") or None
-    total = per_node * count if per_node else _total_gpus(job, count)
-    limit_min = job.time_limit
-    return SlurmJob(
-        job_id=job.id,
-        name=job.name or "",
-        user=job.user_name or str(job.user_id),
-        uid=job.user_id,
-        account=job.account or "",
-        partition=job.partition or "",
-        qos=job.qos or "",
-        state=job.state,
-        reason=job.state_reason or "None",
-        priority=job.priority or 0,
-        site_factor=None,
-        submit_s=float(job.submit_time or 0),
-        start_s=float(job.start_time) if job.start_time else None,
-        time_limit_s=60.0 * limit_min if isinstance(limit_min, int) else None,
-        nodes=count,
-        gpus=total,
-        gpus_per_node=per_node,
-        gpu_nodes=parse.spread(names, total, per_node),
-        reservation=job.reservation or "",
-        comment=job.comment or "",
-        restarts=job.requeue_count or 0,
-        array_tasks=parse.count_tasks(str(job.array_tasks_waiting)) if waiting and job.array_tasks_waiting else 1,
-        array_job_id=job.array_id,
-        array_task_id=job.array_task_id if isinstance(job.array_task_id, int) else None,
-    )
-
-
-def _total_gpus(job: Any, count: int) -> int:  # noqa: ANN401
-    return (
-        _requested(job, "tres_per_job")
-        or _requested(job, "tres_per_task") * (job.ntasks or 1)
-        or _requested(job, "tres_per_socket") * count
-    )
-
-
-def _requested(job: Any, attribute: str) -> int:  # noqa: ANN401
-    return parse.gpu_count(str(getattr(job, attribute, None) or ""))
 
 
 def _gpus(gres: Any) -> int:  # noqa: ANN401  a dict or a string, depending on pyslurm's version
