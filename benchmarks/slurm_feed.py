@@ -1,0 +1,107 @@
+"""How fast explsched reads and feeds a Slurm with many waiting jobs, on a private cluster of its own.
+
+Prints medians: `snapshot_s` (all reads of a pass), `reorder_s` (a new site factor for every job, until squeue shows the
+new order) and `status_s` (`sexplsched status` from start to finish), beside the bare commands in the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import click
+
+from slurm_plugin import devcluster
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import SetSiteFactor
+
+
+@click.command()
+@click.option("--jobs", default=1000, show_default=True, type=click.IntRange(1, 20000), help="Waiting jobs.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Repetitions.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def main(jobs: int, rounds: int, as_json: bool) -> None:  # noqa: FBT001  click passes by name
+    """Measure snapshot, reorder and status with many waiting jobs."""
+    with tempfile.TemporaryDirectory(prefix="expl") as scratch:
+        Path(scratch).chmod(0o755)
+        spec = devcluster.ClusterSpec(extra=(("MaxJobCount", str(2 * jobs + 100)),))
+        cluster = devcluster.up(spec, Path(scratch) / "c")
+        try:
+            figures = _measure(cluster, Path(scratch), jobs, rounds)
+        finally:
+            devcluster.down(Path(scratch) / "c")
+    if as_json:
+        print(json.dumps(figures))
+    else:
+        print("\n".join(f"{name:<24} {value:.4f}" for name, value in figures.items()))
+
+
+def _measure(cluster: devcluster.Cluster, scratch: Path, jobs: int, rounds: int) -> dict[str, float]:
+    environment = {**os.environ, **cluster.env()}
+    config = scratch / "explsched.yaml"
+    config.write_text(json.dumps({"slurm": {"client": "cli"}, "progress": {"spool": str(scratch)}}))
+    _submit(jobs, environment)
+    client = CliClient(environment=cluster.env())
+    status = [str(Path(sys.executable).parent / "sexplsched"), "status", "--config", str(config)]
+
+    def snapshot() -> None:
+        client.jobs()
+        client.nodes()
+        client.reservations()
+
+    return {
+        "jobs": len(client.jobs()),
+        "snapshot_s": _median(snapshot, rounds),
+        "reorder_s": median(_reorder(client, direction) for direction in [1, -1] * ((rounds + 1) // 2)),
+        "status_s": _median(lambda: _run(status, environment), rounds),
+        "bare_squeue_s": _median(lambda: _run(["squeue", "-h"], environment), rounds),
+        "bare_python_s": _median(lambda: _run([sys.executable, "-c", "pass"], environment), rounds),
+    }
+
+
+def _submit(jobs: int, environment: dict[str, str]) -> None:
+    """Jobs that cannot start: the nodes have 8 GPUs each and one job holds them all."""
+    script = "#!/bin/sh\nsleep 3600\n"
+    argv = ["sbatch", "--nodes=4", "--gpus-per-node=8", "--output=/dev/null"]
+    for _ in range(jobs + 1):
+        subprocess.run(argv, input=script, env=environment, text=True, capture_output=True, check=True)
+
+
+def _reorder(client: CliClient, direction: int) -> float:
+    """Seconds from the first byte written until squeue shows every job's new priority, in the new order."""
+    waiting = sorted(job.job_id for job in client.jobs() if job.state == "PENDING")
+    changes = [SetSiteFactor(job_id, 1000 + direction * i) for i, job_id in enumerate(waiting, start=1)]
+    began_s = time.perf_counter()
+    failures = client.apply(changes)
+    shown = {job.job_id: job for job in client.jobs()}
+    elapsed_s = time.perf_counter() - began_s
+    if failures or any(shown[change.job_id].site_factor != change.site_factor for change in changes):
+        raise RuntimeError(f"not every site factor arrived: {failures[:3]}")
+    priorities = [shown[job_id].priority for job_id in waiting]
+    if priorities != sorted(priorities, reverse=direction < 0):
+        raise RuntimeError("squeue does not show the new order")
+    return elapsed_s
+
+
+def _median(call: Callable[[], object], rounds: int) -> float:
+    times = []
+    for _ in range(rounds):
+        began_s = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began_s)
+    return median(times)
+
+
+def _run(argv: list[str], environment: dict[str, str]) -> None:
+    subprocess.run(argv, env=environment, capture_output=True, check=True)
+
+
+if __name__ == "__main__":
+    main()
