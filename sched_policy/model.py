@@ -103,6 +103,8 @@ class Job:
         eligible: false while the job is held, waits for a dependency or for its begin time.
         submit_s: time of submission.
         start_s: start of the current run, None while pending.
+        first_report_s: first progress report of the current run, None before it. Until then the job is starting up
+            (loading, resuming), which earns nothing and should not be paid for twice.
         time_limit_s: wall-clock limit, None if unlimited.
         attained_gpu_s: GPU-seconds held in all runs so far.
         total_steps: steps the job said it will run, None if unknown.
@@ -120,6 +122,7 @@ class Job:
     state: JobState = JobState.PENDING
     eligible: bool = True
     start_s: float | None = None
+    first_report_s: float | None = None
     time_limit_s: float | None = None
     allocation: tuple[NodeGpus, ...] = ()
     attained_gpu_s: float = 0.0

@@ -97,6 +97,7 @@ def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | Non
         state=state,
         eligible=not record.reason.startswith(_CANNOT_START),
         start_s=None if state is JobState.PENDING else record.start_s,
+        first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         time_limit_s=record.time_limit_s,
         allocation=tuple(NodeGpus(node, share) for node, share in record.gpu_nodes),
         attained_gpu_s=gpus * sum(run.end_s - run.start_s for run in progress.runs),

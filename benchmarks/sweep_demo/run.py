@@ -24,8 +24,8 @@ LONGEST_S = 900.0
 DAEMON_CONFIG = {
     "interval_s": 2.0,
     "slurm": {"client": "cli"},
-    # One quantum is about a fifth of a training here; a site's trainings run for hours and use the default.
-    "utility": {"quantum_s": 15.0, "stop_threshold": 0.01},
+    # One quantum is about a seventh of a training here; a site's trainings run for hours and use the default.
+    "utility": {"quantum_s": 10.0, "stop_threshold": 0.01},
     "preemption": {"grace_s": 15.0, "most_per_hour": 1000},
 }
 

@@ -20,7 +20,8 @@ class Displace:
     Attributes:
         margin: how many times the victim's score the blocked job's must be; above 1, so that two jobs of equal
             worth do not swap places for ever.
-        quantum_s: a job is left alone for this long after each start, so that every start pays for itself.
+        quantum_s: a job is left alone for this long after the first report of each run (after its start, if it never
+            reports), so that every start pays for itself however long starting up takes.
         most_at_once: preemptions per plan at most; bounds the churn.
 
     """
@@ -72,9 +73,15 @@ class Displace:
             job.state is JobState.RUNNING
             and job.exploration is not None
             and job.exploration.checkpoint_signal is not None
-            and job.start_s is not None
-            and now_s - job.start_s >= self.quantum_s
+            and now_s - _productive_since_s(job) >= self.quantum_s
         )
+
+
+def _productive_since_s(job: Job) -> float:
+    """When the present run began to earn; in the infinite future while the job is still starting up."""
+    if job.first_report_s is not None:
+        return job.first_report_s
+    return float("inf") if job.points or job.start_s is None else job.start_s
 
 
 def _clearly_worse(value: Mapping[int, float], victim: Job, job: Job, margin: float) -> bool:

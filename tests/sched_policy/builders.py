@@ -18,7 +18,8 @@ def job(job_id: int, gpus: int = 1, **fields: Any) -> Job:
 
 def running(job_id: int, node: str, gpus: int = 1, ran_s: float = 1000.0, **fields: Any) -> Job:
     """A job that has held GPUs of one node for `ran_s`."""
-    fields = {"state": JobState.RUNNING, "start_s": NOW_S - ran_s, "allocation": (NodeGpus(node, gpus),), **fields}
+    held = {"state": JobState.RUNNING, "start_s": NOW_S - ran_s, "allocation": (NodeGpus(node, gpus),)}
+    fields = {**held, "first_report_s": NOW_S - ran_s, **fields}
     return job(job_id, gpus, **fields)
 
 

@@ -1,0 +1,108 @@
+"""What commands do when Slurm is slow, missing or strange, and when their input is bad."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_plugin.cli.main import root
+from slurm_plugin.cli.submit import TaskError, read_task, sbatch_arguments
+from slurm_plugin.client import process
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import SlurmError, SlurmUnreachableError
+
+
+def tool(directory: Path, name: str, body: str) -> None:
+    (directory / name).write_text(f"#!/bin/sh\n{body}\n")
+    (directory / name).chmod(0o755)
+
+
+def test_a_slow_slurm_is_unreachable() -> None:
+    with pytest.raises(SlurmUnreachableError, match="no answer from slurmctld within 0.1 s"):
+        process.run(["sleep", "5"], 0.1, process.environment({}))
+
+
+def test_a_missing_command_names_its_package() -> None:
+    with pytest.raises(SlurmError, match="squeeue is not installed.*slurm-client"):
+        process.run(["squeeue"], 1, process.environment({}))
+
+
+def test_an_unknown_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "scontrol", "echo slurm of the future")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(SlurmError, match="'slurm of the future', which holds no version"):
+        CliClient().version()
+
+
+def test_a_command_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "scontrol", "echo broken conf >&2; exit 3")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(SlurmError, match=r"scontrol failed \(3\): broken conf"):
+        CliClient().nodes()
+
+
+def test_one_unreadable_record_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool(tmp_path, "scontrol", "echo NodeName=n1 nonsense; echo NodeName=n2 Gres=gpu:4 State=IDLE Partitions=a,b")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert [(node.name, node.gpus, len(node.partitions)) for node in CliClient().nodes()] == [("n2", 4, 2)]
+    assert "record left out" in caplog.text
+
+
+def test_users_output_settings_do_not_reach_our_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEUE_FORMAT", "%i")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    kept = process.environment({"SLURM_CONF": "/x"})
+    assert "SQUEUE_FORMAT" not in kept
+    assert (kept["SLURM_TIME_FORMAT"], kept["SLURM_CONF"]) == ("%s", "/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "task.json: file: Invalid JSON"),
+        ('{"name": "a", "gpus": 1}', "task.json: gpus: Extra inputs"),
+        ('{"name": "a", "required_gpus": -1}', "required_gpus: .*greater than or equal to 0"),
+        ('{"name": "a", "required_gpus": "2"}', "required_gpus: .*integer"),
+        ('{"name": "a\\nb"}', "name: "),
+        ("{}", "name: Field required"),
+    ],
+)
+def test_faults_of_a_task_file_are_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "task.json"
+    path.write_text(text)
+    with pytest.raises(TaskError, match=words):
+        read_task(path)
+
+
+def test_a_tasks_parameters_are_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "task.json"
+    params = {"command": ["python", "a b.py"], "lr": 0.1, "note": "$(touch x)"}
+    path.write_text(json.dumps({"name": "t", "required_gpus": 2, "params": params}))
+    argv, script = sbatch_arguments(read_task(path), "a100")
+    assert argv == ["sbatch", "--parsable", "--job-name=t", "--gpus=2", "--constraint=a100"]
+    assert script.splitlines()[-1] == "exec sxrun -- python 'a b.py' --lr=0.1 '--note=$(touch x)'"
+
+
+def test_gpu_memory_needs_a_feature(tmp_path: Path) -> None:
+    path = tmp_path / "task.json"
+    path.write_text(json.dumps({"name": "t", "min_gpu_memory": 1, "params": {"command": "true"}}))
+    result = CliRunner().invoke(root, ["submit", "--config", str(path)])
+    assert isinstance(result.exception, TaskError)
+    assert "--constraint" in str(result.exception)
+
+
+@pytest.mark.parametrize("command", ["cluster", "config", "doctor", "explain", "plan", "policies", "status", "submit"])
+def test_every_command_has_help(command: str) -> None:
+    result = CliRunner().invoke(root, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize("option", [["-t", "SLEEPING"], ["-o", "colour"], ["-i", "0"]])
+def test_status_names_what_it_accepts(option: list[str]) -> None:
+    result = CliRunner().invoke(root, ["status", *option])
+    assert result.exit_code == 2
+    assert "accepted are" in result.output or "range" in result.output
