@@ -54,7 +54,9 @@ def _explsched(options: PolicyOptions) -> Policy:
         ByUtility(options.quantum_s, _SILENT[options.silent_order]),
         backfill=_depth(options, 1),
         admission=PayoffAdmission(),
-        preempt=Displace(options.preempt_margin, options.quantum_s, options.most_preemptions),
+        preempt=Displace(
+            margin=options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions
+        ),
         stop=EarlyStop(options.stop_threshold),
     )
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from sched_policy import catalog
 from sched_policy.model import Plan
-from slurm_plugin.client.protocol import CancelJob, Change, ChangeFailure, ControllerLoad, RequeueJob, SlurmClient
+from slurm_plugin.client.protocol import (
+    CancelJob,
+    Change,
+    ChangeFailure,
+    ControllerLoad,
+    RequeueJob,
+    SignalJob,
+    SlurmClient,
+)
 from slurm_plugin.config import BackpressureSection, Config
 from slurm_plugin.log import event
 from slurm_plugin.observe import Observation, observe
@@ -79,9 +87,11 @@ def is_busy(load: ControllerLoad, limits: BackpressureSection) -> bool:
 
 def _log_pass(decided: Pass, failures: Sequence[ChangeFailure]) -> None:
     why = {stop.job_id: stop.reason for stop in decided.plan.stops}
+    why |= {preemption.job_id: preemption.reason for preemption in decided.plan.preemptions}
     for change in decided.changes:
-        if isinstance(change, CancelJob | RequeueJob):
-            reason = why.get(change.job_id, "its checkpoint is saved, or its grace period is over")
+        if isinstance(change, SignalJob | RequeueJob | CancelJob):
+            saved = "its checkpoint is saved, or its grace period is over"
+            reason = saved if isinstance(change, RequeueJob) else why[change.job_id]
             event(_LOG, logging.INFO, type(change).__name__, job=change.job_id, why=reason)
     for failure in failures:
         job_id = getattr(failure.change, "job_id", None)

@@ -20,6 +20,8 @@ class Displace:
     Attributes:
         margin: how many times the victim's score the blocked job's must be; above 1, so that two jobs of equal
             worth do not swap places for ever.
+        least_share: a job worth less than this share of the best score displaces nobody. Among jobs that learn next to
+            nothing any ratio of scores is noise, and each swap costs a restart.
         quantum_s: a job is left alone for this long after the first report of each run (after its start, if it never
             reports), so that every start pays for itself however long starting up takes.
         most_at_once: preemptions per plan at most; bounds the churn.
@@ -27,6 +29,7 @@ class Displace:
     """
 
     margin: float = 1.5
+    least_share: float = 0.05
     quantum_s: float = 600.0
     most_at_once: int = 8
 
@@ -50,9 +53,12 @@ class Displace:
             (job for job in snapshot.jobs if self._may_yield(job, snapshot.now_s)),
             key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id),
         )
+        least = self.least_share * max([0.0, *value.values()])
         free = profile.free_now()
         chosen: list[Preemption] = []
         for job, tasks in blocked:
+            if 0.0 <= value[job.job_id] < least:
+                continue
             for _task in range(tasks):
                 room = self.most_at_once - len(chosen)
                 worse = [v for v in victims if _clearly_worse(value, v, job, self.margin)]

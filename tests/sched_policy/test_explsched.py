@@ -100,6 +100,16 @@ def test_equal_jobs_do_not_swap() -> None:
     assert POLICY.plan(snapshot(*jobs, twin)).preemptions == ()
 
 
+def test_jobs_that_learn_next_to_nothing_do_not_swap_either() -> None:
+    best = running(9, "n2", exploration=EXPLORING, points=curve(0.1, 1.0, 200))
+    worthless = [replace(j, points=curve(0.9, 0.2, 400_000)) for j in full_cluster()[:7]]
+    twice_as_much = job(20, exploration=EXPLORING, points=curve(0.7, 0.2, 400_000))
+    snap = snapshot(best, *worthless, twice_as_much)
+    value = {score.job_id: score.value for score in POLICY.plan(snap).scores}
+    assert value[20] > 1.5 * value[1] > 0
+    assert POLICY.plan(snap).preemptions == ()
+
+
 def test_free_gpus_are_used_before_anybody_yields() -> None:
     plan = POLICY.plan(snapshot(*full_cluster()[:7], job(20, exploration=EXPLORING)))
     assert [start.job_id for start in plan.starts] == [20]
