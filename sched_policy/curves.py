@@ -3,7 +3,7 @@
 Two families are fitted, both with three parameters, as functions of the resource x spent so far (GPU-seconds):
 
     power law     y(x) = a + b * (1 + x/s)^-k      (Hestness et al. 2017, arXiv 1712.00409)
-    exponential   y(x) = a + b * exp(-k * x/s)     (SLAQ, Zhang et al., SoCC 2017, section 4.1)
+    exponential   y(x) = a + b * exp(-k * x/s)     (SLAQ, Zhang et al., SoCC 2017)
 
 For a fixed shape k either is linear in (a, b), so weighted least squares is exact and cannot diverge. The shape
 is integrated over a grid instead of searched: each grid point is weighted by its posterior probability, which

@@ -1,6 +1,6 @@
 """The price of a GPU-second, and who may be promised GPUs at it.
 
-ExplSched, section 5.2 of our field guide after OASiS (Bao et al., INFOCOM 2018, equations 12-14): an online
+A reconstruction of ExplSched's admission (CLUSTER 2023) in the form of OASiS (Bao et al., INFOCOM 2018): an online
 primal-dual algorithm prices a resource between L (all free) and U (all promised),
 
     p(g) = L * (U / L)^(g / C),

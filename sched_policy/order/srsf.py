@@ -1,4 +1,4 @@
-"""Shortest remaining service first (Tiresias, Gu et al., NSDI 2019, section 3; Muri's `shortest-gpu`)."""
+"""Shortest remaining service first (Tiresias, Gu et al., NSDI 2019; Muri's `shortest-gpu`)."""
 
 from __future__ import annotations
 
