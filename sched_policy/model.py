@@ -110,6 +110,7 @@ class Job:
         total_steps: steps the job said it will run, None if unknown.
         points: progress of the job's metric, oldest first.
         restarts: how often the job has been requeued.
+        yielding: the running job has been asked to make room; its GPUs will soon be free.
 
     """
 
@@ -131,6 +132,7 @@ class Job:
     points: tuple[ProgressPoint, ...] = ()
     restarts: int = 0
     array_tasks: int = 1
+    yielding: bool = False
 
     @property
     def holds_gpus(self) -> bool:

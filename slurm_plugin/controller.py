@@ -58,7 +58,7 @@ class Controller:
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing."""
-        seen = observe(self._client, self._spool, now_s, self._config.slurm.partitions)
+        seen = observe(self._client, self._spool, now_s, self._config.slurm.partitions, self._desk.underway)
         plan = self._policy.plan(seen.snapshot)
         wanted = (*changes(plan, seen, self._limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from sched_policy.model import (
     Exploration,
@@ -45,8 +45,14 @@ class Observation:
     option_faults: Mapping[int, str]
 
 
-def observe(client: SlurmClient, spool: ProgressSpool, now_s: float, partitions: Iterable[str] = ()) -> Observation:
-    """Look at the cluster once. `partitions` limits which jobs are seen as ours to order; empty means all.
+def observe(
+    client: SlurmClient,
+    spool: ProgressSpool,
+    now_s: float,
+    partitions: Iterable[str] = (),
+    yielding: Container[int] = (),
+) -> Observation:
+    """Look at the cluster once. `yielding` are jobs that have been asked to make room. `partitions` limits which jobs are seen as ours to order; empty means all.
 
     Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
     """
@@ -59,7 +65,8 @@ def observe(client: SlurmClient, spool: ProgressSpool, now_s: float, partitions:
     for record in records.values():
         ours = not wanted or record.partition in wanted
         if ours or record.state != "PENDING":
-            jobs.append(_job(record, progress.get(record.job_id, JobProgress()), _options(record, faults)))
+            job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults))
+            jobs.append(replace(job, yielding=record.job_id in yielding))
     snapshot = Snapshot(now_s, tuple(map(_node, nodes)), tuple(jobs))
     return Observation(snapshot, records, client.reservations(), progress, faults)
 

@@ -55,6 +55,9 @@ class Displace:
         )
         least = self.least_share * max([0.0, *value.values()])
         free = profile.free_now()
+        for job in snapshot.running:  # room that earlier plans have made goes to the best blocked jobs first
+            if job.yielding:
+                _release(free, profile, job)
         chosen: list[Preemption] = []
         for job, tasks in blocked:
             if 0.0 <= value[job.job_id] < least:
@@ -62,8 +65,9 @@ class Displace:
             for _task in range(tasks):
                 room = self.most_at_once - len(chosen)
                 worse = [v for v in victims if _clearly_worse(value, v, job, self.margin)]
-                set_ = _least_victims(job, worse[:room], free, profile, place)
-                if not set_:
+                needs_room = place.place(job.request, free) is None
+                set_ = _least_victims(job, worse[:room], free, profile, place) if needs_room else ()
+                if needs_room and not set_:
                     break
                 for victim in set_:
                     victims.remove(victim)
@@ -77,6 +81,7 @@ class Displace:
     def _may_yield(self, job: Job, now_s: float) -> bool:
         return (
             job.state is JobState.RUNNING
+            and not job.yielding
             and job.exploration is not None
             and job.exploration.checkpoint_signal is not None
             and now_s - _productive_since_s(job) >= self.quantum_s

@@ -110,6 +110,14 @@ def test_jobs_that_learn_next_to_nothing_do_not_swap_either() -> None:
     assert POLICY.plan(snap).preemptions == ()
 
 
+def test_room_that_is_being_made_is_not_asked_for_twice() -> None:
+    first, *others = full_cluster()
+    yielding = replace(first, yielding=True)
+    waiting = [job(20, exploration=EXPLORING), job(21, exploration=EXPLORING)]
+    assert POLICY.plan(snapshot(yielding, *others, waiting[0])).preemptions == ()
+    assert len(POLICY.plan(snapshot(yielding, *others, *waiting)).preemptions) == 1
+
+
 def test_free_gpus_are_used_before_anybody_yields() -> None:
     plan = POLICY.plan(snapshot(*full_cluster()[:7], job(20, exploration=EXPLORING)))
     assert [start.job_id for start in plan.starts] == [20]
