@@ -52,9 +52,10 @@ def observe(
     partitions: Iterable[str] = (),
     yielding: Container[int] = (),
 ) -> Observation:
-    """Look at the cluster once. `yielding` are jobs that have been asked to make room. `partitions` limits which jobs are seen as ours to order; empty means all.
+    """Look at the cluster once.
 
-    Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
+    `yielding` are jobs that have been asked to make room. `partitions` limits which jobs are seen as ours to order;
+    empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
     """
     wanted = frozenset(partitions)
     nodes = client.nodes()
