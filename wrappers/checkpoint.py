@@ -26,17 +26,27 @@ from wrappers.progress import event
 SIGNAL_VARIABLE = "EXPLSCHED_CHECKPOINT_SIGNAL"
 
 
+def signal_number(name: str) -> signal.Signals:
+    """The signal of that name, with or without SIG. Raises ValueError for one that a job cannot catch."""
+    bare = name.upper().removeprefix("SIG")
+    number = signal.Signals.__members__.get(f"SIG{bare}")
+    if number is None or bare in ("KILL", "STOP"):
+        raise ValueError(f"checkpoint signal {name!r}: not a signal that a job can catch, such as USR1")
+    return number
+
+
 class CheckpointSignal:
     """Notes that a checkpoint is wanted. Must be entered in the main thread (a rule of Python for signals).
 
     Args:
         name: signal name with or without SIG; `EXPLSCHED_CHECKPOINT_SIGNAL` by default, else USR1.
 
+    Raises ValueError for a name that is no signal a job can catch.
+
     """
 
     def __init__(self, name: str | None = None) -> None:
-        text = name or os.environ.get(SIGNAL_VARIABLE) or "USR1"
-        self._number = signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"]
+        self._number = signal_number(name or os.environ.get(SIGNAL_VARIABLE) or "USR1")
         self._previous: signal._HANDLER = signal.SIG_DFL
         self.requested = False
 
@@ -49,7 +59,8 @@ class CheckpointSignal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop listening; the previous handler is back."""
-        signal.signal(self._number, self._previous)
+        # None stands for a handler that was not installed from Python, which Python cannot put back.
+        signal.signal(self._number, signal.SIG_DFL if self._previous is None else self._previous)
 
     def saved(self, step: int) -> None:
         """Tell the scheduler that the checkpoint of `step` is on disk."""
@@ -60,16 +71,34 @@ class CheckpointSignal:
         self.requested = True
 
 
-def atomic_write(path: Path | str, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file that replaces `path` in one step: a job killed meanwhile keeps its old checkpoint."""
+def atomic_write(path: Path | str, writer: Callable[[BinaryIO], object]) -> None:
+    """Let `writer` fill a file that replaces `path` in one step: a job killed meanwhile keeps its old checkpoint.
+
+    The file has the permissions of the one it replaces, or those of a new file. What `writer` raises is raised.
+    """
     target = Path(path)
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            write(file)
+            os.fchmod(descriptor, _mode(target))  # mkstemp's 0600 would hide the checkpoint from the user's group
+            writer(file)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
         Path(temporary).replace(target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)  # the new name, too, survives a crash of the node
+    finally:
+        os.close(folder)
+
+
+def _mode(target: Path) -> int:
+    try:
+        return target.stat().st_mode & 0o777
+    except FileNotFoundError:
+        umask = os.umask(0o077)
+        os.umask(umask)
+        return 0o666 & ~umask

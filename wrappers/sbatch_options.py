@@ -1,9 +1,16 @@
-"""Which options take a value as a word of their own (`-o FILE`, `--time 10`): ours and sbatch's (22.05 to 25.11).
+"""Takes an sbatch command line apart: our options, sbatch's options, and the script with its arguments.
 
-sxbatch needs it to tell the script from the value of an option.
+The tables hold what sbatch 22.05 accepts (probed option by option) and what newer versions added (up to 25.11).
 """
 
-SHORT_WITH_VALUE = frozenset("ABCDGJLMNSabcdeikmnopqtwx")
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# -F, which sbatch's help leaves out, is --nodefile. The value of -k is optional, so it is never a word of its own.
+SHORT_WITH_VALUE = frozenset("ABCDFGJLMNSabcdeimnopqtwx")
 LONG_WITH_VALUE = frozenset(
     {
         "account",
@@ -14,12 +21,12 @@ LONG_WITH_VALUE = frozenset(
         "bbf",
         "begin",
         "chdir",
-        "checkpoint",
         "cluster-constraint",
         "clusters",
         "comment",
         "constraint",
         "container",
+        "container-id",
         "core-spec",
         "cores-per-socket",
         "cpu-freq",
@@ -28,7 +35,6 @@ LONG_WITH_VALUE = frozenset(
         "deadline",
         "delay-boot",
         "dependency",
-        "direction",
         "distribution",
         "error",
         "exclude",
@@ -57,10 +63,8 @@ LONG_WITH_VALUE = frozenset(
         "mem-bind",
         "mem-per-cpu",
         "mem-per-gpu",
-        "metric",
         "mincpus",
         "network",
-        "nice",
         "nodefile",
         "nodelist",
         "nodes",
@@ -69,23 +73,20 @@ LONG_WITH_VALUE = frozenset(
         "ntasks-per-gpu",
         "ntasks-per-node",
         "ntasks-per-socket",
+        "ntasks-per-tres",
         "open-mode",
         "output",
-        "param",
-        "param-grid",
         "partition",
         "power",
         "prefer",
         "priority",
         "profile",
-        "propagate",
         "qos",
         "reservation",
+        "segment",
         "signal",
         "sockets-per-node",
-        "sweep",
         "switches",
-        "template",
         "thread-spec",
         "threads-per-core",
         "time",
@@ -99,3 +100,117 @@ LONG_WITH_VALUE = frozenset(
         "wrap",
     }
 )
+
+# Without a value, or with an optional one that is only accepted as --option=value.
+LONG_WITHOUT_VALUE = frozenset(
+    {
+        "contiguous",
+        "exclusive",
+        "get-user-env",
+        "help",
+        "hold",
+        "ignore-pbs",
+        "nice",
+        "no-kill",
+        "no-requeue",
+        "overcommit",
+        "oversubscribe",
+        "parsable",
+        "propagate",
+        "quiet",
+        "reboot",
+        "requeue",
+        "spread-job",
+        "stepmgr",
+        "test-only",
+        "usage",
+        "use-min-nodes",
+        "verbose",
+        "version",
+        "wait",
+    }
+)
+_KNOWN = LONG_WITH_VALUE | LONG_WITHOUT_VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class SbatchOption:
+    """An option of sbatch as it was given. `name` is the full long name; empty if it is a short or unknown option."""
+
+    name: str
+    words: tuple[str, ...]
+
+    @property
+    def value(self) -> str:
+        """The value of a long option, which may be a word of its own."""
+        return self.words[1] if len(self.words) > 1 else self.words[0].partition("=")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A command line taken apart. `own` are our options, each as one word; `unknown` long options nobody knows."""
+
+    own: tuple[str, ...]
+    options: tuple[SbatchOption, ...]
+    rest: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def split(words: Sequence[str], own: Mapping[str, bool]) -> CommandLine:
+    """Take a command line apart. `own` says of each of our long options whether it takes a value.
+
+    The first word that is no option and no option's value is the script; it and all after it are `rest`. `--` ends the
+    options, too. Raises ValueError for an option of ours without its value.
+    """
+    mine: list[str] = []
+    options: list[SbatchOption] = []
+    unknown: list[str] = []
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
+        word, following = words[at], words[at + 1] if at + 1 < len(words) else None
+        name, equals, _ = word[2:].partition("=")
+        at += 1
+        if word == "-h" and "help" in own:
+            mine.append("--help")
+        elif word.startswith("--") and name in own:
+            if own[name] and not equals:
+                if following is None:
+                    raise ValueError(f"{word} needs a value")
+                word, at = f"{word}={following}", at + 1
+            mine.append(word)
+        else:
+            full = _full_name(name) if word.startswith("--") else ""
+            if word.startswith("--") and not full:
+                unknown.append(name)
+            takes = _long_takes_next(full, following) if word.startswith("--") else _short_takes_next(word)
+            count = 1 if takes and not equals and following is not None else 0
+            options.append(SbatchOption(full, (word, *words[at : at + count])))
+            at += count
+    if at < len(words) and words[at] == "--":
+        at += 1
+    return CommandLine(tuple(mine), tuple(options), tuple(words[at:]), tuple(unknown))
+
+
+def _full_name(name: str) -> str:
+    """The option of sbatch that is meant: like getopt_long, sbatch accepts unambiguous beginnings. Empty if none is."""
+    if name in _KNOWN:
+        return name
+    meant = [known for known in _KNOWN if name and known.startswith(name)]
+    return meant[0] if len(meant) == 1 else ""
+
+
+def _long_takes_next(full: str, following: str | None) -> bool:
+    """An unknown option (a SPANK plugin's, a newer sbatch's) takes the next word unless that can be the script."""
+    if full:
+        return full in LONG_WITH_VALUE
+    return following is not None and not following.startswith("-") and not Path(following).is_file()
+
+
+def _short_takes_next(word: str) -> bool:
+    """Short options may be joined, as in -HN 2; the value may be joined, too, as in -N2."""
+    for at, letter in enumerate(word[1:], start=1):
+        if letter in SHORT_WITH_VALUE:
+            return at == len(word) - 1
+        if letter == "k":
+            return False
+    return False

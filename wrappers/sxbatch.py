@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlencode
 
-from wrappers import template
-from wrappers.sbatch_options import LONG_WITH_VALUE, SHORT_WITH_VALUE
+from wrappers import directives, template
+from wrappers.checkpoint import SIGNAL_VARIABLE, signal_number
+from wrappers.follow import METRIC_VARIABLE
+from wrappers.sbatch_options import CommandLine, SbatchOption, split
+from wrappers.submission import Submission, nearest_own, show, submit
 
 _EPILOG = """\
 Other options are sbatch's own. Environment: SXBATCH_SWEEP, SXBATCH_METRIC, SXBATCH_DIRECTION,
@@ -29,74 +29,95 @@ examples:
   sxbatch --sweep digits --checkpoint USR1 --gres=gpu:1 train.sh
   sxbatch --sweep digits --template sweep --param-grid lr=0.1,0.01 --param gpus=1 -- python train.py
 """
+_VALUES = ("sweep", "metric", "direction", "checkpoint")
+# True: takes a value
+_OWN = dict.fromkeys((*_VALUES, "template", "param", "param-grid", "array-limit"), True) | dict.fromkeys(
+    ("stop", "dry-run", "json", "help"), False
+)
+_TOKEN = "explsched:"  # noqa: S105  no secret: it marks our word of the comment
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What will be handed to sbatch: its command line, and the script if a template made one."""
+class _Parser(argparse.ArgumentParser):
+    """Raises ValueError where argparse would print its usage and exit."""
 
-    argv: tuple[str, ...]
-    script: str | None
-    environment: dict[str, str]
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns sbatch's exit code, or 2 for an error of ours."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        options, rest = _parse(words)
-        submission = prepare(options, rest)
+        options, line = _parse(words)
+        submission = prepare(options, line)
     except (template.TemplateError, ValueError) as error:
         sys.stderr.write(f"sxbatch: error: {error}\n")
         return 2
     if options.dry_run:
-        _show(submission)
+        show(submission, as_json=options.json)
         return 0
-    return _submit(submission)
+    return submit(submission, as_json=options.json)
 
 
-def prepare(options: argparse.Namespace, rest: Sequence[str]) -> Submission:
+def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
     """Turn parsed options and sbatch's own words into a submission. Raises ValueError or TemplateError."""
-    script = None
+    text = script = None
     if options.template:
-        before, _, command = _split(rest)
-        grid = dict(_pair(text, "--param-grid") for text in options.param_grid)
-        values = {key: value.split(",") for key, value in grid.items()}
-        parameters = dict(_pair(text, "--param") for text in options.param)
-        if options.sweep:
-            parameters.setdefault("name", options.sweep)
-        script = template.render(options.template, parameters, values, command)
-        rest = before
-    elif options.param or options.param_grid:
-        raise ValueError("--param and --param-grid need --template")
+        text = script = _render(options, line.rest)
+    elif options.param or options.param_grid or options.array_limit:
+        raise ValueError("--param, --param-grid and --array-limit need --template")
+    elif line.rest:
+        text = directives.read_script(Path(line.rest[0]))
     own = _explsched_word(options)
-    words, comment = _take_comment([word for word in rest if script is None or word != "--"])
+    kept = list(line.options)
     added = []
-    if own or comment:
-        added.append("--comment=" + " ".join(part for part in (own, comment) if part))
+    if own:  # our --comment would hide the user's, wherever it comes from
+        kept = [option for option in kept if option.name != "comment"]
+        added.append("--comment=" + " ".join(part for part in (own, _comment(line.options, text)) if part))
     environment = {}
+    if options.metric:
+        environment[METRIC_VARIABLE] = options.metric
     if options.checkpoint:
         added.append("--requeue")
-        environment["EXPLSCHED_CHECKPOINT_SIGNAL"] = options.checkpoint
-    return Submission(("sbatch", *added, *words), script, environment)
+        environment[SIGNAL_VARIABLE] = options.checkpoint
+    if environment and not _exports_everything(kept):
+        sys.stderr.write(f"sxbatch: --export keeps {' and '.join(environment)} from the job\n")
+    words = [word for option in kept for word in option.words]
+    script_words = [] if options.template else list(line.rest)
+    end = ["--"] if script_words and script_words[0].startswith("-") else []
+    return Submission(("sbatch", *added, *words, *end, *script_words), script, environment, text)
 
 
-def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our options, wherever they stand before the script; the rest in its order."""
+def _render(options: argparse.Namespace, command: Sequence[str]) -> str:
+    grid = _pairs(options.param_grid, "--param-grid")
+    parameters = _pairs(options.param, "--param")
+    if options.array_limit:
+        parameters["array_limit"] = str(options.array_limit)
+    if options.sweep:
+        parameters.setdefault("name", options.sweep)
+    return template.render(options.template, parameters, {key: v.split(",") for key, v in grid.items()}, command)
+
+
+def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine]:
+    """Our options, from the command line, the environment and the script; and the rest in its order."""
+    line = split(words, _OWN)
+    for name in line.unknown:
+        meant = nearest_own(name, _OWN)
+        if meant:
+            raise ValueError(f"unknown option --{name} (did you mean --{meant}?)")
     parser = _parser()
-    own, command = (list(words), []) if "--" not in words else _at(list(words), words.index("--"))
-    # sbatch's script arguments may look like our options: what follows the script is never parsed.
-    script_at = next((i for i, w in enumerate(own) if Path(w).is_file() and not _is_value(own, i)), len(own))
-    options, rest = parser.parse_known_args(own[:script_at])
-    _apply_environment(options)
-    if script_at < len(own):
-        _apply_script_lines(parser, options, Path(own[script_at]))
-    return options, [*rest, *own[script_at:], *command]
+    options = parser.parse_args(line.own)
+    _apply_environment(parser, options)
+    script = directives.read_script(Path(line.rest[0])) if line.rest and not options.template else None
+    if script is not None:
+        _apply_script_lines(parser, options, script)
+    return options, line
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="sxbatch",
+        usage="sxbatch [options] [sbatch options] script.sh [arguments]",
         description="Submit a job to Slurm and tell explsched about it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -106,107 +127,103 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metric", help="the metric that tells progress (default: loss)")
     parser.add_argument("--direction", choices=("min", "max"), help="whether the metric falls or rises (default: min)")
     parser.add_argument(
-        "--checkpoint", metavar="SIGNAL", help="consent to preemption: SIGNAL asks the job to save, then it is requeued"
+        "--checkpoint",
+        type=_signal,
+        metavar="SIGNAL",
+        help="consent to preemption: SIGNAL asks the job to save, then it is requeued",
     )
     parser.add_argument("--stop", action="store_true", default=None, help="consent to being stopped when hopeless")
     parser.add_argument("--template", metavar="NAME", help=f"make the script: {', '.join(template.names())}, or a file")
     parser.add_argument("--param", action="append", default=[], metavar="K=V", help="parameter of the template")
     parser.add_argument("--param-grid", action="append", default=[], metavar="K=V,V", help="values a sweep tries")
+    parser.add_argument("--array-limit", type=_count, metavar="N", help="at most N tasks of the sweep run at a time")
     parser.add_argument("--dry-run", action="store_true", help="show script and command, submit nothing")
+    parser.add_argument("--json", action="store_true", help="print the job's id, or the dry run, as JSON")
     return parser
 
 
-def _is_value(words: Sequence[str], at: int) -> bool:
-    """Whether a word is the value of a short option of sbatch such as `-o FILE`, or of one of ours."""
-    if at == 0:
-        return False
-    before = words[at - 1]
-    if before.startswith("--"):
-        return "=" not in before and before[2:] in LONG_WITH_VALUE
-    return len(before) == 2 and before[0] == "-" and before[1] in SHORT_WITH_VALUE
+def _signal(text: str) -> str:
+    try:
+        return signal_number(text).name.removeprefix("SIG") if text else ""
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _at(words: list[str], index: int) -> tuple[list[str], list[str]]:
-    return words[:index], words[index:]
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    if "--" not in words:
-        return list(words), "", []
-    at = list(words).index("--")
-    return list(words[:at]), "--", list(words[at + 1 :])
+def _apply_script_lines(parser: argparse.ArgumentParser, options: argparse.Namespace, script: str) -> None:
+    """`#SXBATCH` lines of the script fill in what is still open. Of several lines the last counts, as for sbatch."""
+    for number, words in reversed(directives.words(script, "#SXBATCH")):
+        line = split(words, {name: _OWN[name] for name in (*_VALUES, "stop")})
+        if line.options or line.rest:
+            strange = line.options[0].words[0] if line.options else line.rest[0]
+            accepted = ", ".join(f"--{name}" for name in (*_VALUES, "stop"))
+            raise ValueError(f"line {number} of the script: #SXBATCH {strange!r} (accepted: {accepted})")
+        try:
+            _fill(options, parser.parse_args(line.own))
+        except ValueError as error:
+            raise ValueError(f"line {number} of the script: #SXBATCH: {error}") from error
 
 
-def _apply_script_lines(parser: argparse.ArgumentParser, options: argparse.Namespace, script: Path) -> None:
-    """`#SXBATCH` lines of the script fill in what the command line left open."""
-    for line in script.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("#SXBATCH"):
-            found = parser.parse_args(shlex.split(line.removeprefix("#SXBATCH")))
-            _fill(options, vars(found))
-
-
-def _apply_environment(options: argparse.Namespace) -> None:
-    named = {key: os.environ.get(f"SXBATCH_{key.upper()}") for key in ("sweep", "metric", "direction", "checkpoint")}
-    _fill(options, {**named, "template": os.environ.get("SXBATCH_TEMPLATE")})
+def _apply_environment(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    for name in (*_VALUES, "template"):
+        variable = f"SXBATCH_{name.upper()}"
+        value = os.environ.get(variable)
+        if value:
+            try:
+                _fill(options, parser.parse_args([f"--{name}={value}"]))
+            except ValueError as error:
+                raise ValueError(f"{variable}: {error}") from error
     if os.environ.get("SXBATCH_STOP") == "1":
         options.stop = True
 
 
-def _fill(options: argparse.Namespace, values: dict[str, object]) -> None:
-    for key, value in values.items():
-        if getattr(options, key) is None and value is not None:
-            setattr(options, key, value)
+def _fill(options: argparse.Namespace, found: argparse.Namespace) -> None:
+    for key in (*_VALUES, "stop", "template"):
+        if getattr(options, key) is None and getattr(found, key) is not None:
+            setattr(options, key, getattr(found, key))
 
 
 def _explsched_word(options: argparse.Namespace) -> str:
     """The word of the job's comment that tells the daemon about the job; URL-encoded, so it has no blanks."""
-    pairs = {key: getattr(options, key) for key in ("sweep", "metric", "direction", "checkpoint")}
+    pairs = {key: getattr(options, key) for key in _VALUES}
     if options.stop:
         pairs["stop"] = "1"
     given = {key: value for key, value in pairs.items() if value}
-    return f"explsched:{urlencode(given)}" if given else ""
+    return f"{_TOKEN}{urlencode(given)}" if given else ""
 
 
-def _take_comment(words: list[str]) -> tuple[list[str], str]:
-    """Remove the user's own --comment: its text is kept behind our word."""
-    kept, comment = [], ""
-    expected = False
-    for word in words:
-        if expected:
-            comment, expected = word, False
-        elif word == "--comment":
-            expected = True
-        elif word.startswith("--comment="):
-            comment = word.partition("=")[2]
-        else:
-            kept.append(word)
-    return kept, comment
+def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
+    """The user's own comment, by sbatch's precedence: command line, environment, script."""
+    given = [option.value for option in options if option.name == "comment"]
+    comment = given[-1] if given else os.environ.get("SBATCH_COMMENT")
+    if comment is None and script is not None:
+        comment = directives.sbatch_comment(script)
+    if comment and any(word.startswith(_TOKEN) for word in comment.split()):
+        raise ValueError(f"the comment {comment!r} has a word {_TOKEN}..., which sxbatch's options would contradict")
+    return comment or ""
 
 
-def _pair(text: str, option: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(f"{option} {text!r} is not KEY=VALUE")
-    return key, value
+def _exports_everything(options: Sequence[SbatchOption]) -> bool:
+    given = [option.value for option in options if option.name == "export"]
+    value = given[-1] if given else os.environ.get("SBATCH_EXPORT", "ALL")
+    return "ALL" in value.upper().split(",")
 
 
-def _show(submission: Submission) -> None:
-    variables = "".join(f"{key}={shlex.quote(value)} " for key, value in submission.environment.items())
-    sys.stdout.write(f"# {variables}{shlex.join(submission.argv)}\n{submission.script or ''}")
-
-
-def _submit(submission: Submission) -> int:
-    environment = {**os.environ, **submission.environment}
-    try:
-        if submission.script is None:
-            return subprocess.run(submission.argv, env=environment, check=False).returncode
-        with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
-            file.write(submission.script)
-            file.flush()
-            return subprocess.run([*submission.argv, file.name], env=environment, check=False).returncode
-    except FileNotFoundError:
-        sys.stderr.write("sxbatch: error: sbatch is not installed or not on PATH (Debian package slurm-client)\n")
-        return 2
+def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ValueError(f"{option} {text!r} is not KEY=VALUE")
+        if key in pairs:
+            raise ValueError(f"{option} gives {key!r} twice")
+        pairs[key] = value
+    return pairs
 
 
 if __name__ == "__main__":

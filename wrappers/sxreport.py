@@ -1,42 +1,117 @@
-"""`sxreport`: reports progress from a shell script.
+r"""`sxreport`: reports progress from a shell script, or from a log that it follows.
 
 sxreport --step 10 --loss 0.5 [--metric accuracy=0.9] [--total-steps 100]
+sxreport --follow train.log --regex 'step=(?P<step>\d+).*loss=(?P<value>\S+)' &
+sxreport --jsonl metrics.jsonl --step-key global_step --value-key eval_loss &
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import select
+import signal
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 
+from wrappers.checkpoint import SIGNAL_VARIABLE, signal_number
+from wrappers.follow import POLL_S, LineReader, Reporter, Tail, json_reader, log_reader
 from wrappers.progress import event, report
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, or 2 for a call that cannot be right."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.event:
+        event(options.event, options.step)
+        return 0
+    try:
+        if options.follow or options.jsonl:
+            _follow(options, _reader(options))
+            return 0
+        metrics = dict(options.metric)
+        if options.step is None or (options.loss is None and not metrics):
+            raise ValueError("--step and at least one of --loss and --metric are needed, or --follow or --jsonl")
+        report(step=options.step, loss=options.loss, total_steps=options.total_steps, **metrics)
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sxreport",
         description="Report a job's progress to explsched.",
         epilog="example: sxreport --step 10 --loss 0.5 --metric accuracy=0.9 --total-steps 100",
+        allow_abbrev=False,
     )
     parser.add_argument("--step", type=int, help="steps done so far")
     parser.add_argument("--loss", type=float, help="the same as --metric loss=VALUE")
     parser.add_argument("--metric", type=_metric, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--total-steps", type=int, help="steps the job will run in all")
     parser.add_argument("--event", choices=("start", "checkpoint", "end"), help="record an event of the run instead")
-    options = parser.parse_args(arguments)
-    if options.event:
-        event(options.event, options.step)
-        return 0
-    metrics = dict(options.metric)
-    if options.loss is not None:
-        metrics["loss"] = options.loss
-    if options.step is None or not metrics:
-        parser.error("--step and at least one of --loss and --metric are needed")
+    follow = parser.add_argument_group("follow a file until the job script (the parent process) or --pid ends")
+    source = follow.add_mutually_exclusive_group()
+    source.add_argument("--follow", type=Path, metavar="LOG", help="read progress from a log, by --regex")
+    source.add_argument("--jsonl", type=Path, metavar="FILE", help="read progress from a file of JSON lines")
+    follow.add_argument("--regex", help="groups: step, and value or names of metrics")
+    follow.add_argument("--step-key", default="step", metavar="KEY", help="key of the step (default: step)")
+    follow.add_argument("--value-key", metavar="KEY", help="key of the value (default: the metric's name)")
+    follow.add_argument("--value-metric", metavar="NAME", help="name of the metric that the value is of")
+    follow.add_argument("--pid", type=_positive, help="end with this process instead of the parent")
+    follow.add_argument("--from-start", action="store_true", help="read what the file holds already, too")
+    return parser
+
+
+def _reader(options: argparse.Namespace) -> LineReader:
+    if options.jsonl:
+        return json_reader(options.step_key, options.value_key, options.value_metric)
+    if not options.regex:
+        raise ValueError("--follow needs --regex")
+    return log_reader(options.regex, options.value_metric)
+
+
+def _follow(options: argparse.Namespace, reader: LineReader) -> None:
+    stopped = False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    # Meant for the training, but Slurm may send it to every process of the job.
+    signal.signal(signal_number(os.environ.get(SIGNAL_VARIABLE) or "USR1"), signal.SIG_IGN)
+    gone = _watch(options.pid or os.getppid())
+    tail = Tail(options.follow or options.jsonl, from_start=options.from_start)
+    tail.follow(Reporter(reader, "sxreport", options.total_steps), lambda: stopped or gone() or stopped)
+
+
+def _watch(pid: int) -> Callable[[], bool]:
+    """A function that waits for a poll interval, or less if the process has ended, and tells whether it has."""
     try:
-        report(step=options.step, total_steps=options.total_steps, **metrics)
-    except (TypeError, ValueError) as error:
-        parser.error(str(error))
-    return 0
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return lambda: True
+    except OSError as error:  # kernels before 5.3, and sandboxes
+        sys.stderr.write(f"sxreport: watching process {pid} through /proc: {error.strerror}\n")
+        return lambda: _sleep_and_look(pid)
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return lambda: bool(poller.poll(POLL_S * 1000))
+
+
+def _sleep_and_look(pid: int) -> bool:
+    time.sleep(POLL_S)
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in ("Z", "X")
 
 
 def _metric(text: str) -> tuple[str, float]:
@@ -44,6 +119,12 @@ def _metric(text: str) -> tuple[str, float]:
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, float(value)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
+    return int(text)
 
 
 if __name__ == "__main__":

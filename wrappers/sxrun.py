@@ -1,105 +1,135 @@
 """`sxrun`: runs a command inside a job, passes signals on to it and tells the scheduler about the run.
 
-With `--log-regex` it also reads progress from what the command prints, so that a training that only logs can take part.
-Whatever goes wrong with the reporting, the command runs and its exit status is sxrun's.
+With `--log-regex` or `--metrics-jsonl` it also reads progress from what the command prints or writes, so that a
+training that only logs can take part. Whatever goes wrong with the reporting, the command runs and its exit status is
+sxrun's.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
-import signal
 import subprocess
 import sys
-from types import FrameType
+import threading
+from pathlib import Path
+from signal import Signals
 
-from wrappers.progress import event, report
+from wrappers.checkpoint import SIGNAL_VARIABLE, signal_number
+from wrappers.follow import POLL_S, Reporter, Tail, json_reader, log_reader
+from wrappers.progress import DEFAULT_SPOOL, event
+from wrappers.relay import SignalRelay
 
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_LAST_OUTPUT_S = 5.0  # a background process of the command may hold its output open for ever
+_STDOUT = 1
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the command's exit status (128 + n when signal n ended it)."""
-    parser = argparse.ArgumentParser(
-        prog="sxrun",
-        description="Run COMMAND inside a Slurm job; signals are passed on, progress is reported.",
-        epilog=r"example: sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py",
-    )
-    parser.add_argument(
-        "--log-regex",
-        type=_regex,
-        metavar="REGEX",
-        help="read progress from the output: a group named step and one per metric, such as (?P<loss>...)",
-    )
-    parser.add_argument("--total-steps", type=int, help="steps the job will run in all, for --log-regex")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+    parser = _parser()
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("no command given")
-    event("start")
+    reporter = None
     try:
-        child = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE if options.log_regex else None,
-            preexec_fn=_ignore_checkpoint_signal,
-        )
-    except OSError as error:
-        sys.stderr.write(f"sxrun: {command[0]}: {error.strerror}\n")
-        return 127 if isinstance(error, FileNotFoundError) else 126
-    _forward_signals(child)
-    if options.log_regex:
-        _follow(child, options.log_regex, options.total_steps)
-    status = child.wait()
-    if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
-        event("end")
-    return status if status >= 0 else 128 - status
+        if options.log_regex:
+            reporter = Reporter(log_reader(options.log_regex), "sxrun", options.total_steps)
+        elif options.metrics_jsonl:
+            reader = json_reader(options.step_key, options.value_key)
+            reporter = Reporter(reader, "sxrun", options.total_steps)
+    except ValueError as error:
+        parser.error(str(error))
+    return _run(command, reporter, options.metrics_jsonl)
 
 
-def _regex(text: str) -> re.Pattern[bytes]:
+def _run(command: list[str], reporter: Reporter | None, metrics_file: Path | None) -> int:
+    with SignalRelay(_export()) as relay:
+        # The event tells the daemon that signals may come: not before they are held back.
+        event("start")
+        tail = Tail(metrics_file) if metrics_file else None
+        try:
+            child = relay.start(command, stdout=subprocess.PIPE if reporter and not tail else None)
+        except OSError as error:
+            sys.stderr.write(f"sxrun: {command[0]}: {error.strerror}\n")
+            event("end")
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        ended = threading.Event()
+        follower = None
+        if reporter and tail:
+            follower = threading.Thread(target=tail.follow, args=(reporter, lambda: ended.wait(POLL_S)), daemon=True)
+        elif reporter:
+            follower = threading.Thread(target=_tee, args=(child, reporter), daemon=True)
+        if follower:
+            follower.start()
+        status = relay.wait(child)
+        ended.set()
+        if follower:
+            follower.join(_LAST_OUTPUT_S)
+        if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
+            event("end")
+        return status if status >= 0 else 128 - status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sxrun",
+        description="Run COMMAND inside a Slurm job; signals are passed on, progress is reported.",
+        epilog=r"example: sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py",
+        allow_abbrev=False,
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--log-regex",
+        metavar="REGEX",
+        help="read progress from the output: a group named step and one per metric, such as (?P<loss>...)",
+    )
+    source.add_argument(
+        "--metrics-jsonl", type=Path, metavar="FILE", help="read progress from the JSON lines the command adds to FILE"
+    )
+    parser.add_argument("--step-key", default="step", metavar="KEY", help="key of the step in JSON lines")
+    parser.add_argument(
+        "--value-key", metavar="KEY", help="key of the value in JSON lines (default: the metric's name)"
+    )
+    parser.add_argument("--total-steps", type=int, help="steps the job will run in all, for progress that is read")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+    return parser
+
+
+def _export() -> Signals | None:
+    """Tell the command what holds for its job; returns the checkpoint signal.
+
+    Not the progress file's name: a job that the command submits would inherit it and write into this job's file.
+    """
+    os.environ.setdefault("EXPLSCHED_SPOOL", DEFAULT_SPOOL)
+    name = os.environ.setdefault(SIGNAL_VARIABLE, "USR1")
     try:
-        pattern = re.compile(text.encode())
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
-    if "step" not in pattern.groupindex or len(pattern.groupindex) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} needs a group named step and one named after a metric")
-    return pattern
+        return signal_number(name)
+    except ValueError as error:
+        sys.stderr.write(f"sxrun: {SIGNAL_VARIABLE}: {error}\n")
+        return None
 
 
-def _ignore_checkpoint_signal() -> None:
-    """Until the command has its own handler, a checkpoint signal must not end it, as signals do by default."""
-    name = os.environ.get("EXPLSCHED_CHECKPOINT_SIGNAL", "USR1").upper().removeprefix("SIG")
-    if f"SIG{name}" in signal.Signals.__members__:
-        signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
-
-
-def _forward_signals(child: subprocess.Popen[bytes]) -> None:
-    """Slurm may signal only the batch script: what reaches us is meant for the command."""
-
-    def forward(number: int, _frame: FrameType | None) -> None:
-        child.send_signal(number)
-
-    for number in _FORWARDED:
-        signal.signal(number, forward)
-
-
-def _follow(child: subprocess.Popen[bytes], pattern: re.Pattern[bytes], total_steps: int | None) -> None:
-    """Pass the output through, unchanged and at once, and report what the pattern finds in it."""
+def _tee(child: subprocess.Popen[bytes], reporter: Reporter) -> None:
+    """Pass the output through, unchanged and at once, and report what is found in it."""
     if child.stdout is None:
         return
-    for line in child.stdout:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-        match = pattern.search(line)
-        if match is None:
-            continue
-        values = match.groupdict()
+    source = child.stdout.fileno()
+    while data := os.read(source, 1 << 16):
         try:
-            step = int(values.pop("step"))
-            report(step=step, total_steps=total_steps, **{k: float(v) for k, v in values.items() if v is not None})
-        except (TypeError, ValueError) as error:
-            sys.stderr.write(f"sxrun: no progress in {line!r}: {error}\n")
+            _write(data)
+        except BrokenPipeError:
+            child.stdout.close()  # nobody reads on: the command learns it as it would without us
+            return
+        except OSError as error:  # a full disk: the command must not stop because a pipe is not emptied
+            reporter.warn(f"output is lost: {error.strerror}")
+        reporter.feed(data)
+    reporter.close()
+
+
+def _write(data: bytes) -> None:
+    while data:
+        data = data[os.write(_STDOUT, data) :]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -30,18 +31,27 @@ def names() -> list[str]:
 def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence[str]], command: Sequence[str]) -> str:
     """The job script of a template (by name, or a path to a .j2 file beside its .toml).
 
-    `grid` maps a parameter of the command to the values a sweep tries; all combinations are run. Raises `TemplateError`
-    with the accepted parameters.
+    `grid` maps a parameter of the command to the values a sweep tries; all combinations are run. Every value that the
+    template inserts is quoted as one word of shell. Raises `TemplateError` with the accepted parameters.
     """
     try:
         import jinja2
     except ImportError as error:
         raise TemplateError("templates need Jinja2: pip install jinja2") from error
     text, declared = _load(name)
-    unknown = sorted(set(parameters) - set(declared))
+    unknown = sorted(set(parameters) - set(declared.defaults))
     if unknown:
-        raise TemplateError(f"template {name!r} has no parameter {unknown[0]!r} (known: {', '.join(declared)})")
-    values = {**declared, **parameters}
+        raise TemplateError(
+            f"template {name!r} has no parameter {unknown[0]!r} (known: {', '.join(declared.defaults)})"
+        )
+    if grid and not declared.sweeps:
+        raise TemplateError(f"template {name!r} runs one command: it takes no --param-grid")
+    values = {**declared.defaults, **parameters}
+    missing = sorted(key for key in declared.required if not values.get(key))
+    if missing:
+        raise TemplateError(
+            f"template {name!r} needs --param {missing[0]}=VALUE (known: {', '.join(declared.defaults)})"
+        )
     for key, value in values.items():
         if not _PLAIN.fullmatch(value):
             raise TemplateError(f"parameter {key}={value!r}: letters, digits and . : @ % + - _ are accepted")
@@ -52,25 +62,43 @@ def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence
         raise TemplateError(f"template {name!r} needs a command to run")
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
     environment = jinja2.Environment(  # noqa: S701  the output is shell, not HTML: see _quote
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        undefined=jinja2.StrictUndefined, finalize=_quote, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["q"] = _quote
     try:
-        return environment.from_string(text).render({**values, "grid": points, "command": list(command)})
+        rendered = environment.from_string(text).render({**values, "grid": points, "command": list(command)})
     except jinja2.TemplateError as error:
         raise TemplateError(f"template {name!r}: {error}") from error
+    return rendered.strip("\n") + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What a template's .toml file says: its parameters with their defaults, those it needs, whether it sweeps."""
+
+    defaults: dict[str, str]
+    required: tuple[str, ...]
+    sweeps: bool
+
+
+class _Quoted(str):
+    """A word that has been quoted."""
+
+    __slots__ = ()
 
 
 def _quote(value: object) -> str:
     """The value as one word of shell. NUL cannot be in an argument at all."""
+    if isinstance(value, _Quoted):
+        return value
     text = str(value)
     if "\0" in text:
         raise TemplateError(f"{text!r} holds a NUL byte")
-    return shlex.quote(text)
+    return _Quoted(shlex.quote(text))
 
 
-def _load(name: str) -> tuple[str, dict[str, str]]:
-    """The template's text, and its parameters with their defaults."""
+def _load(name: str) -> tuple[str, _Declared]:
+    """The template's text, and its declaration."""
     path = Path(name)
     if path.suffix == ".j2":
         base, folder = path.name.removesuffix(".j2").removesuffix(".sh"), path.parent
@@ -81,7 +109,11 @@ def _load(name: str) -> tuple[str, dict[str, str]]:
     else:
         raise TemplateError(f"unknown template {name!r} (known: {', '.join(names())}, or a path to a .j2 file)")
     try:
-        declared = tomllib.loads(declaration.read_text(encoding="utf-8")).get("parameters", {})
-        return source.read_text(encoding="utf-8"), {str(key): str(value) for key, value in declared.items()}
+        found = tomllib.loads(declaration.read_text(encoding="utf-8"))
+        defaults = {str(key): str(value) for key, value in found.get("parameters", {}).items()}
+        declared = _Declared(defaults, tuple(found.get("required", ())), bool(found.get("sweeps", False)))
+        return source.read_text(encoding="utf-8"), declared
     except OSError as error:
         raise TemplateError(f"{error.filename}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TemplateError(f"template {name!r}: {error}") from error

@@ -19,7 +19,7 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     monkeypatch.delenv("EXPLSCHED_PROGRESS_FILE", raising=False)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
-    progress._warned.clear()
+    progress._given_up.clear()
     return tmp_path
 
 
@@ -38,7 +38,7 @@ def test_one_line_per_metric(spool: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_nan_and_infinity_become_null(spool: Path) -> None:
     progress.report(step=1, loss=float("nan"))
     progress.report(step=2, loss=float("inf"))
-    assert [entry["value"] for entry in lines(spool)] == [None, None]
+    assert [(entry["value"], entry["bad"]) for entry in lines(spool)] == [(None, "nan"), (None, "inf")]
 
 
 def test_calls_that_can_never_be_right_are_errors(spool: Path) -> None:
@@ -50,6 +50,39 @@ def test_calls_that_can_never_be_right_are_errors(spool: Path) -> None:
         progress.report(step=1.5, loss=1.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="total_steps"):
         progress.report(step=1, total_steps=0, loss=1.0)
+    for value in ("0.5", True, None):
+        with pytest.raises(TypeError, match="'accuracy' must be a number"):
+            progress.report(step=1, accuracy=value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="257 characters"):
+        progress.report(step=1, **{"m" * 257: 1.0})
+
+
+def test_numbers_of_numpy_are_numbers(spool: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    progress.report(step=numpy.int64(4), loss=numpy.float32(0.5), total_steps=numpy.int32(8))
+    entry = lines(spool)[0]
+    assert (entry["step"], entry["value"], entry["total_steps"]) == (4, 0.5, 8)
+
+
+def test_the_daemon_can_read_the_file_whatever_the_umask(spool: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        progress.report(step=1, loss=1.0)
+    finally:
+        os.umask(before)
+    assert (spool / "42.jsonl").stat().st_mode & 0o777 == 0o644
+
+
+def test_the_longest_line_is_one_the_daemon_reads(spool: Path) -> None:
+    progress.report(step=10**15, total_steps=10**15, **{"\U0001f600" * 256: 0.1234567890123456})
+    assert len((spool / "42.jsonl").read_bytes()) < 4096
+
+
+def test_an_explicit_file_is_used_outside_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(tmp_path / "mine"))
+    progress.report(step=1, loss=1.0)
+    assert (tmp_path / "mine").exists()
 
 
 def test_outside_a_job_nothing_happens(
@@ -106,6 +139,27 @@ def test_checkpoint_signal(spool: Path) -> None:
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
     assert lines(spool)[0]["event"] == "checkpoint"
     assert lines(spool)[0]["step"] == 7
+
+
+@pytest.mark.parametrize("name", ["NONE", "KILL", "sigstop", ""])
+def test_only_signals_that_can_be_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not name:
+        monkeypatch.setenv("EXPLSCHED_CHECKPOINT_SIGNAL", "NONE")
+    with pytest.raises(ValueError, match="can catch"):
+        CheckpointSignal(name or None)
+
+
+def test_a_checkpoint_has_the_permissions_of_any_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    before = os.umask(0o027)
+    try:
+        atomic_write(path, lambda file: file.write(b"old"))
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+    path.chmod(0o664)
+    atomic_write(path, lambda file: file.write(b"new"))
+    assert path.stat().st_mode & 0o777 == 0o664
 
 
 def test_a_failed_checkpoint_keeps_the_old_one(tmp_path: Path) -> None:

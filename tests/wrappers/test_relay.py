@@ -1,0 +1,134 @@
+"""Signals on their way through sxrun, and what a command may do with them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
+
+
+@pytest.fixture(autouse=True)
+def outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "EXPLSCHED_PROGRESS_FILE", "EXPLSCHED_CHECKPOINT_SIGNAL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def wait_for(path: Path, text: str) -> None:
+    for _ in range(1500):
+        if path.exists() and text in path.read_text():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{text!r} never came to {path}")
+
+
+def test_a_shell_can_trap_the_checkpoint_signal(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f"trap 'echo saved >> {log}; exit 4' USR1; echo ready >> {log}; while :; do sleep 0.05; done"
+    running = subprocess.Popen([*SXRUN, "--", "bash", "-c", script])
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 4
+    assert "saved" in log.read_text()
+
+
+def test_an_early_checkpoint_signal_waits_for_the_handler(tmp_path: Path) -> None:
+    log, go = tmp_path / "log", tmp_path / "go"
+    script = (
+        f"echo ready >> {log}; while [ ! -e {go} ]; do sleep 0.05; done\n"
+        f"trap 'echo saved >> {log}; exit 4' USR1; while :; do sleep 0.05; done"
+    )
+    running = subprocess.Popen([*SXRUN, "--", "bash", "-c", script], stderr=subprocess.PIPE, text=True)
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.stderr is not None
+    assert "is kept until the command handles it" in running.stderr.readline()
+    go.touch()
+    assert running.wait(timeout=60) == 4
+    running.stderr.close()
+
+
+def test_a_command_that_takes_signals_by_sigwait_gets_it(tmp_path: Path) -> None:
+    """As srun does."""
+    log = tmp_path / "log"
+    code = (
+        "import os,signal,threading; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+        "threading.Thread(target=lambda: (signal.sigwait([signal.SIGUSR1]), os._exit(6))).start()\n"
+        f"open({str(log)!r}, 'w').write('ready')\nthreading.Event().wait()"
+    )
+    running = subprocess.Popen([*SXRUN, "--", sys.executable, "-c", code])
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 6
+
+
+def test_an_sxrun_within_sxrun_passes_it_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f"trap 'exit 4' USR1; echo ready >> {log}; while :; do sleep 0.05; done"
+    running = subprocess.Popen([*SXRUN, "--", *SXRUN, "--", "bash", "-c", script])
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 4
+
+
+def test_what_was_ignored_stays_ignored() -> None:
+    """As SIGHUP under nohup."""
+    ignore = "import os,signal,sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    code = "import signal,sys; sys.exit(3 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else 0)"
+    argv = [sys.executable, "-c", ignore, *SXRUN, "--", sys.executable, "-c", code]
+    assert subprocess.run(argv, check=False).returncode == 3
+
+
+def test_the_command_starts_with_the_signals_sxrun_was_given() -> None:
+    code = (
+        "import signal,sys; mask = signal.pthread_sigmask(signal.SIG_BLOCK, []);"
+        "sys.exit(any(signal.getsignal(n) == signal.SIG_IGN for n in (10, 12, 15, 17)) or bool(mask))"
+    )
+    assert subprocess.run([*SXRUN, "--", sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_inherited_disposition_of_sigchld_does_no_harm() -> None:
+    ignore = "import os,signal,sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    argv = [sys.executable, "-c", ignore, *SXRUN, "--", "sh", "-c", "exit 5"]
+    assert subprocess.run(argv, check=False).returncode == 5
+
+
+def test_an_unknown_checkpoint_signal_is_said_and_the_command_runs() -> None:
+    environment = {**os.environ, "EXPLSCHED_CHECKPOINT_SIGNAL": "NONE"}
+    done = subprocess.run([*SXRUN, "echo", "hello"], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "hello\n"
+    assert "not a signal that a job can catch" in done.stderr
+
+
+def test_output_comes_at_once_and_unchanged(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = f"printf '50%%\\r'; while [ ! -e {go} ]; do sleep 0.05; done; printf '\\377\\000 end'"
+    regex = r"(?P<step>\d+)x(?P<loss>\d+)"
+    running = subprocess.Popen([*SXRUN, "--log-regex", regex, "--", "bash", "-c", script], stdout=subprocess.PIPE)
+    assert running.stdout is not None
+    assert os.read(running.stdout.fileno(), 100) == b"50%\r"
+    go.touch()
+    assert running.communicate(timeout=60)[0] == b"\xff\x00 end"
+
+
+def test_a_background_process_that_holds_the_output_does_not_hold_sxrun() -> None:
+    argv = [*SXRUN, "--log-regex", r"(?P<step>\d+)x(?P<loss>\d+)", "--", "sh", "-c", "sleep 60 & echo $!; exit 3"]
+    done = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert done.stdout is not None
+    sleeper = int(done.stdout.readline())
+    assert done.wait(timeout=50) == 3
+    os.kill(sleeper, signal.SIGKILL)
+    done.stdout.close()
+
+
+def test_a_reader_that_leaves_ends_the_command_as_without_sxrun() -> None:
+    argv = [*SXRUN, "--log-regex", r"(?P<step>\d+)x(?P<loss>\d+)", "--", "yes"]
+    running = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert running.stdout is not None
+    running.stdout.readline()
+    running.stdout.close()
+    assert running.wait(timeout=60) in (1, 128 + signal.SIGPIPE)

@@ -1,0 +1,173 @@
+"""Taking an sbatch command line apart."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from wrappers import sxbatch
+from wrappers.sbatch_options import split
+
+OWN = {"sweep": True, "stop": False}
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An sbatch that records its arguments and answers as --parsable does; returns the record."""
+    program = tmp_path / "sbatch"
+    program.write_text(
+        '#!/bin/sh\nif [ "$1" = --help ]; then echo "  --sweepy=x  a SPANK option"; exit; fi\n'
+        f'printf "%s\\n" "$@" > {tmp_path}/record\nenv > {tmp_path}/env\necho "17;east"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in [name for name in os.environ if name.startswith(("SXBATCH_", "SBATCH_", "EXPLSCHED_"))]:
+        monkeypatch.delenv(name)
+    return tmp_path / "record"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    (tmp_path / "train.sh").write_text("#!/bin/sh\ntrue\n")
+    return str(tmp_path / "train.sh")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        ["--nice"],
+        ["-k"],
+        ["-F", "hosts"],
+        ["--propagate"],
+        ["--exclusive"],
+        ["-N2"],
+        ["-HN", "2"],
+        ["-vvo", "out.txt"],
+        ["--job", "x"],
+        ["--job-name=--sweep"],
+        ["-J", "--sweep"],
+        ["--comment", "--stop"],
+        ["--container-image", "ubuntu"],
+        ["--new-switch"],
+        ["-W", "--wrap", "sleep 1"],
+    ],
+)
+def test_options_of_sbatch_are_told_from_the_script(before: list[str], script: str) -> None:
+    line = split([*before, "--sweep", "s", script, "--sweep", "the script's", "--", "-N"], OWN)
+    assert line.own == ("--sweep=s",)
+    assert [word for option in line.options for word in option.words] == before
+    assert line.rest == (script, "--sweep", "the script's", "--", "-N")
+
+
+def test_two_dashes_end_the_options() -> None:
+    assert split(["--stop", "--", "--sweep", "x"], OWN).rest == ("--sweep", "x")
+
+
+def test_the_script_may_not_exist_here(sbatch: Path) -> None:
+    assert sxbatch.main(["--stop", "elsewhere.sh", "--sweep", "x"]) == 0
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:stop=1", "elsewhere.sh", "--sweep", "x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--sweeep", "x", "a.sh"], "did you mean --sweep?"),
+        (["--check=USR1", "a.sh"], "did you mean --checkpoint?"),
+        (["--sweep"], "--sweep needs a value"),
+        (["--checkpoint", "KILL", "a.sh"], "can catch"),
+        (["--direction", "up", "a.sh"], "--direction"),
+        (["--stop=yes", "a.sh"], "--stop"),
+        (["--array-limit", "2", "a.sh"], "need --template"),
+        (["--array-limit", "0", "--template", "sweep", "x"], "whole number"),
+        (["--template", "sweep", "--param", "a", "x"], "is not KEY=VALUE"),
+        (["--template", "sweep", "--param-grid", "a=1", "--param-grid", "a=2", "x"], "twice"),
+        (["--stop", "--comment=explsched:sweep=x", "a.sh"], "contradict"),
+    ],
+)
+def test_errors_of_ours(sbatch: Path, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sxbatch.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sxbatch: error: ")
+    assert complaint in error
+    assert not sbatch.exists()
+
+
+def test_an_option_that_the_sites_sbatch_has_is_not_ours(sbatch: Path, script: str) -> None:
+    assert sxbatch.main(["--sweepy=1", script]) == 0
+    assert sbatch.read_text().splitlines() == ["--sweepy=1", script]
+
+
+@pytest.mark.parametrize("given", [["--comment", "mine"], ["--comm=mine"], []])
+def test_the_users_comment_is_kept_wherever_it_comes_from(sbatch: Path, given: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "commented.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -N 1 --comment='in the script' # why\n" if not given else "#!/bin/sh\n")
+    sxbatch.main(["--stop", *given, str(script)])
+    own = "mine" if given else "in the script"
+    assert sbatch.read_text().splitlines() == [f"--comment=explsched:stop=1 {own}", str(script)]
+
+
+def test_without_options_of_ours_nothing_changes(sbatch: Path, script: str) -> None:
+    words = ["--comment", "mine", "-t", "5", script, "a b", ""]
+    sxbatch.main(words)
+    assert sbatch.read_text() == "".join(f"{word}\n" for word in words)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--swep=x", "line 2 of the script: #SXBATCH '--swep=x'"),
+        ("--direction=up", "line 2 of the script"),
+        ("--sweep='x", "line 2 of the script"),
+        ("sweep", "line 2 of the script"),
+    ],
+)
+def test_faults_of_script_lines_are_named(
+    sbatch: Path, tmp_path: Path, line: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.sh").write_text(f"#!/bin/sh\n#SXBATCH {line}\n")
+    assert sxbatch.main([str(tmp_path / "bad.sh")]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_lines_behind_the_first_command_are_text(sbatch: Path, tmp_path: Path) -> None:
+    (tmp_path / "late.sh").write_text("#!/bin/sh\ncat <<X\n#SXBATCH --sweep=x\nX\n")
+    sxbatch.main([str(tmp_path / "late.sh")])
+    assert sbatch.read_text().splitlines() == [str(tmp_path / "late.sh")]
+
+
+def test_a_pipe_is_not_read_twice(sbatch: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert sxbatch.main(["--stop", str(tmp_path / "pipe")]) == 0
+
+
+def test_the_job_learns_its_metric_and_signal(sbatch: Path, script: str, tmp_path: Path) -> None:
+    sxbatch.main(["--metric", "acc", "--checkpoint", "sigusr2", script])
+    environment = (tmp_path / "env").read_text().splitlines()
+    assert {"EXPLSCHED_METRIC=acc", "EXPLSCHED_CHECKPOINT_SIGNAL=USR2"} <= set(environment)
+
+
+@pytest.mark.parametrize(("export", "warnings"), [("NONE", 1), ("HOME", 1), ("ALL,X=1", 0)])
+def test_an_export_that_hides_the_signal_is_said(
+    sbatch: Path, script: str, export: str, warnings: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sxbatch.main(["--checkpoint=USR1", f"--export={export}", script])
+    assert capsys.readouterr().err.count("EXPLSCHED_CHECKPOINT_SIGNAL") == warnings
+
+
+def test_json(sbatch: Path, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sxbatch.main(["--json", "--stop", script]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["job_id"], found["cluster"]) == (17, "east")
+    assert sbatch.read_text().splitlines()[0] == "--parsable"
+    assert sxbatch.main(["--json", "--dry-run", script]) == 0
+    assert json.loads(capsys.readouterr().out)["script"] == "#!/bin/sh\ntrue\n"
+
+
+def test_a_dry_run_is_one_comment_line_and_the_script(
+    sbatch: Path, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sxbatch.main(["--dry-run", "--stop", "--comment", "a\ntouch canary\x1b[2J é'", script])
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    assert first.startswith("# sbatch $'--comment=explsched:stop=1 a\\x0atouch canary\\x1b[2J ")
+    assert rest == Path(script).read_text()

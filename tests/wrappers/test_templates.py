@@ -1,0 +1,169 @@
+"""The job scripts that templates make: their text, and what bash does with them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wrappers import template
+from wrappers.template import TemplateError
+
+SWEEP = """\
+#!/usr/bin/env bash
+#SBATCH --job-name=digits
+#SBATCH --array=0-1%2
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --gpus-per-node=1
+#SBATCH --time=60
+# shellcheck disable=SC2016
+set -u
+case "$SLURM_ARRAY_TASK_ID" in
+0) set -- --lr=0.1 ;;
+1) set -- --lr=0.2 ;;
+*) echo "no parameters for array task $SLURM_ARRAY_TASK_ID" >&2; exit 2 ;;
+esac
+exec sxrun -- python train.py "$@"
+"""
+
+
+def test_the_sweep_template() -> None:
+    text = template.render(
+        "sweep", {"name": "digits", "array_limit": "2"}, {"lr": ["0.1", "0.2"]}, ["python", "train.py"]
+    )
+    assert text == SWEEP
+
+
+TORCHRUN = """\
+#!/usr/bin/env bash
+#SBATCH --job-name=torchrun
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --time=60
+# shellcheck disable=SC2016
+set -u
+# The rendezvous is on the job's first node; the port follows from the job id, so that two jobs on a node differ.
+rendezvous_host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+rendezvous_port=$((20000 + SLURM_JOB_ID % 10000))
+# srun signals every process of the step: torchrun would die of a checkpoint signal, so it is started ignoring it. Its
+# workers answer it from the moment they install their own handler.
+exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT_SIGNAL:-USR1}"; exec "$@"' bash \\
+  torchrun --nnodes=2 --nproc-per-node=4 \\
+  --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$rendezvous_host:$rendezvous_port" \\
+train.py '--note=$(touch x)'
+"""
+
+
+def test_the_torchrun_template() -> None:
+    command = ["train.py", "--note=$(touch x)"]
+    assert template.render("torchrun", {"nodes": "2", "gpus": "4"}, {}, command) == TORCHRUN
+
+
+def test_torchrun_gets_the_command_and_ignores_the_checkpoint_signal(tmp_path: Path) -> None:
+    """bash runs the script with stand-ins for Slurm and torchrun: what arrives, and in what state."""
+    show = (
+        f"#!{sys.executable}\nimport signal, sys\n"
+        "print(sys.argv[3:], signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN)\n"
+    )
+    stand_ins = {
+        "sxrun": '#!/bin/sh\nshift\nexec "$@"\n',
+        "srun": '#!/bin/sh\nexec "$@"\n',
+        "scontrol": "#!/bin/sh\necho n7\necho n8\n",
+        "torchrun": show,
+    }
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment |= {"SLURM_JOB_ID": "10042", "SLURM_JOB_NODELIST": "n[7-8]"}
+    text = template.render("torchrun", {}, {}, ["train.py", "$(touch canary)", "a\nb"])
+    done = subprocess.run(
+        ["bash", "-c", text], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    rendezvous = ["--rdzv-id=10042", "--rdzv-backend=c10d", "--rdzv-endpoint=n7:20042"]
+    assert done.stdout == f"{[*rendezvous, 'train.py', '$(touch canary)', 'a' + chr(10) + 'b']} True\n"
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize(("name", "grid"), [("sweep", {"x": ["$(a)", "`b`", "'"]}), ("torchrun", {})])
+def test_shellcheck_finds_nothing(name: str, grid: dict[str, list[str]]) -> None:
+    text = template.render(name, {}, grid, ["python", "$HOME"])
+    done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_template_of_ones_own_quotes_what_it_inserts(tmp_path: Path) -> None:
+    (tmp_path / "mine.sh.j2").write_text("echo {{ command[0] }} {{ grid[0].x }} {{ name | q }}\n")
+    (tmp_path / "mine.toml").write_text("sweeps = true\n[parameters]\nname = 'n'\n")
+    text = template.render(str(tmp_path / "mine.sh.j2"), {}, {"x": ["$(x)"]}, ["a b"])
+    assert text == "echo 'a b' '$(x)' n\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "declaration", "words"),
+    [
+        ("{{ nmae }}", "", "nmae"),
+        ("{{", "", "mine"),
+        ("x", "[parameters", "mine"),
+        ("x", "required = ['w']\n[parameters]\nw = ''", "needs --param w="),
+    ],
+)
+def test_faults_of_ones_own_template_are_named(tmp_path: Path, body: str, declaration: str, words: str) -> None:
+    (tmp_path / "mine.sh.j2").write_text(body)
+    (tmp_path / "mine.toml").write_text(declaration)
+    with pytest.raises(TemplateError, match=words):
+        template.render(str(tmp_path / "mine.sh.j2"), {}, {}, ["x"])
+
+
+HOSTILE = [
+    "$(touch canary)",
+    "`touch canary`",
+    "'; touch canary; '",
+    "a\nb",
+    "\u00e9\u2603",
+    '"$HOME"',
+    "a b",
+    "\\",
+    "*",
+]
+
+
+def test_hostile_values_reach_the_command_as_they_are(tmp_path: Path) -> None:
+    """The rendered script is run by bash: every value arrives literally, and nothing else is executed."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "sxrun").write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    (tools / "sxrun").chmod(0o755)
+    show = [sys.executable, "-c", "import sys; sys.stdout.write(repr(sys.argv[1:]))", "fixed $(touch canary)"]
+    text = template.render("sweep", {}, {"x": HOSTILE}, show)
+    for task, value in enumerate(HOSTILE):
+        environment = {**os.environ, "SLURM_ARRAY_TASK_ID": str(task), "PATH": f"{tools}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", "-c", text], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == repr(["fixed $(touch canary)", f"--x={value}"])
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("sweeep", {}, {}, ["x"]), "unknown template 'sweeep'.*sweep, torchrun"),
+        (("sweep", {"gpu": "1"}, {}, ["x"]), "no parameter 'gpu'.*name, gpus"),
+        (("sweep", {"name": "a\n#SBATCH --uid=0"}, {}, ["x"]), "name='a"),
+        (("sweep", {"name": "$(x)"}, {}, ["x"]), "accepted"),
+        (("sweep", {}, {"a b": ["1"]}, ["x"]), "not a name"),
+        (("sweep", {}, {"a": ["1"]}, []), "needs a command"),
+        (("sweep", {}, {"a": ["\0"]}, ["x"]), "NUL"),
+        (("sweep", {"gpus": ""}, {}, ["x"]), "needs --param gpus="),
+        (("torchrun", {}, {"lr": ["1"]}, ["x"]), "takes no --param-grid"),
+    ],
+)
+def test_template_faults_are_named(call: tuple[object, ...], words: str) -> None:
+    with pytest.raises(TemplateError, match=words):
+        template.render(*call)  # type: ignore[arg-type]

@@ -1,0 +1,170 @@
+"""Reads progress out of what a job writes anyway: its log, or a file of JSON lines.
+
+Bytes come in by `Reporter.feed`, from a pipe or from a `Tail`; lines that tell a step and a value become reports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wrappers.progress import report
+
+METRIC_VARIABLE = "EXPLSCHED_METRIC"
+POLL_S = 1.0
+_LONGEST_LINE = 1 << 16
+_MAX_READ = 1 << 20
+_MAX_WARNINGS = 5
+_LAST_READS = 64  # what a job wrote before its end is read up to 64 MiB: its end must not be held up for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one line tells."""
+
+    step: int
+    values: Mapping[str, float]
+
+
+LineReader = Callable[[bytes], Reading | None]
+
+
+def log_reader(regex: str, metric: str | None = None) -> LineReader:
+    r"""A reader of log lines by a regular expression with a group `step`, and one named after each metric.
+
+    A group named `value` is the value of `metric`: `EXPLSCHED_METRIC` by default, else loss. The reader raises
+    ValueError for a match that is no number; this function for an expression that can never be used.
+    """
+    try:
+        pattern = re.compile(regex.encode())
+    except re.error as error:
+        raise ValueError(f"{regex!r}: {error}") from error
+    if "step" not in pattern.groupindex or len(pattern.groupindex) < 2:
+        raise ValueError(f"{regex!r} needs a group named step and one named value or after a metric")
+    value_name = metric or default_metric()
+
+    def read(line: bytes) -> Reading | None:
+        match = pattern.search(line)
+        if match is None or match["step"] is None:
+            return None
+        found = {name: text for name, text in match.groupdict().items() if name != "step" and text is not None}
+        values = {value_name if name == "value" else name: float(text) for name, text in found.items()}
+        return Reading(int(match["step"]), values) if values else None
+
+    return read
+
+
+def json_reader(step_key: str = "step", value_key: str | None = None, metric: str | None = None) -> LineReader:
+    """A reader of JSON lines. `value_key` is the metric's name by default; objects without both keys tell nothing."""
+    name = metric or value_key or default_metric()
+    key = value_key or name
+
+    def read(line: bytes) -> Reading | None:
+        if not line.strip():
+            return None
+        record = json.loads(line)
+        if not isinstance(record, dict) or record.get(step_key) is None or record.get(key) is None:
+            return None
+        step = record[step_key]
+        return Reading(int(step) if isinstance(step, float) and step.is_integer() else step, {name: record[key]})
+
+    return read
+
+
+def default_metric() -> str:
+    """The metric named at submission (`sxbatch --metric`), else loss."""
+    return os.environ.get(METRIC_VARIABLE) or "loss"
+
+
+class Reporter:
+    """Splits bytes into lines and reports what a reader finds in them. Never raises: it warns, a few times."""
+
+    def __init__(self, reader: LineReader, program: str, total_steps: int | None = None) -> None:
+        self._read = reader
+        self._program = program
+        self._total_steps = total_steps
+        self._rest = b""
+        self._warnings = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes. A carriage return ends a line, too: progress bars write nothing else."""
+        *lines, rest = re.split(rb"[\r\n]", self._rest + data)
+        self._rest = rest[-_LONGEST_LINE:]
+        for line in lines:
+            self._take(line)
+
+    def close(self) -> None:
+        """No more bytes will come: the last line may lack its end."""
+        self._take(self._rest)
+        self._rest = b""
+
+    def warn(self, text: str) -> None:
+        """Say what is wrong on standard error, but never flood a job's log with it."""
+        self._warnings += 1
+        if self._warnings <= _MAX_WARNINGS:
+            last = " (further warnings are left out)" if self._warnings == _MAX_WARNINGS else ""
+            sys.stderr.write(f"{self._program}: {text}{last}\n")
+
+    def _take(self, line: bytes) -> None:
+        try:
+            reading = self._read(line)
+            if reading is not None:
+                report(step=reading.step, total_steps=self._total_steps, **reading.values)
+        except Exception as error:  # whatever a log holds, the job goes on
+            self.warn(f"no progress in {line[:200]!r}: {error}")
+
+
+class Tail:
+    """Reads what is new in a file that may not exist yet, and may be truncated or replaced.
+
+    What a file held when the `Tail` was made is passed over, as it is a former run's, unless `from_start` is set.
+    """
+
+    def __init__(self, path: Path, *, from_start: bool = False) -> None:
+        self._path = path
+        self._inode, self._offset = 0, 0
+        if not from_start and path.is_file():
+            status = path.stat()
+            self._inode, self._offset = status.st_ino, status.st_size
+
+    def read(self) -> bytes:
+        """The next bytes, at most 1 MiB; empty when there are none now. Raises OSError, e.g. for a directory."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return b""
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(0, "is not a regular file")
+            if status.st_ino != self._inode or status.st_size < self._offset:
+                self._inode, self._offset = status.st_ino, 0
+            data = os.pread(descriptor, _MAX_READ, self._offset)
+            self._offset += len(data)
+            return data
+        finally:
+            os.close(descriptor)
+
+    def follow(self, reporter: Reporter, ended: Callable[[], bool]) -> None:
+        """Feed the reporter until `ended`, which waits for a poll interval, is true; then once more to the end."""
+        while not ended():
+            reporter.feed(self._try(reporter))
+        for _ in range(_LAST_READS):
+            data = self._try(reporter)
+            if not data:
+                break
+            reporter.feed(data)
+        reporter.close()
+
+    def _try(self, reporter: Reporter) -> bytes:
+        try:
+            return self.read()
+        except OSError as error:
+            reporter.warn(f"{self._path}: {error.strerror}")
+            return b""

@@ -1,0 +1,103 @@
+"""Passes signals on to a child process, without a moment in which one could be lost or end us.
+
+The signals are blocked and taken one by one with sigwait(2), so nothing runs inside a signal handler.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO
+
+_FORWARDED = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT"})
+_POLL_S = 0.5
+
+
+class SignalRelay:
+    """Holds back the signals meant for a command, starts the command, and passes them on until it ends.
+
+    The checkpoint signal would end a command that has not installed its handler (yet), as signals do by default. It is
+    kept until the command listens. Ignoring it in the command instead would keep every shell from trapping it:
+    POSIX lets no shell trap what it was started ignoring.
+    """
+
+    def __init__(self, checkpoint: signal.Signals | None) -> None:
+        self._checkpoint = checkpoint
+        names = _FORWARDED | ({checkpoint.name} if checkpoint else set())
+        self._watched = {signal.Signals[name] for name in names} | {signal.SIGCHLD}
+        self._before: set[int] = set()
+        self._handlers: dict[signal.Signals, signal._HANDLER] = {}
+
+    def __enter__(self) -> SignalRelay:
+        """Hold signals back. Threads must be started after this, so that none of them takes a signal."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would cost us the exit status
+        self._before = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._watched))
+        for number in self._watched - {signal.SIGCHLD}:
+            # Never called, but it shows an sxrun around us that we take the signal. What was ignored, as SIGHUP under
+            # nohup, stays so: the command inherits it.
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                self._handlers[number] = signal.signal(number, _never)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Signals act on us again. Those that came after the command's end are dropped: its status must be ours."""
+        while signal.sigtimedwait(self._watched, 0) is not None:
+            continue
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+    def start(self, command: Sequence[str], stdout: int | IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+        """Start the command with the signal mask that we were started with. Raises OSError as Popen does."""
+        return subprocess.Popen(
+            command, stdout=stdout, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+        )
+
+    def wait(self, child: subprocess.Popen[bytes]) -> int:
+        """Pass signals on until the child has ended; returns its status as `Popen.wait` does."""
+        kept = False
+        was_blocked = False
+        while (status := child.poll()) is None:
+            info = signal.sigtimedwait(self._watched, _POLL_S) if kept else signal.sigwaitinfo(self._watched)
+            if info is not None and info.si_signo == self._checkpoint:
+                kept, was_blocked = True, False
+            elif info is not None and info.si_signo != signal.SIGCHLD and not _from_terminal(info):
+                child.send_signal(info.si_signo)
+            if kept and self._checkpoint:
+                caught, blocked = _listens(child.pid, self._checkpoint)
+                # Blocked means that another thread waits for it by sigwait, as in srun. (A thread inside sigwait does
+                # not show it.) Twice in a row, since fork(2) blocks signals for a moment.
+                if caught or (blocked and was_blocked):
+                    child.send_signal(self._checkpoint)
+                    kept = False
+                elif info is not None and info.si_signo == self._checkpoint and not blocked:
+                    sys.stderr.write(f"sxrun: {self._checkpoint.name} is kept until the command handles it\n")
+                was_blocked = blocked
+        return status
+
+
+def _never(_number: int, _frame: FrameType | None) -> None:
+    """The signals are blocked: sigwait takes them before a handler could."""
+
+
+def _from_terminal(info: signal.struct_siginfo) -> bool:
+    """Whether the kernel sent it, as for Ctrl-C: then the command, in the same process group, has it already."""
+    return info.si_code > 0 and info.si_signo in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+
+
+def _listens(pid: int, number: signal.Signals) -> tuple[bool, bool]:
+    """Whether a process catches a signal, and whether it blocks it. Without /proc: as if it were caught."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        bit = 1 << (number - 1)
+        return bool(int(fields["SigCgt"], 16) & bit), bool(int(fields["SigBlk"], 16) & bit)
+    except (OSError, KeyError, ValueError) as error:
+        sys.stderr.write(f"sxrun: cannot see whether the command handles {number.name}: {error}\n")
+        return True, False
