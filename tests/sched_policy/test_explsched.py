@@ -83,8 +83,6 @@ def test_the_quantum_counts_from_the_first_report_not_from_the_start() -> None:
     assert POLICY.plan(snapshot(*starting, waiting)).preemptions == ()
     just_begun = full_cluster(ran_s=5000.0, first_report_s=NOW_S - 99)
     assert POLICY.plan(snapshot(*just_begun, waiting)).preemptions == ()
-    silent = [replace(j, points=()) for j in starting]
-    assert POLICY.plan(snapshot(*silent, replace(waiting, exploration=replace(EXPLORING, sweep="x")))).preemptions == ()
 
 
 def test_no_more_victims_than_the_gang_needs_and_none_if_it_cannot_fit() -> None:
