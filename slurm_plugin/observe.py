@@ -31,7 +31,7 @@ _STATES = {
     "STOPPED": JobState.RUNNING,
     "SIGNALING": JobState.RUNNING,
 }
-_CANNOT_START = ("JobHeld", "Dependency", "BeginTime", "JobArrayTaskLimit", "Invalid", "BadConstraints", "Assoc", "QOS")
+_CANNOT_START = ("JobHeld", "Dependency", "JobArrayTaskLimit", "Invalid", "BadConstraints", "Assoc", "QOS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def observe(
     for record in records.values():
         ours = not wanted or record.partition in wanted
         if ours or record.state != "PENDING":
-            job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults))
+            job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), now_s)
             jobs.append(replace(job, yielding=record.job_id in yielding))
     snapshot = Snapshot(now_s, tuple(map(_node, nodes)), tuple(jobs))
     return Observation(snapshot, records, client.reservations(), progress, faults)
@@ -85,7 +85,12 @@ def _options(record: SlurmJob, faults: dict[int, str]) -> Exploration | None:
         return None
 
 
-def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | None) -> Job:
+def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
+    """Whether the job waits for its begin time. Slurm gives that as the reason only once it has looked at the job."""
+    return record.state == "PENDING" and record.eligible_s is not None and record.eligible_s > now_s
+
+
+def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | None, now_s: float) -> Job:
     state = _STATES[record.state]
     gpus = max(record.gpus, 1)
     points: tuple[ProgressPoint, ...] = ()
@@ -103,7 +108,7 @@ def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | Non
         user=record.user,
         partition=record.partition,
         state=state,
-        eligible=not record.reason.startswith(_CANNOT_START),
+        eligible=not record.reason.startswith(_CANNOT_START) and not waits_for_begin(record, now_s),
         start_s=None if state is JobState.PENDING else record.start_s,
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         time_limit_s=record.time_limit_s,

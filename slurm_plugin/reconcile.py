@@ -20,7 +20,7 @@ from slurm_plugin.client.protocol import (
     SlurmReservation,
     StartAtOnce,
 )
-from slurm_plugin.observe import Observation
+from slurm_plugin.observe import Observation, waits_for_begin
 
 LEASE_PREFIX = "explsched_"
 _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
@@ -62,9 +62,8 @@ def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
     """
     consenting = (job for job in seen.snapshot.jobs if job.exploration and job.exploration.checkpoint_signal)
     records = (seen.jobs[job.job_id] for job in consenting)
-    return tuple(
-        StartAtOnce(r.job_id) for r in records if r.state == "PENDING" and r.restarts > 0 and r.reason == "BeginTime"
-    )
+    now_s = seen.snapshot.now_s
+    return tuple(StartAtOnce(r.job_id) for r in records if r.restarts > 0 and waits_for_begin(r, now_s))
 
 
 def order_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:

@@ -12,31 +12,47 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.sweep_demo import report
-from benchmarks.sweep_demo.run import Outcome, run
+from benchmarks.sweep_demo.run import EXPLSCHED, SLURM_ALONE, WITHOUT_STOP, Arm, Outcome, run
+from benchmarks.sweep_demo.sweep import LEARNING_RATES
 
 
 @click.command()
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 20), help="Repeat with so many seeds.")
 @click.option(
+    "--sweep", default="coarse", show_default=True, type=click.Choice(list(LEARNING_RATES)), help="Which sweep to run."
+)
+@click.option(
+    "--no-stop-arm",
+    "third",
+    flag_value=WITHOUT_STOP,
+    default=None,
+    type=click.UNPROCESSED,
+    help="Run a third arm: explsched without early stop.",
+)
+@click.option(
     "--out", default="build/demo", show_default=True, type=click.Path(path_type=Path), help="Result directory."
 )
-def main(seeds: int, out: Path) -> None:
+def main(seeds: int, sweep: str, third: Arm | None, out: Path) -> None:
     """Run a sweep of 24 real trainings on a private Slurm cluster of 2 nodes x 4 GPUs, twice, and compare."""
     out.mkdir(parents=True, exist_ok=True)
-    pairs = []
+    advised = (EXPLSCHED, third) if third else (EXPLSCHED,)
+    pairs: dict[Arm, list[report.Pair]] = {arm: [] for arm in advised}
     for seed in range(1, seeds + 1):
-        stock = _arm(seed, "Slurm alone", out)
-        explsched = _arm(seed, "explsched", out)
-        pairs.append(report.Pair(seed, stock, explsched))
-    figures = report.figures(pairs)
+        stock = _run(SLURM_ALONE, sweep, seed, out)
+        for arm in advised:
+            pairs[arm].append(report.Pair(seed, stock, _run(arm, sweep, seed, out)))
+    figures = {"sweep": sweep, **report.figures(pairs[EXPLSCHED])}
+    if third:
+        figures["without_stop"] = report.figures(pairs[third])
     (out / "report.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    report.plot(pairs, out / "report.png")
-    Console().print(_table(pairs))
+    report.plot(pairs[EXPLSCHED], out / "report.png")
+    for arm in advised:
+        Console().print(_table(arm, sweep, pairs[arm]))
     click.echo(f"picture: {out / 'report.png'}\nfigures: {out / 'report.json'}")
     click.echo(json.dumps(figures))
 
 
-def _arm(seed: int, label: str, out: Path) -> Outcome:
+def _run(arm: Arm, sweep: str, seed: int, out: Path) -> Outcome:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -47,24 +63,24 @@ def _arm(seed: int, label: str, out: Path) -> Outcome:
     # Short: a munge socket's path may have about 100 characters.
     with tempfile.TemporaryDirectory(prefix="expl") as scratch, Progress(*columns) as bar:
         Path(scratch).chmod(0o755)
-        task = bar.add_task(f"seed {seed}, {label}", total=None, best=float("nan"))
+        task = bar.add_task(f"seed {seed}, {arm.name}", total=None, best=float("nan"))
 
         def tell(ended: int, total: int, best: float) -> None:
             bar.update(task, completed=ended, total=total, best=best)
 
-        outcome = run(Path(scratch), seed, label == "explsched", tell)
+        outcome = run(Path(scratch), arm, sweep, seed, tell)
         log = Path(scratch) / "sexplschedd.log"
         if log.exists():
             (out / "sexplschedd.log").write_bytes(log.read_bytes())
     return outcome
 
 
-def _table(pairs: list[report.Pair]) -> Table:
-    table = Table(title="The same sweep of 24 trainings on 8 GPUs")
+def _table(arm: Arm, sweep: str, pairs: list[report.Pair]) -> Table:
+    table = Table(title=f"The same {sweep} sweep of 24 trainings on 8 GPUs")
     for heading in ("seed", "", "GPU-s to 90 %", "GPU-s to best model", "GPU-s in all", "completed", "stopped", "lost"):
         table.add_column(heading, justify="right" if heading else "left")
     for pair in pairs:
-        for label, outcome in (("Slurm alone", pair.stock), ("explsched", pair.explsched)):
+        for name, outcome in ((SLURM_ALONE.name, pair.stock), (arm.name, pair.explsched)):
             curve = outcome.curve
             cells = (
                 curve.gpu_seconds_to_reduction(pair.target),
@@ -72,7 +88,7 @@ def _table(pairs: list[report.Pair]) -> Table:
                 curve.gpu_seconds[-1],
             )
             counts = (outcome.completed, outcome.stopped, outcome.lost)
-            table.add_row(str(pair.seed), label, *(f"{cell:.0f}" for cell in cells), *map(str, counts))
+            table.add_row(str(pair.seed), name, *(f"{cell:.0f}" for cell in cells), *map(str, counts))
         table.add_row(
             str(pair.seed), "ratio", f"{pair.ratio:.2f}", f"{pair.ratio_best:.2f}", "", "", "", "", end_section=True
         )

@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -21,13 +21,35 @@ from slurm_plugin.progress import JobProgress, ProgressSpool
 POLL_S = 0.5
 LONGEST_S = 900.0
 
-DAEMON_CONFIG = {
-    "interval_s": 2.0,
-    "slurm": {"client": "cli"},
-    # One quantum is about a seventh of a training here; a site's trainings run for hours and use the default.
-    "utility": {"quantum_s": 10.0, "stop_threshold": 0.01},
-    "preemption": {"grace_s": 15.0, "most_per_hour": 1000},
-}
+# One quantum is about a seventh of a training here; a site's trainings run for hours and use the default.
+QUANTUM_S = 10.0
+STOP_THRESHOLD = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to run the sweep; `daemon` is the daemon's configuration, None for Slurm alone."""
+
+    name: str
+    daemon: Mapping[str, object] | None = field(hash=False)
+
+    @classmethod
+    def with_daemon(cls, name: str, stop_threshold: float) -> Arm:
+        """The daemon beside Slurm; `stop_threshold` 0 never stops a training early."""
+        return cls(
+            name,
+            {
+                "interval_s": 2.0,
+                "slurm": {"client": "cli"},
+                "utility": {"quantum_s": QUANTUM_S, "stop_threshold": stop_threshold},
+                "preemption": {"grace_s": 15.0, "most_per_hour": 1000},
+            },
+        )
+
+
+SLURM_ALONE = Arm("Slurm alone", None)
+EXPLSCHED = Arm.with_daemon("explsched", STOP_THRESHOLD)
+WITHOUT_STOP = Arm.with_daemon("explsched, no early stop", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +88,8 @@ class Outcome:
 Report = Callable[[int, int, float], None]
 
 
-def run(directory: Path, seed: int, with_daemon: bool, tell: Report) -> Outcome:  # noqa: FBT001  the two arms of the experiment
-    """Run the sweep on a fresh cluster of 2 nodes x 4 GPUs below `directory`, which is removed afterwards."""
+def run(directory: Path, arm: Arm, sweep_name: str, seed: int, tell: Report) -> Outcome:
+    """Run the named sweep on a fresh cluster of 2 nodes x 4 GPUs below `directory`, which is removed afterwards."""
     spec = devcluster.ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=16, extra=(("MinJobAge", "3600"),))
     cluster = devcluster.up(spec, directory / "cluster")
     try:
@@ -76,23 +98,18 @@ def run(directory: Path, seed: int, with_daemon: bool, tell: Report) -> Outcome:
         (directory / "checkpoints").mkdir()
         sweep.save_digits(directory / "digits.npz", seed)
         environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(spool), "PYTHONPATH": os.getcwd()}  # noqa: PTH109
-        with _daemon(directory, environment) if with_daemon else _nobody():
-            jobs = _submit(directory, seed, environment)
+        with _daemon(arm.daemon, directory, environment) if arm.daemon else nullcontext():
+            jobs = _submit(directory, sweep.configurations(sweep_name, seed), environment)
             return _watch(jobs, spool, CliClient(environment=cluster.env()), environment, tell)
     finally:
         devcluster.down(directory / "cluster")
 
 
 @contextmanager
-def _nobody() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _daemon(directory: Path, environment: dict[str, str]) -> Iterator[None]:
+def _daemon(settings: Mapping[str, object], directory: Path, environment: dict[str, str]) -> Iterator[None]:
     """The real daemon, as an admin would start it."""
     config = directory / "explsched.yaml"
-    config.write_text(yaml.safe_dump({**DAEMON_CONFIG, "progress": {"spool": str(directory / "spool")}}))
+    config.write_text(yaml.safe_dump({**settings, "progress": {"spool": str(directory / "spool")}}))
     argv = [sys.executable, "-m", "slurm_plugin.daemon", "--config", str(config)]
     with (directory / "sexplschedd.log").open("wb") as log:
         daemon = subprocess.Popen(argv, env=environment, stderr=log)
@@ -103,7 +120,7 @@ def _daemon(directory: Path, environment: dict[str, str]) -> Iterator[None]:
         daemon.wait(timeout=60)
 
 
-def _submit(directory: Path, seed: int, environment: dict[str, str]) -> list[int]:
+def _submit(directory: Path, configurations: Sequence[sweep.Configuration], environment: dict[str, str]) -> list[int]:
     """Submit every configuration with sxbatch; returns the job ids."""
     script = directory / "train.sh"
     train = [sys.executable, "-m", "benchmarks.sweep_demo.train"]
@@ -114,7 +131,7 @@ def _submit(directory: Path, seed: int, environment: dict[str, str]) -> list[int
     options = ["--sweep=digits", "--checkpoint=USR1", "--stop", "--gpus-per-node=1", "--time=30", "--parsable"]
     options += ["--job-name=digits", f"--output={directory}/job-%j.out", f"--chdir={os.getcwd()}"]  # noqa: PTH109
     jobs = []
-    for configuration in sweep.configurations(seed):
+    for configuration in configurations:
         argv = [sys.executable, "-m", "wrappers.sxbatch", *options, str(script), *configuration.arguments()]
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
         jobs.append(int(done.stdout))

@@ -1,9 +1,14 @@
-"""The sweep: its configurations and its data."""
+"""The sweeps: their configurations and their data.
+
+`coarse` is the demo's: learning rates a decade apart, as one begins a search when nothing is known; some are hopeless.
+`fine` is a second look around the good ones, where all configurations learn something: there is less to gain.
+"""
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +16,11 @@ import numpy as np
 
 STEPS = 96
 STEP_S = 0.7
+
+LEARNING_RATES: Mapping[str, tuple[float, ...]] = {
+    "coarse": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
+    "fine": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +38,9 @@ class Configuration:
         return [f"--{key}={value}" for key, value in pairs.items()]
 
 
-def configurations(seed: int) -> list[Configuration]:
-    """24 configurations, some good, some hopeless, in an order that depends on the seed alone."""
-    grid = itertools.product((0.01, 0.03, 0.1, 0.3, 1.0, 3.0), (16, 64), (1, 2))
+def configurations(sweep: str, seed: int) -> list[Configuration]:
+    """24 configurations of the named sweep, in an order that depends on the seed alone."""
+    grid = itertools.product(LEARNING_RATES[sweep], (16, 64), (1, 2))
     found = [Configuration(lr, width, depth, seed) for lr, width, depth in grid]
     random.Random(seed).shuffle(found)  # noqa: S311  an order, not a secret
     return found

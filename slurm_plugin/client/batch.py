@@ -1,20 +1,20 @@
 """All writes of a pass as the input of one scontrol process.
 
 scontrol goes on after a command that fails, but does not say which one that was. So a marker, a word it does not know,
-follows each command: scontrol complains about it on standard error, and everything it printed between two such
-complaints belongs to the command between them.
+follows each group of commands: scontrol complains about it on standard error, and everything it printed between two such
+complaints belongs to the group between them.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from slurm_plugin.client.protocol import (
     AttachReservation,
     Change,
-    ChangeFailure,
     CreateReservation,
     DeleteReservation,
     MoveReservation,
@@ -27,25 +27,53 @@ from slurm_plugin.client.protocol import (
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """What may stand in a scontrol command: no blank, quote, newline, comma or '='."""
 
+_SITE_FACTORS_PER_MARK = 50
 
-def text(changes: Sequence[Change], mark: str) -> str:
+Group = tuple[Change, ...]
+"""Changes with one marker behind them."""
+
+
+def groups(changes: Iterable[Change]) -> list[Group]:
+    """The changes in order, cut where a marker goes: new site factors together, any other change alone.
+
+    A marker costs scontrol as much as a command, so a new order for a thousand jobs must not carry a thousand of them.
+    Which site factor of a group was refused is found out by giving the group again (`single`); other changes may not be
+    given twice.
+    """
+    found: list[Group] = []
+    for alike, run in itertools.groupby(changes, lambda change: isinstance(change, SetSiteFactor)):
+        members, size = tuple(run), _SITE_FACTORS_PER_MARK if alike else 1
+        found += [members[i : i + size] for i in range(0, len(members), size)]
+    return found
+
+
+def single(changes: Iterable[Change]) -> list[Group]:
+    """Each change as a group of its own."""
+    return [(change,) for change in changes]
+
+
+def text(groups: Sequence[Group], mark: str) -> str:
     """Standard input for scontrol. Raises `SlurmError` for a name that scontrol might read as something else."""
-    return "".join(f"{command(change)}\n{mark}-{i}\n" for i, change in enumerate(changes))
+    lines = []
+    for i, group in enumerate(groups):
+        lines += [command(change) for change in group]
+        lines.append(f"{mark}-{i}")
+    return "\n".join(lines) + "\n"
 
 
-def failures(changes: Sequence[Change], stderr: str, mark: str) -> tuple[ChangeFailure, ...]:
-    """The changes scontrol complained about, and its words; a change it never came to is a failure too."""
+def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[tuple[Group, str], ...]:
+    """The groups scontrol complained about, and its words; it never having come to a group is a complaint too."""
     found = []
     rest = stderr
-    for i, change in enumerate(changes):
+    for i, group in enumerate(groups):
         words, reached, after = rest.partition(f"invalid keyword: {mark}-{i}\n")
         if not reached:
-            found.append(ChangeFailure(change, words.strip() or "scontrol ended before it came to this"))
+            found.append((group, words.strip() or "scontrol ended before it came to this"))
             rest = ""
             continue
         rest = after
         if words.strip():
-            found.append(ChangeFailure(change, words.strip()))
+            found.append((group, words.strip()))
     return tuple(found)
 
 
@@ -53,7 +81,7 @@ def command(change: Change) -> str:
     """One line of scontrol for one change."""
     match change:
         case SetSiteFactor(job_id, factor):
-            return f"update JobId={int(job_id)} SiteFactor={int(factor)}"
+            return f"u job={int(job_id)} sitef={int(factor)}"  # scontrol reads its input byte by byte: short is fast
         case AttachReservation(job_id, name):
             return f"update JobId={int(job_id)} ReservationName={_safe(name) if name else ''}"
         case RequeueJob(job_id):

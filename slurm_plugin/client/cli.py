@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -92,7 +92,7 @@ class CliClient:
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         """Carry out the changes: scontrol's in order in one process, then one scancel per kind of signal."""
         steering = [change for change in changes if not isinstance(change, SignalJob | CancelJob)]
-        failed = list(self._apply_steering(steering)) if steering else []
+        failed = list(self._apply_steering(steering))
         by_signal: defaultdict[str | None, list[SignalJob | CancelJob]] = defaultdict(list)
         for change in changes:
             if isinstance(change, SignalJob | CancelJob):
@@ -101,10 +101,23 @@ class CliClient:
             failed += self._scancel(signal, group)
         return tuple(failed)
 
-    def _apply_steering(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
+    def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
+        unclear: list[Change] = []
+        for group, words in self._scontrol(batch.groups(changes)):
+            if len(group) == 1:
+                yield ChangeFailure(group[0], words)
+            else:
+                unclear += group
+        for group, words in self._scontrol(batch.single(unclear)):
+            yield ChangeFailure(group[0], words)
+
+    def _scontrol(self, groups: Sequence[batch.Group]) -> tuple[tuple[batch.Group, str], ...]:
+        """Give the changes to one scontrol process; returns the groups it complained about, and its words."""
+        if not groups:
+            return ()
         mark = f"explsched-{secrets.token_hex(4)}"
-        answer = process.run(["scontrol"], self._timeout_s, self._environment, stdin=batch.text(changes, mark))
-        return batch.failures(changes, answer.err, mark)
+        answer = process.run(["scontrol"], self._timeout_s, self._environment, stdin=batch.text(groups, mark))
+        return batch.complaints(groups, answer.err, mark)
 
     def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[ChangeFailure]:
         # --state: for a job that no longer runs, scancel would retry for a minute. --batch: slurmctld answers a --full

@@ -40,7 +40,8 @@ class SlurmJob:
     `state` is Slurm's long name (PENDING, RUNNING, COMPLETING, ...). `gpus` is the total asked for or
     allocated, `gpus_per_node` is set when each node's share is fixed. `gpu_nodes` is (node, GPUs) of the
     allocation, empty while pending. `site_factor` is None where Slurm does not tell. `time_limit_s` None means
-    unlimited. `start_s` is the real start of a running job, or slurmctld's estimate for a pending one.
+    unlimited. `eligible_s` is when the job may start at the earliest, None while that is not known (held, dependency).
+    `start_s` is the real start of a running job, or slurmctld's estimate for a pending one.
     """
 
     job_id: int
@@ -55,6 +56,7 @@ class SlurmJob:
     priority: int
     site_factor: int | None
     submit_s: float
+    eligible_s: float | None
     start_s: float | None
     time_limit_s: float | None
     nodes: int

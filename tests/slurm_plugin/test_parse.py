@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from slurm_plugin.client import batch, parse
 from slurm_plugin.client.protocol import (
     AttachReservation,
-    ChangeFailure,
     CreateReservation,
     DeleteReservation,
     RequeueJob,
@@ -114,15 +113,25 @@ def test_sdiag_without_its_numbers_is_an_error() -> None:
         parse.load("nothing")
 
 
-def test_failures_are_told_by_change() -> None:
-    changes = [SetSiteFactor(1, 5), SetSiteFactor(2, 5), AttachReservation(3, "explsched_3"), RequeueJob(4)]
+def test_site_factors_share_a_marker_and_other_changes_have_their_own() -> None:
+    factors = [SetSiteFactor(i, i) for i in range(120)]
+    other = [AttachReservation(3, "explsched_3"), RequeueJob(4)]
+    groups = batch.groups([*factors, *other, SetSiteFactor(7, 7)])
+    assert [change for group in groups for change in group] == [*factors, *other, SetSiteFactor(7, 7)]
+    assert [len(group) for group in groups] == [50, 50, 20, 1, 1, 1]
+
+
+def test_complaints_are_told_by_group() -> None:
+    groups = batch.single(
+        [SetSiteFactor(1, 5), SetSiteFactor(2, 5), AttachReservation(3, "explsched_3"), RequeueJob(4)]
+    )
     stderr = (
         "invalid keyword: m-0\nInvalid job id specified for job 2\ninvalid keyword: m-1\n"
         "invalid keyword: m-2\nslurm_load_jobs error: gone"
     )
-    assert batch.failures(changes, stderr, "m") == (
-        ChangeFailure(changes[1], "Invalid job id specified for job 2"),
-        ChangeFailure(changes[3], "slurm_load_jobs error: gone"),
+    assert batch.complaints(groups, stderr, "m") == (
+        (groups[1], "Invalid job id specified for job 2"),
+        (groups[3], "slurm_load_jobs error: gone"),
     )
 
 

@@ -30,7 +30,28 @@ LIMITS = SteeringLimits(site_factor_range=1000, slack_s=120)
 
 def record(job_id: int, **fields: Any) -> SlurmJob:
     base = SlurmJob(
-        job_id, "j", "ada", 1000, "", "main", "", "PENDING", "Priority", 1, 0, 0.0, None, 3600.0, 1, 4, 4, (), "", "", 0
+        job_id,
+        "j",
+        "ada",
+        1000,
+        "",
+        "main",
+        "",
+        "PENDING",
+        "Priority",
+        1,
+        0,
+        0.0,
+        0.0,
+        None,
+        3600.0,
+        1,
+        4,
+        4,
+        (),
+        "",
+        "",
+        0,
     )
     return replace(base, **fields)
 
@@ -133,7 +154,8 @@ def test_the_name_of_a_lease_that_ran_out_is_taken_off_the_job() -> None:
 def test_the_requeue_delay_is_lifted_for_consenting_jobs_only() -> None:
     consenting = job(5, exploration=Exploration(checkpoint_signal="USR1"))
     other = job(6)
-    waiting = [record(i, restarts=1, reason="BeginTime") for i in (5, 6)]
+    # The reason is not BeginTime before Slurm has looked at the job, which it may not do for minutes.
+    waiting = [record(i, restarts=1, eligible_s=NOW_S + 100) for i in (5, 6)]
     wanted = changes(Plan(), seen(*waiting, jobs=(consenting, other)), LIMITS)
     assert [c for c in wanted if isinstance(c, StartAtOnce)] == [StartAtOnce(5)]
 
