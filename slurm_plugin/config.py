@@ -6,13 +6,16 @@ without any of them the defaults hold.
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
+import msgspec
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from msgspec import Meta
 
 from sched_policy import catalog
 from sched_policy.errors import ExplschedError
@@ -20,110 +23,97 @@ from sched_policy.errors import ExplschedError
 DEFAULT_PATH = Path("/etc/explsched/explsched.yaml")
 PATH_VARIABLE = "SEXPLSCHED_CONFIG"
 
-Seconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
+_Section = TypeVar("_Section", bound="Section")
 
 
 class ConfigError(ExplschedError):
     """The configuration cannot be used. The message has one line per fault: file, key, what is accepted."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Keys that belong together."""
 
 
-class SlurmSection(_Section):
+def _seconds(description: str) -> Meta:
+    return Meta(gt=0, le=86400, description=description)
+
+
+class SlurmSection(Section, frozen=True):
     """How to reach Slurm, and how strongly to steer it."""
 
-    client: Literal["auto", "pyslurm", "cli"] = Field("auto", description="adapter; auto takes pyslurm if it works")
-    timeout_s: Seconds = Field(30.0, description="longest wait for one Slurm command")
-    partitions: tuple[str, ...] = Field((), description="partitions to steer; empty: all")
-    site_factor_range: int = Field(
-        1_000_000,
-        ge=1000,
-        le=1_000_000_000,
-        description="site factors lie within +- half of this; compare with your PriorityWeight* values",
-    )
+    client: Annotated[
+        Literal["auto", "pyslurm", "cli"], Meta(description="adapter; auto takes pyslurm if it works")
+    ] = "auto"
+    timeout_s: Annotated[float, _seconds("longest wait for one Slurm command")] = 30.0
+    partitions: Annotated[tuple[str, ...], Meta(description="partitions to steer; empty: all")] = ()
+    site_factor_range: Annotated[
+        int,
+        Meta(
+            ge=1000,
+            le=1_000_000_000,
+            description="site factors lie within +- half of this; compare with your PriorityWeight* values",
+        ),
+    ] = 1_000_000
 
-    @field_validator("partitions", mode="before")
-    @classmethod
-    def _accept_list(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
 
-
-class BackfillSection(_Section):
+class BackfillSection(Section, frozen=True):
     """Promised starts."""
 
-    reservation_depth: int | None = Field(
-        None,
-        ge=0,
-        le=1000,
-        description="blocked jobs that are promised a start: 0 greedy, 1 EASY; null: the policy's own",
-    )
-    slack_s: Seconds = Field(120.0, description="a promised start is moved only if the plan moves by more than this")
+    reservation_depth: Annotated[
+        Annotated[int, Meta(ge=0, le=1000)] | None,
+        Meta(description="blocked jobs that are promised a start: 0 greedy, 1 EASY; null: the policy's own"),
+    ] = None
+    slack_s: Annotated[float, _seconds("a promised start is moved only if the plan moves by more than this")] = 120.0
 
 
-class UtilitySection(_Section):
+class UtilitySection(Section, frozen=True):
     """What progress is worth."""
 
-    quantum_s: Seconds = Field(600.0, description="how far ahead a decision looks; a started job is left alone as long")
-    stop_threshold: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="share of a sweep's improvement below which a job may stop; 0: never",
-    )
-    silent_order: Literal["srsf", "fifo"] = Field("srsf", description="order of jobs that report no progress")
+    quantum_s: Annotated[float, _seconds("how far ahead a decision looks; a started job is left alone as long")] = 600.0
+    stop_threshold: Annotated[
+        float, Meta(ge=0, le=1, description="share of a sweep's improvement below which a job may stop; 0: never")
+    ] = 0.01
+    silent_order: Annotated[Literal["srsf", "fifo"], Meta(description="order of jobs that report no progress")] = "srsf"
 
 
-class PreemptionSection(_Section):
+class PreemptionSection(Section, frozen=True):
     """Limits on preemption of jobs that opted in with a checkpoint signal."""
 
-    margin: float = Field(1.5, gt=1, le=1000, allow_inf_nan=False, description="score ratio needed to displace a job")
-    most_per_pass: int = Field(8, ge=0, le=10000, description="preemptions per pass at most")
-    most_per_hour: int = Field(200, ge=0, le=1_000_000, description="preemptions per hour at most")
-    grace_s: Seconds = Field(120.0, description="time to write a checkpoint before the requeue")
+    margin: Annotated[float, Meta(gt=1, le=1000, description="score ratio needed to displace a job")] = 1.5
+    most_per_pass: Annotated[int, Meta(ge=0, le=10000, description="preemptions per pass at most")] = 8
+    most_per_hour: Annotated[int, Meta(ge=0, le=1_000_000, description="preemptions per hour at most")] = 200
+    grace_s: Annotated[float, _seconds("time to write a checkpoint before the requeue")] = 120.0
 
 
-class ProgressSection(_Section):
+class ProgressSection(Section, frozen=True):
     """Where jobs report their progress."""
 
-    spool: Path = Field(Path("/var/spool/explsched/progress"), description="directory of the progress files, mode 1777")
-
-    @field_validator("spool", mode="before")
-    @classmethod
-    def _accept_text(cls, value: object) -> object:
-        return Path(value) if isinstance(value, str) else value
+    spool: Annotated[Path, Meta(description="directory of the progress files, mode 1777")] = Path(
+        "/var/spool/explsched/progress"
+    )
 
 
-class BackpressureSection(_Section):
+class BackpressureSection(Section, frozen=True):
     """When to leave slurmctld alone."""
 
-    server_threads: int = Field(64, ge=1, le=10000, description="slurmctld is busy from this many threads on (sdiag)")
-    cycle_s: Seconds = Field(2.0, description="slurmctld is busy when its last main cycle took longer")
-    widest_interval_s: Seconds = Field(300.0, description="the interval is doubled while slurmctld is busy, up to this")
+    server_threads: Annotated[
+        int, Meta(ge=1, le=10000, description="slurmctld is busy from this many threads on (sdiag)")
+    ] = 64
+    cycle_s: Annotated[float, _seconds("slurmctld is busy when its last main cycle took longer")] = 2.0
+    widest_interval_s: Annotated[float, _seconds("the interval is doubled while slurmctld is busy, up to this")] = 300.0
 
 
-class Config(_Section):
+class Config(Section, frozen=True):
     """All of explsched.yaml."""
 
-    policy: str = Field("explsched", description="a name that `sexplsched policies` lists")
-    interval_s: Seconds = Field(15.0, description="time between two passes")
+    policy: Annotated[str, Meta(description="a name that `sexplsched policies` lists")] = "explsched"
+    interval_s: Annotated[float, _seconds("time between two passes")] = 15.0
     slurm: SlurmSection = SlurmSection()
     backfill: BackfillSection = BackfillSection()
     utility: UtilitySection = UtilitySection()
     preemption: PreemptionSection = PreemptionSection()
     progress: ProgressSection = ProgressSection()
     backpressure: BackpressureSection = BackpressureSection()
-
-    @field_validator("policy")
-    @classmethod
-    def _known_policy(cls, value: str) -> str:
-        if value not in catalog.names():
-            near = get_close_matches(value, catalog.names(), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown policy {value!r}{hint} (known: {', '.join(catalog.names())})")
-        return value
 
     def policy_options(self) -> catalog.PolicyOptions:
         """The part of the configuration that shapes a policy."""
@@ -171,28 +161,74 @@ def parse(text: str, path: Path) -> Config:
         return Config()
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: must be a mapping of keys to values, found a {type(data).__name__}")
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {_explain(fault)}" for fault in error.errors())) from error
+    faults: list[str] = []
+    config = _read(Config, data, "", faults)
+    if config.policy not in catalog.names():
+        faults.append(f"policy: unknown policy {config.policy!r}{_accepted(config.policy, catalog.names())}")
+    if faults:
+        raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
+    return config
 
 
-def _explain(fault: Any) -> str:  # noqa: ANN401  pydantic's ErrorDetails is a private TypedDict
-    """One line for one fault: the key in dots, what was found, what is accepted."""
-    location = [str(part) for part in fault["loc"]]
-    key = ".".join(location)
-    if fault["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
-        near = get_close_matches(location[-1], known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"unknown key {key!r}{hint} (known: {', '.join(known)})"
-    return f"{key}: {fault['msg'].removeprefix('Value error, ')}, found {fault['input']!r}"
+def described(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, object]]:
+    """Every key in dots, with its meaning and its default."""
+    for field in msgspec.structs.fields(section):
+        if _is_section(field.type):
+            yield from described(field.type, f"{prefix}{field.name}.")
+        else:
+            meta = next(meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta))
+            yield prefix + field.name, meta.description or "", field.default
 
 
-def _known_keys(section: list[str]) -> list[str]:
-    model: type[BaseModel] = Config
-    for name in section:
-        field = model.model_fields[name].annotation
-        if isinstance(field, type) and issubclass(field, BaseModel):
-            model = field
-    return list(model.model_fields)
+def plain(config: Config) -> dict[str, Any]:
+    """The configuration as YAML and JSON know it."""
+    values: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
+    return values
+
+
+def _read(section: type[_Section], data: Mapping[object, object], prefix: str, faults: list[str]) -> _Section:
+    """The section with the keys of `data` that are right; one line is added to `faults` for each that is not."""
+    known = {field.name: field.type for field in msgspec.structs.fields(section)}
+    values: dict[str, object] = {}
+    for key, value in data.items():
+        where = f"{prefix}{key}"
+        if not isinstance(key, str) or key not in known:
+            faults.append(f"unknown key {where!r}{_accepted(str(key), known)}")
+        elif not _is_section(known[key]):
+            try:
+                values[key] = msgspec.convert(_finite(value), known[key], dec_hook=_path)
+            except msgspec.ValidationError as error:
+                faults.append(f"{where}: {error}, found {value!r}{_choices(known[key])}")
+        elif isinstance(value, Mapping):
+            values[key] = _read(known[key], value, f"{where}.", faults)
+        else:
+            faults.append(f"{where}: must be a mapping of keys to values, found {value!r}")
+    return section(**values)
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise msgspec.ValidationError("Expected a finite number")
+    return value
+
+
+def _path(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise msgspec.ValidationError("Expected `str`")
+
+
+def _choices(kind: object) -> str:
+    inner = get_args(kind)[0]
+    return f" (accepted: {', '.join(get_args(inner))})" if get_origin(inner) is Literal else ""
+
+
+def _accepted(found: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = get_close_matches(found, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{hint} (known: {', '.join(names)})"

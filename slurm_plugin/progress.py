@@ -7,14 +7,16 @@ incrementally; what a job writes beyond the limits is counted, never kept.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, ValidationInfo, model_validator
+import msgspec
+from msgspec import Meta
 
 MAX_LINE_BYTES = 4096
 MAX_BYTES_PER_READ = 1 << 20
@@ -64,26 +66,24 @@ class JobProgress:
         return before + (max(0.0, time_s - current.start_s) if current else 0.0)
 
 
-class _Line(BaseModel):
-    """One line of a progress file: a report (step, metric, value) or an event."""
+class _Line(msgspec.Struct, frozen=True):
+    """One line of a progress file: a report (step, metric, value) or an event. Unknown keys are ignored."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
-    time_s: FiniteFloat = Field(ge=0)
-    restart: int = Field(0, ge=0, le=1_000_000)
+    time_s: Annotated[float, Meta(ge=0)]
+    restart: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     event: Literal["start", "checkpoint", "end"] | None = None
-    step: int | None = Field(None, ge=0, le=10**15)
-    metric: str = Field("loss", max_length=256)
-    value: FiniteFloat | None = None
-    total_steps: int | None = Field(None, ge=1, le=10**15)
+    step: Annotated[int, Meta(ge=0, le=10**15)] | None = None
+    metric: Annotated[str, Meta(max_length=256)] = "loss"
+    value: float | None = None
+    total_steps: Annotated[int, Meta(ge=1, le=10**15)] | None = None
 
-    @model_validator(mode="after")
-    def _is_whole(self, info: ValidationInfo) -> _Line:
-        if self.event is None and (self.step is None or self.value is None):
-            raise ValueError("neither an event nor a report")
-        if info.context and self.time_s > info.context["latest_s"]:
-            raise ValueError("written in the future")
-        return self
+    def is_whole(self, latest_s: float) -> bool:
+        """Whether it says something, in finite numbers, and was not written after `latest_s`."""
+        says = self.event is not None or (self.step is not None and self.value is not None)
+        return says and self.time_s <= latest_s and math.isfinite(self.value or 0.0)
+
+
+_DECODER = msgspec.json.Decoder(_Line)
 
 
 @dataclass(slots=True)
@@ -179,6 +179,7 @@ def _parse(line: bytes, now_s: float) -> _Line | None:
     if not line or len(line) > MAX_LINE_BYTES:
         return None
     try:
-        return _Line.model_validate_json(line, context={"latest_s": now_s + _FUTURE_S})
-    except ValidationError:
+        read = _DECODER.decode(line)
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
         return None
+    return read if read.is_whole(now_s + _FUTURE_S) else None

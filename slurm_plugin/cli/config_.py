@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import yaml
-from pydantic import BaseModel
 
 from slurm_plugin import config as configuration
 from slurm_plugin.cli.session import config_option
@@ -31,20 +29,11 @@ def check(config_path: Path | None) -> None:
 @config_option
 def show(config_path: Path | None) -> None:
     """Show the configuration in force, defaults included."""
-    click.echo(yaml.safe_dump(configuration.load(config_path).model_dump(mode="json"), sort_keys=False), nl=False)
+    click.echo(yaml.safe_dump(configuration.plain(configuration.load(config_path)), sort_keys=False), nl=False)
 
 
 @config.command()
 def keys() -> None:
     """List every key with its meaning and default."""
-    for line in _describe(configuration.Config, ""):
-        click.echo(line)
-
-
-def _describe(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _describe(kind, f"{prefix}{name}.")
-        else:
-            yield f"{prefix + name:<34} {field.description} (default: {field.default})"
+    for key, meaning, default in configuration.described():
+        click.echo(f"{key:<34} {meaning} (default: {default})")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Annotated
 
 import click
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import msgspec
+from msgspec import Meta
 
 from sched_policy.errors import ExplschedError
 
@@ -21,15 +22,13 @@ class TaskError(ExplschedError):
     """The task file cannot be used."""
 
 
-class Task(BaseModel):
+class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A task as its file describes it."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-    required_gpus: Annotated[int, Field(ge=0, le=100_000)] = 1
-    min_gpu_memory: Annotated[int, Field(ge=0)] = 0
-    params: dict[str, str | int | float | bool | list[str]] = Field(default_factory=dict)
+    name: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+    required_gpus: Annotated[int, Meta(ge=0, le=100_000)] = 1
+    min_gpu_memory: Annotated[int, Meta(ge=0)] = 0
+    params: dict[str, str | int | float | bool | list[str]] = {}
 
     def command(self) -> list[str]:
         """The words to run. Raises `TaskError` if the task names none."""
@@ -84,9 +83,8 @@ def submit(task_path: Path, constraint: str | None, dry_run: bool) -> None:  # n
 def read_task(path: Path) -> Task:
     """Read and check a task file. Raises `TaskError` naming file and field."""
     try:
-        return Task.model_validate_json(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=Task)
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc'])) or 'file'}: {fault['msg']}" for fault in error.errors()]
-        raise TaskError(f"{path}: " + f"; {path}: ".join(faults)) from error
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise TaskError(f"{path}: {error} (fields: {', '.join(Task.__struct_fields__)})") from error

@@ -1,8 +1,8 @@
 """All writes of a pass as the input of one scontrol process.
 
 scontrol goes on after a command that fails, but does not say which one that was. So a marker, a word it does not know,
-follows each group of commands: scontrol complains about it on standard error, and everything it printed between two such
-complaints belongs to the group between them.
+follows each group of commands: scontrol complains about it on standard error, and everything it printed between two
+such complaints belongs to the group between them.
 """
 
 from __future__ import annotations
