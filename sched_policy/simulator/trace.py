@@ -1,0 +1,97 @@
+"""What a trace holds: the jobs, and the rows that could not be read. No files here, see `formats`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sched_policy.errors import ExplschedError
+
+
+class TraceError(ExplschedError):
+    """A trace that cannot be used at all: no header, no readable row, or a rejected row under `--strict`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Seconds one iteration spends in each resource when the job runs alone (Muri, SIGCOMM 2022).
+
+    Stages overlap, so their sum is not the iteration time.
+    """
+
+    io_s: float
+    gpu_s: float
+    net_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One job of a trace.
+
+    Attributes:
+        job_id: unique within the trace.
+        submit_s: seconds since the trace began; the earliest job of a trace need not be at 0.
+        gpus: GPUs of the gang.
+        run_s: seconds the job runs when it has its GPUs to itself.
+        iterations: iterations in `run_s`; 0 where the trace does not say.
+        stages: per-iteration stage times, None where the trace does not say.
+        declared_s: what the owner declared as run time; used only by the conventions of published simulators.
+        time_limit_s: wall-clock limit per run, None if unlimited.
+        model: name of the trained model, "" if unknown.
+        user: owner, "" if unknown.
+        queue: partition or virtual cluster, "" if the trace has none.
+        priority: 0 has a resource guarantee, 1 is opportunistic (AntMan).
+
+    """
+
+    job_id: int
+    submit_s: float
+    gpus: int
+    run_s: float
+    iterations: float = 0.0
+    stages: StageTimes | None = None
+    declared_s: float | None = None
+    time_limit_s: float | None = None
+    model: str = ""
+    user: str = ""
+    queue: str = ""
+    priority: int = 0
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds per iteration alone; the whole run where the trace does not count iterations."""
+        return self.run_s / self.iterations if self.iterations > 0 else self.run_s
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that was left out: its line number in the file (the header is line 1) and why."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs in order of (submit time, job id), and the rows that were left out."""
+
+    jobs: tuple[TraceJob, ...]
+    rejected: tuple[Rejected, ...] = ()
+
+    @classmethod
+    def of(cls, jobs: Iterable[TraceJob], rejected: Iterable[Rejected] = ()) -> Trace:
+        """A trace with its jobs put in order."""
+        return cls(tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id))), tuple(rejected))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterShape:
+    """`nodes` equal nodes with `gpus_per_node` GPUs each."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.nodes * self.gpus_per_node
