@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sched_policy.model import Job, Reservation, Start
-from sched_policy.place.consolidate import Consolidate
+from sched_policy.model import GpuRequest, Job
+from sched_policy.place.base import Indexed, Place
+from sched_policy.plan import Reservation, Start
 from sched_policy.profile import AvailabilityProfile
 
 ALL = 1_000_000_000
@@ -32,7 +33,7 @@ class Backfill:
         profile: AvailabilityProfile,
         now_s: float,
         queue: Sequence[Job],
-        place: Consolidate,
+        place: Place,
         admits: Callable[[Job, int], bool],
     ) -> tuple[tuple[Start, ...], tuple[Reservation, ...]]:
         """Walk the waiting jobs, best first; book what they get into `profile`.
@@ -43,28 +44,40 @@ class Backfill:
         """
         starts: list[Start] = []
         reservations: list[Reservation] = []
+        gaps = _Gaps(profile, place)
         for job in queue[: self.queue_depth]:
-            duration_s = float("inf") if job.time_limit_s is None else job.time_limit_s
             waiting = job.array_tasks
-            while waiting:
-                here = profile.fits_now(job.request, duration_s, job.partition, place)
-                if here is None:
-                    break
-                profile.take(now_s, now_s + duration_s, here)
+            while waiting and (here := gaps.now(job)) is not None:
+                profile.start(here, now_s + job.planned_s)
                 starts.append(Start(job.job_id, profile.named(here), "fits now and delays no promised start"))
                 waiting -= 1
-            if waiting != 1 or job.array_tasks > 1:
+            if waiting != 1 or job.array_tasks > 1 or len(reservations) >= self.reservation_depth:
                 continue
-            if len(reservations) >= self.reservation_depth:
-                continue
-            found = profile.earliest(job.request, duration_s, job.partition, place)
-            if found is None:
+            found = profile.earliest(job.request, job.planned_s, job.partition, place)
+            if found is None or not admits(job, profile.booked(found[0])):
                 continue
             start_s, there = found
-            if not admits(job, profile.booked(start_s)):
-                continue
-            end_s = start_s + duration_s
-            profile.take(start_s, end_s, there)
+            end_s = start_s + job.planned_s
+            profile.promise(start_s, end_s, there)
             reason = f"blocked; the earliest gap for its {job.request.total} GPUs opens in {start_s - now_s:.0f} s"
             reservations.append(Reservation(job.job_id, profile.named(there), start_s, end_s, reason))
         return tuple(starts), tuple(reservations)
+
+
+class _Gaps:
+    """Looks for room now, and remembers what did not fit: within one pass room only gets less."""
+
+    def __init__(self, profile: AvailabilityProfile, place: Place) -> None:
+        self._profile = profile
+        self._place = place
+        self._too_long_s: dict[tuple[GpuRequest, str], float] = {}
+
+    def now(self, job: Job) -> Indexed | None:
+        """Where the job fits from now on for as long as it is booked, or None."""
+        shape = (job.request, job.partition)
+        if job.planned_s >= self._too_long_s.get(shape, float("inf")):
+            return None
+        found = self._profile.fits_now(job.request, job.planned_s, job.partition, self._place)
+        if found is None:
+            self._too_long_s[shape] = job.planned_s
+        return found

@@ -10,7 +10,7 @@ from sched_policy.backfill import Backfill
 from sched_policy.errors import PolicyError
 from sched_policy.order.base import Order
 from sched_policy.order.fifo import Fifo
-from sched_policy.order.srsf import Srsf
+from sched_policy.order.shortest import Srsf
 from sched_policy.order.utility import ByUtility
 from sched_policy.policy import PayoffAdmission, Policy
 from sched_policy.preempt.displace import Displace

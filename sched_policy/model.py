@@ -1,12 +1,12 @@
-"""What a policy sees (`Snapshot`) and what it answers (`Plan`). Immutable; units are in the names.
+"""Jobs and nodes as a policy sees them. Immutable; units are in the names.
 
 Times are seconds since the epoch (live) or since the start of a trace (simulation); policies only use
-differences.
+differences. The cluster at one moment is a `snapshot.Snapshot`, the answer a `plan.Plan`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -27,10 +27,11 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeGpus:
-    """A number of GPUs on one node."""
+    """A number of GPUs on one node; `indices` says which, where jobs share GPUs (empty: held alone)."""
 
     node: str
     gpus: int
+    indices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,14 @@ class Node:
     """A node and the GPUs that jobs can be given there.
 
     `schedulable` is false for a node that is down, drained or reserved by somebody else: its running jobs
-    go on, new ones are not planned there.
+    go on, new ones are not planned there. `gpu_memory_mib` is the memory of each of its GPUs, 0 if unknown.
     """
 
     name: str
     gpus: int
     partitions: frozenset[str] = frozenset()
     schedulable: bool = True
+    gpu_memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,13 @@ class GpuRequest:
     """What a job asks for. All of it starts together (gang) or none of it.
 
     With `per_node` set the job takes exactly that many GPUs on each of `nodes` nodes; without it, `total`
-    GPUs spread over any nodes, at least `nodes` of them.
+    GPUs spread over any nodes, at least `nodes` of them. `gpu_memory_mib` is the memory it needs on each GPU.
     """
 
     total: int
     nodes: int = 1
     per_node: int | None = None
+    gpu_memory_mib: int = 0
 
     @classmethod
     def on_each(cls, nodes: int, gpus_per_node: int) -> GpuRequest:
@@ -105,8 +108,10 @@ class Job:
         start_s: start of the current run, None while pending.
         first_report_s: first progress report of the current run, None before it. Until then the job is starting up
             (loading, resuming), which earns nothing and should not be paid for twice.
-        time_limit_s: wall-clock limit, None if unlimited.
-        attained_gpu_s: GPU-seconds held in all runs so far.
+        queued_s: when it last joined the queue; None means at its submission.
+        time_limit_s: wall-clock limit of a run, None if unlimited.
+        expected_s: estimated run time in all, None without an estimate.
+        earlier_s: run time of the runs before the current one.
         total_steps: steps the job said it will run, None if unknown.
         points: progress of the job's metric, oldest first.
         restarts: how often the job has been requeued.
@@ -124,9 +129,11 @@ class Job:
     eligible: bool = True
     start_s: float | None = None
     first_report_s: float | None = None
+    queued_s: float | None = None
     time_limit_s: float | None = None
+    expected_s: float | None = None
+    earlier_s: float = 0.0
     allocation: tuple[NodeGpus, ...] = ()
-    attained_gpu_s: float = 0.0
     exploration: Exploration | None = None
     total_steps: int | None = None
     points: tuple[ProgressPoint, ...] = ()
@@ -139,92 +146,52 @@ class Job:
         """Whether the job's GPUs are taken (it runs, or its processes are being ended)."""
         return self.state is not JobState.PENDING
 
-    def end_s(self, now_s: float) -> float:
-        """The latest time at which the job's GPUs are free again; infinity without a time limit.
+    @property
+    def planned_s(self) -> float:
+        """How long a run is booked for: the time limit, else what is expected of the job; infinity without both."""
+        if self.time_limit_s is not None:
+            return self.time_limit_s
+        return float("inf") if self.expected_s is None else max(0.0, self.expected_s - self.earlier_s)
 
-        A job past its limit, or one that is being cleaned up, is expected to leave at once.
+    def end_s(self, now_s: float) -> float:
+        """The time by which the job's GPUs are booked; infinity where nothing tells.
+
+        A job past its time, or one that is being cleaned up, is expected to leave at once.
         """
         if self.state is JobState.COMPLETING:
             return now_s
-        if self.start_s is None or self.time_limit_s is None:
+        if self.start_s is None:
             return float("inf")
-        return max(now_s, self.start_s + self.time_limit_s)
+        return max(now_s, self.start_s + self.planned_s)
 
+    def run_s(self, now_s: float) -> float:
+        """Run time of the present run, 0 for a job that waits."""
+        return 0.0 if self.start_s is None else max(0.0, now_s - self.start_s)
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The cluster at one moment: everything a policy may know."""
+    def executed_s(self, now_s: float) -> float:
+        """Run time so far, all runs together."""
+        return self.earlier_s + self.run_s(now_s)
 
-    now_s: float
-    nodes: tuple[Node, ...]
-    jobs: tuple[Job, ...]
+    def waited_s(self, now_s: float) -> float:
+        """Time in the queue before the present run; until now for a job that waits."""
+        since_s = self.submit_s if self.queued_s is None else self.queued_s
+        return max(0.0, (now_s if self.start_s is None else self.start_s) - since_s)
+
+    def left_s(self, now_s: float) -> float:
+        """Expected run time left; infinity when nothing tells.
+
+        A job that reports its steps and their total is extrapolated from its own rate; any other is taken at its
+        estimate, or at the time limit of its present run.
+        """
+        if self.total_steps and self.points and self.points[-1].step > 0:
+            last = self.points[-1]
+            per_step_gpu_s = last.gpu_s / last.step
+            return max(0.0, self.total_steps - last.step) * per_step_gpu_s / max(self.request.total, 1)
+        if self.expected_s is not None:
+            return max(0.0, self.expected_s - self.executed_s(now_s))
+        return self.end_s(now_s) - now_s if self.holds_gpus else self.planned_s
 
     @property
-    def pending(self) -> tuple[Job, ...]:
-        """Jobs that wait and may start, in the snapshot's order."""
-        return tuple(job for job in self.jobs if job.state is JobState.PENDING and job.eligible)
-
-    @property
-    def running(self) -> tuple[Job, ...]:
-        """Jobs that hold GPUs, in the snapshot's order."""
-        return tuple(job for job in self.jobs if job.holds_gpus)
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """The order's verdict on one job. Higher runs first; equal scores fall back to (submit time, job id)."""
-
-    job_id: int
-    value: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The job can start now on these GPUs."""
-
-    job_id: int
-    placement: tuple[NodeGpus, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """The job cannot start now; it is promised these GPUs from `start_s` to `end_s`."""
-
-    job_id: int
-    placement: tuple[NodeGpus, ...]
-    start_s: float
-    end_s: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Preemption:
-    """The running job should checkpoint and go back to the queue. Only for jobs that opted in."""
-
-    job_id: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The running job should end early: nothing left to learn. Only for jobs that opted in."""
-
-    job_id: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What should happen next, each entry with a reason a person can read.
-
-    `scores` holds every job of the snapshot, best first.
-    """
-
-    scores: tuple[Score, ...] = ()
-    starts: tuple[Start, ...] = ()
-    reservations: tuple[Reservation, ...] = ()
-    preemptions: tuple[Preemption, ...] = ()
-    stops: tuple[Stop, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    def may_yield(self) -> bool:
+        """Whether the job consented to be preempted: it saves a checkpoint on a signal."""
+        return self.exploration is not None and self.exploration.checkpoint_signal is not None

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sched_policy.backfill import Backfill
-from sched_policy.model import Job, Plan, Preemption, Score, Snapshot, Start
+from sched_policy.model import Job
 from sched_policy.order.base import Order
+from sched_policy.place.base import Place
 from sched_policy.place.consolidate import Consolidate
+from sched_policy.plan import Plan, Preemption, Ranking, Start
 from sched_policy.preempt.displace import Displace
 from sched_policy.price import Market
 from sched_policy.profile import AvailabilityProfile
+from sched_policy.snapshot import Snapshot
 from sched_policy.stopping import EarlyStop
 
 
@@ -22,11 +25,10 @@ class PayoffAdmission:
     Needs an order whose scores are utilities per GPU-second.
     """
 
-    def admits(self, snapshot: Snapshot, scores: Sequence[Score]) -> Callable[[Job, int], bool]:
+    def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
         """The test for this snapshot's market: (job, GPUs promised to others then) -> may be promised."""
-        value = {score.job_id: score.value for score in scores}
-        capacity = sum(node.gpus for node in snapshot.nodes if node.schedulable)
-        market = Market.of(value.values(), capacity)
+        value = ranking.value_of
+        market = Market.of(value.values(), snapshot.nodes.capacity)
         return lambda job, promised: market.payoff(value[job.job_id], job.request.total, promised) > 0
 
 
@@ -41,7 +43,7 @@ class Policy:
     name: str
     summary: str
     order: Order
-    place: Consolidate = Consolidate()
+    place: Place = Consolidate()
     backfill: Backfill = Backfill()
     admission: PayoffAdmission | None = None
     preempt: Displace | None = None
@@ -49,10 +51,9 @@ class Policy:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide. A pure function: the same snapshot gives the same plan everywhere."""
-        scores = self.order.scores(snapshot)
-        waiting = {job.job_id: job for job in snapshot.pending if job.request.total > 0}
-        queue = [waiting[score.job_id] for score in scores if score.job_id in waiting]
-        admits = self.admission.admits(snapshot, scores) if self.admission else _everyone
+        ranking = self.order.rank(snapshot)
+        queue = [snapshot.jobs[row] for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()]
+        admits = self.admission.admits(snapshot, ranking) if self.admission else _everyone
         profile = AvailabilityProfile(snapshot.now_s, snapshot.nodes, snapshot.running)
         starts, reservations = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits)
 
@@ -61,9 +62,16 @@ class Policy:
         if self.preempt is not None:
             stopping = {stop.job_id for stop in stops}
             blocked = tuple(_still_blocked(queue, starts))
-            found = self.preempt.preemptions(snapshot, scores, blocked, profile, self.place)
+            found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
             preemptions = tuple(p for p in found if p.job_id not in stopping)
-        return Plan(scores, starts, reservations, preemptions, stops)
+        return Plan(
+            ranking,
+            starts,
+            reservations,
+            preemptions=preemptions,
+            stops=stops,
+            replan_s=ranking.stable_until_s,
+        )
 
 
 def _everyone(_job: Job, _promised_gpus: int) -> bool:

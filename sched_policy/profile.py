@@ -1,72 +1,110 @@
-"""The availability profile: free GPUs per node as a step function of time."""
+"""The availability profile: free GPUs per node as a function of time."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sched_policy.model import GpuRequest, Job, Node, NodeGpus
-from sched_policy.place.consolidate import Consolidate
+from sched_policy.columns import Floats, Ints, Nodes
+from sched_policy.model import GpuRequest, Job, NodeGpus
+from sched_policy.place.base import Indexed, Place, Room
 
-Indexed = tuple[tuple[int, int], ...]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Releases:
+    """GPUs that come free, in order of time; all arrays have shape (K,). `after` is what the node has free then."""
+
+    time_s: Floats
+    node: Ints
+    gpus: Ints
+    after: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Promise:
+    """GPUs booked for later. `free` is what is free on each node when it starts, all bookings counted, shape (N,)."""
+
+    start_s: float
+    end_s: float
+    placement: Indexed
+    free: Ints
 
 
 class AvailabilityProfile:
     """Free GPUs of every node from `now_s` on, given when the running jobs end at the latest.
 
-    Row i of the table holds from `_times[i]` until `_times[i + 1]`, the last row for ever. This is the one place
-    where planned usage is booked; starts and reservations both go through `take`.
+    Without promises free GPUs only grow with time, as running jobs end. They shrink where a promise starts and nowhere
+    else, so the least of an interval is found at its beginning or at the start of a promise inside it: one row per
+    promise is all that has to be kept, whatever the number of running jobs.
     """
 
-    def __init__(self, now_s: float, nodes: Iterable[Node], running: Iterable[Job]) -> None:
-        self._nodes = tuple(nodes)
-        self._index = {node.name: i for i, node in enumerate(self._nodes)}
-        self._usable = np.array([node.schedulable for node in self._nodes], dtype=bool)
-        self._times = [now_s]
-        self._free = [np.array([node.gpus for node in self._nodes], dtype=np.int64)]
-        for job in running:
-            held = tuple((self._index[a.node], a.gpus) for a in job.allocation if a.node in self._index)
-            end_s = job.end_s(now_s)
-            # A job past its end still holds its GPUs now: it cannot be planned over in this very moment.
-            self.take(now_s, end_s if end_s > now_s else np.nextafter(now_s, np.inf), held)
+    def __init__(self, now_s: float, nodes: Nodes, running: Iterable[Job]) -> None:
+        self._now_s = now_s
+        self._nodes = nodes
+        self._free = nodes.gpus.copy()
+        self._tasks = np.zeros(len(nodes), dtype=np.int64)
+        self._ends: list[tuple[float, int, int]] = []
+        self._releases: _Releases | None = None
+        self._promises: list[_Promise] = []
+        self._earliest: dict[tuple[GpuRequest, str], tuple[float, float]] = {}
+        for end_s, node, gpus in _holdings(now_s, nodes, running, self._tasks):
+            self._free[node] -= gpus
+            self._ends.append((end_s, node, gpus))
 
-    def free_now(self, partition: str = "") -> NDArray[np.int64]:
+    def free_now(self, partition: str = "") -> Ints:
         """Free GPUs per node at the profile's start, shape (N,); unusable nodes count 0."""
-        return self._masked(self._free[0], partition)
+        return self._masked(self._free, partition)
 
-    def take(self, start_s: float, end_s: float, placement: Indexed) -> None:
-        """Book GPUs from `start_s` to `end_s` (infinity allowed)."""
-        first = self._split(start_s)
-        last = len(self._times) if end_s == float("inf") else self._split(end_s)
-        for row in self._free[first:last]:
-            for node, gpus in placement:
-                row[node] -= gpus
+    def room(self, free: Ints) -> Room:
+        """Room of these free GPUs on the profile's nodes, with the jobs that are there now."""
+        return Room(free, self._tasks, self._nodes)
 
-    def fits_now(self, request: GpuRequest, duration_s: float, partition: str, place: Consolidate) -> Indexed | None:
+    def start(self, placement: Indexed, end_s: float) -> None:
+        """Book GPUs from now on until `end_s` (infinity allowed)."""
+        for node, gpus in placement:
+            self._free[node] -= gpus
+            self._tasks[node] += 1
+            self._ends.append((end_s, node, gpus))
+        for promise in self._promises:
+            if promise.start_s < end_s:
+                _subtract(promise.free, placement)
+        self._releases = None
+
+    def promise(self, start_s: float, end_s: float, placement: Indexed) -> None:
+        """Book GPUs from a later time until `end_s` (infinity allowed)."""
+        free = self._free_at(start_s)
+        _subtract(free, placement)
+        for other in self._promises:
+            if start_s <= other.start_s < end_s:
+                _subtract(other.free, placement)
+        bisect.insort(self._promises, _Promise(start_s, end_s, placement, free), key=lambda p: p.start_s)
+
+    def fits_now(self, request: GpuRequest, duration_s: float, partition: str, place: Place) -> Indexed | None:
         """Where the request fits from now on for `duration_s`, or None."""
-        return place.place(request, self._least_free(0, self._times[0] + duration_s, partition))
+        return self._fits(self._now_s, request, duration_s, partition, place)
 
     def earliest(
-        self, request: GpuRequest, duration_s: float, partition: str, place: Consolidate
+        self, request: GpuRequest, duration_s: float, partition: str, place: Place
     ) -> tuple[float, Indexed] | None:
         """The first time at which the request fits for `duration_s`, and where; None if it never does."""
-        for row, start_s in enumerate(self._times):
-            # A cheap test first: most rows fail on what is free at their very start.
-            if place.place(request, self._masked(self._free[row], partition)) is None:
-                continue
-            placement = place.place(request, self._least_free(row, start_s + duration_s, partition))
+        not_before_s = self._no_earlier_than(request, partition)
+        shape = (request, partition)
+        known_duration_s, known_s = self._earliest.get(shape, (float("inf"), self._now_s))
+        if duration_s >= known_duration_s:  # bookings only take away, so what was too early stays so
+            not_before_s = max(not_before_s, known_s)
+        for time_s in self._changes_from(not_before_s):
+            placement = self._fits(time_s, request, duration_s, partition, place)
             if placement is not None:
-                return start_s, placement
+                self._earliest[shape] = (duration_s, time_s)
+                return time_s, placement
         return None
 
     def booked(self, time_s: float) -> int:
         """GPUs of usable nodes that are taken or promised at a time, over all partitions."""
-        row = self._free[bisect.bisect_right(self._times, time_s) - 1]
-        total = sum(node.gpus for node in self._nodes if node.schedulable)
-        return total - int(self._masked(row, "").sum())
+        return self._nodes.capacity - int(self._masked(self._free_at(time_s), "").sum())
 
     def named(self, placement: Indexed) -> tuple[NodeGpus, ...]:
         """The same placement with node names."""
@@ -74,22 +112,104 @@ class AvailabilityProfile:
 
     def indexed(self, placement: Iterable[NodeGpus]) -> Indexed:
         """The same placement with node indices; nodes that are not in the profile are left out."""
-        return tuple((self._index[a.node], a.gpus) for a in placement if a.node in self._index)
+        index = self._nodes.position
+        return tuple((index[a.node], a.gpus) for a in placement if a.node in index)
 
-    def _masked(self, free: NDArray[np.int64], partition: str) -> NDArray[np.int64]:
-        mask = self._usable
-        if partition:
-            mask = mask & np.array([not n.partitions or partition in n.partitions for n in self._nodes], dtype=bool)
-        return np.where(mask, np.maximum(free, 0), 0)
+    def _fits(
+        self, time_s: float, request: GpuRequest, duration_s: float, partition: str, place: Place
+    ) -> Indexed | None:
+        least = self._free_at(time_s)
+        for promise in self._promises:
+            if time_s < promise.start_s < time_s + duration_s:
+                np.minimum(least, promise.free, out=least)
+        return place.place(request, self.room(self._masked(least, partition)))
 
-    def _least_free(self, first_row: int, end_s: float, partition: str) -> NDArray[np.int64]:
-        last = bisect.bisect_left(self._times, end_s, lo=first_row + 1)
-        return self._masked(np.min(self._free[first_row:last], axis=0), partition)
+    def _free_at(self, time_s: float) -> Ints:
+        free = self._free.copy()
+        if time_s > self._now_s:
+            releases = self._sorted_releases()
+            until = int(np.searchsorted(releases.time_s, time_s, side="right"))
+            gained = np.bincount(releases.node[:until], weights=releases.gpus[:until], minlength=free.size)
+            free += gained.astype(np.int64)
+        for promise in self._promises:
+            if promise.start_s <= time_s < promise.end_s:
+                _subtract(free, promise.placement)
+        return free
 
-    def _split(self, time_s: float) -> int:
-        """Make `time_s` a breakpoint; return its row."""
-        row = bisect.bisect_left(self._times, time_s)
-        if row == len(self._times) or self._times[row] != time_s:
-            self._times.insert(row, time_s)
-            self._free.insert(row, self._free[row - 1].copy())
-        return row
+    def _no_earlier_than(self, request: GpuRequest, partition: str) -> float:
+        """A time before which the request cannot fit even if nothing were promised; infinity if it never fits."""
+        usable = self._nodes.usable(partition)
+        releases = self._sorted_releases()
+        counts = usable[releases.node]
+        if request.per_node is None:
+            enough = request.total
+            have_now = int(np.maximum(self._free, 0)[usable].sum())
+            gained = np.where(counts, releases.gpus, 0)
+        else:  # nodes that have the share of one node
+            enough = request.nodes
+            have_now = int((self._free[usable] >= request.per_node).sum())
+            before = releases.after - releases.gpus
+            gained = (counts & (before < request.per_node) & (releases.after >= request.per_node)).astype(np.int64)
+        if have_now >= enough:
+            return self._now_s
+        reached = np.flatnonzero(have_now + np.cumsum(gained) >= enough)
+        return float(releases.time_s[reached[0]]) if reached.size else float("inf")
+
+    def _changes_from(self, not_before_s: float) -> Iterator[float]:
+        """Times from `not_before_s` on at which GPUs come free, in order, each once; now counts as one."""
+        if not_before_s <= self._now_s:
+            yield self._now_s
+        ends = [p.end_s for p in self._promises if not_before_s <= p.end_s < float("inf")]
+        releases = self._sorted_releases().time_s
+        first = int(np.searchsorted(releases, not_before_s, side="left"))
+        yield from np.unique(np.concatenate([releases[first:], np.array(ends, dtype=np.float64)])).tolist()
+
+    def _sorted_releases(self) -> _Releases:
+        if self._releases is None:
+            finite = [end for end in self._ends if end[0] < float("inf")]
+            finite.sort()
+            time_s = np.array([end[0] for end in finite], dtype=np.float64)
+            node = np.array([end[1] for end in finite], dtype=np.int64)
+            gpus = np.array([end[2] for end in finite], dtype=np.int64)
+            self._releases = _Releases(time_s, node, gpus, self._free[node] + _running_total(node, gpus))
+        return self._releases
+
+    def _masked(self, free: Ints, partition: str) -> Ints:
+        return np.maximum(free, 0) * self._nodes.usable(partition)
+
+
+def _holdings(now_s: float, nodes: Nodes, running: Iterable[Job], tasks: Ints) -> Iterator[tuple[float, int, int]]:
+    """(end, node, GPUs) of all that is held; a GPU that several jobs share counts once, until the last of them ends."""
+    shared: dict[tuple[int, int], float] = {}
+    # A job past its end still holds its GPUs now: it cannot be planned over in this very moment.
+    soon_s = float(np.nextafter(now_s, np.inf))
+    for job in running:
+        end_s = max(soon_s, job.end_s(now_s))
+        for held in job.allocation:
+            node = nodes.position.get(held.node)
+            if node is None:
+                continue
+            tasks[node] += 1
+            if held.indices:
+                for gpu in held.indices:
+                    shared[node, gpu] = max(end_s, shared.get((node, gpu), end_s))
+            else:
+                yield end_s, node, held.gpus
+    for (node, _gpu), end_s in shared.items():
+        yield end_s, node, 1
+
+
+def _subtract(free: Ints, placement: Indexed) -> None:
+    for node, gpus in placement:
+        free[node] -= gpus
+
+
+def _running_total(key: Ints, amount: Ints) -> Ints:
+    """For each entry the sum of the amounts of its key up to and including it."""
+    by_key = np.argsort(key, kind="stable")
+    sums = np.cumsum(amount[by_key])
+    is_first = np.append(True, key[by_key][1:] != key[by_key][:-1])[: key.size]
+    before = np.where(is_first, sums - amount[by_key], 0)
+    totals = np.empty_like(sums)
+    totals[by_key] = sums - np.maximum.accumulate(before)
+    return totals

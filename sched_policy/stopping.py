@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from sched_policy.model import Job, JobState, Snapshot, Stop
+from sched_policy.model import Job, JobState
+from sched_policy.plan import Stop
+from sched_policy.snapshot import Snapshot
 from sched_policy.utility import Utility, estimate
 
 MIN_REPORTS = 8

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sched_policy import catalog
-from sched_policy.model import Plan
+from sched_policy.plan import Plan
 from slurm_plugin.client.protocol import (
     CancelJob,
     Change,

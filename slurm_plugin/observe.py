@@ -14,8 +14,8 @@ from sched_policy.model import (
     Node,
     NodeGpus,
     ProgressPoint,
-    Snapshot,
 )
+from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.protocol import SlurmClient, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.log import event
@@ -68,7 +68,7 @@ def observe(
         if ours or record.state != "PENDING":
             job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), now_s)
             jobs.append(replace(job, yielding=record.job_id in yielding))
-    snapshot = Snapshot(now_s, tuple(map(_node, nodes)), tuple(jobs))
+    snapshot = Snapshot.of(now_s, map(_node, nodes), jobs)
     return Observation(snapshot, records, client.reservations(), progress, faults)
 
 
@@ -93,6 +93,7 @@ def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
 def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | None, now_s: float) -> Job:
     state = _STATES[record.state]
     gpus = max(record.gpus, 1)
+    earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
     points: tuple[ProgressPoint, ...] = ()
     if exploration is not None:
         points = tuple(
@@ -111,9 +112,10 @@ def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | Non
         eligible=not record.reason.startswith(_CANNOT_START) and not waits_for_begin(record, now_s),
         start_s=None if state is JobState.PENDING else record.start_s,
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
+        queued_s=earlier[-1].end_s if earlier else None,
         time_limit_s=record.time_limit_s,
         allocation=tuple(NodeGpus(node, share) for node, share in record.gpu_nodes),
-        attained_gpu_s=gpus * sum(run.end_s - run.start_s for run in progress.runs),
+        earlier_s=sum(run.end_s - run.start_s for run in earlier),
         exploration=exploration,
         total_steps=progress.total_steps,
         points=points,

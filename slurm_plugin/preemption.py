@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sched_policy.model import Job, JobState, Preemption
+from sched_policy.model import Job, JobState
+from sched_policy.plan import Preemption
 from slurm_plugin.client.protocol import Change, RequeueJob, SignalJob
 from slurm_plugin.progress import JobProgress
 

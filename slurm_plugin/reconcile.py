@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sched_policy.model import Plan, Reservation
+from sched_policy.plan import Plan, Reservation
 from slurm_plugin.client.protocol import (
     AttachReservation,
     Change,
@@ -60,7 +60,7 @@ def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
 
     A job that has run before and waits for its begin time waits for nothing else: its own --begin is long past.
     """
-    consenting = (job for job in seen.snapshot.jobs if job.exploration and job.exploration.checkpoint_signal)
+    consenting = (job for job in seen.snapshot.jobs if job.may_yield)
     records = (seen.jobs[job.job_id] for job in consenting)
     now_s = seen.snapshot.now_s
     return tuple(StartAtOnce(r.job_id) for r in records if r.restarts > 0 and waits_for_begin(r, now_s))

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sched_policy.model import Score, Snapshot
-from sched_policy.order.base import best_first
+from sched_policy.plan import Ranking
+from sched_policy.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
     """Order of submission."""
 
-    def scores(self, snapshot: Snapshot) -> tuple[Score, ...]:
-        """The earlier a job was submitted, the higher its score (seconds of waiting, running included)."""
-        jobs = snapshot.jobs
-        scores = (
-            Score(
-                job.job_id,
-                snapshot.now_s - job.submit_s,
-                f"submitted {snapshot.now_s - job.submit_s:.0f} s ago",
-            )
-            for job in jobs
-        )
-        return best_first(scores, jobs)
+    def rank(self, snapshot: Snapshot) -> Ranking:
+        """The earlier a job was submitted, the higher its score (seconds since then)."""
+        since_s = snapshot.now_s - snapshot.columns.submit_s
+        return Ranking(snapshot, since_s, lambda row: f"submitted {since_s[row]:.0f} s ago")

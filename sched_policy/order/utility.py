@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sched_policy.model import Score, Snapshot
-from sched_policy.order.base import Order, best_first
-from sched_policy.order.srsf import Srsf
+import numpy as np
+
+from sched_policy.order.base import Order
+from sched_policy.order.shortest import Srsf
+from sched_policy.plan import Ranking
+from sched_policy.snapshot import Snapshot
 from sched_policy.utility import Utility, estimate
 
 
@@ -31,25 +34,28 @@ class ByUtility:
         """Utilities of the jobs that take part in exploration."""
         return estimate(snapshot.jobs, self.quantum_s)
 
-    def scores(self, snapshot: Snapshot) -> tuple[Score, ...]:
+    def rank(self, snapshot: Snapshot) -> Ranking:
         """Utility in percent of the sweep's known improvement per GPU-hour."""
         utilities = self.utilities(snapshot)
-        scores = [Score(job_id, _percent_per_gpu_h(u), _reason(u)) for job_id, u in utilities.items()]
-        levels = sorted((score.value for score in scores), reverse=True)
-        silent = [score for score in self.fallback.scores(snapshot) if score.job_id not in utilities]
-        for position, score in enumerate(silent):
-            level = _quantile(levels, (position + 0.5) / len(silent)) if levels else float(len(silent) - position)
-            scores.append(Score(score.job_id, level, f"reports no progress; {score.reason}"))
-        return best_first(scores, snapshot.jobs)
+        job_ids = snapshot.columns.job_id.tolist()
+        values = np.array([_percent_per_gpu_h(utilities[j]) if j in utilities else np.nan for j in job_ids])
+        levels = -np.sort(-values[~np.isnan(values)])
+        fallback = self.fallback.rank(snapshot)
+        silent = fallback.rows[np.isnan(values[fallback.rows])]
+        share = (np.arange(silent.size) + 0.5) / max(silent.size, 1)
+        spread = levels[(share * levels.size).astype(np.int64)] if levels.size else silent.size - np.arange(silent.size)
+        values[silent] = spread
+        place = {int(row): position for position, row in enumerate(fallback.rows)}
+
+        def reason(row: int) -> str:
+            utility = utilities.get(job_ids[row])
+            return _reason(utility) if utility else f"reports no progress; {fallback[place[row]].reason}"
+
+        return Ranking(snapshot, values, reason)
 
 
 def _percent_per_gpu_h(utility: Utility) -> float:
     return 100.0 * 3600.0 * utility.value
-
-
-def _quantile(falling: Sequence[float], share: float) -> float:
-    """The element at `share` (0..1) of a falling sequence."""
-    return falling[min(len(falling) - 1, int(share * len(falling)))]
 
 
 def _reason(utility: Utility) -> str:

@@ -8,26 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_policy.model import GpuRequest
+from sched_policy.place.base import Indexed, Room, enough_memory
 
 
 @dataclass(frozen=True, slots=True)
 class Consolidate:
     """Keep jobs together and large holes whole, like Slurm's own best fit and Muri's `yarn` scheme."""
 
-    def place(self, request: GpuRequest, free: NDArray[np.int64]) -> tuple[tuple[int, int], ...] | None:
-        """Choose nodes for a gang request.
-
-        `free` holds the free GPUs per node, shape (N,); a node that may not be used counts 0. Returns
-        ((node index, GPUs), ...) or None if the request does not fit now. A request for no GPUs fits nowhere.
-        """
+    def place(self, request: GpuRequest, room: Room) -> Indexed | None:
+        """Choose nodes for a gang request, None if it does not fit. A request for no GPUs fits nowhere."""
         if request.total <= 0:
             return None
+        free = enough_memory(request, room)
         if request.per_node is not None:
             return _fixed_share(request.per_node, request.nodes, free)
         return _any_share(request.total, request.nodes, free)
 
 
-def _fixed_share(per_node: int, nodes: int, free: NDArray[np.int64]) -> tuple[tuple[int, int], ...] | None:
+def _fixed_share(per_node: int, nodes: int, free: NDArray[np.int64]) -> Indexed | None:
     fitting = np.flatnonzero(free >= per_node)
     if fitting.size < nodes:
         return None
@@ -35,7 +33,7 @@ def _fixed_share(per_node: int, nodes: int, free: NDArray[np.int64]) -> tuple[tu
     return tuple((int(node), per_node) for node in fullest)
 
 
-def _any_share(total: int, nodes: int, free: NDArray[np.int64]) -> tuple[tuple[int, int], ...] | None:
+def _any_share(total: int, nodes: int, free: NDArray[np.int64]) -> Indexed | None:
     usable = np.flatnonzero(free > 0)
     if usable.size < nodes or int(free[usable].sum()) < total or total < nodes:
         return None

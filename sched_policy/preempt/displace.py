@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_policy.model import Job, JobState, Preemption, Score, Snapshot
-from sched_policy.place.consolidate import Consolidate
+from sched_policy.model import Job, JobState
+from sched_policy.place.base import Place
+from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile
+from sched_policy.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,10 @@ class Displace:
     def preemptions(
         self,
         snapshot: Snapshot,
-        scores: Sequence[Score],
+        ranking: Ranking,
         blocked: Sequence[tuple[Job, int]],
         profile: AvailabilityProfile,
-        place: Consolidate,
+        place: Place,
     ) -> tuple[Preemption, ...]:
         """The preemptions that let `blocked`, (job, waiting tasks) best first, start on GPUs taken from others.
 
@@ -48,7 +50,7 @@ class Displace:
         Victims are taken from the worst upwards, and only as many as the blocked job needs; if even all
         allowed victims make no room for its gang, none is touched for it.
         """
-        value = {score.job_id: score.value for score in scores}
+        value = ranking.value_of
         victims = sorted(
             (job for job in snapshot.jobs if self._may_yield(job, snapshot.now_s)),
             key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id),
@@ -64,8 +66,10 @@ class Displace:
                 continue
             for _task in range(tasks):
                 room = self.most_at_once - len(chosen)
+                if room == 0 or not victims:
+                    return tuple(chosen)
                 worse = [v for v in victims if _clearly_worse(value, v, job, self.margin)]
-                needs_room = place.place(job.request, free) is None
+                needs_room = place.place(job.request, profile.room(free)) is None
                 set_ = _least_victims(job, worse[:room], free, profile, place) if needs_room else ()
                 if needs_room and not set_:
                     break
@@ -73,7 +77,7 @@ class Displace:
                     victims.remove(victim)
                     _release(free, profile, victim)
                     chosen.append(Preemption(victim.job_id, _why(victim, job, value)))
-                placement = place.place(job.request, free)
+                placement = place.place(job.request, profile.room(free))
                 for node, gpus in placement or ():
                     free[node] -= gpus
         return tuple(chosen)
@@ -82,8 +86,7 @@ class Displace:
         return (
             job.state is JobState.RUNNING
             and not job.yielding
-            and job.exploration is not None
-            and job.exploration.checkpoint_signal is not None
+            and job.may_yield
             and now_s - _productive_since_s(job) >= self.quantum_s
         )
 
@@ -107,7 +110,7 @@ def _least_victims(
     candidates: Sequence[Job],
     free: NDArray[np.int64],
     profile: AvailabilityProfile,
-    place: Consolidate,
+    place: Place,
 ) -> tuple[Job, ...]:
     """The shortest run of candidates, worst first, whose GPUs let the job start, less those it can do without."""
     trial = free.copy()
@@ -115,14 +118,14 @@ def _least_victims(
     for victim in candidates:
         _release(trial, profile, victim)
         taken.append(victim)
-        if place.place(job.request, trial) is not None:
+        if place.place(job.request, profile.room(trial)) is not None:
             break
     else:
         return ()
     for victim in tuple(taken[:-1]):
         without = trial.copy()
         _release(without, profile, victim, sign=-1)
-        if place.place(job.request, without) is not None:
+        if place.place(job.request, profile.room(without)) is not None:
             trial = without
             taken.remove(victim)
     return tuple(taken)

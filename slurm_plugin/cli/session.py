@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from sched_policy import catalog
-from sched_policy.model import Plan, Reservation, Score
+from sched_policy.plan import Plan, Reservation, Score
 from sched_policy.utility import Utility, estimate
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient

@@ -78,7 +78,7 @@ def _row(view: View, job: Job) -> Row:
         value=last.value if last else None,
         utility=360_000 * utility.value if utility and utility.measured else None,
         score=view.scores[job.job_id].value,
-        gpu_hours=job.attained_gpu_s / 3600,
+        gpu_hours=job.request.total * job.executed_s(view.seen.snapshot.now_s) / 3600,
         restarts=job.restarts,
         planned=clock(planned_s) if job.state is JobState.PENDING else "",
         reservation=record.reservation,

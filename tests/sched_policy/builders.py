@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus, ProgressPoint, Snapshot
+from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus, ProgressPoint
+from sched_policy.snapshot import Snapshot
 
 NOW_S = 10_000.0
 
@@ -34,7 +35,7 @@ def nodes(count: int = 2, gpus: int = 4) -> tuple[Node, ...]:
 
 
 def snapshot(*jobs: Job, on: tuple[Node, ...] | None = None) -> Snapshot:
-    return Snapshot(NOW_S, on or nodes(), jobs)
+    return Snapshot.of(NOW_S, on or nodes(), jobs)
 
 
 EXPLORING = Exploration(sweep="digits", checkpoint_signal="USR1", may_stop=True)

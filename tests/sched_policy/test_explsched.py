@@ -6,7 +6,8 @@ import pytest
 
 from sched_policy import catalog
 from sched_policy.errors import PolicyError
-from sched_policy.model import Direction, Exploration, GpuRequest, Plan, ProgressPoint
+from sched_policy.model import Direction, Exploration, GpuRequest, ProgressPoint
+from sched_policy.plan import Plan
 from sched_policy.price import Market
 from sched_policy.utility import estimate
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes, running, snapshot

@@ -7,7 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sched_policy.model import Exploration, Job, JobState, NodeGpus, Plan, Preemption, Reservation, Score, Snapshot
+from sched_policy.model import Exploration, Job, JobState, NodeGpus
+from sched_policy.plan import Plan, Preemption, Reservation, Score
+from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.protocol import (
     AttachReservation,
     CreateReservation,
@@ -57,7 +59,7 @@ def record(job_id: int, **fields: Any) -> SlurmJob:
 
 
 def seen(*records: SlurmJob, leases: tuple[SlurmReservation, ...] = (), jobs: tuple[Job, ...] = ()) -> Observation:
-    return Observation(Snapshot(NOW_S, nodes(), jobs), {r.job_id: r for r in records}, leases, {}, {})
+    return Observation(Snapshot.of(NOW_S, nodes(), jobs), {r.job_id: r for r in records}, leases, {}, {})
 
 
 def promise(job_id: int, start_s: float = NOW_S + 600, gpus: int = 4) -> Reservation:

@@ -1,0 +1,30 @@
+"""Shortest remaining time (SRTF) or service (SRSF) first (Gu et al., Tiresias, NSDI 2019; Muri's `shortest[-gpu]`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sched_policy.plan import Ranking
+from sched_policy.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Srtf:
+    """The less run time a job has left, the earlier it runs; a job of unknown length comes last."""
+
+    def rank(self, snapshot: Snapshot) -> Ranking:
+        """Minus the remaining seconds of each job."""
+        left_s = snapshot.columns.left_s
+        return Ranking(snapshot, -left_s, lambda row: f"{left_s[row]:.0f} seconds remain")
+
+
+@dataclass(frozen=True, slots=True)
+class Srsf:
+    """Service is remaining run time times GPUs; a job of unknown length comes last."""
+
+    def rank(self, snapshot: Snapshot) -> Ranking:
+        """Minus the remaining GPU-seconds of each job."""
+        service_gpu_s = snapshot.columns.left_s * np.maximum(snapshot.columns.gpus, 1)
+        return Ranking(snapshot, -service_gpu_s, lambda row: f"{service_gpu_s[row]:.0f} GPU-seconds remain")

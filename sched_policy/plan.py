@@ -1,0 +1,145 @@
+"""What a policy answers: a `Plan`, each entry with a reason a person can read. Immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+
+from sched_policy.columns import Floats, Ints
+from sched_policy.model import NodeGpus
+from sched_policy.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The order's verdict on one job. Higher runs first; equal scores fall back to (submit time, job id)."""
+
+    job_id: int
+    value: float
+    reason: str
+
+
+class Ranking(Sequence[Score]):
+    """All jobs of a snapshot, best first. The texts of the scores are made when somebody reads them.
+
+    Attributes:
+        rows: positions in the snapshot, best first, shape (J,).
+        values: scores in the snapshot's order, shape (J,).
+        stable_until_s: when the order may change although no job starts, ends or reports.
+
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        values: Floats,
+        reason: Callable[[int], str],
+        stable_until_s: float = float("inf"),
+    ) -> None:
+        """Rank by falling `values`; `reason` tells the why of the job at a position of the snapshot."""
+        self.values = values
+        self.stable_until_s = stable_until_s
+        self.rows: Ints = np.argsort(-values, kind="stable")  # a snapshot is in order of (submit time, job id)
+        self._job_id = snapshot.columns.job_id
+        self._reason = reason
+
+    @cached_property
+    def value_of(self) -> Mapping[int, float]:
+        """Scores by job id."""
+        return dict(zip(self._job_id.tolist(), self.values.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Score: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Score, ...]: ...
+    def __getitem__(self, index: int | slice) -> Score | tuple[Score, ...]:
+        if isinstance(index, slice):
+            return tuple(self._score(int(row)) for row in self.rows[index])
+        return self._score(int(self.rows[index]))
+
+    def __iter__(self) -> Iterator[Score]:
+        return (self._score(row) for row in self.rows.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def _score(self, row: int) -> Score:
+        return Score(int(self._job_id[row]), float(self.values[row]), self._reason(row))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The job can start now on these GPUs."""
+
+    job_id: int
+    placement: tuple[NodeGpus, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The job cannot start now; it is promised these GPUs from `start_s` to `end_s`."""
+
+    job_id: int
+    placement: tuple[NodeGpus, ...]
+    start_s: float
+    end_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Jobs that share GPUs, running or started by this plan, with what they gain by it."""
+
+    job_ids: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """The running job should checkpoint and go back to the queue. Only for jobs that opted in."""
+
+    job_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The running job should end early: nothing left to learn. Only for jobs that opted in."""
+
+    job_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What should happen next.
+
+    Attributes:
+        scores: every job of the snapshot, best first.
+        starts: jobs (tasks of arrays) that fit now.
+        reservations: promises to blocked jobs.
+        groups: jobs that share GPUs.
+        preemptions: jobs that should make room.
+        stops: jobs that should end.
+        replan_s: when the plan should be looked at again even if no job starts, ends or reports until then.
+
+    """
+
+    scores: Sequence[Score] = ()
+    starts: tuple[Start, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    groups: tuple[Group, ...] = ()
+    preemptions: tuple[Preemption, ...] = ()
+    stops: tuple[Stop, ...] = ()
+    replan_s: float = float("inf")

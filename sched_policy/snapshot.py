@@ -1,0 +1,44 @@
+"""What a policy sees: the cluster at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sched_policy.columns import Columns, Nodes
+from sched_policy.model import Job, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a policy may know. Made by `Snapshot.of`; a simulator that keeps columns up to date makes it directly.
+
+    Attributes:
+        now_s: the moment, in the clock of all other times.
+        nodes: the cluster's nodes.
+        jobs: jobs that wait or hold GPUs, in order of (submit time, job id): this is how policies break ties.
+        columns: the numbers of `jobs`, in the same order.
+
+    """
+
+    now_s: float
+    nodes: Nodes
+    jobs: tuple[Job, ...]
+    columns: Columns = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, now_s: float, nodes: Iterable[Node], jobs: Iterable[Job]) -> Snapshot:
+        """A snapshot of these jobs, given in any order."""
+        in_order = tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id)))
+        table = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
+        return cls(now_s, table, in_order, Columns.of(in_order, now_s))
+
+    @property
+    def pending(self) -> tuple[Job, ...]:
+        """Jobs that wait and may start."""
+        return tuple(self.jobs[row] for row in self.columns.waits.nonzero()[0])
+
+    @property
+    def running(self) -> tuple[Job, ...]:
+        """Jobs that hold GPUs."""
+        return tuple(self.jobs[row] for row in self.columns.holds.nonzero()[0])
