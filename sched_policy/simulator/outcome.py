@@ -1,0 +1,71 @@
+"""What a simulation yields: one record per job, and the use of the cluster over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sched_policy.simulator.trace import ClusterShape
+
+
+class Ending(StrEnum):
+    """How a job ended."""
+
+    COMPLETED = "completed"
+    TIME_LIMIT = "time limit"
+    STOPPED = "stopped"  # by the policy, with the job's consent
+    ABANDONED = "abandoned"  # by its owner, who had seen enough
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What became of one job.
+
+    Attributes:
+        job_id: its id in the trace.
+        submit_s: when it was submitted.
+        start_s: when it first got its GPUs.
+        end_s: when it left.
+        gpus: GPUs of its gang.
+        run_s: run time that its work needs when it has its GPUs to itself.
+        held_s: time it held its GPUs, all runs together, overheads included.
+        preemptions: how often it was sent back to the queue.
+        user: its owner.
+        ending: how it ended.
+        gain: share of its possible loss reduction that it reached, None where the trace has no learning curves.
+
+    """
+
+    job_id: int
+    submit_s: float
+    start_s: float
+    end_s: float
+    gpus: int
+    run_s: float
+    held_s: float
+    preemptions: int = 0
+    user: str = ""
+    ending: Ending = Ending.COMPLETED
+    gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The cluster from `time_s` until the next entry's: `idle_node_gpus` are the free GPUs of wholly idle nodes."""
+
+    time_s: float
+    busy_gpus: int
+    idle_node_gpus: int
+    running_jobs: int
+    pending_jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished simulation. `jobs` in order of (submit time, job id); `usage` in order of time; `events` handled."""
+
+    policy: str
+    cluster: ClusterShape
+    jobs: tuple[JobRecord, ...]
+    usage: tuple[Usage, ...]
+    events: int
