@@ -15,6 +15,7 @@ class Ending(StrEnum):
     TIME_LIMIT = "time limit"
     STOPPED = "stopped"  # by the policy, with the job's consent
     ABANDONED = "abandoned"  # by its owner, who had seen enough
+    FAILED = "failed"  # by itself or with its node; only in real history
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,14 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cluster from `time_s` until the next entry's: `idle_node_gpus` are the free GPUs of wholly idle nodes."""
+    """The cluster from `time_s` until the next entry's.
+
+    `idle_node_gpus` are the free GPUs of wholly idle nodes, None where it is not known which nodes the jobs use.
+    """
 
     time_s: float
     busy_gpus: int
-    idle_node_gpus: int
+    idle_node_gpus: int | None
     running_jobs: int
     pending_jobs: int
 
