@@ -10,7 +10,8 @@ from sched_policy.backfill import Backfill
 from sched_policy.errors import PolicyError
 from sched_policy.order.base import Order
 from sched_policy.order.fifo import Fifo
-from sched_policy.order.shortest import Srsf
+from sched_policy.order.las import LeastAttainedService
+from sched_policy.order.shortest import Srsf, Srtf
 from sched_policy.order.utility import ByUtility
 from sched_policy.policy import PayoffAdmission, Policy
 from sched_policy.preempt.displace import Displace
@@ -27,6 +28,7 @@ class PolicyOptions:
         preempt_margin: how many times a victim's score the score of the job that displaces it must be.
         most_preemptions: preemptions per pass at most.
         stop_threshold: share of a sweep's known improvement below which a job may be stopped; 0 never stops.
+        starvation: a waiting job counts as new after this many times its own run time (tiresias); 0 never.
         silent_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
     """
@@ -36,6 +38,7 @@ class PolicyOptions:
     preempt_margin: float = 1.5
     most_preemptions: int = 8
     stop_threshold: float = 0.01
+    starvation: float = 0.0
     silent_order: str = "srsf"
 
 
@@ -43,8 +46,23 @@ def _fifo(options: PolicyOptions) -> Policy:
     return Policy("fifo", "order of submission, EASY backfill", Fifo(), backfill=_depth(options, 1))
 
 
+def _srtf(options: PolicyOptions) -> Policy:
+    return _preemptive("srtf", "shortest remaining time first, preemptive", Srtf(), options)
+
+
 def _srsf(options: PolicyOptions) -> Policy:
-    return Policy("srsf", "shortest remaining service first, EASY backfill", Srsf(), backfill=_depth(options, 1))
+    return _preemptive("srsf", "shortest remaining service (time x GPUs) first, preemptive", Srsf(), options)
+
+
+def _tiresias(options: PolicyOptions) -> Policy:
+    order = LeastAttainedService(starvation=options.starvation)
+    return _preemptive("tiresias", "least attained service in few queues (2D-LAS), preemptive", order, options)
+
+
+def _preemptive(name: str, summary: str, order: Order, options: PolicyOptions) -> Policy:
+    """Rank decides alone, as published: who is better displaces who is worse once that one had its quantum."""
+    displace = Displace(margin=1.0, least_share=0.0, quantum_s=options.quantum_s, most_at_once=options.most_preemptions)
+    return Policy(name, summary, order, backfill=_depth(options, 0), preempt=displace)
 
 
 def _explsched(options: PolicyOptions) -> Policy:
@@ -68,7 +86,9 @@ def _depth(options: PolicyOptions, own: int) -> Backfill:
 _SILENT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
 _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
     "fifo": _fifo,
+    "srtf": _srtf,
     "srsf": _srsf,
+    "tiresias": _tiresias,
     "explsched": _explsched,
 }
 

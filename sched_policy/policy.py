@@ -49,6 +49,11 @@ class Policy:
     preempt: Displace | None = None
     stop: EarlyStop | None = None
 
+    @property
+    def needs_durations(self) -> bool:
+        """Whether it makes use of how long jobs will run: in its order, or to promise starts."""
+        return self.order.needs_durations or self.backfill.reservation_depth > 0
+
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide. A pure function: the same snapshot gives the same plan everywhere."""
         ranking = self.order.rank(snapshot)
@@ -64,13 +69,16 @@ class Policy:
             blocked = tuple(_still_blocked(queue, starts))
             found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
             preemptions = tuple(p for p in found if p.job_id not in stopping)
+        replan_s = ranking.stable_until_s
+        if self.preempt is not None:
+            replan_s = min(replan_s, self.preempt.stable_until_s(snapshot))
         return Plan(
             ranking,
             starts,
             reservations,
             preemptions=preemptions,
             stops=stops,
-            replan_s=ranking.stable_until_s,
+            replan_s=replan_s,
         )
 
 

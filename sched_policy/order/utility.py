@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,6 +30,8 @@ class ByUtility:
 
     quantum_s: float = 600.0
     fallback: Order = Srsf()
+
+    needs_durations: ClassVar[bool] = True
 
     def utilities(self, snapshot: Snapshot) -> Mapping[int, Utility]:
         """Utilities of the jobs that take part in exploration."""
