@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
+from math import fsum
 from typing import Any
 
-import numpy as np
-
-from sched_policy.columns import Floats
 from sched_policy.simulator.fairness import finish_time_fairness
 from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
 from sched_policy.simulator.steps import Steps
@@ -76,37 +76,33 @@ def as_dict(metrics: Metrics) -> dict[str, float | None]:
 def measure(outcome: Outcome) -> Metrics:
     """All figures of an outcome. Without jobs the counts are 0 and everything else is None."""
     jobs = outcome.jobs
-    submit_s = np.array([job.submit_s for job in jobs])
-    end_s = np.array([job.end_s for job in jobs])
-    jct_s = np.sort(end_s - submit_s)
-    queue_s = np.sort(np.array([job.start_s for job in jobs]) - submit_s)
+    jct_s = sorted(job.end_s - job.submit_s for job in jobs)
+    queue_s = sorted(job.start_s - job.submit_s for job in jobs)
     rho = finish_time_fairness(outcome)
     use = _use(outcome)
-    useful_gpu_h = sum(job.gpus * _useful_s(job) for job in jobs) / 3600 if jobs else None
-    explored = [job for job in jobs if job.gain is not None and job.held_s > 0]
-    gains = np.array([job.gain for job in explored], dtype=np.float64)
-    spent_gpu_h = np.array([job.gpus * job.held_s / 3600 for job in explored])
+    useful_gpu_h = fsum(job.gpus * _useful_s(job) for job in jobs) / 3600 if jobs else None
+    explored = [(job.gain, job.gpus * job.held_s / 3600) for job in jobs if job.gain is not None and job.held_s > 0]
     return Metrics(
         jobs=len(jobs),
         completed=sum(job.ending is Ending.COMPLETED for job in jobs),
         avg_jct_s=_mean(jct_s),
         median_jct_s=_median(jct_s),
         p99_jct_s=_p99(jct_s),
-        makespan_s=_max(end_s),
+        makespan_s=max((job.end_s for job in jobs), default=None),
         avg_queue_s=_mean(queue_s),
         median_queue_s=_median(queue_s),
         p99_queue_s=_p99(queue_s),
         gpu_utilisation=use.utilisation,
         fragmentation=use.fragmentation,
-        max_rho=_max(rho),
+        max_rho=max(rho, default=None),
         avg_rho=_mean(rho),
-        unfair_share=_mean((rho > 1 + _ROUNDING).astype(np.float64)),
+        unfair_share=_mean([float(value > 1 + _ROUNDING) for value in rho]),
         preemptions=sum(job.preemptions for job in jobs),
         held_gpu_h=use.held_gpu_h,
         useful_gpu_h=useful_gpu_h,
         wasted_gpu_h=None if use.held_gpu_h is None or useful_gpu_h is None else use.held_gpu_h - useful_gpu_h,
-        gain_per_gpu_h=float(gains.sum() / spent_gpu_h.sum()) if explored else None,
-        avg_job_gain_per_gpu_h=_mean(gains / spent_gpu_h),
+        gain_per_gpu_h=fsum(gain for gain, _ in explored) / fsum(spent for _, spent in explored) if explored else None,
+        avg_job_gain_per_gpu_h=_mean([gain / spent for gain, spent in explored]),
     )
 
 
@@ -117,25 +113,18 @@ def span_s(outcome: Outcome) -> tuple[float, float]:
     return min(job.submit_s for job in outcome.jobs), max(job.end_s for job in outcome.jobs)
 
 
-def busy_gpus(outcome: Outcome) -> Steps:
-    """GPUs held by at least one job, over time."""
-    return Steps(
-        np.array([entry.time_s for entry in outcome.usage]),
-        np.array([entry.busy_gpus for entry in outcome.usage], dtype=np.float64),
-    )
-
-
-def utilisation_series(outcome: Outcome, intervals: int) -> tuple[Floats, Floats]:
+def utilisation_series(outcome: Outcome, intervals: int) -> tuple[list[float], list[float]]:
     """The held share of all GPUs in equal intervals from first submission to last end.
 
-    Returns the edges in seconds, shape (intervals + 1,), and the mean share between them, shape (intervals,); both
+    Returns the edges in seconds, of which there is one more than intervals, and the mean share between them; both are
     empty where the span is.
     """
     first_s, last_s = span_s(outcome)
     if last_s <= first_s:
-        return np.empty(0), np.empty(0)
-    edges_s: Floats = np.linspace(first_s, last_s, intervals + 1)
-    return edges_s, busy_gpus(outcome).means(edges_s) / outcome.cluster.gpus
+        return [], []
+    edges_s = [first_s + (last_s - first_s) * edge / intervals for edge in range(intervals + 1)]
+    busy = _busy_gpus(outcome)
+    return edges_s, [busy.mean(*pair) / outcome.cluster.gpus for pair in pairwise(edges_s)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +139,18 @@ def _use(outcome: Outcome) -> _Use:
     first_s, last_s = span_s(outcome)
     if not outcome.usage or last_s <= first_s:
         return _Use()
-    span = np.array([first_s, last_s])
-    held_gpu_s = float(np.diff(busy_gpus(outcome).integral(span))[0])
-    capacity_gpu_s = outcome.cluster.gpus * (last_s - first_s)
-    free_gpu_s = capacity_gpu_s - held_gpu_s
+    gpus = outcome.cluster.gpus
+    busy_gpus = _busy_gpus(outcome).mean(first_s, last_s)
     stranded = _stranded_gpus(outcome)
     fragmentation = None
-    if stranded is not None and free_gpu_s > _ROUNDING * capacity_gpu_s:
-        fragmentation = float(np.diff(stranded.integral(span))[0]) / free_gpu_s
-    return _Use(held_gpu_s / capacity_gpu_s, fragmentation, held_gpu_s / 3600)
+    if stranded is not None and gpus - busy_gpus > _ROUNDING * gpus:
+        fragmentation = stranded.mean(first_s, last_s) / (gpus - busy_gpus)
+    return _Use(busy_gpus / gpus, fragmentation, busy_gpus * (last_s - first_s) / 3600)
+
+
+def _busy_gpus(outcome: Outcome) -> Steps:
+    """GPUs held by at least one job, over time."""
+    return Steps([entry.time_s for entry in outcome.usage], [entry.busy_gpus for entry in outcome.usage])
 
 
 def _stranded_gpus(outcome: Outcome) -> Steps | None:
@@ -168,24 +160,23 @@ def _stranded_gpus(outcome: Outcome) -> Steps | None:
         if entry.idle_node_gpus is None:
             return None
         stranded.append(outcome.cluster.gpus - entry.busy_gpus - entry.idle_node_gpus)
-    return Steps(np.array([entry.time_s for entry in outcome.usage]), np.array(stranded, dtype=np.float64))
+    return Steps([entry.time_s for entry in outcome.usage], stranded)
 
 
 def _useful_s(job: JobRecord) -> float:
     return 0.0 if job.ending in _NO_RESULT else min(job.run_s, job.held_s)
 
 
-def _mean(values: Floats) -> float | None:
-    return float(np.mean(values)) if values.size else None
+def _mean(values: Collection[float]) -> float | None:
+    return fsum(values) / len(values) if values else None
 
 
-def _median(values: Floats) -> float | None:
-    return float(np.median(values)) if values.size else None
+def _median(in_order: Sequence[float]) -> float | None:
+    middle = len(in_order) // 2
+    if not in_order:
+        return None
+    return in_order[middle] if len(in_order) % 2 else (in_order[middle - 1] + in_order[middle]) / 2
 
 
-def _max(values: Floats) -> float | None:
-    return float(np.max(values)) if values.size else None
-
-
-def _p99(in_order: Floats) -> float | None:
-    return float(in_order[int(0.99 * in_order.size)]) if in_order.size else None
+def _p99(in_order: Sequence[float]) -> float | None:
+    return in_order[int(0.99 * len(in_order))] if in_order else None

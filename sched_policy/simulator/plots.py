@@ -94,8 +94,15 @@ def _utilisation(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     second, unit = _time_unit(outcomes)
     for (colour, dash), outcome in zip(_styles(), outcomes, strict=False):
         edges_s, share = utilisation_series(outcome, _INTERVALS)
-        if share.size:
-            axes.stairs(100 * share, edges_s / second, baseline=None, color=colour, ls=dash, label=outcome.policy)
+        if share:
+            axes.stairs(
+                np.multiply(share, 100),
+                np.divide(edges_s, second),
+                baseline=None,
+                color=colour,
+                ls=dash,
+                label=outcome.policy,
+            )
     axes.set(xlabel=f"time ({unit})", ylabel="GPUs held (%)", ylim=(0, 101))
     _finish(axes, "GPU utilisation")
 

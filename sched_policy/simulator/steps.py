@@ -1,39 +1,45 @@
-"""Step functions of time: what a count did between events, summed exactly."""
+"""Step functions of time: what a count did between events, summed exactly.
+
+Without numpy, as the metrics: importing it would take longer than measuring a thousand jobs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-
-from sched_policy.columns import Floats
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """`values[i]` holds from `times_s[i]` until `times_s[i + 1]`, the last one for good; 0 before the first.
+    """A count over time: `values[i]` holds from `times_s[i]` until `times_s[i + 1]`, the last one for good.
 
-    Both arrays have shape (N,), `times_s` never falls. N may be 0: the function is 0 everywhere.
+    Before the first time it is 0. Times must not fall; without any the count is 0 throughout.
     """
 
-    times_s: Floats
-    values: Floats
+    __slots__ = ("_area", "_times_s", "_values")
+
+    def __init__(self, times_s: Sequence[float], values: Sequence[float]) -> None:
+        """A count from its steps; both sequences have the same length."""
+        self._times_s = times_s
+        self._values = values
+        areas = (
+            value * (until_s - from_s) for value, (from_s, until_s) in zip(values, pairwise(times_s), strict=False)
+        )
+        self._area = list(accumulate(areas, initial=0.0))
 
     @classmethod
-    def of_changes(cls, times_s: Floats, changes: Floats) -> Steps:
-        """The running sum of `changes`, each taking effect at its time; given in any order."""
-        order = np.argsort(times_s, kind="stable")
-        return cls(times_s[order], np.cumsum(changes[order]))
+    def of_changes(cls, changes: Iterable[tuple[float, float]]) -> Steps:
+        """The count that changes at each (time, by how much), given in any order."""
+        ordered = sorted(changes)
+        return cls([time_s for time_s, _ in ordered], list(accumulate(by for _, by in ordered)))
 
-    def integral(self, until_s: Floats) -> Floats:
-        """Integral from minus infinity until each of these times, in value x seconds; any shape."""
-        if self.times_s.size == 0:
-            return np.zeros_like(until_s)
-        until_entry = np.concatenate(([0.0], np.cumsum(self.values[:-1] * np.diff(self.times_s))))
-        entry = np.searchsorted(self.times_s, until_s, side="right") - 1
-        last = np.maximum(entry, 0)
-        return np.where(entry < 0, 0.0, until_entry[last] + self.values[last] * (until_s - self.times_s[last]))
+    def integral(self, until_s: float) -> float:
+        """The count summed over all time until then, in count x seconds."""
+        step = bisect_right(self._times_s, until_s) - 1
+        if step < 0:
+            return 0.0
+        return self._area[step] + self._values[step] * (until_s - self._times_s[step])
 
-    def means(self, edges_s: Floats) -> Floats:
-        """Mean value in each interval between neighbouring edges, shape (E - 1,). Edges must rise strictly."""
-        return np.diff(self.integral(edges_s)) / np.diff(edges_s)
+    def mean(self, from_s: float, until_s: float) -> float:
+        """The mean count between two different times."""
+        return (self.integral(until_s) - self.integral(from_s)) / (until_s - from_s)
