@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sched_policy.backfill import Backfill
 from sched_policy.model import Job
@@ -16,6 +17,29 @@ from sched_policy.price import Market
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.snapshot import Snapshot
 from sched_policy.stopping import EarlyStop
+
+
+class SchedulingPolicy(Protocol):
+    """What the daemon and the simulator need of a policy: a row of the catalogue, or somebody else's own."""
+
+    @property
+    def name(self) -> str:
+        """Its name in configuration files and on command lines."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """What it does, in one line."""
+        ...
+
+    @property
+    def needs_durations(self) -> bool:
+        """Whether it makes use of how long jobs will run; simulations tell it nothing about that otherwise."""
+        ...
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decide. A pure function: the same snapshot gives the same plan everywhere."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

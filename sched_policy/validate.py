@@ -1,4 +1,4 @@
-"""Checks a plan against the snapshot it was made from: a policy of somebody else's must not do harm."""
+"""Asks a policy for a plan and checks it against the snapshot: a policy of somebody else's must not do harm."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from collections.abc import Iterator
 from sched_policy.errors import PolicyError
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan
+from sched_policy.policy import SchedulingPolicy
 from sched_policy.snapshot import Snapshot
 
 
-def check(plan: Plan, snapshot: Snapshot, policy: str) -> None:
-    """Raise `PolicyError`, naming the policy and its first faults, if the plan cannot be carried out."""
+def checked_plan(policy: SchedulingPolicy, snapshot: Snapshot) -> Plan:
+    """The policy's plan. Raises `PolicyError`, naming the policy, if it fails or plans what cannot be carried out."""
+    try:
+        plan = policy.plan(snapshot)
+    except Exception as error:
+        raise PolicyError(f"policy {policy.name!r} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(plan, Plan):
+        raise PolicyError(f"policy {policy.name!r} made a {type(plan).__name__} instead of a Plan")
     faults = tuple(_faults(plan, snapshot))
     if faults:
         more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
-        raise PolicyError(f"policy {policy!r} made a plan that cannot be: {'; '.join(faults[:3])}{more}")
+        raise PolicyError(f"policy {policy.name!r} made a plan that cannot be: {'; '.join(faults[:3])}{more}")
+    return plan
 
 
 def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:

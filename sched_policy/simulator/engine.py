@@ -15,12 +15,12 @@ from enum import IntEnum
 
 from sched_policy.errors import ExplschedError
 from sched_policy.plan import Plan
-from sched_policy.policy import Policy
+from sched_policy.policy import SchedulingPolicy
 from sched_policy.simulator.outcome import Ending, Outcome
 from sched_policy.simulator.settings import Estimates, Settings
 from sched_policy.simulator.trace import ClusterShape, Trace
 from sched_policy.simulator.world import Phase, World
-from sched_policy.validate import check
+from sched_policy.validate import checked_plan
 
 Progress = Callable[[int, int], None]
 """Told (jobs ended, jobs in all) as the simulation goes on."""
@@ -40,7 +40,11 @@ class _Kind(IntEnum):
 
 
 def simulate(
-    trace: Trace, cluster: ClusterShape, policy: Policy, settings: Settings, progress: Progress = lambda _n, _m: None
+    trace: Trace,
+    cluster: ClusterShape,
+    policy: SchedulingPolicy,
+    settings: Settings,
+    progress: Progress = lambda _n, _m: None,
 ) -> Outcome:
     """Replay a trace under a policy until every job has ended.
 
@@ -50,7 +54,7 @@ def simulate(
 
 
 class _Simulation:
-    def __init__(self, trace: Trace, cluster: ClusterShape, policy: Policy, settings: Settings) -> None:
+    def __init__(self, trace: Trace, cluster: ClusterShape, policy: SchedulingPolicy, settings: Settings) -> None:
         self._cluster = cluster
         self._policy = policy
         self._interval_s = settings.interval_s
@@ -108,8 +112,7 @@ class _Simulation:
         if not self._world.waiting.size:
             return
         snapshot = self._world.snapshot(now_s)
-        plan = self._policy.plan(snapshot)
-        check(plan, snapshot, self._policy.name)
+        plan = checked_plan(self._policy, snapshot)
         self._carry_out(plan, now_s)
         if math.isfinite(plan.replan_s) and self._world.waiting.size:
             self._request_pass(max(plan.replan_s, math.nextafter(now_s, math.inf)))
