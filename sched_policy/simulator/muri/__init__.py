@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sched_policy.errors import PolicyError
+from sched_policy.simulator.muri.antman import AntMan
 from sched_policy.simulator.muri.loop import Discipline, replay
 from sched_policy.simulator.muri.shortest import Shortest, remaining_gpu_s, remaining_s
 from sched_policy.simulator.muri.tiresias import Tiresias
@@ -26,6 +27,7 @@ _POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {
     "srtf": lambda cluster, _options: Shortest(cluster, remaining_s),
     "srsf": lambda cluster, _options: Shortest(cluster, remaining_gpu_s),
     "tiresias": lambda cluster, _options: Tiresias(cluster),
+    "antman": lambda cluster, _options: AntMan(cluster),
 }
 
 

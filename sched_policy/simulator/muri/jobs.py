@@ -41,6 +41,7 @@ class MuriJob:
         trace: the job as the trace has it.
         gpus: GPUs of its gang.
         iteration_s: seconds of one iteration alone, the factor 1.015 included.
+        profile: iteration and stage times alone.
         overhead_s: its own overhead.
         left: iterations left.
         pace_s: seconds of one iteration now, in its group.
@@ -61,6 +62,7 @@ class MuriJob:
     trace: TraceJob
     gpus: int
     iteration_s: float
+    profile: Profile
     overhead_s: int
     left: float
     pace_s: float
@@ -85,12 +87,12 @@ class MuriJob:
         iteration_s = round(job.iteration_s * 1000.0, 6) * ITERATION_FACTOR / 1000.0
         overhead = overhead_s(job.model, job.gpus)
         left = float(job.iterations) if job.iterations > 0 else 1.0
-        return cls(index, job, job.gpus, iteration_s, overhead, left, iteration_s, overhead, job.submit_s)
+        profile = _profile(job, iteration_s)
+        return cls(index, job, job.gpus, iteration_s, profile, overhead, left, iteration_s, overhead, job.submit_s)
 
-    @property
-    def profile(self) -> Profile:
-        """Iteration and stage times alone; a job without stage times is all computation."""
-        stages = self.trace.stages
-        if stages is None:
-            return Profile(self.iteration_s, 0.0, self.iteration_s, 0.0)
-        return Profile(self.iteration_s, stages.io_s, stages.gpu_s, stages.net_s)
+
+def _profile(job: TraceJob, iteration_s: float) -> Profile:
+    """A job without stage times is all computation."""
+    if job.stages is None:
+        return Profile(iteration_s, 0.0, iteration_s, 0.0)
+    return Profile(iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
