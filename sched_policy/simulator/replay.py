@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sched_policy.errors import PolicyError
 from sched_policy.simulator.settings import Settings
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
+from sched_policy.simulator.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
     from sched_policy.simulator.muri import MuriOptions
@@ -21,6 +22,11 @@ class Replay:
     trace: Trace
     cluster: ClusterShape
     how: Settings | MuriOptions
+
+    @property
+    def conventions(self) -> str:
+        """The convention's name."""
+        return "slurm" if isinstance(self.how, Settings) else "muri"
 
     def check(self, policy: str) -> None:
         """Raise `PolicyError` for a name that the convention does not know."""
@@ -48,9 +54,3 @@ class Replay:
         from sched_policy.simulator import muri
 
         return muri.simulate(self.trace, self.cluster, policy, self.how)
-
-
-def without_oversized(trace: Trace, cluster: ClusterShape) -> tuple[Trace, tuple[TraceJob, ...]]:
-    """The trace without the jobs that ask for more GPUs than the cluster has, and those jobs: nobody can start them."""
-    fitting = tuple(job for job in trace.jobs if job.gpus <= cluster.gpus)
-    return Trace(fitting, trace.rejected), tuple(job for job in trace.jobs if job.gpus > cluster.gpus)

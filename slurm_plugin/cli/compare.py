@@ -18,8 +18,8 @@ from sched_policy.simulator.outcome import Outcome
 from sched_policy.simulator.replay import Replay
 from slurm_plugin.cli.bars import bars
 from slurm_plugin.cli.figures import Column, ratio, table
+from slurm_plugin.cli.options import json_option
 from slurm_plugin.cli.replaying import described, known_policy, plot_option, replay_options
-from slurm_plugin.cli.session import json_option
 from slurm_plugin.cli.side_by_side import run_all
 
 

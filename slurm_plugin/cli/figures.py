@@ -19,7 +19,7 @@ class Column:
     values: Mapping[str, float | None]
 
 
-def described(metrics: Metrics) -> list[str]:
+def explained(metrics: Metrics) -> list[str]:
     """One line for each figure: name, value, unit and meaning."""
     values = as_dict(metrics)
     return [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sched_policy.errors import PolicyError
-from sched_policy.simulator.replay import Replay, without_oversized
+from sched_policy.simulator import formats
+from sched_policy.simulator.checks import fit, strict
+from sched_policy.simulator.formats.cluster import read_cluster
+from sched_policy.simulator.replay import Replay
 from sched_policy.simulator.settings import Estimates, Settings, SettingsError
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceError
+from sched_policy.simulator.trace import ClusterShape, Rejected, Trace
 
 if TYPE_CHECKING:
     from sched_policy.simulator.muri import MuriOptions
+    from sched_policy.simulator.outcome import Outcome
 
 _SHOWN_ROWS = 3
 _DEFAULT = Settings()
@@ -30,12 +35,12 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
         trace_format: str | None,
         cluster: str,
         conventions: str,
-        strict: bool,  # noqa: FBT001  click passes by name
+        is_strict: bool,  # noqa: FBT001  click passes by name
         **others: Any,  # noqa: ANN401  the options of the convention, and those of the command
     ) -> None:
-        how = _how(conventions, {name: others.pop(name) for name in (*_SLURM, *_MURI)})
+        how = _how(conventions, {name: others.pop(name) for name in {**_SLURM, **_MURI}})
         shape = read_cluster(cluster)
-        command(replay=Replay(_read(trace_path, trace_format, shape, strict=strict), shape, how), **others)
+        command(replay=Replay(_read(trace_path, trace_format, shape, is_strict=is_strict), shape, how), **others)
 
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
@@ -70,6 +75,46 @@ plot_option = click.option(
 )
 
 
+jobs_option = click.option(
+    "--jobs-csv",
+    "jobs_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=output_file,
+    help="Write what became of each job to this file.",
+)
+
+
+def write_files(outcome: Outcome, plot_path: Path | None, jobs_path: Path | None) -> None:
+    """Write the picture and the table of jobs, where asked for."""
+    if jobs_path is not None:
+        from sched_policy.simulator import jobs_csv
+
+        jobs_csv.write(outcome, jobs_path)
+    if plot_path is not None:
+        from sched_policy.simulator import plots
+
+        plots.draw([outcome], plot_path)
+
+
+def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """`--cluster`: the cluster's shape."""
+    return click.option(
+        "--cluster",
+        required=required,
+        metavar="NODESxGPUS|FILE",
+        help="Such as 8x8; or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV.",
+    )
+
+
+def _setting(
+    option: str, name: str, kind: type, metavar: str, text: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option of the slurm conventions. Left out it is None, which tells it from its default given on purpose."""
+    default = getattr(_DEFAULT, name)
+    shown = f"{default:g}" if isinstance(default, float) else default
+    return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
+
+
 def known_policy(replay: Replay, name: str) -> None:
     """Refuse a policy that the convention does not know, as wrong usage."""
     try:
@@ -78,46 +123,40 @@ def known_policy(replay: Replay, name: str) -> None:
         raise click.BadParameter(str(error)) from error
 
 
-def report_rejected(path: Path, trace: Trace) -> None:
-    """Say on stderr which rows of a trace were left out, if any."""
-    count = len(trace.rejected)
-    if not count:
+def described(replay: Replay) -> dict[str, object]:
+    """What JSON says of a replay, whatever the policy."""
+    settings = {name: str(value) if name == "estimates" else value for name, value in asdict(replay.how).items()}
+    return {
+        "conventions": replay.conventions,
+        "settings": settings,
+        "cluster": asdict(replay.cluster),
+        "rejected": len(replay.trace.rejected),
+    }
+
+
+def report_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
+    """Say on stderr which rows of a file were left out, if any."""
+    if not rejected:
         return
-    click.echo(f"{path}: {count} row{'s' if count > 1 else ''} left out", err=True)
-    for row in trace.rejected[:_SHOWN_ROWS]:
+    click.echo(f"{path}: {len(rejected):,} row{'s' if len(rejected) > 1 else ''} left out", err=True)
+    for row in rejected[:_SHOWN_ROWS]:
         click.echo(f"  line {row.line}: {row.reason}", err=True)
-    if count > _SHOWN_ROWS:
-        click.echo(f"  and {count - _SHOWN_ROWS} more", err=True)
+    if len(rejected) > _SHOWN_ROWS:
+        click.echo(f"  and {len(rejected) - _SHOWN_ROWS:,} more", err=True)
 
 
-def read_cluster(word_or_path: str) -> ClusterShape:
-    """The cluster that `--cluster` names. Raises `TraceError`."""
-    from sched_policy.simulator.formats import cluster
-
-    return cluster.read(word_or_path)
-
-
-def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, strict: bool) -> Trace:
-    from sched_policy.simulator.formats import read_any
-
-    trace = read_any(path, trace_format)
-    if strict and trace.rejected:
-        first = trace.rejected[0]
-        raise TraceError(f"{path}: {len(trace.rejected)} unusable rows (--strict), the first in line {first.line}: {first.reason}")
-    report_rejected(path, trace)
-    fitting, oversized = without_oversized(trace, cluster)
-    if oversized:
-        what = f"{path}: {len(oversized)} jobs ask for more than the cluster's {cluster.gpus} GPUs, the first is job {oversized[0].job_id} with {oversized[0].gpus}"
-        if strict or not fitting.jobs:
-            raise TraceError(what)
-        click.echo(f"{what}; left out", err=True)
-    return fitting
+def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, is_strict: bool) -> Trace:
+    trace = fit(formats.read_any(path, trace_format), cluster)
+    if is_strict:
+        return strict(trace, path)
+    report_rejected(path, trace.rejected)
+    return trace
 
 
 def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
     """The convention with what was given for it; what was not given has the convention's own default."""
-    mine, other = (_SLURM, _MURI) if conventions == "slurm" else (_MURI, _SLURM)
-    wrong = [option for name, option in other.items() if given[name] is not None]
+    mine = _SLURM if conventions == "slurm" else _MURI
+    wrong = [option for name, option in {**_SLURM, **_MURI}.items() if given[name] is not None and name not in mine]
     if wrong:
         raise click.UsageError(f"--conventions {conventions} has no {', '.join(wrong)}")
     chosen = {name: given[name] for name in mine if given[name] is not None}
@@ -143,29 +182,26 @@ _SLURM = {
 _MURI: dict[str, str] = {}
 _OPTIONS = (
     click.option(
-        "--trace",
-        "trace_path",
-        required=True,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Jobs to replay: a Muri or Philly CSV, output of sacct --parsable2, or a CSV of explsched's own format.",
+        "--trace", "trace_path", required=True, type=click.Path(path_type=Path), help="Jobs, see `sexplsched trace`."
     ),
-    click.option("--format", "trace_format", help="The trace's format, where the header does not tell."),
-    click.option("--cluster", required=True, metavar="NODESxGPUS|FILE", help="Such as 8x8, or a file that describes it."),
+    click.option(
+        "--format",
+        "trace_format",
+        type=click.Choice(formats.NAMES),
+        help="Of the trace, if its header does not tell.",
+    ),
+    cluster_option(required=True),
     click.option(
         "--conventions",
         type=click.Choice(["slurm", "muri"]),
         default="slurm",
         show_default=True,
-        help="slurm: intervals, restart costs, gangs on nodes, time limits. muri: as the published simulator, to check figures.",
+        help="What is simulated: a Slurm cluster, or what the published simulator of Muri makes of one.",
     ),
-    click.option(
-        "--estimates",
-        metavar="exact|limit|noisy:SIGMA",
-        help=f"What policies are told about run times (slurm).  [default: {_DEFAULT.estimates}]",
-    ),
-    click.option("--interval", "interval_s", type=float, help=f"Seconds between passes of the policy (slurm).  [default: {_DEFAULT.interval_s:g}]"),
-    click.option("--checkpoint", "checkpoint_s", type=float, help=f"Seconds a preempted job saves (slurm).  [default: {_DEFAULT.checkpoint_s:g}]"),
-    click.option("--restart", "restart_s", type=float, help=f"Seconds a restarted job loads (slurm).  [default: {_DEFAULT.restart_s:g}]"),
-    click.option("--seed", type=int, help=f"Of the noise in estimates (slurm).  [default: {_DEFAULT.seed}]"),
-    click.option("--strict", is_flag=True, help="Fail if rows of the trace cannot be used, instead of leaving them out."),
+    _setting("--estimates", "estimates", str, "exact|limit|noisy:SIGMA", "What policies are told about run times."),
+    _setting("--interval", "interval_s", float, "SECONDS", "Time between looks of the policy."),
+    _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "How long a preempted job saves."),
+    _setting("--restart", "restart_s", float, "SECONDS", "How long a job that starts again loads."),
+    _setting("--seed", "seed", int, "N", "Of the noise in estimates."),
+    click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),
 )

@@ -71,12 +71,12 @@ def _drop(_report: tuple[int, int, int]) -> None:
     """What becomes of reports outside worker processes."""
 
 
-_send = _drop  # replaced in each worker process
+_send: Callable[[tuple[int, int, int]], None] = _drop  # replaced in each worker process
 
 
 def _begin(reports: SimpleQueue[tuple[int, int, int]]) -> None:
     """Set up a worker: Ctrl-C is for the process that started it, and it does not outlive that one."""
-    global _send  # noqa: PLW0603  an initialiser has no other way to hand something to its process's tasks
+    global _send
     _send = reports.put
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -11,21 +11,16 @@ import click
 from sched_policy.simulator.metrics import as_dict, measure
 from sched_policy.simulator.replay import Replay
 from slurm_plugin.cli.bars import bars
-from slurm_plugin.cli.figures import described
-from slurm_plugin.cli.replaying import json_option, known_policy, output_file, plot_option, replay_options
+from slurm_plugin.cli.figures import explained
+from slurm_plugin.cli.options import json_option
+from slurm_plugin.cli.replaying import described, jobs_option, known_policy, plot_option, replay_options, write_files
 
 
 @click.command()
 @replay_options
 @click.option("--policy", required=True, help="See `sexplsched policies`.")
 @plot_option
-@click.option(
-    "--jobs-csv",
-    "jobs_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=output_file,
-    help="Write what became of each job to this file.",
-)
+@jobs_option
 @json_option
 def simulate(
     replay: Replay,
@@ -43,17 +38,10 @@ def simulate(
         outcome = replay.under(policy, lambda ended, jobs: report(0, ended, jobs))
     metrics = measure(outcome)
     cpu_s = time.process_time()
-    if jobs_path is not None:
-        from sched_policy.simulator.jobs_csv import write
-
-        write(outcome, jobs_path)
-    if plot_path is not None:
-        from sched_policy.simulator.plots import draw
-
-        draw([outcome], plot_path)
+    write_files(outcome, plot_path, jobs_path)
     if as_json:
         figures = {"policy": policy, **as_dict(metrics), "events": outcome.events, "cpu_s": round(cpu_s, 3)}
-        click.echo(json.dumps({**figures, **replay.described()}, indent=1))
+        click.echo(json.dumps({**figures, **described(replay)}, indent=1))
         return
     click.echo(f"{policy} on {replay.cluster.gpus} GPUs, {outcome.events} events, {cpu_s:.1f} s of CPU")
-    click.echo("\n".join(described(metrics)))
+    click.echo("\n".join(explained(metrics)))
