@@ -28,17 +28,20 @@ def explained(metrics: Metrics) -> list[str]:
 
 
 def ratio(value: float | None, first: float | None) -> float | None:
-    """A figure divided by the first policy's; None where one of them is missing or the first is 0."""
-    return None if value is None or not first else value / first
+    """A figure divided by the first policy's; None unless both are known and the first is above 0, the other not below.
+
+    Only `wasted_gpu_h` can be below 0, and a ratio to or from such a value tells nothing.
+    """
+    return None if value is None or first is None or first <= 0 or value < 0 else value / first
 
 
 def table(columns: Sequence[Column], width: int) -> list[str]:
-    """A row for each figure, a column for each policy; behind each but the first its ratio to the first.
+    """A row for each figure that some policy has, a column for each policy, all but the first with ratios to the first.
 
     Policies that find no room in `width` characters follow in tables below.
     """
     first = columns[0]
-    names = list(first.values)
+    names = [name for name in first.values if any(column.values[name] is not None for column in columns)]
     label_width = max(len(name) for name in names)
     blocks: list[list[list[str]]] = [[]]
     for column in columns:
@@ -64,4 +67,5 @@ def _cell(column: Column, first: Column, name: str) -> str:
     if column is first:
         return text
     relative = ratio(column.values[name], first.values[name])
-    return f"{text} {_MISSING:>8}" if relative is None else f"{text} {f'({relative:.2f}x)':>8}"
+    shown = _MISSING if relative is None else f"({relative:.0f}x)" if relative >= 100 else f"({relative:.2f}x)"
+    return f"{text} {shown:>8}"

@@ -120,7 +120,7 @@ def known_policy(replay: Replay, name: str) -> None:
     try:
         replay.check(name)
     except PolicyError as error:
-        raise click.BadParameter(str(error)) from error
+        raise click.UsageError(str(error)) from error
 
 
 def described(replay: Replay) -> dict[str, object]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.queues import SimpleQueue
-from typing import TypeVar
+from types import FrameType
+from typing import NoReturn, TypeVar
 
 from sched_policy.errors import ExplschedError
 
@@ -36,14 +37,15 @@ def run_all(
     """Do `work` on every task, in at most `workers` processes; the results in the order of the tasks.
 
     `work` must be importable; tasks and results are pickled. `progress` is told (task's position, units done, units in
-    all). The first exception of a task, or an interrupt, ends all processes and is raised here. Raises `WorkerError`
-    if a process dies.
+    all). The first exception of a task, Ctrl-C and SIGTERM end all processes and are raised here. Raises `WorkerError`
+    if a process dies. Only for the main thread, to which signals are delivered.
     """
     # Spawned processes share no locks with the threads of this one, such as those that draw progress bars.
     context = multiprocessing.get_context("spawn")
     reports: SimpleQueue[tuple[int, int, int]] = context.SimpleQueue()
     others = multiprocessing.active_children()
     executor = ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (reports,))
+    usual = signal.signal(signal.SIGTERM, _exit)
     try:
         futures = [executor.submit(_do, work, position, task) for position, task in enumerate(tasks)]
         waiting = set(futures)
@@ -57,14 +59,21 @@ def run_all(
         return [future.result() for future in futures]
     except BaseException as error:
         executor.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            if process not in others:
-                process.terminate()
+        workers_left = [process for process in multiprocessing.active_children() if process not in others]
+        for process in workers_left:
+            process.terminate()
+        for process in workers_left:
+            process.join()
         if isinstance(error, BrokenProcessPool):
             raise WorkerError("a worker process was killed; if memory ran out, use fewer (-j)") from error
         raise
     finally:
         executor.shutdown()
+        signal.signal(signal.SIGTERM, usual)
+
+
+def _exit(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _drop(_report: tuple[int, int, int]) -> None:
