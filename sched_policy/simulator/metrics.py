@@ -46,7 +46,7 @@ class Metrics:
     avg_queue_s: float | None = _figure("s", "mean time from submission to first start")
     median_queue_s: float | None = _figure("s", "median time from submission to first start")
     p99_queue_s: float | None = _figure("s", "99th percentile of it, as for JCT")
-    gpu_utilisation: float | None = _figure("", "held share of all GPUs, mean from first submission to last end")
+    gpu_utilisation: float | None = _figure("", "share of the GPUs that jobs held, from first submission to last end")
     fragmentation: float | None = _figure("", "share of the free GPU-hours that lay on partly used nodes")
     max_rho: float | None = _figure("", "worst finish-time fairness; 1 is fair, above 1 is less than a 1/N share")
     avg_rho: float | None = _figure("", "mean finish-time fairness of the completed jobs")

@@ -52,7 +52,8 @@ def table(columns: Sequence[Column], width: int) -> list[str]:
             blocks.append([])
         blocks[-1].append(cells)
     labels = [f"{name:<{label_width}}" for name in ("", *names)]
-    return [_GAP.join(row) for block in blocks for row in zip(labels, *block, strict=True)]
+    tables = ([_GAP.join(row) for row in zip(labels, *block, strict=True)] for block in blocks)
+    return "\n\n".join("\n".join(lines) for lines in tables).splitlines()
 
 
 def number(value: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,10 +125,10 @@ def known_policy(replay: Replay, name: str) -> None:
 
 def described(replay: Replay) -> dict[str, object]:
     """What JSON says of a replay, whatever the policy."""
-    settings = {name: str(value) if name == "estimates" else value for name, value in asdict(replay.how).items()}
+    how = {entry.name: getattr(replay.how, entry.name) for entry in fields(replay.how)}
     return {
         "conventions": replay.conventions,
-        "settings": settings,
+        "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
         "cluster": asdict(replay.cluster),
         "rejected": len(replay.trace.rejected),
     }
