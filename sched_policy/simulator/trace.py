@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sched_policy.errors import ExplschedError
+from sched_policy.simulator.learning import Learning
 
 
 class TraceError(ExplschedError):
@@ -41,6 +42,7 @@ class TraceJob:
         user: owner, "" if unknown.
         queue: partition or virtual cluster, "" if the trace has none.
         priority: 0 has a resource guarantee, 1 is opportunistic (AntMan).
+        learning: what the job learns and when its owner gives it up, None where the trace has no learning curves.
 
     """
 
@@ -56,6 +58,7 @@ class TraceJob:
     user: str = ""
     queue: str = ""
     priority: int = 0
+    learning: Learning | None = None
 
     @property
     def iteration_s(self) -> float:
