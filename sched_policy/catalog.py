@@ -9,8 +9,10 @@ from difflib import get_close_matches
 from sched_policy.backfill import Backfill
 from sched_policy.errors import PolicyError
 from sched_policy.order.base import Order
+from sched_policy.order.fair import Fair
 from sched_policy.order.fifo import Fifo
 from sched_policy.order.shortest import Srsf
+from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility
 from sched_policy.policy import PayoffAdmission, Policy
 from sched_policy.preempt.displace import Displace
@@ -23,7 +25,7 @@ class PolicyOptions:
 
     Attributes:
         reservation_depth: blocked jobs that are promised a start; None takes the policy's own.
-        quantum_s: how far ahead utility looks, and how long a started job is left alone.
+        quantum_s: how far ahead utility looks, how long a started job is left alone, and how long a fair slice is.
         preempt_margin: how many times a victim's score the score of the job that displaces it must be.
         most_preemptions: preemptions per pass at most.
         stop_threshold: share of a sweep's known improvement below which a job may be stopped; 0 never stops.
@@ -61,6 +63,24 @@ def _explsched(options: PolicyOptions) -> Policy:
     )
 
 
+def _fair(options: PolicyOptions) -> Policy:
+    return Policy(
+        "fair",
+        "equal GPU time for all jobs, a slice at a time",
+        Fair(options.quantum_s),
+        backfill=_depth(options, 1),
+    )
+
+
+def _slaq(options: PolicyOptions) -> Policy:
+    return Policy(
+        "slaq",
+        "largest predicted normalised loss reduction per GPU-second first (SLAQ)",
+        Slaq(options.quantum_s),
+        backfill=_depth(options, 1),
+    )
+
+
 def _depth(options: PolicyOptions, own: int) -> Backfill:
     return Backfill(own if options.reservation_depth is None else options.reservation_depth)
 
@@ -70,6 +90,8 @@ _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
     "fifo": _fifo,
     "srsf": _srsf,
     "explsched": _explsched,
+    "fair": _fair,
+    "slaq": _slaq,
 }
 
 
