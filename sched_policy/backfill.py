@@ -22,11 +22,12 @@ ALL = 1_000_000_000
 class Backfill:
     """`reservation_depth` 0 is greedy, 1 EASY, N hybrid, `ALL` conservative.
 
-    `queue_depth` limits how many waiting jobs are looked at.
+    `queue_depth` limits how many waiting jobs are looked at, `window_s` how far ahead starts are promised.
     """
 
     reservation_depth: int = 1
     queue_depth: int = ALL
+    window_s: float = float("inf")
 
     def schedule(
         self,
@@ -54,7 +55,7 @@ class Backfill:
             if waiting != 1 or job.array_tasks > 1 or len(reservations) >= self.reservation_depth:
                 continue
             found = profile.earliest(job.request, job.planned_s, job.partition, place)
-            if found is None or not admits(job, profile.booked(found[0])):
+            if found is None or found[0] > now_s + self.window_s or not admits(job, profile.booked(found[0])):
                 continue
             start_s, there = found
             end_s = start_s + job.planned_s
@@ -75,7 +76,7 @@ class _Gaps:
     def now(self, job: Job) -> Indexed | None:
         """Where the job fits from now on for as long as it is booked, or None."""
         shape = (job.request, job.partition)
-        if job.planned_s >= self._too_long_s.get(shape, float("inf")):
+        if shape in self._too_long_s and job.planned_s >= self._too_long_s[shape]:
             return None
         found = self._profile.fits_now(job.request, job.planned_s, job.partition, self._place)
         if found is None:

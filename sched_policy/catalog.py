@@ -6,15 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from sched_policy.backfill import Backfill
+from sched_policy import plugins
+from sched_policy.backfill import ALL, Backfill
 from sched_policy.errors import PolicyError
 from sched_policy.order.base import Order
 from sched_policy.order.fair import Fair
 from sched_policy.order.fifo import Fifo
-from sched_policy.order.shortest import Srsf
+from sched_policy.order.las import LeastAttainedService
+from sched_policy.order.multifactor import Multifactor
+from sched_policy.order.shortest import Srsf, Srtf
 from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility
-from sched_policy.policy import PayoffAdmission, Policy
+from sched_policy.policy import PayoffAdmission, Policy, SchedulingPolicy
 from sched_policy.preempt.displace import Displace
 from sched_policy.stopping import EarlyStop
 
@@ -29,6 +32,7 @@ class PolicyOptions:
         preempt_margin: how many times a victim's score the score of the job that displaces it must be.
         most_preemptions: preemptions per pass at most.
         stop_threshold: share of a sweep's known improvement below which a job may be stopped; 0 never stops.
+        starvation: a waiting job counts as new after this many times its own run time (tiresias); 0 never.
         silent_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
     """
@@ -38,6 +42,7 @@ class PolicyOptions:
     preempt_margin: float = 1.5
     most_preemptions: int = 8
     stop_threshold: float = 0.01
+    starvation: float = 0.0
     silent_order: str = "srsf"
 
 
@@ -45,8 +50,30 @@ def _fifo(options: PolicyOptions) -> Policy:
     return Policy("fifo", "order of submission, EASY backfill", Fifo(), backfill=_depth(options, 1))
 
 
+def _srtf(options: PolicyOptions) -> Policy:
+    return _preemptive("srtf", "shortest remaining time first, preemptive", Srtf(), options)
+
+
 def _srsf(options: PolicyOptions) -> Policy:
-    return Policy("srsf", "shortest remaining service first, EASY backfill", Srsf(), backfill=_depth(options, 1))
+    return _preemptive("srsf", "shortest remaining service (time x GPUs) first, preemptive", Srsf(), options)
+
+
+def _tiresias(options: PolicyOptions) -> Policy:
+    order = LeastAttainedService(starvation=options.starvation)
+    return _preemptive("tiresias", "least attained service in few queues (2D-LAS), preemptive", order, options)
+
+
+def _slurm(options: PolicyOptions) -> Policy:
+    backfill = Backfill(
+        ALL if options.reservation_depth is None else options.reservation_depth, queue_depth=500, window_s=86_400.0
+    )  # bf_max_job_test and bf_window as Slurm has them by default
+    return Policy("slurm", "Slurm's own: multifactor priority, conservative backfill", Multifactor(), backfill=backfill)
+
+
+def _preemptive(name: str, summary: str, order: Order, options: PolicyOptions) -> Policy:
+    """Rank decides alone, as published: who is better displaces who is worse once that one had its quantum."""
+    displace = Displace(margin=1.0, least_share=0.0, quantum_s=options.quantum_s, most_at_once=options.most_preemptions)
+    return Policy(name, summary, order, backfill=_depth(options, 0), preempt=displace)
 
 
 def _explsched(options: PolicyOptions) -> Policy:
@@ -64,21 +91,13 @@ def _explsched(options: PolicyOptions) -> Policy:
 
 
 def _fair(options: PolicyOptions) -> Policy:
-    return Policy(
-        "fair",
-        "equal GPU time for all jobs, a slice at a time",
-        Fair(options.quantum_s),
-        backfill=_depth(options, 1),
-    )
+    summary = "equal GPU time for all jobs, a slice at a time, preemptive"
+    return _preemptive("fair", summary, Fair(options.quantum_s), options)
 
 
 def _slaq(options: PolicyOptions) -> Policy:
-    return Policy(
-        "slaq",
-        "largest predicted normalised loss reduction per GPU-second first (SLAQ)",
-        Slaq(options.quantum_s),
-        backfill=_depth(options, 1),
-    )
+    summary = "largest predicted normalised loss reduction per GPU-second first, preemptive"
+    return _preemptive("slaq", summary, Slaq(options.quantum_s), options)
 
 
 def _depth(options: PolicyOptions, own: int) -> Backfill:
@@ -87,8 +106,11 @@ def _depth(options: PolicyOptions, own: int) -> Backfill:
 
 _SILENT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
 _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
+    "slurm": _slurm,
     "fifo": _fifo,
+    "srtf": _srtf,
     "srsf": _srsf,
+    "tiresias": _tiresias,
     "explsched": _explsched,
     "fair": _fair,
     "slaq": _slaq,
@@ -96,17 +118,44 @@ _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
 
 
 def names() -> tuple[str, ...]:
-    """Names of all policies, in the order in which they are listed to people."""
-    return tuple(_ROWS)
+    """Names of all policies that can be built, in the order in which they are listed to people."""
+    return (*_ROWS, *(plugin.name for plugin in _usable_plugins()))
 
 
-def build(name: str, options: PolicyOptions | None = None) -> Policy:
-    """The policy of that name. Raises `PolicyError`, naming the nearest known one, if there is none."""
-    if name not in _ROWS:
-        near = get_close_matches(name, _ROWS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PolicyError(f"unknown policy {name!r}{hint} (known: {', '.join(_ROWS)})")
+def knows(name: str) -> bool:
+    """Whether there is a policy of that name. Looks for plugins only if none of ours has it."""
+    return name in _ROWS or name in names()
+
+
+def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
+    """The policy of that name. Raises `PolicyError`: unknown (naming the nearest known one), or a plugin's fault."""
     options = options or PolicyOptions()
     if options.silent_order not in _SILENT:
         raise PolicyError(f"unknown order {options.silent_order!r} for silent jobs (known: {', '.join(_SILENT)})")
-    return _ROWS[name](options)
+    if name in _ROWS:
+        return _ROWS[name](options)
+    for plugin in plugins.found():
+        if plugin.name == name:
+            return _from_plugin(plugin, options)
+    near = get_close_matches(name, names(), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise PolicyError(f"unknown policy {name!r}{hint} (known: {', '.join(names())})")
+
+
+def _usable_plugins() -> tuple[plugins.Plugin, ...]:
+    """Plugins that load and do not carry the name of a policy of ours."""
+    return tuple(plugin for plugin in plugins.found() if plugin.fault is None and plugin.name not in _ROWS)
+
+
+def _from_plugin(plugin: plugins.Plugin, options: PolicyOptions) -> SchedulingPolicy:
+    if plugin.make is None:
+        raise PolicyError(f"policy {plugin.name!r} of package {plugin.package!r} does not load: {plugin.fault}")
+    try:
+        made = plugin.make(options)
+    except Exception as error:
+        raise PolicyError(f"policy {plugin.name!r} of package {plugin.package!r} cannot be built: {error!r}") from error
+    missing = [part for part in ("name", "summary", "needs_durations", "plan") if not hasattr(made, part)]
+    if missing:
+        raise PolicyError(f"policy {plugin.name!r} of package {plugin.package!r} lacks {', '.join(missing)}")
+    policy: SchedulingPolicy = made
+    return policy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sched_policy.backfill import Backfill
 from sched_policy.model import Job
@@ -16,6 +17,29 @@ from sched_policy.price import Market
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.snapshot import Snapshot
 from sched_policy.stopping import EarlyStop
+
+
+class SchedulingPolicy(Protocol):
+    """What the daemon and the simulator need of a policy: a row of the catalogue, or somebody else's own."""
+
+    @property
+    def name(self) -> str:
+        """Its name in configuration files and on command lines."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """What it does, in one line."""
+        ...
+
+    @property
+    def needs_durations(self) -> bool:
+        """Whether it makes use of how long jobs will run; simulations tell it nothing about that otherwise."""
+        ...
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decide. A pure function: the same snapshot gives the same plan everywhere."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +73,11 @@ class Policy:
     preempt: Displace | None = None
     stop: EarlyStop | None = None
 
+    @property
+    def needs_durations(self) -> bool:
+        """Whether it makes use of how long jobs will run: in its order, or to promise starts."""
+        return self.order.needs_durations or self.backfill.reservation_depth > 0
+
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide. A pure function: the same snapshot gives the same plan everywhere."""
         ranking = self.order.rank(snapshot)
@@ -64,13 +93,16 @@ class Policy:
             blocked = tuple(_still_blocked(queue, starts))
             found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
             preemptions = tuple(p for p in found if p.job_id not in stopping)
+        replan_s = ranking.stable_until_s
+        if self.preempt is not None:
+            replan_s = min(replan_s, self.preempt.stable_until_s(snapshot))
         return Plan(
             ranking,
             starts,
             reservations,
             preemptions=preemptions,
             stops=stops,
-            replan_s=ranking.stable_until_s,
+            replan_s=replan_s,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -23,14 +22,50 @@ class _Releases:
     after: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Promise:
-    """GPUs booked for later. `free` is what is free on each node when it starts, all bookings counted, shape (N,)."""
+class _Promises:
+    """GPUs booked for later, in order of their start; P of them.
 
-    start_s: float
-    end_s: float
-    placement: Indexed
-    free: Ints
+    Attributes:
+        start_s: when each starts, shape (P,).
+        end_s: when each ends, shape (P,).
+        free: what is free on each node when it starts, all bookings counted, shape (P, N).
+
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self.start_s: Floats = np.empty(0)
+        self.end_s: Floats = np.empty(0)
+        self.free = np.empty((0, nodes), dtype=np.int16)  # the largest table here, and copied at each booking
+        self._shares = np.empty((3, 0), dtype=np.int64)  # which promise (in order of booking), node, GPUs
+        self._booked_start_s: Floats = np.empty(0)
+        self._booked_end_s: Floats = np.empty(0)
+
+    def book(self, start_s: float, end_s: float, placement: Indexed, free: Ints) -> None:
+        """Add one; `free` is what was free at its start before."""
+        overlaps = (self.start_s >= start_s) & (self.start_s < end_s)
+        free = free.astype(np.int16)
+        for node, gpus in placement:
+            self.free[overlaps, node] -= gpus
+            free[node] -= gpus
+        position = int(np.searchsorted(self.start_s, start_s, side="right"))
+        self.start_s = np.insert(self.start_s, position, start_s)
+        self.end_s = np.insert(self.end_s, position, end_s)
+        self.free = np.insert(self.free, position, free, axis=0)
+        shares = np.array([(self._booked_start_s.size, node, gpus) for node, gpus in placement], dtype=np.int64).T
+        self._shares = np.concatenate([self._shares, shares], axis=1)
+        self._booked_start_s = np.append(self._booked_start_s, start_s)
+        self._booked_end_s = np.append(self._booked_end_s, end_s)
+
+    def taken_at(self, time_s: float) -> Ints:
+        """GPUs promised on each node at a time, shape (N,)."""
+        active = (self._booked_start_s <= time_s) & (time_s < self._booked_end_s)
+        _, node, gpus = self._shares[:, active[self._shares[0]]]
+        return np.bincount(node, weights=gpus, minlength=self.free.shape[1]).astype(np.int64)
+
+    def starting_in(self, after_s: float, before_s: float) -> slice:
+        """The promises that start inside an interval."""
+        first = int(np.searchsorted(self.start_s, after_s, side="right"))
+        return slice(first, max(first, int(np.searchsorted(self.start_s, before_s, side="left"))))
 
 
 class AvailabilityProfile:
@@ -48,8 +83,8 @@ class AvailabilityProfile:
         self._tasks = np.zeros(len(nodes), dtype=np.int64)
         self._ends: list[tuple[float, int, int]] = []
         self._releases: _Releases | None = None
-        self._promises: list[_Promise] = []
-        self._earliest: dict[tuple[GpuRequest, str], tuple[float, float]] = {}
+        self._promises = _Promises(len(nodes))
+        self._earliest: dict[tuple[GpuRequest, str], dict[float, float]] = {}
         for end_s, node, gpus in _holdings(now_s, nodes, running, self._tasks):
             self._free[node] -= gpus
             self._ends.append((end_s, node, gpus))
@@ -68,19 +103,12 @@ class AvailabilityProfile:
             self._free[node] -= gpus
             self._tasks[node] += 1
             self._ends.append((end_s, node, gpus))
-        for promise in self._promises:
-            if promise.start_s < end_s:
-                _subtract(promise.free, placement)
+            self._promises.free[self._promises.start_s < end_s, node] -= gpus
         self._releases = None
 
     def promise(self, start_s: float, end_s: float, placement: Indexed) -> None:
         """Book GPUs from a later time until `end_s` (infinity allowed)."""
-        free = self._free_at(start_s)
-        _subtract(free, placement)
-        for other in self._promises:
-            if start_s <= other.start_s < end_s:
-                _subtract(other.free, placement)
-        bisect.insort(self._promises, _Promise(start_s, end_s, placement, free), key=lambda p: p.start_s)
+        self._promises.book(start_s, end_s, placement, self._free_at(start_s))
 
     def fits_now(self, request: GpuRequest, duration_s: float, partition: str, place: Place) -> Indexed | None:
         """Where the request fits from now on for `duration_s`, or None."""
@@ -90,15 +118,13 @@ class AvailabilityProfile:
         self, request: GpuRequest, duration_s: float, partition: str, place: Place
     ) -> tuple[float, Indexed] | None:
         """The first time at which the request fits for `duration_s`, and where; None if it never does."""
-        not_before_s = self._no_earlier_than(request, partition)
-        shape = (request, partition)
-        known_duration_s, known_s = self._earliest.get(shape, (float("inf"), self._now_s))
-        if duration_s >= known_duration_s:  # bookings only take away, so what was too early stays so
-            not_before_s = max(not_before_s, known_s)
-        for time_s in self._changes_from(not_before_s):
+        # Bookings only take away: what was too early for a shorter run of the same shape stays too early.
+        known = self._earliest.setdefault((request, partition), {})
+        too_early_s = (time_s for shorter_s, time_s in known.items() if shorter_s <= duration_s)
+        for time_s in self._changes_from(max(self._no_earlier_than(request, partition), *too_early_s, self._now_s)):
             placement = self._fits(time_s, request, duration_s, partition, place)
             if placement is not None:
-                self._earliest[shape] = (duration_s, time_s)
+                known[duration_s] = time_s
                 return time_s, placement
         return None
 
@@ -118,10 +144,12 @@ class AvailabilityProfile:
     def _fits(
         self, time_s: float, request: GpuRequest, duration_s: float, partition: str, place: Place
     ) -> Indexed | None:
-        least = self._free_at(time_s)
-        for promise in self._promises:
-            if time_s < promise.start_s < time_s + duration_s:
-                np.minimum(least, promise.free, out=least)
+        free = self._free_at(time_s)
+        placement = place.place(request, self.room(self._masked(free, partition)))
+        inside = self._promises.starting_in(time_s, time_s + duration_s)
+        if placement is None or inside.start == inside.stop:
+            return placement
+        least = np.minimum(free, self._promises.free[inside].min(axis=0))
         return place.place(request, self.room(self._masked(least, partition)))
 
     def _free_at(self, time_s: float) -> Ints:
@@ -131,9 +159,8 @@ class AvailabilityProfile:
             until = int(np.searchsorted(releases.time_s, time_s, side="right"))
             gained = np.bincount(releases.node[:until], weights=releases.gpus[:until], minlength=free.size)
             free += gained.astype(np.int64)
-        for promise in self._promises:
-            if promise.start_s <= time_s < promise.end_s:
-                _subtract(free, promise.placement)
+        if self._promises.start_s.size:
+            free -= self._promises.taken_at(time_s)
         return free
 
     def _no_earlier_than(self, request: GpuRequest, partition: str) -> float:
@@ -159,10 +186,8 @@ class AvailabilityProfile:
         """Times from `not_before_s` on at which GPUs come free, in order, each once; now counts as one."""
         if not_before_s <= self._now_s:
             yield self._now_s
-        ends = [p.end_s for p in self._promises if not_before_s <= p.end_s < float("inf")]
-        releases = self._sorted_releases().time_s
-        first = int(np.searchsorted(releases, not_before_s, side="left"))
-        yield from np.unique(np.concatenate([releases[first:], np.array(ends, dtype=np.float64)])).tolist()
+        changes = np.concatenate([self._sorted_releases().time_s, self._promises.end_s])
+        yield from np.unique(changes[(changes >= not_before_s) & (changes < np.inf)]).tolist()
 
     def _sorted_releases(self) -> _Releases:
         if self._releases is None:
@@ -197,11 +222,6 @@ def _holdings(now_s: float, nodes: Nodes, running: Iterable[Job], tasks: Ints) -
                 yield end_s, node, held.gpus
     for (node, _gpu), end_s in shared.items():
         yield end_s, node, 1
-
-
-def _subtract(free: Ints, placement: Indexed) -> None:
-    for node, gpus in placement:
-        free[node] -= gpus
 
 
 def _running_total(key: Ints, amount: Ints) -> Ints:

@@ -163,7 +163,7 @@ def parse(text: str, path: Path) -> Config:
         raise ConfigError(f"{path}: must be a mapping of keys to values, found a {type(data).__name__}")
     faults: list[str] = []
     config = _read(Config, data, "", faults)
-    if config.policy not in catalog.names():
+    if not catalog.knows(config.policy):
         faults.append(f"policy: unknown policy {config.policy!r}{_accepted(config.policy, catalog.names())}")
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sched_policy import catalog
 from sched_policy.plan import Plan
+from sched_policy.validate import checked_plan
 from slurm_plugin.client.protocol import (
     CancelJob,
     Change,
@@ -57,9 +58,9 @@ class Controller:
         self._desk.limits(config.preemption.grace_s, config.preemption.most_per_hour)
 
     def decide(self, now_s: float) -> Pass:
-        """Look and plan, change nothing."""
+        """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
         seen = observe(self._client, self._spool, now_s, self._config.slurm.partitions, self._desk.underway)
-        plan = self._policy.plan(seen.snapshot)
+        plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, self._limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())
 

@@ -17,7 +17,7 @@ from types import FrameType
 
 import click
 
-from sched_policy.errors import ExplschedError
+from sched_policy.errors import ExplschedError, PolicyError
 from slurm_plugin import config as configuration
 from slurm_plugin import log
 from slurm_plugin.client.choose import choose
@@ -69,7 +69,7 @@ class Daemon:
         try:
             self._pace()
             self._controller.reconcile(time.time())
-        except SlurmError as error:
+        except (SlurmError, PolicyError) as error:
             log.event(_LOG, logging.ERROR, "pass given up, will try again", why=str(error))
         except Exception:
             # A defect of ours must not end the daemon either: the next snapshot may be free of what caused it.

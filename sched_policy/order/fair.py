@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ class Fair:
     """
 
     slice_s: float = 600.0
+
+    needs_durations: ClassVar[bool] = False
 
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Minus the whole slices a job has had; half a point more for jobs that run."""

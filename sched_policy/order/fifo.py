@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Snapshot
@@ -11,6 +12,8 @@ from sched_policy.snapshot import Snapshot
 @dataclass(frozen=True, slots=True)
 class Fifo:
     """Order of submission."""
+
+    needs_durations: ClassVar[bool] = False
 
     def rank(self, snapshot: Snapshot) -> Ranking:
         """The earlier a job was submitted, the higher its score (seconds since then)."""

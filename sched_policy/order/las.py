@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class LeastAttainedService:
 
     limits_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
     starvation: float = 0.0
+    needs_durations: ClassVar[bool] = False
 
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Minus the number of the queue; half a point more for jobs that run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from sched_policy.snapshot import Snapshot
 class Srtf:
     """The less run time a job has left, the earlier it runs; a job of unknown length comes last."""
 
+    needs_durations: ClassVar[bool] = True
+
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Minus the remaining seconds of each job."""
         left_s = snapshot.columns.left_s
@@ -23,6 +26,8 @@ class Srtf:
 @dataclass(frozen=True, slots=True)
 class Srsf:
     """Service is remaining run time times GPUs; a job of unknown length comes last."""
+
+    needs_durations: ClassVar[bool] = True
 
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Minus the remaining GPU-seconds of each job."""

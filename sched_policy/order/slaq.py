@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class Slaq:
     """
 
     epoch_s: float = 600.0
+
+    needs_durations: ClassVar[bool] = False
 
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Largest changes per GPU-hour; new jobs one more than the best prediction, jobs without a metric -1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ class ByUtility:
 
     quantum_s: float = 600.0
     fallback: Order = Srsf()
+
+    needs_durations: ClassVar[bool] = True
 
     def utilities(self, snapshot: Snapshot) -> Utilities:
         """Utilities of the jobs that take part in exploration."""

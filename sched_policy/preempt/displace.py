@@ -58,7 +58,7 @@ class Displace:
         least = self.least_share * max([0.0, *value.values()])
         free = profile.free_now()
         for job in snapshot.running:  # room that earlier plans have made goes to the best blocked jobs first
-            if job.yielding:
+            if job.yielding or job.state is JobState.COMPLETING:
                 _release(free, profile, job)
         chosen: list[Preemption] = []
         for job, tasks in blocked:
@@ -82,12 +82,17 @@ class Displace:
                     free[node] -= gpus
         return tuple(chosen)
 
+    def stable_until_s(self, snapshot: Snapshot) -> float:
+        """When the next running job has had its quantum and may be asked to yield."""
+        ends_s = (_productive_since_s(job) + self.quantum_s for job in snapshot.running if job.may_yield)
+        return min((end_s for end_s in ends_s if end_s > snapshot.now_s), default=float("inf"))
+
     def _may_yield(self, job: Job, now_s: float) -> bool:
         return (
             job.state is JobState.RUNNING
             and not job.yielding
             and job.may_yield
-            and now_s - _productive_since_s(job) >= self.quantum_s
+            and now_s >= _productive_since_s(job) + self.quantum_s
         )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from sched_policy import plugins
 from sched_policy.errors import ExplschedError
 from slurm_plugin import config as configuration
 from slurm_plugin.cli.session import config_option, json_option
@@ -67,6 +68,10 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
     )
     yield _spool(config.progress.spool)
+    for plugin in plugins.found():
+        fault, advice = plugin.fault, f"mend or remove the package: pip uninstall {plugin.package}"
+        what = f"policy {plugin.name!r} of package {plugin.package!r}"
+        yield Finding("plugin", "note", f"{what}: {fault}", advice) if fault else Finding("plugin", "ok", what)
 
 
 def _tools() -> Iterator[Finding]:

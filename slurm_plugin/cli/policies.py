@@ -7,6 +7,7 @@ import json
 import click
 
 from sched_policy import catalog
+from sched_policy.errors import PolicyError
 from slurm_plugin.cli.session import json_option
 
 
@@ -14,7 +15,12 @@ from slurm_plugin.cli.session import json_option
 @json_option
 def policies(as_json: bool) -> None:  # noqa: FBT001  click passes by name
     """List the scheduling policies, one line each."""
-    known = {name: catalog.build(name).summary for name in catalog.names()}
+    known = {}
+    for name in catalog.names():
+        try:
+            known[name] = catalog.build(name).summary
+        except PolicyError as error:  # a package of somebody else's
+            click.echo(f"sexplsched: {error}", err=True)
     if as_json:
         click.echo(json.dumps(known, indent=1))
         return

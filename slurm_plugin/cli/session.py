@@ -13,6 +13,7 @@ import click
 from sched_policy import catalog
 from sched_policy.plan import Plan, Reservation, Score
 from sched_policy.utility import Utility, estimate
+from sched_policy.validate import checked_plan
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.observe import Observation, observe
@@ -42,7 +43,7 @@ def look(config_path: Path | None) -> View:
     # A single look does not pay for pyslurm's start; the commands answer in milliseconds.
     client = CliClient(config.slurm.timeout_s)
     seen = observe(client, ProgressSpool(config.progress.spool), time.time(), config.slurm.partitions)
-    plan = catalog.build(config.policy, config.policy_options()).plan(seen.snapshot)
+    plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
     return View(
         config,
         seen,

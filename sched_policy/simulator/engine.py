@@ -1,0 +1,147 @@
+"""The honest simulator: convention `slurm`.
+
+The policy is asked at scheduling intervals, sees what the daemon would see, and its plan costs what it costs: a
+preempted job holds its GPUs while it saves, a restarted one while it loads, gangs are placed on nodes, and jobs end
+at their time limits.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from enum import IntEnum
+
+from sched_policy.errors import ExplschedError
+from sched_policy.plan import Plan
+from sched_policy.policy import SchedulingPolicy
+from sched_policy.simulator.outcome import Ending, Outcome
+from sched_policy.simulator.settings import Estimates, Settings
+from sched_policy.simulator.trace import ClusterShape, Trace
+from sched_policy.simulator.world import Phase, World
+from sched_policy.validate import checked_plan
+
+Progress = Callable[[int, int], None]
+"""Told (jobs ended, jobs in all) as the simulation goes on."""
+
+
+class SimulationError(ExplschedError):
+    """A simulation that cannot go on; the message names the policy and the jobs."""
+
+
+class _Kind(IntEnum):
+    """Events of one moment are handled in this order: first what frees GPUs, then what wants them, then the pass."""
+
+    END = 0
+    GPUS_FREE = 1
+    SUBMIT = 2
+    PASS = 3
+
+
+def simulate(
+    trace: Trace,
+    cluster: ClusterShape,
+    policy: SchedulingPolicy,
+    settings: Settings,
+    progress: Progress = lambda _n, _m: None,
+) -> Outcome:
+    """Replay a trace under a policy until every job has ended.
+
+    Raises `SimulationError` if jobs remain that the policy never starts, and `PolicyError` if it plans the impossible.
+    """
+    return _Simulation(trace, cluster, policy, settings).run(progress)
+
+
+class _Simulation:
+    def __init__(self, trace: Trace, cluster: ClusterShape, policy: SchedulingPolicy, settings: Settings) -> None:
+        self._cluster = cluster
+        self._policy = policy
+        self._interval_s = settings.interval_s
+        told = settings if policy.needs_durations else replace(settings, estimates=Estimates())
+        self._world = World(trace.jobs, cluster, told)
+        self._events = [(job.submit_s, _Kind.SUBMIT, row, 0) for row, job in enumerate(trace.jobs)]
+        heapq.heapify(self._events)
+        self._version = [0] * len(trace.jobs)
+        self._next_pass_s = math.inf
+        self._handled = 0
+        self._ended = 0
+
+    def run(self, progress: Progress) -> Outcome:
+        total = len(self._events)
+        while self._events:
+            now_s = self._events[0][0]
+            while self._events and self._events[0][0] == now_s:
+                _, kind, row, version = heapq.heappop(self._events)
+                self._handle(now_s, kind, row, version)
+            self._world.note_usage(now_s)
+            progress(self._ended, total)
+        if not self._world.is_idle:
+            waiting = self._world.snapshot(0.0).jobs
+            raise SimulationError(
+                f"policy {self._policy.name!r} never starts {len(waiting)} job(s) on an idle cluster, the first is "
+                f"job {waiting[0].job_id} with {waiting[0].request.total} GPUs"
+            )
+        jobs, usage = self._world.records()
+        return Outcome(self._policy.name, self._cluster, jobs, usage, self._handled)
+
+    def _handle(self, now_s: float, kind: _Kind, row: int, version: int) -> None:
+        if kind is _Kind.PASS:
+            if now_s == self._next_pass_s:
+                self._handled += 1
+                self._pass(now_s)
+            return
+        if version != self._version[row]:
+            return  # something else happened to the job since
+        self._handled += 1
+        if kind is _Kind.SUBMIT:
+            self._world.submit(row)
+        elif kind is _Kind.GPUS_FREE:
+            self._world.yield_now(row, now_s)
+        else:
+            self._end(row, now_s)
+        self._request_pass(now_s)
+
+    def _end(self, row: int, now_s: float, why: Ending | None = None) -> None:
+        self._version[row] += 1
+        self._world.end(row, now_s, why)
+        self._ended += 1
+
+    def _pass(self, now_s: float) -> None:
+        self._next_pass_s = math.inf
+        if not self._world.waiting.size:
+            return
+        snapshot = self._world.snapshot(now_s)
+        plan = checked_plan(self._policy, snapshot)
+        self._carry_out(plan, now_s)
+        if math.isfinite(plan.replan_s) and self._world.waiting.size:
+            self._request_pass(max(plan.replan_s, math.nextafter(now_s, math.inf)))
+
+    def _carry_out(self, plan: Plan, now_s: float) -> None:
+        for stop in plan.stops:
+            self._end(self._row(stop.job_id), now_s, Ending.STOPPED)
+        for preemption in plan.preemptions:
+            row = self._row(preemption.job_id)
+            if self._world.phase(row) is Phase.RUNNING:
+                self._schedule(self._world.ask_to_yield(row, now_s), _Kind.GPUS_FREE, row)
+        for start in plan.starts:
+            row = self._row(start.job_id)
+            self._schedule(self._world.start(row, start.placement, now_s), _Kind.END, row)
+
+    def _row(self, job_id: int) -> int:
+        row = self._world.row_of(job_id)
+        if row is None:
+            raise SimulationError(f"job {job_id} is not there any more")
+        return row
+
+    def _schedule(self, time_s: float, kind: _Kind, row: int) -> None:
+        """The job's next event; it replaces the one that was expected before."""
+        self._version[row] += 1
+        heapq.heappush(self._events, (time_s, kind, row, self._version[row]))
+
+    def _request_pass(self, not_before_s: float) -> None:
+        """Ask the policy at the next scheduling interval."""
+        tick_s = math.ceil(not_before_s / self._interval_s) * self._interval_s
+        if tick_s < self._next_pass_s:
+            self._next_pass_s = tick_s
+            heapq.heappush(self._events, (tick_s, _Kind.PASS, -1, 0))

@@ -1,0 +1,79 @@
+"""How a trace is replayed under the `slurm` convention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sched_policy.errors import ExplschedError
+
+
+class SettingsError(ExplschedError):
+    """A setting that makes no sense."""
+
+
+class Source(StrEnum):
+    """What policies are told about the length of jobs."""
+
+    EXACT = "exact"
+    LIMIT = "limit"
+    NOISY = "noisy"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Where estimates of run times come from.
+
+    `exact` is an oracle. `limit` tells the time limits of the trace and nothing else. `noisy` multiplies the true run
+    time by exp(N(0, sigma)). Policies that need no durations get none.
+    """
+
+    source: Source = Source.LIMIT
+    sigma: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Estimates:
+        """Read `exact`, `limit` or `noisy:SIGMA`. Raises `SettingsError`."""
+        name, _, number = text.partition(":")
+        accepted = "accepted: exact, limit, noisy:SIGMA with a SIGMA from 0 to 10, as in noisy:0.5"
+        if name in (Source.EXACT, Source.LIMIT) and not number:
+            return cls(Source(name))
+        try:
+            sigma = float(number)
+        except ValueError:
+            sigma = math.nan
+        if name != Source.NOISY or not 0 <= sigma <= 10:
+            raise SettingsError(f"estimates {text!r} unknown ({accepted})")
+        return cls(Source.NOISY, sigma)
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.sigma:g}" if self.source is Source.NOISY else str(self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How time passes between a decision and its effect.
+
+    Attributes:
+        interval_s: the policy is asked at multiples of this, if anything has changed since (Slurm's bf_interval).
+        estimates: what policies are told about the length of jobs.
+        checkpoint_s: a preempted job holds its GPUs for so long, saving, without making progress.
+        restart_s: a job that starts again holds its GPUs for so long, loading, before it makes progress.
+        seed: of the noise in estimates.
+
+    """
+
+    interval_s: float = 30.0
+    estimates: Estimates = Estimates()
+    checkpoint_s: float = 10.0
+    restart_s: float = 30.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises `SettingsError` for numbers that are not finite or make no sense."""
+        for name in ("interval_s", "checkpoint_s", "restart_s"):
+            value = getattr(self, name)
+            least_s = 0.001 if name == "interval_s" else 0.0
+            if not (math.isfinite(value) and least_s <= value <= 86_400):
+                raise SettingsError(f"{name}: {value} is out of range (accepted: {least_s:g} to 86400 seconds)")

@@ -1,0 +1,248 @@
+"""The simulated cluster: which job is where, how far it has come, and what each decision does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from sched_policy.columns import Bools, Columns, Floats, Ints, Nodes
+from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus
+from sched_policy.simulator.outcome import Ending, JobRecord, Usage
+from sched_policy.simulator.settings import Estimates, Settings, Source
+from sched_policy.simulator.trace import ClusterShape, TraceJob
+from sched_policy.snapshot import Snapshot
+
+NEVER_S = float("inf")
+_CONSENT = Exploration(checkpoint_signal="USR1", may_stop=True)
+
+
+class Phase(IntEnum):
+    """Where a job of the trace stands."""
+
+    FUTURE = 0
+    WAITING = 1
+    RUNNING = 2
+    YIELDING = 3  # saves its checkpoint, holds its GPUs, makes no progress
+    ENDED = 4
+
+
+class World:
+    """The state of a simulation. Jobs are rows, in the trace's order of (submit time, job id).
+
+    Only `submit`, `start`, `ask_to_yield`, `yield_now` and `end` change it; `snapshot` shows it to a policy.
+    """
+
+    def __init__(self, jobs: Sequence[TraceJob], cluster: ClusterShape, settings: Settings) -> None:
+        self._trace = jobs
+        self._cluster = cluster
+        self._settings = settings
+        names = (f"node{i + 1:0{len(str(cluster.nodes))}d}" for i in range(cluster.nodes))
+        self.nodes = Nodes(Node(name, cluster.gpus_per_node) for name in names)
+        self._free: Ints = self.nodes.gpus.copy()
+        count = len(jobs)
+        self._job_id = np.array([job.job_id for job in jobs], dtype=np.int64)
+        self._submit_s = np.array([job.submit_s for job in jobs], dtype=np.float64)
+        self._gpus = np.array([job.gpus for job in jobs], dtype=np.int64)
+        self._work_s = np.array([job.run_s for job in jobs], dtype=np.float64)
+        self._limit_s = np.array([_or_never(job.time_limit_s) for job in jobs], dtype=np.float64)
+        self._expected_s = _expectations(self._work_s, settings.estimates, settings.seed)
+        self._phase = np.full(count, Phase.FUTURE, dtype=np.int8)
+        self._done_s = np.zeros(count)
+        self._counted_until_s = np.zeros(count)
+        self._earlier_s = np.zeros(count)
+        self._start_s = np.full(count, np.nan)
+        self._first_start_s = np.full(count, np.nan)
+        self._queued_s = self._submit_s.copy()
+        self._preemptions = np.zeros(count, dtype=np.int64)
+        self._held: list[tuple[NodeGpus, ...]] = [()] * count
+        self._jobs: list[Job | None] = [None] * count
+        self._active: Ints = np.empty(0, dtype=np.int64)
+        self._records: list[JobRecord | None] = [None] * count
+        self._usage: list[Usage] = []
+
+    @property
+    def waiting(self) -> Ints:
+        """Rows of the jobs that wait."""
+        waits: Bools = self._phase[self._active] == Phase.WAITING
+        return self._active[waits]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job waits or holds GPUs."""
+        return not self._active.size
+
+    def phase(self, row: int) -> Phase:
+        """Where a job stands."""
+        return Phase(int(self._phase[row]))
+
+    def row_of(self, job_id: int) -> int | None:
+        """The row of a job that waits or holds GPUs; None for any other id."""
+        found = self._active[self._job_id[self._active] == job_id]
+        return int(found[0]) if found.size else None
+
+    def submit(self, row: int) -> None:
+        """The job joins the queue."""
+        self._phase[row] = Phase.WAITING
+        self._active = np.append(self._active, row)
+        self._show(row)
+
+    def start(self, row: int, placement: tuple[NodeGpus, ...], now_s: float) -> float:
+        """The job gets its GPUs; returns when it will end if it is left alone."""
+        restarts = self._preemptions[row] > 0
+        self._phase[row] = Phase.RUNNING
+        self._start_s[row] = now_s
+        self._counted_until_s[row] = now_s + (self._settings.restart_s if restarts else 0.0)
+        if np.isnan(self._first_start_s[row]):
+            self._first_start_s[row] = now_s
+        self._held[row] = placement
+        self._book(placement, -1)
+        self._show(row)
+        by_work_s = self._counted_until_s[row] + self._work_s[row] - self._done_s[row]
+        return float(min(by_work_s, now_s + self._limit_s[row]))
+
+    def ask_to_yield(self, row: int, now_s: float) -> float:
+        """The job stops working and saves; returns when its GPUs will be free."""
+        self._advance(row, now_s)
+        self._phase[row] = Phase.YIELDING
+        self._show(row)
+        return now_s + self._settings.checkpoint_s
+
+    def yield_now(self, row: int, now_s: float) -> None:
+        """The job gives its GPUs back and waits again."""
+        self._release(row, now_s)
+        self._phase[row] = Phase.WAITING
+        self._queued_s[row] = now_s
+        self._preemptions[row] += 1
+        self._expected_s[row] += self._settings.checkpoint_s + self._settings.restart_s
+        self._show(row)
+
+    def end(self, row: int, now_s: float, stopped: Ending | None = None) -> None:
+        """The job leaves: its work is done, its time is up, or `stopped` says why."""
+        if self._phase[row] == Phase.RUNNING:
+            self._advance(row, now_s)
+        self._release(row, now_s)
+        # Rounding: the last moment of work is a sum of many.
+        whole = self._done_s[row] >= self._work_s[row] * (1 - 1e-9) - 1e-6
+        self._phase[row] = Phase.ENDED
+        self._active = self._active[self._active != row]
+        self._jobs[row] = None
+        job = self._trace[row]
+        self._records[row] = JobRecord(
+            job_id=job.job_id,
+            submit_s=job.submit_s,
+            start_s=float(self._first_start_s[row]),
+            end_s=now_s,
+            gpus=job.gpus,
+            run_s=job.run_s,
+            held_s=float(self._earlier_s[row]),
+            preemptions=int(self._preemptions[row]),
+            user=job.user,
+            ending=stopped or (Ending.COMPLETED if whole else Ending.TIME_LIMIT),
+        )
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        """What a policy may see now."""
+        rows = self._active
+        phase = self._phase[rows]
+        holds = (phase == Phase.RUNNING) | (phase == Phase.YIELDING)
+        start_s = np.where(holds, self._start_s[rows], now_s)
+        run_s = now_s - start_s
+        executed_s = self._earlier_s[rows] + run_s
+        expected_s = self._expected_s[rows]
+        columns = Columns(
+            job_id=self._job_id[rows],
+            submit_s=self._submit_s[rows],
+            gpus=self._gpus[rows],
+            holds=holds,
+            waits=phase == Phase.WAITING,
+            executed_s=executed_s,
+            run_s=run_s,
+            waited_s=start_s - self._queued_s[rows],
+            left_s=np.where(
+                np.isnan(expected_s),
+                np.maximum(0.0, self._limit_s[rows] - run_s),
+                np.maximum(0.0, expected_s - executed_s),
+            ),
+        )
+        jobs = tuple(job for row in rows.tolist() if (job := self._jobs[row]) is not None)
+        return Snapshot(now_s, self.nodes, jobs, columns)
+
+    def note_usage(self, now_s: float) -> None:
+        """Record how the cluster is used from now on."""
+        idle: Bools = self._free == self.nodes.gpus
+        phase = self._phase[self._active]
+        waiting = int((phase == Phase.WAITING).sum())
+        usage = Usage(
+            time_s=now_s,
+            busy_gpus=int(self.nodes.gpus.sum() - self._free.sum()),
+            idle_node_gpus=int(self._free[idle].sum()),
+            running_jobs=phase.size - waiting,
+            pending_jobs=waiting,
+        )
+        if self._usage and self._usage[-1].time_s == now_s:
+            self._usage.pop()
+        self._usage.append(usage)
+
+    def records(self) -> tuple[tuple[JobRecord, ...], tuple[Usage, ...]]:
+        """What became of the jobs that have ended, and the use of the cluster."""
+        return tuple(record for record in self._records if record is not None), tuple(self._usage)
+
+    def _advance(self, row: int, now_s: float) -> None:
+        worked_s = max(0.0, now_s - self._counted_until_s[row])
+        self._done_s[row] += worked_s
+        self._counted_until_s[row] += worked_s
+
+    def _release(self, row: int, now_s: float) -> None:
+        self._book(self._held[row], 1)
+        self._held[row] = ()
+        self._earlier_s[row] += now_s - self._start_s[row]
+        self._start_s[row] = np.nan
+
+    def _book(self, placement: tuple[NodeGpus, ...], sign: int) -> None:
+        for held in placement:
+            self._free[self.nodes.position[held.node]] += sign * held.gpus
+
+    def _show(self, row: int) -> None:
+        """Make the job as policies see it, anew after each change."""
+        job = self._trace[row]
+        holds = self._phase[row] in (Phase.RUNNING, Phase.YIELDING)
+        expected_s = float(self._expected_s[row])
+        self._jobs[row] = Job(
+            job_id=job.job_id,
+            request=_request(job.gpus, self._cluster.gpus_per_node),
+            submit_s=job.submit_s,
+            user=job.user,
+            state=JobState.RUNNING if holds else JobState.PENDING,
+            start_s=float(self._start_s[row]) if holds else None,
+            queued_s=float(self._queued_s[row]),
+            time_limit_s=job.time_limit_s,
+            expected_s=None if np.isnan(expected_s) else expected_s,
+            earlier_s=float(self._earlier_s[row]),
+            allocation=self._held[row],
+            exploration=_CONSENT,
+            restarts=int(self._preemptions[row]),
+            yielding=self._phase[row] == Phase.YIELDING,
+        )
+
+
+def _or_never(limit_s: float | None) -> float:
+    return NEVER_S if limit_s is None else limit_s
+
+
+def _expectations(work_s: Floats, estimates: Estimates, seed: int) -> Floats:
+    """What policies are told about run times, shape (J,); NaN where they are told nothing."""
+    if estimates.source is Source.LIMIT:
+        return np.full_like(work_s, np.nan)
+    noise = np.random.default_rng(seed).normal(0.0, estimates.sigma, work_s.size)
+    return work_s * np.exp(noise)
+
+
+def _request(gpus: int, gpus_per_node: int) -> GpuRequest:
+    """A gang as users ask for it: on one node if it fits there, else whole nodes and a rest wherever it finds room."""
+    if gpus <= gpus_per_node:
+        return GpuRequest.on_each(1, gpus)
+    if gpus % gpus_per_node == 0:
+        return GpuRequest.on_each(gpus // gpus_per_node, gpus_per_node)
+    return GpuRequest(gpus, nodes=-(-gpus // gpus_per_node))

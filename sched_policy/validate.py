@@ -1,0 +1,91 @@
+"""Asks a policy for a plan and checks it against the snapshot: a policy of somebody else's must not do harm."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from sched_policy.errors import PolicyError
+from sched_policy.model import Job, JobState
+from sched_policy.plan import Plan
+from sched_policy.policy import SchedulingPolicy
+from sched_policy.snapshot import Snapshot
+
+
+def checked_plan(policy: SchedulingPolicy, snapshot: Snapshot) -> Plan:
+    """The policy's plan. Raises `PolicyError`, naming the policy, if it fails or plans what cannot be carried out."""
+    try:
+        plan = policy.plan(snapshot)
+    except Exception as error:
+        raise PolicyError(f"policy {policy.name!r} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(plan, Plan):
+        raise PolicyError(f"policy {policy.name!r} made a {type(plan).__name__} instead of a Plan")
+    faults = tuple(_faults(plan, snapshot))
+    if faults:
+        more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
+        raise PolicyError(f"policy {policy.name!r} made a plan that cannot be: {'; '.join(faults[:3])}{more}")
+    return plan
+
+
+def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
+    jobs = {job.job_id: job for job in snapshot.jobs}
+    named = {
+        "starts": [start.job_id for start in plan.starts],
+        "reserves for": [promise.job_id for promise in plan.reservations],
+        "preempts": [preemption.job_id for preemption in plan.preemptions],
+        "stops": [stop.job_id for stop in plan.stops],
+        "groups": [job_id for group in plan.groups for job_id in group.job_ids],
+    }
+    unknown = [(verb, job_id) for verb, job_ids in named.items() for job_id in job_ids if job_id not in jobs]
+    yield from (f"it {verb} job {job_id}, which is not in the snapshot" for verb, job_id in unknown)
+    if unknown:
+        return
+    yield from _wrong_starts(plan, jobs)
+    yield from _wrong_interruptions(plan, jobs)
+    yield from _overcommitted(plan, snapshot)
+
+
+def _wrong_starts(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
+    for job_id, times in Counter(start.job_id for start in plan.starts).items():
+        job = jobs[job_id]
+        if job.state is not JobState.PENDING or not job.eligible:
+            yield f"it starts job {job_id}, which does not wait"
+        if times > job.array_tasks:
+            yield f"it starts job {job_id} {times} times, which has {job.array_tasks} task(s) waiting"
+    for start in plan.starts:
+        given = sum(share.gpus for share in start.placement)
+        wanted = jobs[start.job_id].request.total
+        if given != wanted:
+            yield f"it gives job {start.job_id} {given} GPUs instead of {wanted}"
+
+
+def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
+    for preemption in plan.preemptions:
+        job = jobs[preemption.job_id]
+        if job.state is not JobState.RUNNING or not job.may_yield:
+            yield f"it preempts job {job.job_id}, which does not run or has not consented"
+    for stop in plan.stops:
+        job = jobs[stop.job_id]
+        if not job.holds_gpus or job.exploration is None or not job.exploration.may_stop:
+            yield f"it stops job {job.job_id}, which does not run or has not consented"
+
+
+def _overcommitted(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
+    """GPUs held alone count each; GPUs held together (`indices`) count once, and only on top of those held alone."""
+    capacity = {node.name: node.gpus for node in snapshot.nodes}
+    alone: Counter[str] = Counter()
+    together: set[tuple[str, int]] = set()
+    held = [share for job in snapshot.running for share in job.allocation]
+    wanted = [share for start in plan.starts for share in start.placement]
+    for share in (*held, *wanted):
+        if share.indices:
+            together.update((share.node, index) for index in share.indices)
+        else:
+            alone[share.node] += share.gpus
+    touched = {share.node for share in wanted}
+    used = alone + Counter(node for node, _index in together)
+    for node in sorted(touched):
+        if node not in capacity:
+            yield f"it places jobs on node {node}, which is not in the snapshot"
+        elif used[node] > capacity[node]:
+            yield f"it gives away {used[node]} GPUs of node {node}, which has {capacity[node]}"

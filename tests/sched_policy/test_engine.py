@@ -1,0 +1,187 @@
+"""The honest simulator: a decision takes effect at an interval and costs what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sched_policy import catalog
+from sched_policy.backfill import Backfill
+from sched_policy.columns import Columns
+from sched_policy.errors import PolicyError
+from sched_policy.model import NodeGpus
+from sched_policy.order.fifo import Fifo
+from sched_policy.plan import Plan, Ranking, Start
+from sched_policy.policy import Policy
+from sched_policy.simulator.engine import SimulationError, simulate
+from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
+from sched_policy.simulator.settings import Estimates, Settings, SettingsError
+from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
+from sched_policy.snapshot import Snapshot
+
+ONE_GPU = ClusterShape(1, 1)
+EXACT = Settings(interval_s=10, checkpoint_s=5, restart_s=20, estimates=Estimates.parse("exact"))
+GREEDY = Policy("greedy", "", Fifo(), backfill=Backfill(0))
+
+
+def trace(*jobs: tuple[float, int, float], **fields: Any) -> Trace:
+    """Jobs as (submitted, GPUs, run time), numbered from 1."""
+    return Trace.of(TraceJob(i + 1, *job, **fields) for i, job in enumerate(jobs))
+
+
+def by_id(outcome: Outcome) -> dict[int, JobRecord]:
+    return {record.job_id: record for record in outcome.jobs}
+
+
+def test_jobs_start_at_the_next_interval_and_run_for_their_run_time() -> None:
+    jobs = by_id(simulate(trace((3, 1, 100), (4, 1, 7)), ONE_GPU, GREEDY, EXACT))
+    assert (jobs[1].start_s, jobs[1].end_s) == (10, 110)
+    assert (jobs[2].start_s, jobs[2].end_s) == (110, 117)
+
+
+def test_preemption_costs_a_checkpoint_and_a_restart() -> None:
+    srsf = catalog.build("srsf", catalog.PolicyOptions(quantum_s=50))
+    jobs = by_id(simulate(trace((0, 1, 1000), (5, 1, 30)), ONE_GPU, srsf, EXACT))
+    # Job 1 may yield from 50 s on and saves until 55 s; job 2 starts at the interval after that. Job 1 loads again
+    # from 90 s to 110 s and then has 950 s of work left.
+    assert (jobs[2].start_s, jobs[2].end_s) == (60, 90)
+    assert jobs[1].preemptions == 1
+    assert jobs[1].end_s == 90 + 20 + 950
+    assert jobs[1].held_s == 55 + 20 + 950
+
+
+def test_a_time_limit_ends_a_job() -> None:
+    jobs = by_id(simulate(trace((0, 1, 100), time_limit_s=60), ONE_GPU, GREEDY, EXACT))
+    assert (jobs[1].end_s, jobs[1].ending) == (60, Ending.TIME_LIMIT)
+    assert by_id(simulate(trace((0, 1, 60), time_limit_s=60), ONE_GPU, GREEDY, EXACT))[1].ending is Ending.COMPLETED
+
+
+def test_gangs_need_their_gpus_on_one_node() -> None:
+    # 2 nodes x 2 GPUs, one GPU of each taken: 2 GPUs are free, but a gang of 2 waits for a node of its own.
+    cluster = ClusterShape(2, 2)
+    spread = trace((0, 2, 40), (0, 1, 100), (0, 1, 100), (50, 2, 10), (50, 1, 10))
+    jobs = by_id(simulate(spread, cluster, GREEDY, EXACT))
+    assert jobs[2].start_s == jobs[3].start_s == 0  # consolidated on the second node
+    assert jobs[4].start_s == 50
+    assert jobs[5].start_s == 60
+    larger = by_id(simulate(trace((0, 1, 100), (0, 3, 10)), cluster, GREEDY, EXACT))
+    assert larger[2].start_s == 0
+
+
+@dataclass(frozen=True)
+class Spy:
+    """First in, first out; keeps what it is shown."""
+
+    seen: list[Snapshot] = field(default_factory=list)
+    needs_durations: ClassVar[bool] = False
+
+    def rank(self, snapshot: Snapshot) -> Ranking:
+        self.seen.append(snapshot)
+        return Fifo().rank(snapshot)
+
+
+@dataclass(frozen=True)
+class LengthSpy(Spy):
+    needs_durations: ClassVar[bool] = True
+
+
+def shown(estimates: str, spy: Spy) -> float | None:
+    policy = Policy("spy", "", spy, backfill=Backfill(0))
+    with_limit = trace((0, 1, 100), time_limit_s=400)
+    simulate(with_limit, ONE_GPU, policy, replace(EXACT, estimates=Estimates.parse(estimates)))
+    return spy.seen[0].jobs[0].expected_s
+
+
+def test_estimates_are_told_only_as_asked_and_only_to_whom_they_matter() -> None:
+    assert shown("exact", LengthSpy()) == 100
+    assert shown("limit", LengthSpy()) is None
+    assert shown("exact", Spy()) is None
+    assert shown("noisy:0.5", LengthSpy()) not in (100, None)
+    assert shown("noisy:0.5", LengthSpy()) == shown("noisy:0.5", LengthSpy())
+
+
+@pytest.mark.parametrize("text", ["oracle", "noisy", "noisy:", "noisy:-1", "noisy:nan", "exact:1", ""])
+def test_unknown_estimates_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="exact, limit, noisy:SIGMA"):
+        Estimates.parse(text)
+
+
+@pytest.mark.parametrize("field_", ["interval_s", "checkpoint_s", "restart_s"])
+def test_absurd_settings_are_refused(field_: str) -> None:
+    for value in (float("nan"), -1.0, 1e9):
+        with pytest.raises(SettingsError, match=field_):
+            Settings(**{field_: value})
+
+
+def test_columns_say_what_the_jobs_say() -> None:
+    spy = LengthSpy()
+    policy = Policy("spy", "", spy, backfill=Backfill(0), preempt=catalog.build("srsf").preempt)
+    jobs = trace(*[(7.0 * i, 1 + i % 2, 700.0 + i) for i in range(12)])
+    simulate(jobs, ClusterShape(1, 4), policy, EXACT)
+    for snapshot in spy.seen:
+        expected = Columns.of(snapshot.jobs, snapshot.now_s)
+        for name in Columns.__dataclass_fields__:
+            np.testing.assert_allclose(getattr(snapshot.columns, name), getattr(expected, name), err_msg=name)
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A policy of somebody else's, with plans of its own."""
+
+    make: Any
+    name: str = "elsewhere"
+    needs_durations: ClassVar[bool] = False
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        made = self.make(snapshot)
+        assert isinstance(made, Plan)
+        return made
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (lambda _s: Plan(starts=(Start(99, (NodeGpus("node1", 1),), ""),)), "job 99, which is not in the snapshot"),
+        (lambda s: Plan(starts=tuple(Start(j.job_id, (NodeGpus("node1", 1),), "") for j in s.jobs)), "gives away 2"),
+        (lambda s: Plan(starts=(Start(1, (NodeGpus("node1", 2),), ""),)), "job 1 2 GPUs instead of 1"),
+        (lambda s: Plan(starts=(Start(1, (NodeGpus("moon", 1),), ""),)), "node moon"),
+        (lambda s: Plan(starts=(Start(1, (NodeGpus("node1", 1),), ""),) * 2), "2 times"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_by_name(make: Any, fault: str) -> None:
+    with pytest.raises(PolicyError, match=f"elsewhere.*{fault}"):
+        simulate(trace((0, 1, 10), (0, 1, 10)), ONE_GPU, Scripted(make), EXACT)  # type: ignore[arg-type]
+
+
+def test_a_policy_that_starts_nothing_is_named() -> None:
+    with pytest.raises(SimulationError, match="elsewhere.*never starts 1 job"):
+        simulate(trace((0, 1, 10)), ONE_GPU, Scripted(lambda _s: Plan()), EXACT)  # type: ignore[arg-type]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    jobs=st.lists(
+        st.tuples(st.integers(0, 500), st.sampled_from([1, 2, 4, 8]), st.integers(1, 900)), min_size=1, max_size=25
+    ),
+    policy=st.sampled_from(["fifo", "srtf", "srsf", "tiresias"]),
+)
+def test_gpu_seconds_are_conserved_and_nobody_is_lost(jobs: list[tuple[int, int, int]], policy: str) -> None:
+    cluster = ClusterShape(2, 4)
+    options = catalog.PolicyOptions(quantum_s=60)
+    outcome = simulate(trace(*jobs), cluster, catalog.build(policy, options), EXACT)
+    assert [record.ending for record in outcome.jobs] == [Ending.COMPLETED] * len(jobs)
+    times = [use.time_s for use in outcome.usage]
+    busy = [use.busy_gpus for use in outcome.usage]
+    used_gpu_s = float(np.dot(np.diff(times), busy[:-1]))
+    assert used_gpu_s == pytest.approx(sum(record.held_s * record.gpus for record in outcome.jobs))
+    for record in outcome.jobs:
+        overheads_s = record.preemptions * (EXACT.checkpoint_s + EXACT.restart_s)
+        assert record.held_s == pytest.approx(record.run_s + overheads_s)
+        assert record.end_s >= record.submit_s + record.run_s
+    assert busy[-1] == 0
+    assert max(busy) <= cluster.gpus
