@@ -155,6 +155,13 @@ class World:
             gain=job.learning.gain(float(self._done_s[row])) if job.learning else None,
         )
 
+    def close(self, now_s: float) -> None:
+        """The simulation ends: jobs that are still there are recorded as they are."""
+        for row in self._active.tolist():
+            if self._phase[row] == Phase.WAITING:
+                self._start_s[row] = now_s
+            self.end(row, now_s, Ending.UNFINISHED)
+
     def snapshot(self, now_s: float) -> Snapshot:
         """What a policy may see now."""
         if self._learns.any():
