@@ -183,6 +183,11 @@ class World:
         run_s = now_s - start_s
         executed_s = self._earlier_s[rows] + run_s
         expected_s = self._expected_s[rows]
+        planned_s = np.where(
+            np.isfinite(self._limit_s[rows]) | np.isnan(expected_s),
+            self._limit_s[rows],
+            np.maximum(0.0, expected_s - self._earlier_s[rows]),
+        )
         return Columns(
             job_id=self._job_id[rows],
             submit_s=self._submit_s[rows],
@@ -197,6 +202,7 @@ class World:
                 np.maximum(0.0, self._limit_s[rows] - run_s),
                 np.maximum(0.0, expected_s - executed_s),
             ),
+            end_s=np.where(holds, np.maximum(now_s, start_s + planned_s), np.inf),
         )
 
     def note_usage(self, now_s: float) -> None:
