@@ -10,10 +10,12 @@ from sched_policy import plugins
 from sched_policy.backfill import ALL, Backfill
 from sched_policy.errors import PolicyError
 from sched_policy.order.base import Order
+from sched_policy.order.fair import Fair
 from sched_policy.order.fifo import Fifo
 from sched_policy.order.las import LeastAttainedService
 from sched_policy.order.multifactor import Multifactor
 from sched_policy.order.shortest import Srsf, Srtf
+from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility
 from sched_policy.policy import PayoffAdmission, Policy, SchedulingPolicy
 from sched_policy.preempt.displace import Displace
@@ -26,7 +28,7 @@ class PolicyOptions:
 
     Attributes:
         reservation_depth: blocked jobs that are promised a start; None takes the policy's own.
-        quantum_s: how far ahead utility looks, and how long a started job is left alone.
+        quantum_s: how far ahead utility looks, how long a started job is left alone, and how long a fair slice is.
         preempt_margin: how many times a victim's score the score of the job that displaces it must be.
         most_preemptions: preemptions per pass at most.
         stop_threshold: share of a sweep's known improvement below which a job may be stopped; 0 never stops.
@@ -88,6 +90,16 @@ def _explsched(options: PolicyOptions) -> Policy:
     )
 
 
+def _fair(options: PolicyOptions) -> Policy:
+    summary = "equal GPU time for all jobs, a slice at a time, preemptive"
+    return _preemptive("fair", summary, Fair(options.quantum_s), options)
+
+
+def _slaq(options: PolicyOptions) -> Policy:
+    summary = "largest predicted normalised loss reduction per GPU-second first, preemptive"
+    return _preemptive("slaq", summary, Slaq(options.quantum_s), options)
+
+
 def _depth(options: PolicyOptions, own: int) -> Backfill:
     return Backfill(own if options.reservation_depth is None else options.reservation_depth)
 
@@ -100,6 +112,8 @@ _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
     "srsf": _srsf,
     "tiresias": _tiresias,
     "explsched": _explsched,
+    "fair": _fair,
+    "slaq": _slaq,
 }
 
 

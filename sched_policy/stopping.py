@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 from sched_policy.model import Job, JobState
+from sched_policy.outlook import outlook
 from sched_policy.plan import Stop
 from sched_policy.snapshot import Snapshot
-from sched_policy.utility import Utility, estimate
 
 MIN_REPORTS = 8
 MIN_SHARE = 1 / 3
@@ -16,8 +15,6 @@ MIN_SHARE = 1 / 3
 
 Many trainings stay on a plateau before they begin to learn, which no falling curve family can foresee.
 """
-
-_ANY_QUANTUM = 1.0  # what a job may still learn until its end does not depend on the quantum
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +33,17 @@ class EarlyStop:
 
     def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
         """Jobs of the snapshot that should end now."""
-        utilities = estimate(snapshot.jobs, _ANY_QUANTUM)
-        best: defaultdict[tuple[str, str | None], list[float]] = defaultdict(list)
-        for job in snapshot.jobs:
-            utility = utilities.get(job.job_id)
-            if utility is not None and utility.best is not None:
-                best[_sweep(job)].append(utility.best)
+        known = outlook(snapshot.jobs)
+        hope = known.remaining + 2 * known.remaining_std
+        behind = known.best - hope * known.scale > known.best_of_sweep()
+        exhausted = known.measured & (hope < self.threshold) & behind
         stops = []
-        for job in snapshot.jobs:
-            utility = utilities.get(job.job_id)
-            if utility is not None and _may_stop(job) and self._exhausted(utility, min(best[_sweep(job)])):
-                reason = (
-                    f"expected to improve by {100 * utility.remaining:.2g} % of its sweep and to end behind its best"
-                )
-                stops.append(Stop(job.job_id, reason))
+        for i in exhausted.nonzero()[0].tolist():
+            job = snapshot.jobs[known.rows[i]]
+            if _may_stop(job):
+                learns = f"expected to improve by {100 * known.remaining[i]:.2g} % of its sweep"
+                stops.append(Stop(job.job_id, f"{learns} and to end behind its best"))
         return tuple(stops)
-
-    def _exhausted(self, utility: Utility, best_of_sweep: float) -> bool:
-        if utility.best is None:
-            return False
-        hope = utility.remaining + 2 * utility.remaining_std
-        return hope < self.threshold and utility.best - hope * utility.scale > best_of_sweep
-
-
-def _sweep(job: Job) -> tuple[str, str | None]:
-    return job.user, job.exploration.sweep if job.exploration else None
 
 
 def _may_stop(job: Job) -> bool:

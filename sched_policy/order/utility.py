@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from sched_policy.order.base import Order
 from sched_policy.order.shortest import Srsf
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Snapshot
-from sched_policy.utility import Utility, estimate
+from sched_policy.utility import Utilities, Utility, estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,36 +32,34 @@ class ByUtility:
 
     needs_durations: ClassVar[bool] = True
 
-    def utilities(self, snapshot: Snapshot) -> Mapping[int, Utility]:
+    def utilities(self, snapshot: Snapshot) -> Utilities:
         """Utilities of the jobs that take part in exploration."""
         return estimate(snapshot.jobs, self.quantum_s)
 
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Utility in percent of the sweep's known improvement per GPU-hour."""
         utilities = self.utilities(snapshot)
-        job_ids = snapshot.columns.job_id.tolist()
-        values = np.array([_percent_per_gpu_h(utilities[j]) if j in utilities else np.nan for j in job_ids])
+        job_id = snapshot.columns.job_id
+        values = np.full(len(job_id), np.nan)
+        values[utilities.known.rows] = 100.0 * 3600.0 * utilities.value
         levels = -np.sort(-values[~np.isnan(values)])
         fallback = self.fallback.rank(snapshot)
         silent = fallback.rows[np.isnan(values[fallback.rows])]
         share = (np.arange(silent.size) + 0.5) / max(silent.size, 1)
         spread = levels[(share * levels.size).astype(np.int64)] if levels.size else silent.size - np.arange(silent.size)
         values[silent] = spread
-        place = {int(row): position for position, row in enumerate(fallback.rows)}
+        place = np.empty(len(job_id), dtype=np.int64)
+        place[fallback.rows] = np.arange(len(job_id))
 
         def reason(row: int) -> str:
-            utility = utilities.get(job_ids[row])
-            return _reason(utility) if utility else f"reports no progress; {fallback[place[row]].reason}"
+            utility = utilities.get(int(job_id[row]))
+            return _reason(utility) if utility else f"reports no progress; {fallback[int(place[row])].reason}"
 
         return Ranking(snapshot, values, reason)
 
 
-def _percent_per_gpu_h(utility: Utility) -> float:
-    return 100.0 * 3600.0 * utility.value
-
-
 def _reason(utility: Utility) -> str:
-    rate, spread = _percent_per_gpu_h(utility), 100.0 * 3600.0 * utility.std
+    rate, spread = 100.0 * 3600.0 * utility.value, 100.0 * 3600.0 * utility.std
     if not utility.measured:
         return f"no curve yet, explored on its sweep's prior of {rate:.3g} %/GPU-h"
     return f"expected improvement {rate:.3g} +- {spread:.2g} %/GPU-h"

@@ -58,7 +58,7 @@ class Displace:
         least = self.least_share * max([0.0, *value.values()])
         free = profile.free_now()
         for job in snapshot.running:  # room that earlier plans have made goes to the best blocked jobs first
-            if job.yielding:
+            if job.yielding or job.state is JobState.COMPLETING:
                 _release(free, profile, job)
         chosen: list[Preemption] = []
         for job, tasks in blocked:

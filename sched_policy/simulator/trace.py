@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sched_policy.errors import ExplschedError
+from sched_policy.simulator.learning import Learning
 
 
 class TraceError(ExplschedError):
@@ -42,6 +43,7 @@ class TraceJob:
         queue: partition or virtual cluster, "" if the trace has none.
         priority: 0 has a resource guarantee, 1 is opportunistic (AntMan).
         line: where the job stands in its file, 0 if it comes from none; for messages, two jobs may differ in it alone.
+        learning: what the job learns and when its owner gives it up, None where the trace has no learning curves.
 
     """
 
@@ -58,6 +60,7 @@ class TraceJob:
     queue: str = ""
     priority: int = 0
     line: int = field(default=0, compare=False)
+    learning: Learning | None = None
 
     @property
     def iteration_s(self) -> float:

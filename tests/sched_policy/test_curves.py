@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sched_policy.curves import fit
+from sched_policy.curves import MIN_POINTS, CurveTable, fit, fit_all
 
 
 @pytest.mark.parametrize("power", [0.4, 1.0, 2.5])
@@ -66,3 +66,45 @@ def test_a_constant_metric_is_no_error() -> None:
     curve = fit([1, 2, 3, 4], [2, 2, 2, 2])
     assert curve is not None
     assert curve.improvement(4, 8).mean == pytest.approx(0, abs=1e-9)
+
+
+def history(reports: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = np.sort(rng.uniform(1, 500, reports))
+    return x, rng.uniform(0.1, 3) * (1 + x / 50) ** -rng.uniform(0.2, 3) + rng.normal(0, 0.02, reports)
+
+
+def test_many_curves_at_once_are_the_curves_one_by_one() -> None:
+    histories = [history(reports, seed) for seed, reports in enumerate([3, 300, 2, 50, 7, 128, 0, 50, 129, 4])]
+    together = fit_all(histories)
+    assert [curve is None for curve in together] == [x.size < MIN_POINTS for x, _ in histories]
+    for (x, y), curve in zip(histories, together, strict=True):
+        alone = fit(x, y)
+        assert (alone is None) == (curve is None)
+        if alone is not None and curve is not None:
+            assert curve.scale == alone.scale
+            np.testing.assert_allclose(curve.weights, alone.weights, rtol=1e-6, atol=1e-12)
+            np.testing.assert_allclose(curve.slope, alone.slope, rtol=1e-6, atol=1e-12)
+
+
+def test_a_table_reads_each_curve_at_its_own_resources() -> None:
+    curves = [curve for curve in fit_all([history(30, seed) for seed in (1, 2, 3)]) if curve is not None]
+    x_from, x_to = np.array([10.0, 300.0, 0.0]), np.array([20.0, 900.0, 700.0])
+    mean, std = CurveTable(curves).improvement(x_from, x_to)
+    one_by_one = [c.improvement(a, b) for c, a, b in zip(curves, x_from, x_to, strict=True)]
+    assert mean.tolist() == pytest.approx([i.mean for i in one_by_one])
+    assert std.tolist() == pytest.approx([i.std for i in one_by_one])
+
+
+def test_weighted_least_squares_is_exact_for_the_true_shape() -> None:
+    x = np.linspace(1, 80, 40)
+    noisy = 2.0 + 3.0 * np.exp(-3.0 * x / 80) + np.random.default_rng(3).normal(0, 0.05, x.size)
+    curve = fit(x, noisy)
+    assert curve is not None
+    weights = 0.2 + 0.8 * x / x.max()
+    shapes = np.exp(-np.geomspace(0.3, 30.0, 48)[:, None] * x / x.max())
+    for shape, slope in zip(shapes, curve.slope[-48:], strict=True):
+        root = np.sqrt(weights)
+        design = np.column_stack([root, root * shape])
+        expected = np.linalg.lstsq(design, root * noisy, rcond=None)[0][1]
+        assert slope == pytest.approx(max(0.0, expected), rel=1e-6)

@@ -6,7 +6,7 @@ import pytest
 
 from sched_policy import catalog
 from sched_policy.errors import PolicyError
-from sched_policy.model import Direction, Exploration, GpuRequest, ProgressPoint
+from sched_policy.model import Direction, Exploration, GpuRequest, JobState, ProgressPoint
 from sched_policy.plan import Plan
 from sched_policy.price import Market
 from sched_policy.utility import estimate
@@ -109,9 +109,10 @@ def test_jobs_that_learn_next_to_nothing_do_not_swap_either() -> None:
     assert POLICY.plan(snap).preemptions == ()
 
 
-def test_room_that_is_being_made_is_not_asked_for_twice() -> None:
+@pytest.mark.parametrize("leaving", [{"yielding": True}, {"state": JobState.COMPLETING}])
+def test_room_that_is_being_made_is_not_asked_for_twice(leaving: dict[str, object]) -> None:
     first, *others = full_cluster()
-    yielding = replace(first, yielding=True)
+    yielding = replace(first, **leaving)
     waiting = [job(20, exploration=EXPLORING), job(21, exploration=EXPLORING)]
     assert POLICY.plan(snapshot(yielding, *others, waiting[0])).preemptions == ()
     assert len(POLICY.plan(snapshot(yielding, *others, *waiting)).preemptions) == 1

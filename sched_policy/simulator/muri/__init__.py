@@ -20,7 +20,30 @@ from sched_policy.simulator.trace import ClusterShape, Trace
 
 @dataclass(frozen=True, slots=True)
 class MuriOptions:
-    """What the original offers as flags."""
+    """What the original offers as flags.
+
+    Attributes:
+        autopack: split groups that do not pay; the published figures were made before the original had it.
+        max_members: jobs per group at most (Muri).
+
+    """
+
+    autopack: bool = False
+    max_members: int = 4
+
+
+def _muri_s(cluster: ClusterShape, options: MuriOptions) -> Discipline:
+    from sched_policy.simulator.muri import interleaved
+
+    packing = interleaved.autopack if options.autopack else interleaved.keep_all
+    return interleaved.Muri(cluster, interleaved.MURI_S, packing, options.max_members)
+
+
+def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
+    from sched_policy.simulator.muri import interleaved
+
+    packing = interleaved.autopack if options.autopack else interleaved.keep_all
+    return interleaved.Muri(cluster, interleaved.MURI_L, packing, options.max_members)
 
 
 _POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {
@@ -28,6 +51,8 @@ _POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {
     "srsf": lambda cluster, _options: Shortest(cluster, remaining_gpu_s),
     "tiresias": lambda cluster, _options: Tiresias(cluster),
     "antman": lambda cluster, _options: AntMan(cluster),
+    "muri-s": _muri_s,
+    "muri-l": _muri_l,
 }
 
 

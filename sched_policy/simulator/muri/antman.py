@@ -72,7 +72,9 @@ class AntMan:
 
     def schedule(self, now_s: float) -> list[MuriJob]:  # noqa: ARG002  nothing here depends on the time
         """Start what fits, let guaranteed jobs reserve, and set the pace of the opportunistic jobs."""
-        started, waiting, too_large = [], [], 1 << 62
+        started: list[MuriJob] = []
+        waiting: list[MuriJob] = []
+        too_large = 1 << 62
         for job in self._pending:
             if job.trace.priority == 0:
                 (started if self._reserve(job) else waiting).append(job)

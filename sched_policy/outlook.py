@@ -1,0 +1,130 @@
+"""What jobs may still learn: the part of a utility that does not depend on how far ahead one looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sched_policy.columns import Bools, Floats, Ints
+from sched_policy.curves import CurveTable
+from sched_policy.model import Exploration, Job
+from sched_policy.reported import Reported, reported
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """What the jobs that take part in exploration may still learn, whatever the quantum. All arrays have shape (E,).
+
+    Attributes:
+        rows: positions of those jobs among all that were given.
+        job_id: their ids.
+        gpus: their gangs.
+        sweep: the number of each job's sweep; jobs of one sweep have metrics that compare.
+        measured: whether the job has reported enough for a curve.
+        scale: the largest improvement that any job of the sweep has shown, 1 if none has.
+        best: the job's best metric value so far, lower is better; not a number where not measured.
+        spent_gpu_s: GPU-seconds at its last report.
+        horizon_gpu_s: GPU-seconds from there to the job's last step.
+        remaining: expected improvement until then, as a share of the scale; 1 where not measured.
+        remaining_std: its standard deviation.
+        curves: the fitted curves of the measured jobs.
+
+    """
+
+    rows: Ints
+    job_id: Ints
+    gpus: Ints
+    sweep: Ints
+    measured: Bools
+    scale: Floats
+    best: Floats
+    spent_gpu_s: Floats
+    horizon_gpu_s: Floats
+    remaining: Floats
+    remaining_std: Floats
+    curves: CurveTable
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job]) -> Outlook:
+        """The outlook of these jobs. Jobs without an `Exploration` are left out."""
+        taking_part = [(row, job, job.exploration) for row, job in enumerate(jobs) if job.exploration is not None]
+        said = reported((job.points, exploration.direction) for _, job, exploration in taking_part)
+        numbers: dict[tuple[str, str, str], int] = {}
+        sweep = _ints(
+            numbers.setdefault(_sweep_key(job, exploration), len(numbers)) for _, job, exploration in taking_part
+        )
+        shown = np.zeros(len(numbers))
+        np.maximum.at(shown, sweep, _floats(one.shown for one in said))
+        scale = np.where(shown > 0, shown, 1.0)[sweep]
+
+        measured = np.array([one.curve is not None for one in said], dtype=np.bool_)
+        curves = CurveTable(one.curve for one in said if one.curve is not None)
+        spent_gpu_s = _floats(one.spent_gpu_s for one in said)
+        horizon_gpu_s = _floats(_horizon_gpu_s(job, one) for (_, job, _), one in zip(taking_part, said, strict=True))
+        mean, std = curves.improvement(spent_gpu_s[measured], (spent_gpu_s + horizon_gpu_s)[measured])
+        remaining, remaining_std = np.ones(len(said)), np.ones(len(said))
+        remaining[measured], remaining_std[measured] = mean / scale[measured], std / scale[measured]
+        return cls(
+            rows=_ints(row for row, _, _ in taking_part),
+            job_id=_ints(job.job_id for _, job, _ in taking_part),
+            gpus=_ints(job.request.total for _, job, _ in taking_part),
+            sweep=sweep,
+            measured=measured,
+            scale=scale,
+            best=_floats(np.nan if one.curve is None or one.best is None else one.best for one in said),
+            spent_gpu_s=spent_gpu_s,
+            horizon_gpu_s=horizon_gpu_s,
+            remaining=remaining,
+            remaining_std=remaining_std,
+            curves=curves,
+        )
+
+    def best_of_sweep(self) -> Floats:
+        """The best metric value in each job's sweep, infinity where nobody is measured; shape (E,)."""
+        best = np.full(int(self.sweep.max(initial=-1)) + 1, np.inf)
+        np.minimum.at(best, self.sweep[self.measured], self.best[self.measured])
+        return best[self.sweep]
+
+
+class _Latest:
+    """Remembers the outlook of the jobs it was asked about last; a tuple of jobs never changes."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[tuple[Job, ...], Outlook] | None = None
+
+    def recall(self, jobs: tuple[Job, ...]) -> Outlook:
+        kept = self._kept
+        if kept is None or kept[0] is not jobs:
+            kept = self._kept = jobs, Outlook.of(jobs)
+        return kept[1]
+
+
+_LATEST = _Latest()
+
+
+def outlook(jobs: Sequence[Job]) -> Outlook:
+    """The outlook of these jobs. Order, early stop and display of one snapshot share one computation."""
+    return _LATEST.recall(jobs) if isinstance(jobs, tuple) else Outlook.of(jobs)
+
+
+def _sweep_key(job: Job, exploration: Exploration) -> tuple[str, str, str]:
+    """Jobs whose metrics compare: same user, sweep and metric."""
+    return job.user, exploration.sweep or f"job {job.job_id}", exploration.metric
+
+
+def _horizon_gpu_s(job: Job, said: Reported) -> float:
+    """GPU-seconds until the job's last step; as much again as it has had, when it did not say."""
+    last_step = job.points[-1].step if job.points else 0
+    if job.total_steps is None or last_step <= 0:
+        return said.spent_gpu_s
+    return max(0.0, said.spent_gpu_s * (job.total_steps - last_step) / last_step)
+
+
+def _floats(values: Iterable[float]) -> Floats:
+    return np.array(list(values), dtype=np.float64)
+
+
+def _ints(values: Iterable[int]) -> Ints:
+    return np.array(list(values), dtype=np.int64)
