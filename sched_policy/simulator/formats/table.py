@@ -102,10 +102,11 @@ def _table(stream: BinaryIO, name: str) -> Table:
         raise TraceError(f"{name}: empty; {ACCEPTED}")
     reader = _reader(chain(head, lines), head[-1])
     try:
-        header = next(fields for fields in reader if any(field.strip() for field in fields))
-    except (csv.Error, StopIteration) as error:
-        raise TraceError(f"{name}: line {len(head)}: no header: {error or shown(head[-1])}; {ACCEPTED}") from error
-    names = [field.strip() for field in header]
+        names = [field.strip() for field in next(row for row in reader if reader.line_num >= len(head))]
+    except csv.Error as error:
+        raise TraceError(f"{name}: line {len(head)}: no header: {error}; {ACCEPTED}") from error
+    if not any(names):
+        raise TraceError(f"{name}: line {len(head)}: no header: found {shown(head[-1])}; {ACCEPTED}")
     seen: set[str] = set()
     for column in names:
         if column.casefold() in seen:
