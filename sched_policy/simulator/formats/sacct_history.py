@@ -8,7 +8,7 @@ that is requeued after its end has its first row rewritten, as if it had run unt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -102,8 +102,10 @@ def read_history(table: Table) -> tuple[list[PastJob], list[Rejected]]:
     return jobs, rejected
 
 
-def _whole_runs(rows: Iterable[Row], rejected: list[Rejected]) -> list[Row]:
+def _whole_runs(rows: list[Row], rejected: list[Rejected]) -> list[Row]:
     """Rows of one id in order of time: the same run only once, the components of a heterogeneous job as one gang."""
+    if len(rows) == 1:
+        return rows
     components: dict[int, dict[tuple[float, float | None], Row]] = {}
     for row in rows:
         runs = components.setdefault(row.slurm_id.component or 0, {})

@@ -128,8 +128,9 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Pat
         own.write(trace, tmp_path / "no" / "such.csv")
     with pytest.raises(TraceError, match="cannot be written"):
         own.write(trace, tmp_path)
-    with pytest.raises(TraceError, match="surrogates not allowed"):
-        own.write(Trace.of([TraceJob(1, 0.0, 1, 1.0, user="\ud800")]), tmp_path / "x.csv")
+    for user in ("a\rb", "\ud800", "a" * 257):
+        with pytest.raises(TraceError, match="job 1: user: found '"):
+            own.write(Trace.of([TraceJob(1, 0.0, 1, 1.0, user=user)]), tmp_path / "x.csv")
     assert list(tmp_path.iterdir()) == []
 
 
