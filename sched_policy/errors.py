@@ -2,7 +2,7 @@
 
 ExplschedError
 ├── PolicyError            a policy cannot be built or used as asked (`sched_policy`)
-├── TraceError             a trace or cluster cannot be used (`sched_policy.simulator`)
+├── TraceError             a trace or cluster file cannot be used (`sched_policy.simulator`)
 ├── SettingsError          a setting of a simulation makes no sense (`sched_policy.simulator`)
 ├── SimulationError        a simulation cannot go on (`sched_policy.simulator`)
 ├── PlotError              a picture cannot be drawn (`sched_policy.simulator`)

@@ -50,8 +50,8 @@ def _from_decimal(text: str, otherwise: int) -> int:
         value = float(text)
     except ValueError:
         return otherwise
-    # Above 2**53 a decimal no longer tells neighbouring whole numbers apart.
-    return int(value) if abs(value) <= 2**53 and value.is_integer() else otherwise
+    # From 2**53 on a decimal no longer tells neighbouring whole numbers apart.
+    return int(value) if abs(value) < 2**53 and value.is_integer() else otherwise
 
 
 def label(column: str, text: str) -> str:

@@ -66,11 +66,14 @@ def _write(jobs: Iterable[TraceJob], path: Path) -> None:
 
 
 def dump(jobs: Iterable[TraceJob], stream: TextIO) -> None:
-    """Write jobs as CSV with a header, in the order given."""
-    # The csv module quotes line ends within a cell only if they belong to its own line end.
-    writer = csv.writer(stream, lineterminator="\r\n")
+    """Write jobs as CSV with a header, in the order given. Raises `TraceError` for names that cannot be read back."""
+    writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_cells(job) for job in jobs)
+    for job in jobs:
+        try:
+            writer.writerow(_cells(job))
+        except RowError as error:
+            raise TraceError(f"job {job.job_id}: {error}") from error
 
 
 def _cells(job: TraceJob) -> tuple[object, ...]:
@@ -84,9 +87,9 @@ def _cells(job: TraceJob) -> tuple[object, ...]:
         *(("", "", "") if stages is None else (stages.io_s, stages.gpu_s, stages.net_s)),
         job.declared_s,
         job.time_limit_s,
-        job.model,
-        job.user,
-        job.queue,
+        label("model", job.model),
+        label("user", job.user),
+        label("queue", job.queue),
         job.priority or "",
     )
 

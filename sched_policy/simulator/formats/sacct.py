@@ -1,16 +1,4 @@
-r"""A site's own history, as Slurm's sacct prints it, as a trace.
-
-An admin makes the file with
-
-    SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 --noconvert \
-        --starttime 2026-01-01 --endtime 2026-02-01 \
-        --format=JobID,JobIDRaw,User,Partition,Submit,Eligible,Start,End,ElapsedRaw,State,TimelimitRaw,AllocTRES,ReqTRES
-
-`SLURM_TIME_FORMAT=%s` prints times as seconds since 1970. Without it they are local times, which are read too, but an
-hour is lost or gained where summer time begins or ends. `--duplicates` shows all runs of requeued jobs. GPUs are
-counted only where slurm.conf has AccountingStorageTRES=gres/gpu. Columns of free text (JobName, Comment) must stay out:
-sacct does not mark a bar within them.
-"""
+"""A site's own history, as Slurm's sacct prints it, as a trace. An admin makes the file with `COMMAND`."""
 
 from __future__ import annotations
 
@@ -21,6 +9,19 @@ from sched_policy.simulator.formats.sacct_history import read_history
 from sched_policy.simulator.formats.sacct_rows import REQUIRED
 from sched_policy.simulator.formats.table import Table
 from sched_policy.simulator.trace import Trace, TraceJob
+
+COMMAND = """\
+SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates \\
+  --parsable2 --noconvert --starttime 2026-01-01 --endtime 2026-02-01 \\
+  --format=JobID,JobIDRaw,User,Partition,Submit,Eligible,Start,End,\\
+ElapsedRaw,State,TimelimitRaw,AllocTRES,ReqTRES > history.txt"""
+"""The command line of an admin (bash).
+
+`SLURM_TIME_FORMAT=%s` prints times as seconds since 1970. Without it they are local times, which are read too, but an
+hour is lost or gained where summer time begins or ends. `--duplicates` shows all runs of requeued jobs. GPUs are
+counted only where slurm.conf has AccountingStorageTRES=gres/gpu. Columns of free text (JobName, Comment) must stay out:
+sacct does not mark a bar within them.
+"""
 
 
 def read(path: Path) -> Trace:

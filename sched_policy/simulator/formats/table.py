@@ -52,9 +52,12 @@ class Table:
     reader: _Reader
 
     def index(self, column: str) -> int | None:
-        """Position of a column, whatever its case; None if there is no such column."""
+        """Position of a column, whatever its case; None if there is none. Raises `TraceError` if there are two."""
         folded = column.casefold()
-        return next((i for i, name in enumerate(self.header) if name.casefold() == folded), None)
+        found = [i for i, name in enumerate(self.header) if name.casefold() == folded]
+        if len(found) > 1:
+            raise TraceError(f"{self.name}: line 1: the header names column {column} {len(found)} times")
+        return found[0] if found else None
 
     def position(self, column: str) -> int:
         """Position of a column that must be there. Raises `TraceError`."""
@@ -74,8 +77,7 @@ def open_table(path: Path) -> Iterator[Table]:
     """Open a file as a table. Columns are separated by commas, or by bars if the header holds one (sacct's spelling).
 
     Raises `TraceError` for what is no such file: missing, a directory or device, empty, compressed, not UTF-8, with NUL
-    bytes, with a line above 1 MiB, or with a header that names a column twice. Some of these show only while rows are
-    read.
+    bytes or with a line above 1 MiB. Some of these show only while rows are read.
     """
     try:
         mode = path.stat().st_mode
@@ -102,15 +104,11 @@ def _table(stream: BinaryIO, name: str) -> Table:
         raise TraceError(f"{name}: empty; {ACCEPTED}")
     reader = _reader(chain(head, lines), head[-1])
     try:
-        header = next(fields for fields in reader if any(field.strip() for field in fields))
-    except (csv.Error, StopIteration) as error:
-        raise TraceError(f"{name}: line {len(head)}: no header: {error or shown(head[-1])}; {ACCEPTED}") from error
-    names = [field.strip() for field in header]
-    seen: set[str] = set()
-    for column in names:
-        if column.casefold() in seen:
-            raise TraceError(f"{name}: line {len(head)}: the header names column {shown(column)} twice")
-        seen.add(column.casefold())
+        names = [field.strip() for field in next(row for row in reader if reader.line_num >= len(head))]
+    except csv.Error as error:
+        raise TraceError(f"{name}: line {len(head)}: no header: {error}; {ACCEPTED}") from error
+    if not any(names):
+        raise TraceError(f"{name}: line {len(head)}: no header: found {shown(head[-1])}; {ACCEPTED}")
     return Table(name, tuple(names), reader)
 
 
