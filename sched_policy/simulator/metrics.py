@@ -37,13 +37,13 @@ class Metrics:
     (SIGCOMM 2022), so that they compare with published figures.
     """
 
-    jobs: int = _figure("", "jobs that ended")
+    jobs: int = _figure("", "jobs submitted")
     completed: int = _figure("", "of these, jobs that finished all their work")
-    avg_jct_s: float | None = _figure("s", "mean job completion time, submission to end")
+    avg_jct_s: float | None = _figure("s", "mean job completion time, submission to end, of the jobs that ended")
     median_jct_s: float | None = _figure("s", "median job completion time")
     p99_jct_s: float | None = _figure("s", "99th percentile: entry int(0.99 n), from 0, of the n sorted JCTs")
-    makespan_s: float | None = _figure("s", "last end, counted from time 0 of the trace")
-    avg_queue_s: float | None = _figure("s", "mean time from submission to first start")
+    makespan_s: float | None = _figure("s", "last end, counted from time 0 of the trace; unknown if a job has none")
+    avg_queue_s: float | None = _figure("s", "mean time from submission to first start, of the jobs that started")
     median_queue_s: float | None = _figure("s", "median time from submission to first start")
     p99_queue_s: float | None = _figure("s", "99th percentile of it, as for JCT")
     gpu_utilisation: float | None = _figure("", "share of the GPUs that jobs held, from first submission to last end")
@@ -76,8 +76,9 @@ def as_dict(metrics: Metrics) -> dict[str, float | None]:
 def measure(outcome: Outcome) -> Metrics:
     """All figures of an outcome. Without jobs the counts are 0 and everything else is None."""
     jobs = outcome.jobs
-    jct_s = sorted(job.end_s - job.submit_s for job in jobs)
-    queue_s = sorted(job.start_s - job.submit_s for job in jobs)
+    ended = [job for job in jobs if job.ending is not Ending.UNFINISHED]
+    jct_s = sorted(job.end_s - job.submit_s for job in ended)
+    queue_s = sorted(job.start_s - job.submit_s for job in jobs if job.started)
     rho = finish_time_fairness(outcome)
     use = _use(outcome)
     useful_gpu_h = fsum(job.gpus * _useful_s(job) for job in jobs) / 3600 if jobs else None
@@ -88,7 +89,7 @@ def measure(outcome: Outcome) -> Metrics:
         avg_jct_s=_mean(jct_s),
         median_jct_s=_median(jct_s),
         p99_jct_s=_p99(jct_s),
-        makespan_s=max((job.end_s for job in jobs), default=None),
+        makespan_s=max((job.end_s for job in ended), default=None) if len(ended) == len(jobs) else None,
         avg_queue_s=_mean(queue_s),
         median_queue_s=_median(queue_s),
         p99_queue_s=_p99(queue_s),
@@ -107,7 +108,7 @@ def measure(outcome: Outcome) -> Metrics:
 
 
 def span_s(outcome: Outcome) -> tuple[float, float]:
-    """First submission and last end; (0, 0) without jobs."""
+    """First submission and last end, or the end of the simulation if that came first; (0, 0) without jobs."""
     if not outcome.jobs:
         return 0.0, 0.0
     return min(job.submit_s for job in outcome.jobs), max(job.end_s for job in outcome.jobs)

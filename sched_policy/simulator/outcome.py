@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isnan
 
 from sched_policy.simulator.trace import ClusterShape
 
@@ -49,6 +50,11 @@ class JobRecord:
     user: str = ""
     ending: Ending = Ending.COMPLETED
     gain: float | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether it ever got its GPUs."""
+        return not isnan(self.start_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from sched_policy.errors import ExplschedError
 from sched_policy.simulator.metrics import span_s, utilisation_series
-from sched_policy.simulator.outcome import JobRecord, Outcome
+from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,12 +73,13 @@ def has_gantt(outcomes: Sequence[Outcome]) -> bool:
 
 def _distribution(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     for (colour, dash), outcome in zip(_styles(), outcomes, strict=False):
-        jct_s = np.sort([job.end_s - job.submit_s for job in outcome.jobs])
+        ended = [job for job in outcome.jobs if job.ending is not Ending.UNFINISHED]
+        jct_s = np.sort([job.end_s - job.submit_s for job in ended])
         rows = np.flatnonzero(jct_s > 0)  # a logarithmic axis has no place for the others, but they count
         rows = rows[np.unique(np.linspace(0, rows.size - 1, min(rows.size, _MOST_POINTS)).astype(int))]
         axes.step(
             jct_s[rows],
-            100 * (rows + 1) / max(jct_s.size, 1),
+            100 * (rows + 1) / max(len(outcome.jobs), 1),
             where="post",
             color=colour,
             ls=dash,
@@ -112,7 +113,7 @@ def _gantt(charts: Sequence[Axes], outcomes: Sequence[Outcome]) -> None:
     for (colour, _dash), axes, outcome in zip(_styles(), charts, outcomes, strict=False):
         rows = range(len(outcome.jobs))
         submit = [job.submit_s / second for job in outcome.jobs]
-        start = [job.start_s / second for job in outcome.jobs]
+        start = [(job.start_s if job.started else job.end_s) / second for job in outcome.jobs]
         end = [job.end_s / second for job in outcome.jobs]
         axes.barh(rows, np.subtract(start, submit), left=submit, color=_WAITING, label="waits")
         axes.barh(rows, np.subtract(end, start), left=start, color=colour, label="first start to end")
@@ -127,7 +128,8 @@ def _gantt(charts: Sequence[Axes], outcomes: Sequence[Outcome]) -> None:
 
 def _note(job: JobRecord) -> str:
     preempted = f", preempted {job.preemptions}x" if job.preemptions else ""
-    return f"{job.gpus} GPU{'' if job.gpus == 1 else 's'}{preempted}"
+    unfinished = ", unfinished" if job.ending is Ending.UNFINISHED else ""
+    return f"{job.gpus} GPU{'' if job.gpus == 1 else 's'}{preempted}{unfinished}"
 
 
 def _styles() -> Iterator[tuple[str, str]]:

@@ -111,7 +111,7 @@ def _setting(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """An option of the slurm conventions. Left out it is None, which tells it from its default given on purpose."""
     default = getattr(_DEFAULT, name)
-    shown = f"{default:g}" if isinstance(default, float) else default
+    shown = "never" if default is None else f"{default:g}" if isinstance(default, float) else default
     return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
 
 
@@ -178,8 +178,9 @@ _SLURM = {
     "checkpoint_s": "--checkpoint",
     "restart_s": "--restart",
     "seed": "--seed",
+    "until_s": "--until",
 }
-_MURI: dict[str, str] = {}
+_MURI = {"autopack": "--autopack", "max_members": "--max-members"}
 _OPTIONS = (
     click.option(
         "--trace", "trace_path", required=True, type=click.Path(path_type=Path), help="Jobs, see `sexplsched trace`."
@@ -203,5 +204,17 @@ _OPTIONS = (
     _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "How long a preempted job saves."),
     _setting("--restart", "restart_s", float, "SECONDS", "How long a job that starts again loads."),
     _setting("--seed", "seed", int, "N", "Of the noise in estimates."),
+    _setting("--until", "until_s", float, "SECONDS", "End then, whatever still runs, since the trace's time 0."),
+    click.option(
+        "--autopack/--no-autopack",
+        default=None,
+        help="Split groups that do not pay, muri-s and muri-l.  [muri conventions; default: no]",
+    ),
+    click.option(
+        "--max-members",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Jobs per group at most, muri-s and muri-l.  [muri conventions; default: 4]",
+    ),
     click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),
 )

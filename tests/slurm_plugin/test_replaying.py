@@ -64,6 +64,7 @@ def test_settings_reach_the_simulation(trace: Path) -> None:
         "checkpoint_s": 3.0,
         "restart_s": 7.0,
         "seed": 5,
+        "until_s": None,
     }
     # Jobs 2 and 3 start at multiples of 100 s; with exact estimates job 3, the shorter one, is first.
     assert found["makespan_s"] == 400 + 120
@@ -77,6 +78,22 @@ def test_muris_conventions(trace: Path) -> None:
     assert found["useful_gpu_h"] == pytest.approx(2 * 480 * 1.015 / 3600)
     assert found["makespan_s"] >= 480 * 1.015
     assert found["preemptions"] == 2
+
+
+def test_a_simulation_can_end_early(trace: Path, tmp_path: Path) -> None:
+    words = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--interval", 10, "--until", 320)
+    found = told(*words, "--plot", tmp_path / "a.png", "--jobs-csv", tmp_path / "jobs.csv")
+    assert (found["jobs"], found["completed"], found["avg_jct_s"], found["makespan_s"]) == (3, 1, 300, None)
+    assert (tmp_path / "jobs.csv").read_text().count("unfinished") == 2
+
+
+def test_options_of_muri(trace: Path) -> None:
+    words = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "muri-s", "--conventions", "muri")
+    default = told(*words)
+    assert default["settings"] == {"autopack": False, "max_members": 4}
+    assert told(*words, "--max-members", 2, "--autopack")["settings"] == {"autopack": True, "max_members": 2}
+    # Jobs without stage times compute all the time, and only lose by sharing.
+    assert told(*words, "--max-members", 1)["held_gpu_h"] < default["held_gpu_h"]
 
 
 def test_muris_conventions_load_no_heavy_library(trace: Path) -> None:

@@ -93,7 +93,7 @@ def test_unusable_rows_are_told_by_line(tmp_path: Path) -> None:
     rows = row(7, 1000, 1010, 1110, 1), row(8, 1000, 1010, 1110, 0), "nonsense"
     past = history.read(file(tmp_path, *rows))
     assert [rejected.line for rejected in past.rejected] == [3, 4]
-    with pytest.raises(TraceError, match="no row can be used: line 2: .*held no GPUs"):
+    with pytest.raises(TraceError, match="no row can be used: line 2: .*no GPUs"):
         history.read(file(tmp_path, row(8, 1000, 1010, 1110, 0)))
 
 

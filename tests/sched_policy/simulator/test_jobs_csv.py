@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 from sched_policy.simulator import jobs_csv
@@ -31,3 +32,11 @@ def test_every_job_is_a_line(tmp_path: Path) -> None:
         "queue_s": "20",
     }
     assert (rows[1]["gain"], rows[1]["queue_s"]) == ("", "0")
+
+
+def test_what_has_not_happened_is_empty(tmp_path: Path) -> None:
+    never = replace(record(1, 10, 10, 100), start_s=nan, ending=Ending.UNFINISHED)
+    jobs_csv.write(outcome(never), tmp_path / "jobs.csv")
+    with (tmp_path / "jobs.csv").open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert (row["start_s"], row["jct_s"], row["queue_s"], row["ending"]) == ("", "", "", "unfinished")

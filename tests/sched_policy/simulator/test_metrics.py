@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from itertools import pairwise
+from math import nan
 
 import pytest
 from hypothesis import given
@@ -112,6 +113,17 @@ def test_without_jobs_counts_are_zero_and_the_rest_has_no_meaning() -> None:
     found = as_dict(measure(outcome()))
     assert {name for name, value in found.items() if value is not None} == {"jobs", "completed", "preemptions"}
     assert (found["jobs"], found["completed"], found["preemptions"]) == (0, 0, 0)
+
+
+def test_jobs_that_have_not_ended_have_no_jct_and_leave_the_makespan_open() -> None:
+    running = record(2, 0, 40, 100, run_s=500, ending=Ending.UNFINISHED)
+    waiting = record(3, 0, nan, 100, run_s=500, held_s=0, ending=Ending.UNFINISHED)
+    found = measure(outcome(record(1, 0, 0, 40), running, waiting, usage=(Usage(0, 1, 2, 1, 2),)))
+    assert (found.jobs, found.completed) == (3, 1)
+    assert (found.avg_jct_s, found.median_jct_s, found.p99_jct_s, found.makespan_s) == (40, 40, 40, None)
+    assert (found.avg_queue_s, found.p99_queue_s) == (20, 40)  # of the two that started
+    assert found.gpu_utilisation == pytest.approx(1 / 4)  # until the end of the simulation at 100 s
+    assert found.useful_gpu_h == pytest.approx((40 + 60) / 3600)
 
 
 def test_without_usage_only_the_jobs_are_measured() -> None:

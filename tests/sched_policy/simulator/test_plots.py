@@ -1,12 +1,14 @@
 """Pictures are written, and show single jobs only where there are few."""
 
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 import matplotlib
 import pytest
 
 from sched_policy.simulator import plots
+from sched_policy.simulator.outcome import Ending
 from tests.sched_policy.simulator.outcomes import outcome, record, worked_example
 
 
@@ -49,6 +51,15 @@ def test_preempted_jobs_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     once = replace(record(1, 0, 0, 100), preemptions=3)
     plots.draw([outcome(once)], tmp_path / "a.svg")
     assert "1 GPU, preempted 3x" in (tmp_path / "a.svg").read_text()
+
+
+def test_unfinished_jobs_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+    never = replace(record(2, 0, 0, 100), start_s=nan, held_s=0.0, ending=Ending.UNFINISHED)
+    plots.draw([outcome(record(1, 0, 0, 100, 4), never)], tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert "1 GPU, unfinished" in text
+    assert "nan" not in text
 
 
 def test_another_suffix_is_refused(tmp_path: Path) -> None:
