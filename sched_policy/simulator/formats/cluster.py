@@ -18,7 +18,7 @@ _MOST_NODES = 1_000_000
 _MOST_GPUS_PER_NODE = 1024
 _KEYS = ("nodes", "gpus_per_node")
 _MURI = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
-_MOST_BYTES = 1 << 16
+_MOST_BYTES = 1 << 13
 
 
 def read_cluster(text: str) -> ClusterShape:

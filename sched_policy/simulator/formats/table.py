@@ -63,7 +63,7 @@ class Table:
         """Position of a column that must be there. Raises `TraceError`."""
         at = self.index(column)
         if at is None:
-            raise TraceError(f"{self.name}: line 1: no column {column}, found are {', '.join(self.header)}")
+            raise TraceError(f"{self.name}: line 1: the header lacks {column}")
         return at
 
     def cell(self, column: str) -> Callable[[list[str]], str]:
@@ -109,7 +109,8 @@ def _table(stream: BinaryIO, name: str) -> Table:
         raise TraceError(f"{name}: line {len(head)}: no header: {error}; {ACCEPTED}") from error
     if not any(names):
         raise TraceError(f"{name}: line {len(head)}: no header: found {shown(head[-1])}; {ACCEPTED}")
-    return Table(name, tuple(names), reader)
+    # The names reach terminals in messages.
+    return Table(name, tuple("".join(c if c.isprintable() else "?" for c in column) for column in names), reader)
 
 
 def _reader(lines: Iterator[str], header: str) -> _Reader:

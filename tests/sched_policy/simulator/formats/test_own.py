@@ -43,7 +43,9 @@ def test_what_is_written_is_read(tmp_path: Path, jobs: list[TraceJob]) -> None:
 
 
 def test_optional_columns_may_be_missing_or_empty(file: Writer) -> None:
-    full = own.read(file("run_s,gpus,submit_s,job_id,iterations,user,priority,time_limit_s\n10,2,3.5,7,,,,\n"))
+    full = own.read(
+        file("run_s,gpus,submit_s,job_id,iterations,user,priority,time_limit_s,stage_io_s\n10, 2, 3.5,7, ,, ,, \n")
+    )
     least = own.read(file("job_id,submit_s,gpus,run_s\n7,3.5,2,10\n"))
     assert full.jobs == least.jobs == (TraceJob(7, 3.5, 2, 10.0),)
 
@@ -54,7 +56,7 @@ def test_jobs_know_their_lines(file: Writer) -> None:
 
 
 def test_an_unknown_column_is_an_error_with_the_nearest_known(file: Writer) -> None:
-    with pytest.raises(TraceError, match="line 1: unknown column time_limit, the nearest known is time_limit_s"):
+    with pytest.raises(TraceError, match="line 1: unknown column 'time_limit', the nearest known is time_limit_s"):
         own.read(file("job_id,submit_s,gpus,run_s,time_limit\n1,0,1,10,20\n"))
 
 
