@@ -46,11 +46,19 @@ def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
     return interleaved.Muri(cluster, interleaved.MURI_L, packing, options.max_members)
 
 
+def _themis(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
+    from sched_policy.order.themis import central_shares
+    from sched_policy.simulator.muri.themis import Themis
+
+    return Themis(cluster, central_shares)
+
+
 _POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {
     "srtf": lambda cluster, _options: Shortest(cluster, remaining_s),
     "srsf": lambda cluster, _options: Shortest(cluster, remaining_gpu_s),
     "tiresias": lambda cluster, _options: Tiresias(cluster),
     "antman": lambda cluster, _options: AntMan(cluster),
+    "themis": _themis,
     "muri-s": _muri_s,
     "muri-l": _muri_l,
 }
