@@ -19,7 +19,7 @@ from sched_policy.simulator.replay import Replay
 from slurm_plugin.cli.bars import bars
 from slurm_plugin.cli.figures import Column, ratio, table
 from slurm_plugin.cli.options import json_option
-from slurm_plugin.cli.replaying import described, known_policy, plot_option, replay_options
+from slurm_plugin.cli.replaying import described, known_policy, plot_option, replay_options, write_files
 from slurm_plugin.cli.side_by_side import run_all
 
 
@@ -90,10 +90,7 @@ def compare(
     with bars(policies) as report:
         work = run if plot_path else run_for_figures
         finished = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)
-    if plot_path is not None:
-        from sched_policy.simulator.plots import draw
-
-        draw([one.outcome for one in finished if one.outcome], plot_path)
+    write_files([one.outcome for one in finished if one.outcome], plot_path, None)
     if as_json:
         click.echo(json.dumps({**described(replay), "policies": _ratios(finished)}, indent=1))
         return

@@ -47,7 +47,7 @@ def metrics(
         strict(Trace.of((), past.rejected), path)
     report_rejected(path, past.rejected)
     figures = measure(past.outcome)
-    write_files(past.outcome, plot_path, jobs_path)
+    write_files([past.outcome], plot_path, jobs_path)
     gpus = past.outcome.cluster.gpus
     if as_json:
         about = {"peak_gpus": past.peak_gpus, "gpus": gpus, "rejected": len(past.rejected)}

@@ -84,16 +84,19 @@ jobs_option = click.option(
 )
 
 
-def write_files(outcome: Outcome, plot_path: Path | None, jobs_path: Path | None) -> None:
-    """Write the picture and the table of jobs, where asked for."""
-    if jobs_path is not None:
-        from sched_policy.simulator import jobs_csv
+def write_files(outcomes: Sequence[Outcome], plot_path: Path | None, jobs_path: Path | None) -> None:
+    """Write the picture of these outcomes, and the table of the first one's jobs, where asked for."""
+    try:
+        if jobs_path is not None:
+            from sched_policy.simulator import jobs_csv
 
-        jobs_csv.write(outcome, jobs_path)
-    if plot_path is not None:
-        from sched_policy.simulator import plots
+            jobs_csv.write(outcomes[0], jobs_path)
+        if plot_path is not None:
+            from sched_policy.simulator import plots
 
-        plots.draw([outcome], plot_path)
+            plots.draw(outcomes, plot_path)
+    except OSError as error:
+        raise click.ClickException(f"cannot write: {error}") from error
 
 
 def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -38,7 +38,7 @@ def simulate(
         outcome = replay.under(policy, lambda ended, jobs: report(0, ended, jobs))
     metrics = measure(outcome)
     cpu_s = time.process_time()
-    write_files(outcome, plot_path, jobs_path)
+    write_files([outcome], plot_path, jobs_path)
     if as_json:
         figures = {"policy": policy, **as_dict(metrics), "events": outcome.events, "cpu_s": round(cpu_s, 3)}
         click.echo(json.dumps({**figures, **described(replay)}, indent=1))

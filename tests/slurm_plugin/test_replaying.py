@@ -220,6 +220,13 @@ def test_a_missing_trace_and_a_strange_cluster_are_errors_of_one_line(trace: Pat
         assert done.stderr.startswith("sexplsched: error: ")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_an_error_of_one_line(trace: Path) -> None:
+    result = call("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--jobs-csv", "/dev/full")
+    assert result.exit_code == 1
+    assert re.fullmatch(r"Error: cannot write: .*No space left.*\n", result.stderr)
+
+
 def test_a_sites_history(tmp_path: Path) -> None:
     path = tmp_path / "history.txt"
     path.write_text(
