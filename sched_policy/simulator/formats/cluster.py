@@ -6,8 +6,6 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-import yaml
-
 from sched_policy.simulator.formats.cells import shown, whole
 from sched_policy.simulator.formats.table import collect, open_table
 from sched_policy.simulator.trace import ClusterShape, TraceError
@@ -55,6 +53,8 @@ def _shape(name: str, nodes: int, gpus_per_node: int) -> ClusterShape:
 
 
 def _read_own(path: Path) -> ClusterShape:
+    import yaml  # late: most clusters are given as a word
+
     try:
         with path.open("rb") as stream:
             text = stream.read(_MOST_BYTES + 1)

@@ -7,7 +7,6 @@ default of `TraceJob`. An unknown column is an error, so that a misspelt one is 
 from __future__ import annotations
 
 import csv
-import secrets
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -46,6 +45,8 @@ def write(trace: Trace, path: Path) -> None:
     The file appears only when it is complete. Rejected rows are not written. Raises `TraceError` if the file cannot be
     written.
     """
+    import secrets  # late: it loads hashes, which reading a trace does not need
+
     try:
         if path.exists() and not path.is_file():  # a pipe or terminal cannot be replaced
             _write(trace.jobs, path)

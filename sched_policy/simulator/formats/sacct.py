@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sched_policy.simulator.formats.base import Format, trace_of
-from sched_policy.simulator.formats.sacct_history import PastJob, read_history
+from sched_policy.simulator.formats.sacct_history import read_history
 from sched_policy.simulator.formats.sacct_rows import REQUIRED
 from sched_policy.simulator.formats.table import Table
 from sched_policy.simulator.trace import Trace, TraceJob
@@ -37,11 +37,11 @@ def read(path: Path) -> Trace:
 
 def _parse(table: Table) -> Trace:
     past, rejected = read_history(table)
-    first_s = min((_arrival_s(job) for job in past), default=0.0)
+    first_s = min((job.arrival_s for job in past), default=0.0)
     jobs = (
         TraceJob(
             job_id=job.job_id,
-            submit_s=_arrival_s(job) - first_s,
+            submit_s=job.arrival_s - first_s,
             gpus=job.gpus,
             run_s=job.held_s,
             time_limit_s=job.time_limit_s,
@@ -52,11 +52,6 @@ def _parse(table: Table) -> Trace:
         for job in past
     )
     return trace_of(jobs, rejected, FORMAT.name)
-
-
-def _arrival_s(job: PastJob) -> float:
-    # An admin may have started a job whose eligible time was set later.
-    return min(job.eligible_s, job.runs[0].start_s)
 
 
 FORMAT = Format("sacct", REQUIRED, _parse)

@@ -68,6 +68,11 @@ class PastJob:
         return max(run.gpus for run in self.runs)
 
     @property
+    def arrival_s(self) -> float:
+        """When it began to wait: submitted and eligible. An admin may have started it before its eligible time."""
+        return min(self.eligible_s, self.runs[0].start_s)
+
+    @property
     def held_s(self) -> float:
         """How long it held its GPUs, all runs together."""
         return sum(run.held_s for run in self.runs)
