@@ -32,7 +32,7 @@ class Format:
             near = get_close_matches(missing[0], table.header, n=1)
             hint = f" (is {near[0]} meant to be {missing[0]}?)" if near else ""
             raise TraceError(
-                f"{table.name}: line 1: the header lacks {', '.join(missing)}{hint}; "
+                f"{table.where}: the header lacks {', '.join(missing)}{hint}; "
                 f"format {self.name} needs {', '.join(self.required)}"
             )
 

@@ -18,7 +18,7 @@ _MOST_NODES = 1_000_000
 _MOST_GPUS_PER_NODE = 1024
 _KEYS = ("nodes", "gpus_per_node")
 _MURI = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
-_MOST_BYTES = 1 << 13
+_MOST_BYTES = 1 << 12
 
 
 def read_cluster(text: str) -> ClusterShape:
@@ -82,7 +82,7 @@ def _read_muri(path: Path) -> ClusterShape:
     with open_table(path) as table:
         lacks = [column for column in _MURI if table.index(column) is None]
         if lacks:
-            raise TraceError(f"{path}: line 1: the header lacks {', '.join(lacks)}; {ACCEPTED}")
+            raise TraceError(f"{table.where}: the header lacks {', '.join(lacks)}; {ACCEPTED}")
         switches, nodes, gpus = (table.position(column) for column in _MURI)
 
         def parse(_line: int, row: list[str]) -> tuple[int, int]:

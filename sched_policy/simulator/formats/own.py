@@ -100,7 +100,7 @@ def _parse(table: Table) -> Trace:
     for column in table.header:
         if column.casefold() not in known:
             near = get_close_matches(column, COLUMNS, n=1) or [", ".join(COLUMNS)]
-            raise TraceError(f"{table.name}: line 1: unknown column {shown(column)}, the nearest known is {near[0]}")
+            raise TraceError(f"{table.where}: unknown column {shown(column)}, the nearest known is {near[0]}")
     job_id, submit_s, gpus, run_s, iterations, *rest = (table.cell(column) for column in COLUMNS)
     io_s, gpu_s, net_s, declared_s, time_limit_s, model, user, queue, priority = rest
 
