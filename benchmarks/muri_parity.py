@@ -34,8 +34,8 @@ _ATTRIBUTION = (
     'Workloads", USENIX ATC 2019.',
 )
 _THEMIS = (
-    "Themis: no solver; Newton's method for the least maximum of rho, analytic centre of the optimal shares, ties broken "
-    "by a factor 1 +- 1e-5 from a hash of the job id. The published figures are one of many optima, chosen by ECOS."
+    "Themis: no solver; Newton's method for the least maximum of rho, analytic centre of the optimal shares, ties "
+    "broken by a factor 1 +- 1e-5 from a hash of the job id. The published figures follow one of many optima (ECOS)."
 )
 _ORIGINAL_NAMES = {
     "srtf": "shortest",
