@@ -88,7 +88,10 @@ def _distribution(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     axes.set(xlabel="job completion time (s)", ylabel="jobs that took at most that long (%)", ylim=(0, 101))
     if any(job.end_s > job.submit_s for outcome in outcomes for job in outcome.jobs):
         axes.set_xscale("log")
-    _finish(axes, "Job completion time")
+    axes.set_title("Job completion time")
+    axes.grid(alpha=0.3)
+    if outcomes:
+        axes.legend(fontsize="small")
 
 
 def _utilisation(axes: Axes, outcomes: Sequence[Outcome]) -> None:
@@ -102,10 +105,10 @@ def _utilisation(axes: Axes, outcomes: Sequence[Outcome]) -> None:
                 baseline=None,
                 color=colour,
                 ls=dash,
-                label=outcome.policy,
             )
     axes.set(xlabel=f"time ({unit})", ylabel="GPUs held (%)", ylim=(0, 101))
-    _finish(axes, "GPU utilisation")
+    axes.set_title("GPU utilisation")  # the colours are those of the picture beside it
+    axes.grid(alpha=0.3)
 
 
 def _gantt(charts: Sequence[Axes], outcomes: Sequence[Outcome]) -> None:
@@ -115,14 +118,18 @@ def _gantt(charts: Sequence[Axes], outcomes: Sequence[Outcome]) -> None:
         submit = [job.submit_s / second for job in outcome.jobs]
         start = [(job.start_s if job.started else job.end_s) / second for job in outcome.jobs]
         end = [job.end_s / second for job in outcome.jobs]
-        axes.barh(rows, np.subtract(start, submit), left=submit, color=_WAITING, label="waits")
-        axes.barh(rows, np.subtract(end, start), left=start, color=colour, label="first start to end")
+        axes.barh(rows, np.subtract(start, submit), left=submit, color=_WAITING)
+        axes.barh(rows, np.subtract(end, start), left=start, color=colour)
         for row, job in enumerate(outcome.jobs):
             axes.annotate(_note(job), (end[row], row), (2, 0), textcoords="offset points", va="center", fontsize=_SMALL)
         axes.set_yticks(rows, [str(job.job_id) for job in outcome.jobs], fontsize=_SMALL)
-        axes.margins(x=0.12)  # room for the notes
-        axes.set(xlabel=f"time ({unit})", ylim=(len(outcome.jobs) - 0.4, -0.6))
-        _finish(axes, outcome.policy)
+        axes.margins(x=0.2)  # room for the notes
+        # Said below the chart, because a legend would hide jobs.
+        axes.set_xlabel(f"time ({unit}); grey: waits, coloured: first start to end")
+        axes.set_ylim(len(outcome.jobs) - 0.4, -0.6)
+        axes.set_title(outcome.policy)
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
     charts[0].set_ylabel("job")
 
 
@@ -141,11 +148,3 @@ def _time_unit(outcomes: Sequence[Outcome]) -> tuple[float, str]:
     """Seconds of the unit in which the longest of these spans reads well, and its name."""
     last_s = max((span_s(outcome)[1] for outcome in outcomes), default=0.0)
     return next(((second, unit) for second, unit in _UNITS if last_s >= 2 * second), _UNITS[-1])
-
-
-def _finish(axes: Axes, title: str) -> None:
-    axes.set_title(title)
-    axes.grid(alpha=0.3)
-    axes.set_axisbelow(True)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
