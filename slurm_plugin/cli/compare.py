@@ -19,7 +19,8 @@ from sched_policy.simulator.replay import Replay
 from slurm_plugin.cli.bars import bars
 from slurm_plugin.cli.figures import Column, ratio, table
 from slurm_plugin.cli.options import json_option
-from slurm_plugin.cli.replaying import described, known_policy, plot_option, replay_options, write_files
+from slurm_plugin.cli.outputs import plot_option, write_files
+from slurm_plugin.cli.replaying import described, known_policy, replay_options
 from slurm_plugin.cli.side_by_side import run_all
 
 

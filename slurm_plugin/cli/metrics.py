@@ -14,7 +14,8 @@ from sched_policy.simulator.metrics import as_dict, measure
 from sched_policy.simulator.trace import Trace
 from slurm_plugin.cli.figures import explained
 from slurm_plugin.cli.options import json_option
-from slurm_plugin.cli.replaying import cluster_option, jobs_option, plot_option, report_rejected, write_files
+from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files
+from slurm_plugin.cli.replaying import cluster_option, report_rejected
 
 
 @click.command()

@@ -20,7 +20,6 @@ from sched_policy.simulator.trace import ClusterShape, Rejected, Trace
 
 if TYPE_CHECKING:
     from sched_policy.simulator.muri import MuriOptions
-    from sched_policy.simulator.outcome import Outcome
 
 _SHOWN_ROWS = 3
 _DEFAULT = Settings()
@@ -47,58 +46,6 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def output_file(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written after a long run. A click callback."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise click.BadParameter(f"{path}: there is no directory {path.absolute().parent}")
-    return path
-
-
-def picture_file(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a picture that could not be drawn after a long run. A click callback."""
-    if path is not None:
-        from sched_policy.simulator import plots
-
-        try:
-            plots.check(path)
-        except plots.PlotError as error:
-            raise click.BadParameter(str(error)) from error
-    return output_file(ctx, param, path)
-
-
-plot_option = click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=picture_file,
-    help="Draw JCTs, utilisation and, for few jobs, a Gantt chart to this .png, .svg or .pdf.",
-)
-
-
-jobs_option = click.option(
-    "--jobs-csv",
-    "jobs_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=output_file,
-    help="Write what became of each job to this file.",
-)
-
-
-def write_files(outcomes: Sequence[Outcome], plot_path: Path | None, jobs_path: Path | None) -> None:
-    """Write the picture of these outcomes, and the table of the first one's jobs, where asked for."""
-    try:
-        if jobs_path is not None:
-            from sched_policy.simulator import jobs_csv
-
-            jobs_csv.write(outcomes[0], jobs_path)
-        if plot_path is not None:
-            from sched_policy.simulator import plots
-
-            plots.draw(outcomes, plot_path)
-    except OSError as error:
-        raise click.ClickException(f"cannot write: {error}") from error
-
-
 def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """`--cluster`: the cluster's shape."""
     return click.option(
@@ -110,7 +57,7 @@ def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callabl
 
 
 def _setting(
-    option: str, name: str, kind: type, metavar: str, text: str
+    option: str, name: str, kind: type | click.IntRange, metavar: str, text: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """An option of the slurm conventions. Left out it is None, which tells it from its default given on purpose."""
     default = getattr(_DEFAULT, name)
@@ -150,7 +97,7 @@ def report_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
 
 def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, is_strict: bool) -> Trace:
     trace = fit(formats.read_any(path, trace_format), cluster)
-    if is_strict:
+    if is_strict or not trace.jobs:
         return strict(trace, path)
     report_rejected(path, trace.rejected)
     return trace
@@ -206,7 +153,7 @@ _OPTIONS = (
     _setting("--interval", "interval_s", float, "SECONDS", "Time between looks of the policy."),
     _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "How long a preempted job saves."),
     _setting("--restart", "restart_s", float, "SECONDS", "How long a job that starts again loads."),
-    _setting("--seed", "seed", int, "N", "Of the noise in estimates."),
+    _setting("--seed", "seed", click.IntRange(min=0), "N", "Of the noise in estimates."),
     _setting("--until", "until_s", float, "SECONDS", "End then, whatever still runs, since the trace's time 0."),
     click.option(
         "--autopack/--no-autopack",

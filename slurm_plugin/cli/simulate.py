@@ -13,7 +13,8 @@ from sched_policy.simulator.replay import Replay
 from slurm_plugin.cli.bars import bars
 from slurm_plugin.cli.figures import explained
 from slurm_plugin.cli.options import json_option
-from slurm_plugin.cli.replaying import described, jobs_option, known_policy, plot_option, replay_options, write_files
+from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files
+from slurm_plugin.cli.replaying import described, known_policy, replay_options
 
 
 @click.command()

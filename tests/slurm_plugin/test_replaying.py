@@ -173,6 +173,8 @@ def test_rows_left_out_are_told_on_stderr(trace: Path) -> None:
     assert "line 6: gpus: found 'x'" in result.stderr
     assert "and 1 more" in result.stderr
     assert json.loads(result.stdout)["rejected"] == 4
+    none = call("simulate", "--trace", trace, "--cluster", "1x1", "--policy", "fifo", "--json")
+    assert re.search(r"7 rows cannot be used: line 2: .*job 1 asks for 2", str(none.exception))
     strict = call("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--strict")
     assert isinstance(strict.exception, ExplschedError)
     assert re.search(r"4 rows cannot be used: line 5", str(strict.exception))
@@ -190,6 +192,7 @@ def test_rows_left_out_are_told_on_stderr(trace: Path) -> None:
         (["--policy", "fifo", "--plot", "no/such/a.png"], "there is no directory"),
         (["--policy", "fifo", "--jobs-csv", "no/such/a.csv"], "there is no directory"),
         (["--policy", "fifo", "--format", "excel"], "'excel' is not one of"),
+        (["--policy", "fifo", "--estimates", "noisy:1", "--seed", "-1"], "-1 is not in the range x>=0"),
         ([], "Missing option '--policy'"),
     ],
 )
