@@ -2,6 +2,7 @@
 
 Every replay is a process of its own; `cpu_s` is its whole CPU time, start and imports included. With `--original DIR`
 (a checkout of Rivendile/Muri) the original simulator runs beside it, and `cpu_ratio` says how many times more it takes.
+It needs hours for some replays: `--first N` cuts the traces down, and the reference is then the original itself.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ _ORIGINAL_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One replay. Deviations are from the published figures, in percent."""
+    """One replay. Deviations are from the reference, in percent; `jobs` is 0 for a whole trace."""
 
     policy: str
     trace: str
     autopack: str
+    jobs: int
+    reference: str
     avg_jct_s: float
     makespan_s: float
     p99_jct_s: float
@@ -72,6 +75,7 @@ class Row:
 @click.option("--policies", default="", help="Comma-separated; all by default.")
 @click.option("--only", default="", help="Comma-separated names of traces; all by default.")
 @click.option("--original", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Checkout of Muri.")
+@click.option("--first", default=0, type=click.IntRange(0), help="Only so many jobs of each trace; needs --original.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
 @click.option("--store", type=click.Path(dir_okay=False, path_type=Path), help="Add the rows to this file.")
 def main(
@@ -79,6 +83,7 @@ def main(
     policies: str,
     only: str,
     original: Path | None,
+    first: int,
     as_json: bool,  # noqa: FBT001  click passes by name
     store: Path | None,
 ) -> None:
@@ -92,46 +97,71 @@ def main(
     ]
     if not todo:
         raise click.UsageError(f"nothing to do; policies and traces: {sorted(published)}")
+    if first and original is None:
+        raise click.UsageError("--first needs --original: the published figures are of whole traces")
     rows: list[Row] = []
-    with Progress(console=Console(stderr=True), disable=as_json) as progress:
+    with (
+        Progress(console=Console(stderr=True), disable=as_json) as progress,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
         bar = progress.add_task("replays", total=len(todo))
         for policy, trace, autopack in todo:
             progress.update(bar, description=f"{policy} {trace}")
-            figures, cpu_s = _ours(traces / f"{trace}.csv", policy, autopack)
-            # The original's default is autopack on, so that is what its CPU time is compared with.
-            beside = original is not None and (autopack == "on" or not policy.startswith("muri-"))
-            original_s = _original_cpu_s(original, traces / f"{trace}.csv", policy) if original and beside else None
-            rows.append(_row(policy, trace, autopack, figures, published[policy, trace], cpu_s, original_s))
+            path = _cut(traces / f"{trace}.csv", first, Path(scratch))
+            ours = _ours(path, policy, autopack)
+            # The original's default is autopack on; the published figures were made before it existed.
+            theirs = _theirs(original, path, policy, autopack) if original else None
+            reference = theirs.figures if first and theirs else published[policy, trace]
+            rows.append(_row((policy, trace, autopack, first), ours, theirs, reference))
             progress.advance(bar)
     if not as_json:
-        Console().print(_table(rows))
+        Console(width=160).print(_table(rows))
     report = _report(rows)
     if store:
         store.write_text(json.dumps(_merged(store, report), indent=1) + "\n")
     print(json.dumps(report))
 
 
-def _ours(trace: Path, policy: str, autopack: str) -> tuple[Mapping[str, float], float]:
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The metrics of a replay and the CPU time of its process."""
+
+    figures: Mapping[str, float]
+    cpu_s: float
+
+
+def _cut(trace: Path, first: int, scratch: Path) -> Path:
+    """The trace itself, or a file with its header and first jobs."""
+    if not first:
+        return trace
+    cut = scratch / trace.name
+    cut.write_text("\n".join(trace.read_text().splitlines()[: first + 1]) + "\n")
+    return cut
+
+
+def _ours(trace: Path, policy: str, autopack: str) -> Replay:
     argv = [sys.executable, "-m", "benchmarks.muri_run", str(trace), str(NODES), str(GPUS_PER_NODE), policy, autopack]
     with tempfile.TemporaryFile("w+") as output:
         cpu_s = _cpu_s(argv, Path(__file__).parent.parent, output.fileno())
         output.seek(0)
-        figures: Mapping[str, float] = json.load(output)
-    return figures, cpu_s
+        return Replay(json.load(output), cpu_s)
 
 
-def _original_cpu_s(checkout: Path, trace: Path, policy: str) -> float:
-    """CPU time of the original for the same replay. Checks that it finished all jobs."""
+def _theirs(checkout: Path, trace: Path, policy: str, autopack: str) -> Replay:
+    """The original on the same trace. Raises `RuntimeError` if it did not finish all jobs."""
     with tempfile.TemporaryDirectory() as scratch:
         argv = [sys.executable, "run_sim.py", "--cluster_spec=cluster_spec/n8g8.csv", "--print", "--scheme=yarn"]
         argv += [f"--trace_file={trace.resolve()}", f"--schedule={_ORIGINAL_NAMES[policy]}", f"--log_path={scratch}"]
-        argv += ["--multi_resource=4"]
+        argv += ["--multi_resource=4", f"--autopack={autopack == 'on'}"]
         with Path(scratch, "out").open("w") as output:
             cpu_s = _cpu_s(argv, checkout / "simulator", output.fileno())
-        with Path(scratch, "job.csv").open() as done, trace.open() as asked:
-            if sum(1 for _ in csv.reader(done)) != sum(1 for _ in csv.reader(asked)):
-                raise RuntimeError(f"the original did not finish all jobs of {trace} under {policy}")
-    return cpu_s
+        with Path(scratch, "job.csv").open(newline="") as lines:
+            done = list(csv.DictReader(lines))
+        if len(done) != len(trace.read_text().splitlines()) - 1:
+            raise RuntimeError(f"the original did not finish all jobs of {trace} under {policy}")
+    jct_s = sorted(float(row["end_time"]) - float(row["submit_time"]) for row in done)
+    values = (sum(jct_s) / len(jct_s), max(float(row["end_time"]) for row in done), jct_s[int(0.99 * len(jct_s))])
+    return Replay(dict(zip(METRICS, values, strict=True)), cpu_s)
 
 
 def _cpu_s(argv: Sequence[str], directory: Path, stdout: int) -> float:
@@ -144,41 +174,26 @@ def _cpu_s(argv: Sequence[str], directory: Path, stdout: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _row(
-    policy: str,
-    trace: str,
-    autopack: str,
-    figures: Mapping[str, float],
-    published: Mapping[str, float],
-    cpu_s: float,
-    original_s: float | None,
-) -> Row:
-    off = [round(100.0 * (figures[metric] / published[metric] - 1.0), 4) for metric in METRICS]
-    values = [round(figures[metric], 2) for metric in METRICS]
-    ratio = round(original_s / cpu_s, 1) if original_s is not None else None
-    measured = (round(cpu_s, 3), round(original_s, 2) if original_s is not None else None, ratio)
-    return Row(policy, trace, autopack, *values, *off, int(figures["events"]), *measured)
+def _row(what: tuple[str, str, str, int], ours: Replay, theirs: Replay | None, reference: Mapping[str, float]) -> Row:
+    off = [round(100.0 * (ours.figures[metric] / reference[metric] - 1.0), 4) for metric in METRICS]
+    values = [round(ours.figures[metric], 2) for metric in METRICS]
+    theirs_s = round(theirs.cpu_s, 2) if theirs else None
+    ratio = round(theirs.cpu_s / ours.cpu_s, 1) if theirs else None
+    source = "original" if theirs and reference is theirs.figures else "published"
+    return Row(*what, source, *values, *off, int(ours.figures["events"]), round(ours.cpu_s, 3), theirs_s, ratio)
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Muri's conventions, 8 nodes x 8 GPUs; deviation from the published figures in %")
-    for name in (
-        "policy",
-        "trace",
-        "autopack",
-        "avg JCT s",
-        "makespan s",
-        "p99 JCT s",
-        "off %",
-        "CPU s",
-        "original / ours",
-    ):
-        table.add_column(name, justify="left" if name in ("policy", "trace") else "right")
+    table = Table(title="Muri's conventions, 8 nodes x 8 GPUs; deviation from the reference in %")
+    for name in ("policy", "trace", "autopack", "reference"):
+        table.add_column(name, no_wrap=True)
+    for name in ("avg JCT s", "makespan s", "p99 JCT s", "off %", "CPU s", "original / ours"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         off = f"{row.avg_jct_off_pct:+.2f} / {row.makespan_off_pct:+.2f} / {row.p99_jct_off_pct:+.2f}"
         ratio = "" if row.cpu_ratio is None else f"{row.cpu_ratio:.1f}x"
         figures = (f"{value:.0f}" for value in (row.avg_jct_s, row.makespan_s, row.p99_jct_s))
-        table.add_row(row.policy, row.trace, row.autopack, *figures, off, f"{row.cpu_s:.2f}", ratio)
+        table.add_row(row.policy, row.trace, row.autopack, row.reference, *figures, off, f"{row.cpu_s:.2f}", ratio)
     return table
 
 
@@ -195,11 +210,16 @@ def _merged(store: Path, report: dict[str, object]) -> dict[str, object]:
     """The report with the rows of an earlier one that it does not have itself."""
     if not store.exists():
         return report
-    rows = {(row["policy"], row["trace"], row["autopack"]): row for row in json.loads(store.read_text())["rows"]}
+    rows = {_identity(row): row for row in json.loads(store.read_text())["rows"]}
     new = report["rows"]
     assert isinstance(new, list)  # noqa: S101  built above
-    rows.update({(row["policy"], row["trace"], row["autopack"]): row for row in new})
+    rows.update({_identity(row): row for row in new})
     return {**report, "rows": list(rows.values())}
+
+
+def _identity(row: Mapping[str, object]) -> tuple[object, ...]:
+    """What is replaced when it is measured again; figures with and without the original stay apart."""
+    return row["policy"], row["trace"], row["autopack"], row["jobs"], row["cpu_ratio"] is None
 
 
 if __name__ == "__main__":
