@@ -130,13 +130,15 @@ def utilisation_series(outcome: Outcome, intervals: int) -> tuple[list[float], l
 
 @dataclass(frozen=True, slots=True)
 class _Use:
+    """What became of the cluster's GPU-hours."""
+
     utilisation: float | None = None
     fragmentation: float | None = None
     held_gpu_h: float | None = None
 
 
 def _use(outcome: Outcome) -> _Use:
-    """What became of the cluster's GPU-hours between first submission and last end."""
+    """The use of the cluster between first submission and last end."""
     first_s, last_s = span_s(outcome)
     if not outcome.usage or last_s <= first_s:
         return _Use()

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sched_policy.errors import ExplschedError
+from sched_policy.simulator.formats.sacct import COMMAND
 from sched_policy.simulator.metrics import figures
 from slurm_plugin.cli.figures import Column, number, ratio, table
 from slurm_plugin.cli.main import root
@@ -249,3 +250,4 @@ def test_the_page_for_admins_explains_every_figure() -> None:
     page = (ROOT / "docs" / "simulation.md").read_text()
     for figure in figures():
         assert f"| `{figure.name}` | {figure.unit} | {figure.text} |" in page
+    assert COMMAND in page
