@@ -88,12 +88,13 @@ class _Partners:
         jobs = gpus.jobs
         self.unused: Floats = np.where(jobs == 0, 0.0, np.inf)
         self._alone: Bools = gpus.open & (jobs == 1)
-        self.rows, self._position = np.unique(gpus.first[self._alone], return_inverse=True)
+        self._partner: Ints = gpus.first[self._alone]
+        self.rows: Ints = np.flatnonzero(np.bincount(self._partner))
 
     def cost(self, worth: Floats) -> Floats:
         """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `worth` of the partner for shared ones."""
         cost = self.unused.copy()
-        cost[self._alone] = 1.0 + worth[self._position]
+        cost[self._alone] = 1.0 + worth[np.searchsorted(self.rows, self._partner)]
         return cost
 
 
@@ -106,12 +107,14 @@ class _Slowdowns:
         self._kind: Ints = np.array([kinds.setdefault(job.profile, len(kinds)) for job in jobs], dtype=np.int64)
         self._typical = [jobs[int(np.argmax(self._kind == kind))] for kind in range(len(kinds))]
         self._ratios: Floats = np.full((len(kinds), len(kinds)), np.nan)
+        self._known: set[int] = set()
 
     def between(self, row: int, others: Ints) -> tuple[Floats, Floats]:
         """(how much the job is slowed by each of the others, how much each of them by it), shape (B,) both."""
         mine, theirs = int(self._kind[row]), self._kind[others]
-        for other in np.unique(theirs).tolist():
-            if np.isnan(self._ratios[mine, other]):
+        if mine not in self._known:
+            self._known.add(mine)
+            for other in range(len(self._typical)):
                 self._ratios[mine, other] = self._ratio(mine, other)
                 self._ratios[other, mine] = self._ratio(other, mine)
         return self._ratios[mine, theirs], self._ratios[theirs, mine]

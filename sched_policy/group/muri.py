@@ -153,17 +153,21 @@ def _place(snapshot: Snapshot, groups: Sequence[Rows], held: GpuMap, free: GpuMa
 def _spread(snapshot: Snapshot, placed: Placed, held: GpuMap, free: GpuMap, place: Place) -> Placed:
     """While GPUs are left over, a member that would only now join a group gets its own instead."""
     result: Placed = {}
+    in_use = (held.jobs > 0).astype(np.float64)
+    too_large: set[Shape] = set()
     for group, gpus in placed.items():
         stay = list(group)
         for row in reversed(group):
-            job = snapshot.jobs[row]
-            if len(stay) == 1 or held.gpus(row):
+            shape = (snapshot.jobs[row].request, snapshot.jobs[row].partition)
+            if len(stay) == 1 or held.gpus(row) or shape in too_large:
                 continue
-            own = free.find(job.request, job.partition, place, (held.jobs > 0).astype(np.float64))
-            if own is not None:
-                stay.remove(row)
-                _close(free, own)
-                result[(row,)] = own
+            own = free.find(*shape, place, in_use)
+            if own is None:
+                too_large.add(shape)
+                continue
+            stay.remove(row)
+            _close(free, own)
+            result[(row,)] = own
         result[tuple(stay)] = gpus
     return result
 
