@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 
 LONGEST_S = 1e10
 """Times above this (317 years) are taken for a mistake of units."""
@@ -54,6 +55,7 @@ def _from_decimal(text: str, otherwise: int) -> int:
     return int(value) if abs(value) < 2**53 and value.is_integer() else otherwise
 
 
+@lru_cache(4096)  # equal names of many rows share one string
 def label(column: str, text: str) -> str:
     """A name: up to 256 printable characters. Raises `RowError`, because names reach terminals."""
     if text.isprintable() and len(text) <= _LONGEST_LABEL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from sched_policy.group.interleave import Profile
+from sched_policy.model import StageProfile
 from sched_policy.simulator.trace import TraceJob
 
 ITERATION_FACTOR = 1.015  # every iteration takes this much longer than the trace says, under every policy
@@ -61,7 +61,7 @@ class MuriJob:
     trace: TraceJob
     gpus: int
     iteration_s: float
-    profile: Profile
+    profile: StageProfile
     overhead_s: int
     left: float
     pace_s: float
@@ -89,8 +89,8 @@ class MuriJob:
         return cls(index, job, job.gpus, iteration_s, profile, overhead, left, iteration_s, overhead)
 
 
-def _profile(job: TraceJob, iteration_s: float) -> Profile:
+def _profile(job: TraceJob, iteration_s: float) -> StageProfile:
     """A job without stage times is all computation."""
     if job.stages is None:
-        return Profile(iteration_s, 0.0, iteration_s, 0.0)
-    return Profile(iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
+        return StageProfile(iteration_s, 0.0, iteration_s, 0.0)
+    return StageProfile(iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
