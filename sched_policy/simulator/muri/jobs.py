@@ -46,7 +46,6 @@ class MuriJob:
         left: iterations left.
         pace_s: seconds of one iteration now, in its group.
         drag_s: overhead that is charged to it now, that of its whole group.
-        last_s: when it was advanced last.
         executed_s: time it has held GPUs.
         key: what its policy sorts by.
         running: whether it holds GPUs.
@@ -67,7 +66,6 @@ class MuriJob:
     left: float
     pace_s: float
     drag_s: int
-    last_s: float
     executed_s: float = 0.0
     key: float = 0.0
     running: bool = False
@@ -88,7 +86,7 @@ class MuriJob:
         overhead = overhead_s(job.model, job.gpus)
         left = float(job.iterations) if job.iterations > 0 else 1.0
         profile = _profile(job, iteration_s)
-        return cls(index, job, job.gpus, iteration_s, profile, overhead, left, iteration_s, overhead, job.submit_s)
+        return cls(index, job, job.gpus, iteration_s, profile, overhead, left, iteration_s, overhead)
 
 
 def _profile(job: TraceJob, iteration_s: float) -> StageProfile:
