@@ -1,7 +1,8 @@
 """How long one `Policy.plan` takes on a large cluster: `python -m benchmarks.policy_pass --json`.
 
-1,000 nodes x 8 GPUs, 2,000 running and 10,000 waiting jobs; a third of each reports a learning curve, half are opportunistic. The growth
-exponent compares with a tenth of the waiting jobs on the same cluster: log10 of the ratio of both times.
+1,000 nodes x 8 GPUs, 2,000 running and 10,000 waiting jobs; a third of each reports a learning curve, half are
+opportunistic. The growth exponent compares with a tenth of the waiting jobs on the same cluster: log10 of the ratio of
+both times.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from sched_policy.group.muri import Interleave
 from sched_policy.order.base import Order
 from sched_policy.order.fair import Fair
 from sched_policy.order.fifo import Fifo
+from sched_policy.order.finish_time import FinishTimeFair
 from sched_policy.order.las import LeastAttainedService
 from sched_policy.order.multifactor import Multifactor
 from sched_policy.order.shortest import Srsf, Srtf
@@ -71,6 +72,10 @@ def _slurm(options: PolicyOptions) -> Policy:
         ALL if options.reservation_depth is None else options.reservation_depth, queue_depth=500, window_s=86_400.0
     )  # bf_max_job_test and bf_window as Slurm has them by default
     return Policy("slurm", "Slurm's own: multifactor priority, conservative backfill", Multifactor(), backfill=backfill)
+
+
+def _themis(options: PolicyOptions) -> Policy:
+    return _preemptive("themis", "finish-time fairness (Themis), preemptive", FinishTimeFair(), options)
 
 
 def _preemptive(name: str, summary: str, order: Order, options: PolicyOptions) -> Policy:
@@ -144,6 +149,7 @@ _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
     "srtf": _srtf,
     "srsf": _srsf,
     "tiresias": _tiresias,
+    "themis": _themis,
     "muri-s": _muri_s,
     "muri-l": _muri_l,
     "antman": _antman,

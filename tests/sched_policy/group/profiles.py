@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sched_policy.group.interleave import Profile
+from sched_policy.model import StageProfile
 
 _MS = {
     1: {
@@ -28,10 +28,10 @@ _MS = {
 }
 
 
-def profile(model: str, gpus: int = 1) -> Profile:
+def profile(model: str, gpus: int = 1) -> StageProfile:
     iteration, io, gpu, net = _MS[gpus][model]
-    return Profile(iteration / 1e3, io / 1e3, gpu / 1e3, net / 1e3)
+    return StageProfile(iteration / 1e3, io / 1e3, gpu / 1e3, net / 1e3)
 
 
-def profiles(gpus: int = 1) -> list[Profile]:
+def profiles(gpus: int = 1) -> list[StageProfile]:
     return [profile(model, gpus) for model in _MS[gpus]]

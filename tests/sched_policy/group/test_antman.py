@@ -1,9 +1,9 @@
 import pytest
 
 from sched_policy.group.antman import opportunistic_iteration_s
-from sched_policy.group.interleave import Profile
+from sched_policy.model import StageProfile
 
-GUARANTEED = Profile(10.0, 4.0, 3.0, 2.0)  # gaps: 5 for io, 6 for gpu, 7 for net
+GUARANTEED = StageProfile(10.0, 4.0, 3.0, 2.0)  # gaps: 5 for io, 6 for gpu, 7 for net
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ GUARANTEED = Profile(10.0, 4.0, 3.0, 2.0)  # gaps: 5 for io, 6 for gpu, 7 for ne
     ],
 )
 def test_rounds_of_the_guaranteed_job(io_s: float, gpu_s: float, net_s: float, rounds: int) -> None:
-    assert opportunistic_iteration_s(Profile(1.0, io_s, gpu_s, net_s), GUARANTEED) == pytest.approx(10.0 * rounds)
+    assert opportunistic_iteration_s(StageProfile(1.0, io_s, gpu_s, net_s), GUARANTEED) == pytest.approx(10.0 * rounds)
 
 
 def test_a_guaranteed_job_that_only_computes_leaves_no_time_to_compute() -> None:
-    only_computes = Profile(10.0, 0.0, 3.0, 0.0)
-    assert opportunistic_iteration_s(Profile(1.0, 0.0, 1.0, 0.0), only_computes) == pytest.approx(10.0)
+    only_computes = StageProfile(10.0, 0.0, 3.0, 0.0)
+    assert opportunistic_iteration_s(StageProfile(1.0, 0.0, 1.0, 0.0), only_computes) == pytest.approx(10.0)

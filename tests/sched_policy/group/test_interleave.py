@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sched_policy.group.interleave import CONTENTION, Ordering, Profile, efficiency, iteration_s
+from sched_policy.group.interleave import CONTENTION, Ordering, efficiency, iteration_s
+from sched_policy.model import StageProfile
 from tests.sched_policy.group.profiles import profile, profiles
 
 
@@ -14,7 +15,7 @@ def _cyclic_s(stages: list[tuple[float, ...]]) -> float:
     return sum(max(times[(slot - i) % slots] for i, times in enumerate(stages)) for slot in range(slots))
 
 
-def _long_run_s(order: tuple[Profile, ...], rounds: int = 20) -> float:
+def _long_run_s(order: tuple[StageProfile, ...], rounds: int = 20) -> float:
     """Average period of the pipeline over many rounds: member i talks in slot i, computed before, read before that.
 
     Reading may begin one slot early, so it has to end two slots after its beginning.
@@ -48,13 +49,13 @@ _seconds = st.floats(0.01, 1.0)
 
 @given(st.lists(st.tuples(_seconds, _seconds), min_size=3, max_size=4))
 def test_without_reading_it_is_the_papers_general_form(times: list[tuple[float, float]]) -> None:
-    members = [Profile(1.0, 0.0, gpu_s, net_s) for gpu_s, net_s in times]
+    members = [StageProfile(1.0, 0.0, gpu_s, net_s) for gpu_s, net_s in times]
     general_s = min(_cyclic_s([(0.0, p.gpu_s, p.net_s, 0.0) for p in order]) for order in permutations(members))
     assert iteration_s(members) == pytest.approx(general_s * CONTENTION[len(members) - 1])
 
 
 def test_two_jobs_may_alternate() -> None:
-    reader, computer = Profile(0.5, 0.5, 0.01, 0.0), Profile(0.4, 0.001, 0.4, 0.05)
+    reader, computer = StageProfile(0.5, 0.5, 0.01, 0.0), StageProfile(0.4, 0.001, 0.4, 0.05)
     alternating_s = max(0.5, 0.45) + max(0.001, 0.01)
     assert iteration_s([reader, computer]) <= alternating_s * 1.33 / 1.015
     assert iteration_s([reader, computer]) == iteration_s([computer, reader])

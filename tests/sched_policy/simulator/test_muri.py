@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sched_policy.errors import PolicyError
-from sched_policy.group.interleave import Profile, iteration_s
+from sched_policy.group.interleave import StageProfile, iteration_s
 from sched_policy.order.themis import Claims
 from sched_policy.simulator import muri
 from sched_policy.simulator.muri.jobs import MuriJob, overhead_s
@@ -158,7 +158,7 @@ def test_muri_runs_complementary_jobs_on_one_gpu() -> None:
     reader, computer = model_job(1, "a2c", 1, 1000), model_job(2, "gpt2", 1, 2000)
     outcome = muri.simulate(Trace.of([reader, computer]), ClusterShape(1, 1), "muri-s")
     members = [
-        Profile(job.iteration_s * 1.015, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
+        StageProfile(job.iteration_s * 1.015, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
         for job in (reader, computer)
         if job.stages
     ]
