@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from sched_policy import plugins
 from sched_policy.backfill import ALL, Backfill
 from sched_policy.errors import PolicyError
+from sched_policy.group.base import Sharing
 from sched_policy.group.bsbf import Pairs, best_benefit, first_fit
 from sched_policy.group.guarantee import Opportunistic
-from sched_policy.group.muri import Interleave
 from sched_policy.order.base import Order
 from sched_policy.order.fair import Fair
 from sched_policy.order.fifo import Fifo
@@ -110,7 +110,7 @@ def _slaq(options: PolicyOptions) -> Policy:
 
 def _muri_s(options: PolicyOptions) -> Policy:
     summary = "interleaving groups of up to 4 jobs (Muri), shortest remaining service first"
-    return Policy("muri-s", summary, Srsf(), sharing=Interleave(quantum_s=options.quantum_s))
+    return Policy("muri-s", summary, Srsf(), sharing=_interleaving(options))
 
 
 def _muri_l(options: PolicyOptions) -> Policy:
@@ -120,8 +120,14 @@ def _muri_l(options: PolicyOptions) -> Policy:
         "muri-l",
         summary,
         LeastAttainedService(starvation=options.starvation),
-        sharing=Interleave(quantum_s=options.quantum_s),
+        sharing=_interleaving(options),
     )
+
+
+def _interleaving(options: PolicyOptions) -> Sharing:
+    from sched_policy.group.muri import Interleave  # half a second of matching libraries, for these rows alone
+
+    return Interleave(quantum_s=options.quantum_s)
 
 
 def _antman(_options: PolicyOptions) -> Policy:
