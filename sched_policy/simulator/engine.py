@@ -109,13 +109,14 @@ class _Simulation:
 
     def _pass(self, now_s: float) -> None:
         self._next_pass_s = math.inf
-        if not self._world.waiting.size:
+        if not self._world.waiting.size and not self._world.reports_come:
             return
         snapshot = self._world.snapshot(now_s)
         plan = checked_plan(self._policy, snapshot)
         self._carry_out(plan, now_s)
-        if math.isfinite(plan.replan_s) and self._world.waiting.size:
-            self._request_pass(max(plan.replan_s, math.nextafter(now_s, math.inf)))
+        replan_s = now_s if self._world.reports_come else plan.replan_s if self._world.waiting.size else math.inf
+        if math.isfinite(replan_s):
+            self._request_pass(max(replan_s, math.nextafter(now_s, math.inf)))
 
     def _carry_out(self, plan: Plan, now_s: float) -> None:
         for stop in plan.stops:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sched_policy.errors import ExplschedError
 from sched_policy.simulator.learning import Learning
 
 
 class TraceError(ExplschedError):
-    """A trace that cannot be used at all: no header, no readable row, or a rejected row under `--strict`."""
+    """A trace or cluster that cannot be used at all: no header, no readable row, a rejected row under `--strict`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class TraceJob:
         user: owner, "" if unknown.
         queue: partition or virtual cluster, "" if the trace has none.
         priority: 0 has a resource guarantee, 1 is opportunistic (AntMan).
+        line: where the job stands in its file, 0 if it comes from none; for messages, two jobs may differ in it alone.
         learning: what the job learns and when its owner gives it up, None where the trace has no learning curves.
 
     """
@@ -58,6 +59,7 @@ class TraceJob:
     user: str = ""
     queue: str = ""
     priority: int = 0
+    line: int = field(default=0, compare=False)
     learning: Learning | None = None
 
     @property
@@ -76,15 +78,19 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Jobs in order of (submit time, job id), and the rows that were left out."""
+    """Jobs in order of (submit time, job id), and the rows that were left out.
+
+    `source_format` names the format it was read from, "" if it comes from no file.
+    """
 
     jobs: tuple[TraceJob, ...]
     rejected: tuple[Rejected, ...] = ()
+    source_format: str = field(default="", compare=False)
 
     @classmethod
-    def of(cls, jobs: Iterable[TraceJob], rejected: Iterable[Rejected] = ()) -> Trace:
+    def of(cls, jobs: Iterable[TraceJob], rejected: Iterable[Rejected] = (), source_format: str = "") -> Trace:
         """A trace with its jobs put in order."""
-        return cls(tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id))), tuple(rejected))
+        return cls(tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id))), tuple(rejected), source_format)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from enum import IntEnum
 import numpy as np
 
 from sched_policy.columns import Bools, Columns, Floats, Ints, Nodes
-from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus
+from sched_policy.model import Job, Node, NodeGpus
 from sched_policy.simulator.outcome import Ending, JobRecord, Usage
+from sched_policy.simulator.portrait import Standing, portrait
 from sched_policy.simulator.settings import Estimates, Settings, Source
 from sched_policy.simulator.trace import ClusterShape, TraceJob
 from sched_policy.snapshot import Snapshot
 
 NEVER_S = float("inf")
-_CONSENT = Exploration(checkpoint_signal="USR1", may_stop=True)
 
 
 class Phase(IntEnum):
@@ -46,11 +46,15 @@ class World:
         self._submit_s = np.array([job.submit_s for job in jobs], dtype=np.float64)
         self._gpus = np.array([job.gpus for job in jobs], dtype=np.int64)
         self._work_s = np.array([job.run_s for job in jobs], dtype=np.float64)
+        self._leave_s = np.minimum(self._work_s, [_leaves_at_s(job) for job in jobs])
+        self._learns = np.array([job.learning is not None for job in jobs], dtype=np.bool_)
         self._limit_s = np.array([_or_never(job.time_limit_s) for job in jobs], dtype=np.float64)
         self._expected_s = _expectations(self._work_s, settings.estimates, settings.seed)
         self._phase = np.full(count, Phase.FUTURE, dtype=np.int8)
         self._done_s = np.zeros(count)
         self._counted_until_s = np.zeros(count)
+        self._loaded_s = np.zeros(count)
+        self._loaded_done_s = np.zeros(count)
         self._earlier_s = np.zeros(count)
         self._start_s = np.full(count, np.nan)
         self._first_start_s = np.full(count, np.nan)
@@ -67,6 +71,11 @@ class World:
         """Rows of the jobs that wait."""
         waits: Bools = self._phase[self._active] == Phase.WAITING
         return self._active[waits]
+
+    @property
+    def reports_come(self) -> bool:
+        """Whether running jobs go on reporting what they learn."""
+        return bool(np.any(self._learns[self._active] & (self._phase[self._active] == Phase.RUNNING)))
 
     @property
     def is_idle(self) -> bool:
@@ -93,13 +102,15 @@ class World:
         restarts = self._preemptions[row] > 0
         self._phase[row] = Phase.RUNNING
         self._start_s[row] = now_s
-        self._counted_until_s[row] = now_s + (self._settings.restart_s if restarts else 0.0)
+        self._loaded_s[row] = now_s + (self._settings.restart_s if restarts else 0.0)
+        self._loaded_done_s[row] = self._done_s[row]
+        self._counted_until_s[row] = self._loaded_s[row]
         if np.isnan(self._first_start_s[row]):
             self._first_start_s[row] = now_s
         self._held[row] = placement
         self._book(placement, -1)
         self._show(row)
-        by_work_s = self._counted_until_s[row] + self._work_s[row] - self._done_s[row]
+        by_work_s = self._loaded_s[row] + self._leave_s[row] - self._done_s[row]
         return float(min(by_work_s, now_s + self._limit_s[row]))
 
     def ask_to_yield(self, row: int, now_s: float) -> float:
@@ -124,7 +135,8 @@ class World:
             self._advance(row, now_s)
         self._release(row, now_s)
         # Rounding: the last moment of work is a sum of many.
-        whole = self._done_s[row] >= self._work_s[row] * (1 - 1e-9) - 1e-6
+        whole = self._done_s[row] >= self._leave_s[row] * (1 - 1e-9) - 1e-6
+        left = Ending.COMPLETED if self._leave_s[row] == self._work_s[row] else Ending.ABANDONED
         self._phase[row] = Phase.ENDED
         self._active = self._active[self._active != row]
         self._jobs[row] = None
@@ -139,11 +151,24 @@ class World:
             held_s=float(self._earlier_s[row]),
             preemptions=int(self._preemptions[row]),
             user=job.user,
-            ending=stopped or (Ending.COMPLETED if whole else Ending.TIME_LIMIT),
+            ending=stopped or (left if whole else Ending.TIME_LIMIT),
+            gain=job.learning.gain(float(self._done_s[row])) if job.learning else None,
         )
 
     def snapshot(self, now_s: float) -> Snapshot:
         """What a policy may see now."""
+        if self._learns.any():
+            for row in self._active[self._phase[self._active] == Phase.RUNNING].tolist():
+                self._advance(row, now_s)
+                self._show(row)
+            return Snapshot.of(now_s, self.nodes, self._present_jobs())
+        return Snapshot(now_s, self.nodes, self._present_jobs(), self._columns(now_s))
+
+    def _present_jobs(self) -> tuple[Job, ...]:
+        return tuple(job for row in self._active.tolist() if (job := self._jobs[row]) is not None)
+
+    def _columns(self, now_s: float) -> Columns:
+        """What `Columns.of` would compute from the jobs, without looking at each of them."""
         rows = self._active
         phase = self._phase[rows]
         holds = (phase == Phase.RUNNING) | (phase == Phase.YIELDING)
@@ -151,7 +176,7 @@ class World:
         run_s = now_s - start_s
         executed_s = self._earlier_s[rows] + run_s
         expected_s = self._expected_s[rows]
-        columns = Columns(
+        return Columns(
             job_id=self._job_id[rows],
             submit_s=self._submit_s[rows],
             gpus=self._gpus[rows],
@@ -166,8 +191,6 @@ class World:
                 np.maximum(0.0, expected_s - executed_s),
             ),
         )
-        jobs = tuple(job for row in rows.tolist() if (job := self._jobs[row]) is not None)
-        return Snapshot(now_s, self.nodes, jobs, columns)
 
     def note_usage(self, now_s: float) -> None:
         """Record how the cluster is used from now on."""
@@ -206,29 +229,30 @@ class World:
 
     def _show(self, row: int) -> None:
         """Make the job as policies see it, anew after each change."""
-        job = self._trace[row]
         holds = self._phase[row] in (Phase.RUNNING, Phase.YIELDING)
         expected_s = float(self._expected_s[row])
-        self._jobs[row] = Job(
-            job_id=job.job_id,
-            request=_request(job.gpus, self._cluster.gpus_per_node),
-            submit_s=job.submit_s,
-            user=job.user,
-            state=JobState.RUNNING if holds else JobState.PENDING,
-            start_s=float(self._start_s[row]) if holds else None,
+        standing = Standing(
+            done_s=float(self._done_s[row]),
             queued_s=float(self._queued_s[row]),
-            time_limit_s=job.time_limit_s,
-            expected_s=None if np.isnan(expected_s) else expected_s,
+            start_s=float(self._start_s[row]) if holds else None,
+            loaded_s=float(self._loaded_s[row]),
+            loaded_done_s=float(self._loaded_done_s[row]),
             earlier_s=float(self._earlier_s[row]),
-            allocation=self._held[row],
-            exploration=_CONSENT,
-            restarts=int(self._preemptions[row]),
+            expected_s=None if np.isnan(expected_s) else expected_s,
+            preemptions=int(self._preemptions[row]),
+            held=self._held[row],
             yielding=self._phase[row] == Phase.YIELDING,
         )
+        self._jobs[row] = portrait(self._trace[row], standing, self._cluster.gpus_per_node)
 
 
 def _or_never(limit_s: float | None) -> float:
     return NEVER_S if limit_s is None else limit_s
+
+
+def _leaves_at_s(job: TraceJob) -> float:
+    """Run time after which the owner gives the job up."""
+    return _or_never(job.learning.abandoned_at_s if job.learning else None)
 
 
 def _expectations(work_s: Floats, estimates: Estimates, seed: int) -> Floats:
@@ -237,12 +261,3 @@ def _expectations(work_s: Floats, estimates: Estimates, seed: int) -> Floats:
         return np.full_like(work_s, np.nan)
     noise = np.random.default_rng(seed).normal(0.0, estimates.sigma, work_s.size)
     return work_s * np.exp(noise)
-
-
-def _request(gpus: int, gpus_per_node: int) -> GpuRequest:
-    """A gang as users ask for it: on one node if it fits there, else whole nodes and a rest wherever it finds room."""
-    if gpus <= gpus_per_node:
-        return GpuRequest.on_each(1, gpus)
-    if gpus % gpus_per_node == 0:
-        return GpuRequest.on_each(gpus // gpus_per_node, gpus_per_node)
-    return GpuRequest(gpus, nodes=-(-gpus // gpus_per_node))

@@ -17,6 +17,7 @@ _COMMANDS = {
     "policies": ("policies", "The scheduling policies."),
     "status": ("status", "Jobs with progress, utility and planned start."),
     "submit": ("submit", "Submit a task described in a JSON file."),
+    "trace": ("trace", "Look at job traces, convert them, and make some."),
 }
 
 

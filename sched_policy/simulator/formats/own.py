@@ -1,0 +1,135 @@
+"""Our own trace format: CSV whose columns are named after the fields of `TraceJob`, units included.
+
+Columns `job_id,submit_s,gpus,run_s` must be there. Each of the others may be missing or empty and then takes the
+default of `TraceJob`. An unknown column is an error, so that a misspelt one is not silently ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import secrets
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TextIO
+
+from sched_policy.simulator.formats.base import Format, trace_of
+from sched_policy.simulator.formats.cells import (
+    LARGEST_ID,
+    LONGEST_S,
+    MOST_GPUS,
+    MOST_ITERATIONS,
+    SHORTEST_RUN_S,
+    RowError,
+    label,
+    number,
+    whole,
+)
+from sched_policy.simulator.formats.table import Table, collect
+from sched_policy.simulator.trace import StageTimes, Trace, TraceError, TraceJob
+
+_REQUIRED = ("job_id", "submit_s", "gpus", "run_s")
+_STAGES = ("stage_io_s", "stage_gpu_s", "stage_net_s")
+COLUMNS = (*_REQUIRED, "iterations", *_STAGES, "declared_s", "time_limit_s", "model", "user", "queue", "priority")
+"""All columns, in the order in which they are written. The three stage times make `TraceJob.stages`."""
+
+
+def read(path: Path) -> Trace:
+    """The jobs of a trace in our own format. Raises `TraceError` for a file of another kind or an unknown column."""
+    return FORMAT.read(path)
+
+
+def write(trace: Trace, path: Path) -> None:
+    """Write the jobs of a trace in our own format; reading them back gives equal jobs.
+
+    The file appears only when it is complete. Rejected rows are not written. Raises `TraceError` if the file cannot be
+    written.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a pipe or terminal cannot be replaced
+            _write(trace.jobs, path)
+            return
+        draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
+        try:
+            _write(trace.jobs, draft)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _write(jobs: Iterable[TraceJob], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        dump(jobs, stream)
+
+
+def dump(jobs: Iterable[TraceJob], stream: TextIO) -> None:
+    """Write jobs as CSV with a header, in the order given."""
+    # The csv module quotes line ends within a cell only if they belong to its own line end.
+    writer = csv.writer(stream, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_cells(job) for job in jobs)
+
+
+def _cells(job: TraceJob) -> tuple[object, ...]:
+    stages = job.stages
+    return (
+        job.job_id,
+        job.submit_s,
+        job.gpus,
+        job.run_s,
+        job.iterations or "",
+        *(("", "", "") if stages is None else (stages.io_s, stages.gpu_s, stages.net_s)),
+        job.declared_s,
+        job.time_limit_s,
+        job.model,
+        job.user,
+        job.queue,
+        job.priority or "",
+    )
+
+
+def _parse(table: Table) -> Trace:
+    known = {column.casefold() for column in COLUMNS}
+    for column in table.header:
+        if column.casefold() not in known:
+            near = get_close_matches(column, COLUMNS, n=1) or [", ".join(COLUMNS)]
+            raise TraceError(f"{table.name}: line 1: unknown column {column}, the nearest known is {near[0]}")
+    job_id, submit_s, gpus, run_s, iterations, *rest = (table.cell(column) for column in COLUMNS)
+    io_s, gpu_s, net_s, declared_s, time_limit_s, model, user, queue, priority = rest
+
+    def parse(line: int, row: list[str]) -> TraceJob:
+        return TraceJob(
+            job_id=whole("job_id", job_id(row), 0, LARGEST_ID),
+            submit_s=number("submit_s", submit_s(row), 0, LONGEST_S),
+            gpus=whole("gpus", gpus(row), 1, MOST_GPUS),
+            run_s=number("run_s", run_s(row), SHORTEST_RUN_S, LONGEST_S),
+            iterations=number("iterations", iterations(row) or "0", 0, MOST_ITERATIONS),
+            stages=_stages((io_s(row), gpu_s(row), net_s(row))),
+            declared_s=number("declared_s", declared_s(row), 0, LONGEST_S) if declared_s(row) else None,
+            time_limit_s=_limit_s(time_limit_s(row)),
+            model=label("model", model(row)),
+            user=label("user", user(row)),
+            queue=label("queue", queue(row)),
+            priority=whole("priority", priority(row) or "0", 0, 1),
+            line=line,
+        )
+
+    return trace_of(*collect(table, parse), FORMAT.name)
+
+
+def _limit_s(text: str) -> float | None:
+    return number("time_limit_s", text, SHORTEST_RUN_S, LONGEST_S) if text else None
+
+
+def _stages(texts: tuple[str, str, str]) -> StageTimes | None:
+    if not any(texts):
+        return None
+    if not all(texts):
+        missing = ", ".join(column for column, text in zip(_STAGES, texts, strict=True) if not text)
+        raise RowError(f"{missing}: found nothing, accepted are all three stage times or none")
+    return StageTimes(*(number(column, text, 0, LONGEST_S) for column, text in zip(_STAGES, texts, strict=True)))
+
+
+FORMAT = Format("own", _REQUIRED, _parse)

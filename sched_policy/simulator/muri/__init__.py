@@ -1,0 +1,68 @@
+"""Muri's simulator (Rivendile/Muri), its conventions and quirks copied: they exist to prove the policies right.
+
+Preemption is free, restart overhead is charged at every event, iterations take 1.5 % longer than the trace says.
+For an honest replay use the `slurm` conventions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sched_policy.errors import PolicyError
+from sched_policy.simulator.muri.antman import AntMan
+from sched_policy.simulator.muri.loop import Discipline, replay
+from sched_policy.simulator.muri.shortest import Shortest, remaining_gpu_s, remaining_s
+from sched_policy.simulator.muri.tiresias import Tiresias
+from sched_policy.simulator.outcome import Outcome
+from sched_policy.simulator.trace import ClusterShape, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class MuriOptions:
+    """What the original offers as flags.
+
+    Attributes:
+        autopack: split groups that do not pay; the published figures were made before the original had it.
+        max_members: jobs per group at most (Muri).
+
+    """
+
+    autopack: bool = False
+    max_members: int = 4
+
+
+def _muri_s(cluster: ClusterShape, options: MuriOptions) -> Discipline:
+    from sched_policy.simulator.muri import interleaved
+
+    packing = interleaved.autopack if options.autopack else interleaved.keep_all
+    return interleaved.Muri(cluster, interleaved.MURI_S, packing, options.max_members)
+
+
+def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
+    from sched_policy.simulator.muri import interleaved
+
+    packing = interleaved.autopack if options.autopack else interleaved.keep_all
+    return interleaved.Muri(cluster, interleaved.MURI_L, packing, options.max_members)
+
+
+_POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {
+    "srtf": lambda cluster, _options: Shortest(cluster, remaining_s),
+    "srsf": lambda cluster, _options: Shortest(cluster, remaining_gpu_s),
+    "tiresias": lambda cluster, _options: Tiresias(cluster),
+    "antman": lambda cluster, _options: AntMan(cluster),
+    "muri-s": _muri_s,
+    "muri-l": _muri_l,
+}
+
+
+def names() -> tuple[str, ...]:
+    """The policies that can be replayed under these conventions."""
+    return tuple(_POLICIES)
+
+
+def simulate(trace: Trace, cluster: ClusterShape, policy: str, options: MuriOptions | None = None) -> Outcome:
+    """Replay a trace. Raises `PolicyError` for an unknown policy, `TraceError` for jobs that can never run."""
+    if policy not in _POLICIES:
+        raise PolicyError(f"the muri conventions have no policy {policy!r} (they have: {', '.join(_POLICIES)})")
+    return replay(policy, trace, cluster, _POLICIES[policy](cluster, options or MuriOptions()))

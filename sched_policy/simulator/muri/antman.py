@@ -1,0 +1,168 @@
+"""AntMan as Muri's simulator has it: guaranteed jobs reserve GPUs, opportunistic ones share them.
+
+No job is preempted or changes its class, and a guaranteed job may hold idle GPUs for long.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from sched_policy.group.antman import opportunistic_iteration_s
+from sched_policy.simulator.muri.jobs import MuriJob
+from sched_policy.simulator.muri.loop import Merging
+from sched_policy.simulator.trace import ClusterShape
+
+_OPPORTUNISTIC = 0.9  # utilisation that an opportunistic job adds to each of its GPUs
+_GUARANTEED = 0.1
+_STARTED = 0.01  # the part of `_GUARANTEED` that is added only when the job starts
+_SHAREABLE = 0.8  # opportunistic jobs go to GPUs below this
+
+
+class AntMan:
+    """GPUs in order of (node, index). Utilisations are summed as the original does: their rounding breaks ties."""
+
+    merging = Merging(completion_s=1e-4)
+    wake_s = inf
+
+    def __init__(self, cluster: ClusterShape) -> None:
+        self._per_node = cluster.gpus_per_node
+        self._nodes = cluster.nodes
+        self._guaranteed: list[MuriJob | None] = [None] * cluster.gpus
+        self._opportunistic: list[MuriJob | None] = [None] * cluster.gpus
+        self._utilisation = [0.0] * cluster.gpus
+        self._open = [cluster.gpus_per_node] * cluster.nodes  # GPUs of each node without a guaranteed job
+        self._pending: list[MuriJob] = []
+        self._running: list[MuriJob] = []
+        self._held: dict[int, list[int]] = {}
+        self._home: dict[int, int] = {}  # the node on which a guaranteed job collects its (remaining) GPUs
+
+    @property
+    def busy_gpus(self) -> int:
+        """GPUs on which a job runs; reserved ones on which nothing runs yet are not busy."""
+        busy: set[int] = set()
+        for job in self._running:
+            busy.update(self._held[job.index])
+        return len(busy)
+
+    @property
+    def idle_node_gpus(self) -> int:
+        """GPUs of nodes that hold no job and no reservation."""
+        idle = 0
+        for node in range(self._nodes):
+            if self._open[node] == self._per_node:
+                idle += all(self._opportunistic[gpu] is None for gpu in self._gpus_of(node))
+        return idle * self._per_node
+
+    def arrive(self, job: MuriJob) -> None:
+        """To its place by (priority, submit, index): all guaranteed jobs come first."""
+        self._held[job.index] = []
+        self._pending.append(job)
+        self._pending.sort(key=_rank)
+
+    def leave(self, job: MuriJob) -> None:
+        """Release its GPUs."""
+        self._running.remove(job)
+        guaranteed = job.trace.priority == 0
+        holders = self._guaranteed if guaranteed else self._opportunistic
+        for gpu in self._held.pop(job.index):
+            holders[gpu] = None
+            if guaranteed:
+                self._open[gpu // self._per_node] += 1
+            self._utilisation[gpu] -= _GUARANTEED if guaranteed else _OPPORTUNISTIC
+
+    def schedule(self, now_s: float) -> list[MuriJob]:  # noqa: ARG002  nothing here depends on the time
+        """Start what fits, let guaranteed jobs reserve, and set the pace of the opportunistic jobs."""
+        started: list[MuriJob] = []
+        waiting: list[MuriJob] = []
+        too_large = 1 << 62
+        for job in self._pending:
+            if job.trace.priority == 0:
+                (started if self._reserve(job) else waiting).append(job)
+            elif job.gpus < too_large and self._share(job):
+                started.append(job)
+            else:
+                waiting.append(job)
+                too_large = min(too_large, job.gpus)  # sharing only ever fills GPUs in this loop
+        if started:
+            self._pending = waiting
+            self._running = sorted([*self._running, *started], key=_rank)
+        for job in self._running:
+            if job.trace.priority != 0:
+                job.pace_s = self._pace_s(job)
+        return self._running.copy()
+
+    def _share(self, job: MuriJob) -> bool:
+        """The least used GPUs of the cluster, all or nothing, wherever they are."""
+        open_gpus = [gpu for gpu, used in enumerate(self._utilisation) if used < _SHAREABLE]
+        if len(open_gpus) < job.gpus:
+            return False
+        taken = sorted(open_gpus, key=self._utilisation.__getitem__)[: job.gpus]
+        for gpu in taken:
+            self._opportunistic[gpu] = job
+            self._utilisation[gpu] += _OPPORTUNISTIC
+        self._held[job.index] = taken
+        return True
+
+    def _reserve(self, job: MuriJob) -> bool:
+        """Take what is free of what the job still lacks; true if it then has all and starts.
+
+        Up to a node's GPUs: on the first node that has them all, else on the node with most of them, where the job
+        stays. More: wholly free nodes as they come, and the remainder on one other node in the same way.
+        """
+        held = self._held[job.index]
+        lacks = job.gpus - len(held)
+        whole, rest = divmod(lacks, self._per_node) if job.gpus > self._per_node else (0, lacks)
+        nodes: list[int] = []
+        if whole:
+            nodes = [node for node, count in enumerate(self._open) if count == self._per_node][:whole]
+        if rest:
+            home = self._home.get(job.index)
+            if home is None:
+                home = self._collecting_node(rest, nodes)
+            if home is not None and self._open[home]:
+                self._home[job.index] = home
+                self._hold(job, [gpu for gpu in self._gpus_of(home) if self._guaranteed[gpu] is None][:rest])
+        for node in nodes:
+            self._hold(job, list(self._gpus_of(node)))
+        if len(held) < job.gpus:
+            return False
+        for gpu in held:
+            self._utilisation[gpu] += _STARTED
+        return True
+
+    def _collecting_node(self, gpus: int, taken: list[int]) -> int | None:
+        """The first node with that many free GPUs, else the first of those with most; None if nothing is free."""
+        best, most = None, 0
+        for node, free in enumerate(self._open):
+            if node not in taken:
+                if free >= gpus:
+                    return node
+                if free > most:
+                    best, most = node, free
+        return best
+
+    def _hold(self, job: MuriJob, gpus: list[int]) -> None:
+        for gpu in gpus:
+            self._guaranteed[gpu] = job
+            self._open[gpu // self._per_node] -= 1
+            self._utilisation[gpu] += _GUARANTEED - _STARTED
+        self._held[job.index].extend(gpus)
+
+    def _pace_s(self, job: MuriJob) -> float:
+        """Slowed down by the worst of the guaranteed jobs that run on any of its GPUs."""
+        pace_s = job.iteration_s
+        seen: set[int] = set()
+        for gpu in self._held[job.index]:
+            other = self._guaranteed[gpu]
+            if other is not None and other.index not in seen:
+                seen.add(other.index)
+                if len(self._held[other.index]) == other.gpus:
+                    pace_s = max(pace_s, opportunistic_iteration_s(job.profile, other.profile))
+        return pace_s
+
+    def _gpus_of(self, node: int) -> range:
+        return range(node * self._per_node, (node + 1) * self._per_node)
+
+
+def _rank(job: MuriJob) -> tuple[int, int]:
+    return job.trace.priority, job.index

@@ -1,0 +1,181 @@
+"""Muri-S and Muri-L as Muri's simulator has them: groups of interleaved jobs in place of single jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from sched_policy.group.interleave import MAX_MEMBERS, Ordering
+from sched_policy.group.rounds import Bucket, Grouper
+from sched_policy.simulator.muri.jobs import MuriJob
+from sched_policy.simulator.muri.loop import Merging
+from sched_policy.simulator.muri.shortest import remaining_gpu_s
+from sched_policy.simulator.muri.yarn import Yarn
+from sched_policy.simulator.trace import ClusterShape
+
+_KEY = attrgetter("key")
+_GPUS = attrgetter("gpus")
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """What jobs are sorted by: `first` before a job's first run, `then` from the event after its first start."""
+
+    first: Callable[[MuriJob], float]
+    then: Callable[[MuriJob], float]
+
+
+def _declared_gpu_s(job: MuriJob) -> float:
+    declared_s = job.trace.declared_s
+    return (job.trace.run_s if declared_s is None else declared_s) * job.gpus
+
+
+def _attained_gpu_s(job: MuriJob) -> float:
+    return job.executed_s * job.gpus
+
+
+MURI_S = Sorting(_declared_gpu_s, remaining_gpu_s)
+MURI_L = Sorting(_attained_gpu_s, _attained_gpu_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaved:
+    """Jobs that share their GPUs: one iteration of each takes `pace_s`."""
+
+    members: tuple[MuriJob, ...]
+    pace_s: float
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the members share."""
+        return self.members[0].gpus
+
+    @property
+    def key(self) -> float:
+        """That of its first member in the order of the policy."""
+        return min(job.key for job in self.members)
+
+
+Packing = Callable[[Sequence[Interleaved], ClusterShape], Sequence[Interleaved]]
+
+
+def keep_all(groups: Sequence[Interleaved], _cluster: ClusterShape) -> Sequence[Interleaved]:
+    """Every group as it is: what the published figures were made with."""
+    return groups
+
+
+def autopack(groups: Sequence[Interleaved], cluster: ClusterShape) -> Sequence[Interleaved]:
+    """Split groups that are slower than their members in turn, then keep what fits in the order of the policy."""
+    split: list[Interleaved] = []
+    for group in groups:
+        if group.pace_s > sum(job.iteration_s for job in group.members):
+            split.extend(Interleaved((job,), job.iteration_s) for job in group.members)
+        else:
+            split.append(group)
+    split.sort(key=_KEY)
+    yarn = Yarn(cluster)
+    return [group for group in split if yarn.take(group.gpus)]
+
+
+class Muri:
+    """At every event: choose candidates, group them by matching, place the groups, largest first."""
+
+    merging = Merging(mixed_s=1e-4)
+    wake_s = float("inf")
+
+    def __init__(
+        self,
+        cluster: ClusterShape,
+        sorting: Sorting,
+        packing: Packing = keep_all,
+        max_members: int = MAX_MEMBERS,
+        ordering: Ordering = Ordering.BEST,
+    ) -> None:
+        self._cluster = cluster
+        self._sorting = sorting
+        self._packing = packing
+        self._max_members = max_members
+        self._grouper = Grouper(max_members, ordering)
+        self._kind: dict[int, int] = {}
+        self._active: list[MuriJob] = []
+        self._running: list[MuriJob] = []
+        self._yarn = Yarn(cluster)
+
+    @property
+    def busy_gpus(self) -> int:
+        """GPUs that hold jobs."""
+        return self._yarn.busy_gpus
+
+    @property
+    def idle_node_gpus(self) -> int:
+        """GPUs of wholly idle nodes."""
+        return self._yarn.idle_node_gpus
+
+    def arrive(self, job: MuriJob) -> None:
+        """To the end of the list."""
+        job.key = self._sorting.first(job)
+        self._kind[job.index] = self._grouper.kind(job.profile)
+        self._active.append(job)
+
+    def leave(self, job: MuriJob) -> None:
+        """Out of the list."""
+        self._active.remove(job)
+
+    def schedule(self, now_s: float) -> list[MuriJob]:  # noqa: ARG002  the keys hold all that matters
+        """Sort, choose candidates, group, place."""
+        for job in self._running:
+            job.key = self._sorting.then(job)
+        self._active.sort(key=_KEY)
+        groups = self._packing(self._group(self._candidates()), self._cluster)
+        self._running = self._place(groups)
+        return self._running
+
+    def _candidates(self) -> list[list[MuriJob]]:
+        """Of each number of GPUs, the first jobs: as many groups as fit when the cluster is filled in order.
+
+        Each slot that fits admits the next `max_members` jobs of its size; they need no slot of their own.
+        """
+        sizes: dict[int, list[MuriJob]] = {}
+        admitted: dict[int, int] = {}
+        yarn = Yarn(self._cluster)
+        too_large = 1 << 62
+        for job in self._active:
+            bucket = sizes.setdefault(job.gpus, [])
+            bucket.append(job)
+            if len(bucket) > admitted.get(job.gpus, 0) and job.gpus < too_large:
+                if yarn.take(job.gpus):
+                    admitted[job.gpus] = admitted.get(job.gpus, 0) + self._max_members
+                else:
+                    too_large = job.gpus
+        return [bucket[: admitted[gpus]] for gpus, bucket in sizes.items() if gpus in admitted]
+
+    def _group(self, candidates: Sequence[Sequence[MuriJob]]) -> list[Interleaved]:
+        buckets = [Bucket(jobs[0].gpus, tuple(self._kind[job.index] for job in jobs)) for jobs in candidates]
+        grouped = self._grouper.groups(buckets, self._cluster.gpus)
+        result: list[Interleaved] = []
+        for jobs, bucket, groups in zip(candidates, buckets, grouped, strict=True):
+            for group in groups:
+                pace_s = self._grouper.iteration_s(bucket.kinds[place] for place in group)
+                result.append(Interleaved(tuple(jobs[place] for place in group), pace_s))
+        return result
+
+    def _place(self, groups: Sequence[Interleaved]) -> list[MuriJob]:
+        """Largest first; the list of jobs stays in that order until the next event, which matters for ties."""
+        group_of = {job.index: group for group in groups for job in group.members}
+        self._active.sort(key=_GPUS, reverse=True)
+        self._yarn = Yarn(self._cluster)
+        placed: dict[int, bool] = {}
+        running: list[MuriJob] = []
+        for job in self._active:
+            group = group_of.get(job.index)
+            if group is None:
+                continue
+            leader = group.members[0].index
+            if leader not in placed:
+                placed[leader] = self._yarn.take(group.gpus)
+            if placed[leader]:
+                job.pace_s = group.pace_s
+                job.drag_s = sum(member.overhead_s for member in group.members)
+                running.append(job)
+        return running

@@ -1,0 +1,69 @@
+"""SRTF and SRSF: at every event the cluster is emptied and filled again by remaining time or service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+
+from sched_policy.simulator.muri.jobs import MuriJob
+from sched_policy.simulator.muri.loop import Merging
+from sched_policy.simulator.muri.yarn import Yarn
+from sched_policy.simulator.trace import ClusterShape
+
+_KEY = attrgetter("key")
+
+
+def remaining_s(job: MuriJob) -> float:
+    """Remaining time alone: SRTF."""
+    return job.left * job.iteration_s
+
+
+def remaining_gpu_s(job: MuriJob) -> float:
+    """Remaining service: SRSF."""
+    return job.left * job.iteration_s * job.gpus
+
+
+class Shortest:
+    """The active jobs in the order of a key that only running jobs change.
+
+    The sort is stable and in place: equal keys keep the order of the last event, and new jobs come last.
+    """
+
+    merging = Merging()
+    wake_s = float("inf")
+
+    def __init__(self, cluster: ClusterShape, key: Callable[[MuriJob], float]) -> None:
+        self._cluster = cluster
+        self._key = key
+        self._active: list[MuriJob] = []
+        self._running: list[MuriJob] = []
+        self._yarn = Yarn(cluster)
+
+    @property
+    def busy_gpus(self) -> int:
+        """GPUs that hold jobs."""
+        return self._yarn.busy_gpus
+
+    @property
+    def idle_node_gpus(self) -> int:
+        """GPUs of wholly idle nodes."""
+        return self._yarn.idle_node_gpus
+
+    def arrive(self, job: MuriJob) -> None:
+        """To the end of the list."""
+        job.key = self._key(job)
+        self._active.append(job)
+
+    def leave(self, job: MuriJob) -> None:
+        """Out of the list."""
+        self._active.remove(job)
+
+    def schedule(self, now_s: float) -> list[MuriJob]:  # noqa: ARG002  the key holds all that matters
+        """Sort by key, fill an empty cluster."""
+        key = self._key
+        for job in self._running:
+            job.key = key(job)
+        self._active.sort(key=_KEY)
+        self._yarn = Yarn(self._cluster)
+        self._running = self._yarn.fill(self._active)
+        return self._running

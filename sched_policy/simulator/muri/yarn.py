@@ -1,0 +1,68 @@
+"""The consolidating placement of the family, counted in free GPUs per node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sched_policy.simulator.muri.jobs import MuriJob
+from sched_policy.simulator.trace import ClusterShape
+
+
+class Yarn:
+    """An empty cluster that is filled job by job.
+
+    Up to a node's GPUs: the first node that has them free. More: wholly idle nodes, lowest first, and the
+    remainder on the first other node that has it free. CPUs and memory of the published cluster never bind.
+    """
+
+    __slots__ = ("_free", "_per_node")
+
+    def __init__(self, shape: ClusterShape) -> None:
+        self._per_node = shape.gpus_per_node
+        self._free = [shape.gpus_per_node] * shape.nodes
+
+    def take(self, gpus: int) -> bool:
+        """Place a job. False, with nothing changed, if it does not fit; then no larger one fits either."""
+        free, per_node = self._free, self._per_node
+        if gpus <= per_node:
+            for node, have in enumerate(free):
+                if have >= gpus:
+                    free[node] = have - gpus
+                    return True
+            return False
+        whole, rest = divmod(gpus, per_node)
+        nodes = [node for node, have in enumerate(free) if have == per_node][:whole]
+        if len(nodes) < whole:
+            return False
+        if rest:
+            last = next((node for node, have in enumerate(free) if have >= rest and node not in nodes), None)
+            if last is None:
+                return False
+            free[last] -= rest
+        for node in nodes:
+            free[node] = 0
+        return True
+
+    def fill(self, order: Iterable[MuriJob]) -> list[MuriJob]:
+        """Place jobs greedily in this order and return those that fit."""
+        placed: list[MuriJob] = []
+        too_large = 1 << 62
+        for job in order:
+            if job.gpus < too_large:
+                if self.take(job.gpus):
+                    placed.append(job)
+                else:
+                    too_large = job.gpus
+                    if too_large == 1:
+                        break
+        return placed
+
+    @property
+    def busy_gpus(self) -> int:
+        """GPUs taken."""
+        return len(self._free) * self._per_node - sum(self._free)
+
+    @property
+    def idle_node_gpus(self) -> int:
+        """GPUs of wholly idle nodes."""
+        return self._free.count(self._per_node) * self._per_node

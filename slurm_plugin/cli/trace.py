@@ -1,0 +1,193 @@
+"""`sexplsched trace`: look at traces, convert them to our own format, make some."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from sched_policy.simulator import formats
+from sched_policy.simulator.checks import fit, strict
+from sched_policy.simulator.formats import own
+from sched_policy.simulator.formats.cluster import read_cluster
+from sched_policy.simulator.generate import generate as generate_trace
+from sched_policy.simulator.summary import Summary, summarize
+from sched_policy.simulator.trace import ClusterShape, Trace
+from sched_policy.simulator.workload import WorkloadSpec
+from slurm_plugin.cli.session import json_option
+
+_STDOUT = Path("-")
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+_out = click.argument("out", type=click.Path(path_type=Path, allow_dash=True))
+_format = click.option(
+    "--format", "form", type=click.Choice(formats.NAMES), help="Format of FILE; without it, what its header says."
+)
+_strict = click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
+_CLUSTER_HELP = "NODESxGPUS such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV."
+
+
+@click.group()
+def trace() -> None:
+    """Look at job traces, convert them, and make some.
+
+    A trace is a text file with a header, in one of four formats: `own` (CSV with columns job_id, submit_s, gpus, run_s
+    and optional ones), `muri`, `philly`, and `sacct`, the history of a site. To make the latter:
+
+    \b
+    SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates \\
+      --parsable2 --noconvert --starttime 2026-01-01 --endtime 2026-02-01 \\
+      --format=JobID,JobIDRaw,User,Partition,Submit,Eligible,Start,End,\\
+    ElapsedRaw,State,TimelimitRaw,AllocTRES,ReqTRES > history.txt
+    """
+
+
+@trace.command()
+@_file
+@_format
+@click.option("--cluster", help=f"Report the load against a cluster. {_CLUSTER_HELP}")
+@click.option("--rejected", "shown", default=10, show_default=True, type=click.IntRange(min=0), metavar="N",
+              help="Show the first N rows that were left out.")  # fmt: skip
+@_strict
+@json_option
+def summary(
+    file: Path,
+    form: str | None,
+    cluster: str | None,
+    shown: int,
+    is_strict: bool,  # noqa: FBT001  click passes by name
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Show what a trace holds, and which rows cannot be used and why."""
+    shape = None if cluster is None else read_cluster(cluster)
+    read = _read(file, form, shape, is_strict=is_strict)
+    figures = summarize(read)
+    load = None if shape is None else figures.load(shape)
+    if as_json:
+        found = {
+            "file": str(file),
+            **asdict(figures),
+            "cluster": None if shape is None else asdict(shape),
+            "load": load,
+            "rejected_rows": [asdict(row) for row in read.rejected[:shown]],
+        }
+        click.echo(json.dumps(found, indent=1))
+        return
+    for name, value in _lines(figures, shape, load):
+        click.echo(f"{name:<11} {value}")
+    for row in read.rejected[:shown]:
+        click.echo(f"line {row.line}: {row.reason}")
+
+
+@trace.command()
+@_file
+@_out
+@_format
+@click.option("--cluster", help=f"Leave out jobs that are larger than a cluster. {_CLUSTER_HELP}")
+@_strict
+@json_option
+def convert(
+    file: Path,
+    out: Path,
+    form: str | None,
+    cluster: str | None,
+    is_strict: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Write a trace in our own format to OUT, or to the standard output if OUT is -.
+
+    Rows that cannot be used are counted on the standard error and left out.
+    """
+    shape = None if cluster is None else read_cluster(cluster)
+    _finish(_read(file, form, shape, is_strict=is_strict), out, as_json=as_json)
+
+
+@trace.command()
+@_out
+@click.option("--jobs", required=True, type=click.IntRange(min=1), help="How many jobs.")
+@click.option("--seed", required=True, type=click.IntRange(min=0), help="The same seed gives the same trace.")
+@click.option("--load", default=1.0, show_default=True, type=float,
+              help="Work submitted per time over what the cluster can do.")  # fmt: skip
+@click.option("--cluster", default="8x8", show_default=True, help=f"The cluster of --load. {_CLUSTER_HELP}")
+@click.option("--median-run", "median_run_s", default=1144.0, show_default=True, type=float, metavar="SECONDS",
+              help="Median of the log-normal run time.")  # fmt: skip
+@click.option("--sigma", default=2.21, show_default=True, type=float,
+              help="Standard deviation of the run time's logarithm.")  # fmt: skip
+@click.option("--users", default=20, show_default=True, type=click.IntRange(min=1), help="How many owners.")
+@json_option
+def generate(
+    out: Path,
+    jobs: int,
+    seed: int,
+    load: float,
+    cluster: str,
+    median_run_s: float,
+    sigma: float,
+    users: int,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Make a trace from documented distributions and write it to OUT, or to the standard output if OUT is -.
+
+    Models and their stage times, GPU counts and run times follow the published traces of Muri and Philly; submissions
+    are a Poisson process.
+    """
+    spec = WorkloadSpec(jobs, read_cluster(cluster), load=load, median_run_s=median_run_s, sigma=sigma, users=users)
+    _finish(generate_trace(spec, seed), out, as_json=as_json)
+
+
+def _read(file: Path, form: str | None, shape: ClusterShape | None, *, is_strict: bool) -> Trace:
+    found = formats.read_any(file, form)
+    if shape is not None:
+        found = fit(found, shape)
+    return strict(found, file) if is_strict else found
+
+
+def _finish(made: Trace, out: Path, *, as_json: bool) -> None:
+    """Write a trace and say what was written, on the standard error if the trace itself goes to the output."""
+    if out == _STDOUT:
+        own.dump(made.jobs, sys.stdout)
+    else:
+        own.write(made, out)
+    said = {"file": str(out), "jobs": len(made.jobs), "rejected": len(made.rejected)}
+    text = json.dumps(said) if as_json else f"{said['jobs']:,} jobs written to {out}"
+    click.echo(text, err=out == _STDOUT)
+    if made.rejected and not as_json:
+        click.echo(f"{said['rejected']:,} rows left out, see `sexplsched trace summary`", err=True)
+
+
+def _lines(figures: Summary, shape: ClusterShape | None, load: float | None) -> list[tuple[str, str]]:
+    lines = [
+        ("format", figures.source_format),
+        (
+            "jobs",
+            f"{figures.jobs:,}, {figures.with_stages:,} with stage times, {figures.with_time_limit:,} with a limit",
+        ),
+        ("submitted", f"within {_length(figures.span_s)}"),
+        ("work", f"{figures.work_gpu_s / 3600:,.0f} GPU hours"),
+    ]
+    if figures.run:
+        run = figures.run
+        lines.append(
+            ("run time", f"median {_length(run.median_s)}, mean {_length(run.mean_s)}, max {_length(run.max_s)}")
+        )
+    lines += [
+        ("GPUs", ", ".join(f"{size.gpus}: {size.jobs:,}" for size in figures.gpus) + " jobs"),
+        ("owners", f"{figures.users:,} users, {figures.queues:,} queues"),
+    ]
+    if shape is not None:
+        text = "all submitted at once" if load is None else f"{load:.3g}"
+        lines.append(("load", f"{text} on {shape.nodes}x{shape.gpus_per_node} ({shape.gpus:,} GPUs)"))
+    by = ", ".join(f"{fault.column} {fault.rows:,}" for fault in figures.rejected_by)
+    lines.append(("left out", f"{figures.rejected:,} rows" + (f" ({by})" if by else "")))
+    return lines
+
+
+def _length(seconds: float) -> str:
+    """A duration as Slurm prints it: [days-]hours:minutes:seconds."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return (f"{days}-" if days else "") + f"{hour:02}:{minute:02}:{second:02}"
