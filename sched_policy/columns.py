@@ -31,6 +31,7 @@ class Columns:
         run_s: run time of the present run, 0 for a job that waits.
         waited_s: time in the queue before the present run; until now for a job that waits.
         left_s: expected run time left, infinity where nothing tells.
+        end_s: time by which the GPUs of a job that holds some are booked, infinity where nothing tells.
 
     """
 
@@ -43,6 +44,7 @@ class Columns:
     run_s: Floats
     waited_s: Floats
     left_s: Floats
+    end_s: Floats
 
     @classmethod
     def of(cls, jobs: Sequence[Job], now_s: float) -> Columns:
@@ -57,6 +59,7 @@ class Columns:
             run_s=np.array([job.run_s(now_s) for job in jobs], dtype=np.float64),
             waited_s=np.array([job.waited_s(now_s) for job in jobs], dtype=np.float64),
             left_s=np.array([job.left_s(now_s) for job in jobs], dtype=np.float64),
+            end_s=np.array([job.end_s(now_s) for job in jobs], dtype=np.float64),
         )
 
 

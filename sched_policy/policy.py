@@ -83,18 +83,17 @@ class Policy:
         ranking = self.order.rank(snapshot)
         queue = [snapshot.jobs[row] for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()]
         admits = self.admission.admits(snapshot, ranking) if self.admission else _everyone
-        profile = AvailabilityProfile(snapshot.now_s, snapshot.nodes, snapshot.running)
+        profile = AvailabilityProfile(snapshot)
         starts, reservations = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits)
 
         stops = self.stop.stops(snapshot) if self.stop else ()
         preemptions: tuple[Preemption, ...] = ()
-        if self.preempt is not None:
+        replan_s = ranking.stable_until_s
+        blocked = tuple(_still_blocked(queue, starts))
+        if self.preempt is not None and blocked:
             stopping = {stop.job_id for stop in stops}
-            blocked = tuple(_still_blocked(queue, starts))
             found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
             preemptions = tuple(p for p in found if p.job_id not in stopping)
-        replan_s = ranking.stable_until_s
-        if self.preempt is not None:
             replan_s = min(replan_s, self.preempt.stable_until_s(snapshot))
         return Plan(
             ranking,

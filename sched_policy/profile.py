@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sched_policy.columns import Floats, Ints, Nodes
-from sched_policy.model import GpuRequest, Job, NodeGpus
+from sched_policy.columns import Floats, Ints
+from sched_policy.model import GpuRequest, NodeGpus
 from sched_policy.place.base import Indexed, Place, Room
+from sched_policy.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,15 +70,16 @@ class _Promises:
 
 
 class AvailabilityProfile:
-    """Free GPUs of every node from `now_s` on, given when the running jobs end at the latest.
+    """Free GPUs of every node from a snapshot's moment on, given when the running jobs end at the latest.
 
     Without promises free GPUs only grow with time, as running jobs end. They shrink where a promise starts and nowhere
     else, so the least of an interval is found at its beginning or at the start of a promise inside it: one row per
     promise is all that has to be kept, whatever the number of running jobs.
     """
 
-    def __init__(self, now_s: float, nodes: Nodes, running: Iterable[Job]) -> None:
-        self._now_s = now_s
+    def __init__(self, snapshot: Snapshot) -> None:
+        nodes = snapshot.nodes
+        self._now_s = snapshot.now_s
         self._nodes = nodes
         self._free = nodes.gpus.copy()
         self._tasks = np.zeros(len(nodes), dtype=np.int64)
@@ -85,7 +87,7 @@ class AvailabilityProfile:
         self._releases: _Releases | None = None
         self._promises = _Promises(len(nodes))
         self._earliest: dict[tuple[GpuRequest, str], dict[float, float]] = {}
-        for end_s, node, gpus in _holdings(now_s, nodes, running, self._tasks):
+        for end_s, node, gpus in _holdings(snapshot, self._tasks):
             self._free[node] -= gpus
             self._ends.append((end_s, node, gpus))
 
@@ -203,15 +205,15 @@ class AvailabilityProfile:
         return np.maximum(free, 0) * self._nodes.usable(partition)
 
 
-def _holdings(now_s: float, nodes: Nodes, running: Iterable[Job], tasks: Ints) -> Iterator[tuple[float, int, int]]:
+def _holdings(snapshot: Snapshot, tasks: Ints) -> Iterator[tuple[float, int, int]]:
     """(end, node, GPUs) of all that is held; a GPU that several jobs share counts once, until the last of them ends."""
     shared: dict[tuple[int, int], float] = {}
     # A job past its end still holds its GPUs now: it cannot be planned over in this very moment.
-    soon_s = float(np.nextafter(now_s, np.inf))
-    for job in running:
-        end_s = max(soon_s, job.end_s(now_s))
+    ends_s = np.maximum(snapshot.columns.end_s, np.nextafter(snapshot.now_s, np.inf))[snapshot.columns.holds]
+    position = snapshot.nodes.position
+    for job, end_s in zip(snapshot.running, ends_s.tolist(), strict=True):
         for held in job.allocation:
-            node = nodes.position.get(held.node)
+            node = position.get(held.node)
             if node is None:
                 continue
             tasks[node] += 1

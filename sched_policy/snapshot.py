@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from sched_policy.columns import Columns, Nodes
 from sched_policy.model import Job, Node
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """Everything a policy may know. Made by `Snapshot.of`; a simulator that keeps columns up to date makes it directly.
 
@@ -33,12 +34,12 @@ class Snapshot:
         table = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
         return cls(now_s, table, in_order, Columns.of(in_order, now_s))
 
-    @property
+    @cached_property
     def pending(self) -> tuple[Job, ...]:
         """Jobs that wait and may start."""
         return tuple(self.jobs[row] for row in self.columns.waits.nonzero()[0])
 
-    @property
+    @cached_property
     def running(self) -> tuple[Job, ...]:
         """Jobs that hold GPUs."""
         return tuple(self.jobs[row] for row in self.columns.holds.nonzero()[0])

@@ -72,18 +72,18 @@ def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
 
 def _overcommitted(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     """GPUs held alone count each; GPUs held together (`indices`) count once, and only on top of those held alone."""
-    capacity = {node.name: node.gpus for node in snapshot.nodes}
-    alone: Counter[str] = Counter()
-    together: set[tuple[str, int]] = set()
-    held = [share for job in snapshot.running for share in job.allocation]
     wanted = [share for start in plan.starts for share in start.placement]
+    touched = {share.node for share in wanted}
+    held = [share for job in snapshot.running for share in job.allocation if share.node in touched] if touched else []
+    used: Counter[str] = Counter()
+    together: set[tuple[str, int]] = set()
     for share in (*held, *wanted):
         if share.indices:
             together.update((share.node, index) for index in share.indices)
         else:
-            alone[share.node] += share.gpus
-    touched = {share.node for share in wanted}
-    used = alone + Counter(node for node, _index in together)
+            used[share.node] += share.gpus
+    used.update(node for node, _index in together)
+    capacity = {name: snapshot.nodes[i].gpus for name, i in snapshot.nodes.position.items() if name in touched}
     for node in sorted(touched):
         if node not in capacity:
             yield f"it places jobs on node {node}, which is not in the snapshot"

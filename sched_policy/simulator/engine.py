@@ -46,7 +46,7 @@ def simulate(
     settings: Settings,
     progress: Progress = lambda _n, _m: None,
 ) -> Outcome:
-    """Replay a trace under a policy until every job has ended.
+    """Replay a trace under a policy until every job has ended, or until `settings.until_s`.
 
     Raises `SimulationError` if jobs remain that the policy never starts, and `PolicyError` if it plans the impossible.
     """
@@ -58,6 +58,7 @@ class _Simulation:
         self._cluster = cluster
         self._policy = policy
         self._interval_s = settings.interval_s
+        self._until_s = math.inf if settings.until_s is None else settings.until_s
         told = settings if policy.needs_durations else replace(settings, estimates=Estimates())
         self._world = World(trace.jobs, cluster, told)
         self._events = [(job.submit_s, _Kind.SUBMIT, row, 0) for row, job in enumerate(trace.jobs)]
@@ -69,14 +70,16 @@ class _Simulation:
 
     def run(self, progress: Progress) -> Outcome:
         total = len(self._events)
-        while self._events:
+        while self._events and self._events[0][0] <= self._until_s:
             now_s = self._events[0][0]
             while self._events and self._events[0][0] == now_s:
                 _, kind, row, version = heapq.heappop(self._events)
                 self._handle(now_s, kind, row, version)
             self._world.note_usage(now_s)
             progress(self._ended, total)
-        if not self._world.is_idle:
+        if self._events:
+            self._world.close(self._until_s)
+        elif not self._world.is_idle:
             waiting = self._world.snapshot(0.0).jobs
             raise SimulationError(
                 f"policy {self._policy.name!r} never starts {len(waiting)} job(s) on an idle cluster, the first is "

@@ -15,6 +15,7 @@ class Ending(StrEnum):
     TIME_LIMIT = "time limit"
     STOPPED = "stopped"  # by the policy, with the job's consent
     ABANDONED = "abandoned"  # by its owner, who had seen enough
+    UNFINISHED = "unfinished"  # the simulation ended first
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class JobRecord:
     Attributes:
         job_id: its id in the trace.
         submit_s: when it was submitted.
-        start_s: when it first got its GPUs.
-        end_s: when it left.
+        start_s: when it first got its GPUs; NaN if it never did.
+        end_s: when it left, or the end of the simulation.
         gpus: GPUs of its gang.
         run_s: run time that its work needs when it has its GPUs to itself.
         held_s: time it held its GPUs, all runs together, overheads included.

@@ -61,6 +61,7 @@ class Settings:
         checkpoint_s: a preempted job holds its GPUs for so long, saving, without making progress.
         restart_s: a job that starts again holds its GPUs for so long, loading, before it makes progress.
         seed: of the noise in estimates.
+        until_s: the simulation ends here, whatever is still running; None runs until every job has ended.
 
     """
 
@@ -69,6 +70,7 @@ class Settings:
     checkpoint_s: float = 10.0
     restart_s: float = 30.0
     seed: int = 1
+    until_s: float | None = None
 
     def __post_init__(self) -> None:
         """Raises `SettingsError` for numbers that are not finite or make no sense."""
@@ -77,3 +79,5 @@ class Settings:
             least_s = 0.001 if name == "interval_s" else 0.0
             if not (math.isfinite(value) and least_s <= value <= 86_400):
                 raise SettingsError(f"{name}: {value} is out of range (accepted: {least_s:g} to 86400 seconds)")
+        if self.until_s is not None and not (math.isfinite(self.until_s) and self.until_s > 0):
+            raise SettingsError(f"until_s: {self.until_s} is out of range (accepted: seconds above 0)")

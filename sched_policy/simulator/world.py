@@ -155,6 +155,13 @@ class World:
             gain=job.learning.gain(float(self._done_s[row])) if job.learning else None,
         )
 
+    def close(self, now_s: float) -> None:
+        """The simulation ends: jobs that are still there are recorded as they are."""
+        for row in self._active.tolist():
+            if self._phase[row] == Phase.WAITING:
+                self._start_s[row] = now_s
+            self.end(row, now_s, Ending.UNFINISHED)
+
     def snapshot(self, now_s: float) -> Snapshot:
         """What a policy may see now."""
         if self._learns.any():
@@ -176,6 +183,11 @@ class World:
         run_s = now_s - start_s
         executed_s = self._earlier_s[rows] + run_s
         expected_s = self._expected_s[rows]
+        planned_s = np.where(
+            np.isfinite(self._limit_s[rows]) | np.isnan(expected_s),
+            self._limit_s[rows],
+            np.maximum(0.0, expected_s - self._earlier_s[rows]),
+        )
         return Columns(
             job_id=self._job_id[rows],
             submit_s=self._submit_s[rows],
@@ -190,6 +202,7 @@ class World:
                 np.maximum(0.0, self._limit_s[rows] - run_s),
                 np.maximum(0.0, expected_s - executed_s),
             ),
+            end_s=np.where(holds, np.maximum(now_s, start_s + planned_s), np.inf),
         )
 
     def note_usage(self, now_s: float) -> None:

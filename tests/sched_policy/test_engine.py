@@ -61,6 +61,16 @@ def test_a_time_limit_ends_a_job() -> None:
     assert by_id(simulate(trace((0, 1, 60), time_limit_s=60), ONE_GPU, GREEDY, EXACT))[1].ending is Ending.COMPLETED
 
 
+def test_a_simulation_can_end_before_its_jobs_do() -> None:
+    jobs = by_id(simulate(trace((0, 1, 100), (0, 1, 100), (70, 1, 1)), ONE_GPU, GREEDY, replace(EXACT, until_s=60)))
+    assert sorted(jobs) == [1, 2]
+    assert (jobs[1].ending, jobs[1].held_s, jobs[1].end_s) == (Ending.UNFINISHED, 60, 60)
+    assert (jobs[2].ending, jobs[2].held_s) == (Ending.UNFINISHED, 0)
+    assert np.isnan(jobs[2].start_s)
+    whole = by_id(simulate(trace((0, 1, 10)), ONE_GPU, GREEDY, replace(EXACT, until_s=60)))
+    assert whole[1].ending is Ending.COMPLETED
+
+
 def test_gangs_need_their_gpus_on_one_node() -> None:
     # 2 nodes x 2 GPUs, one GPU of each taken: 2 GPUs are free, but a gang of 2 waits for a node of its own.
     cluster = ClusterShape(2, 2)
