@@ -21,35 +21,17 @@ from rich.progress import Progress
 from rich.table import Table
 
 from sched_policy import catalog
-from sched_policy.plan import Plan
-from sched_policy.policy import SchedulingPolicy
 from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.exploratory import Workload, abandoned_share
 from sched_policy.simulator.learning import Learning
-from sched_policy.simulator.outcome import Ending, Outcome
+from sched_policy.simulator.outcome import Ending, JobRecord
 from sched_policy.simulator.recorded import LearningCurves
 from sched_policy.simulator.settings import Settings
 from sched_policy.simulator.trace import ClusterShape, Trace
-from sched_policy.snapshot import Snapshot
 
 CURVES = Path(__file__).parent / "curves" / "curves.npz"
 CLUSTER = ClusterShape(nodes=8, gpus_per_node=8)
 OURS, BASELINES = "explsched", ("fair", "slaq", "fifo")
-
-
-class Watched:
-    """A policy whose last snapshot up to a moment is kept."""
-
-    def __init__(self, policy: SchedulingPolicy, until_s: float) -> None:
-        self.name, self.summary, self.needs_durations = policy.name, policy.summary, policy.needs_durations
-        self._policy, self._until_s = policy, until_s
-        self.seen: Snapshot | None = None
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        """The policy's own plan."""
-        if snapshot.now_s <= self._until_s:
-            self.seen = snapshot
-        return self._policy.plan(snapshot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,40 +48,34 @@ class Figures:
 
 def measure(name: str, trace: Trace, cluster: ClusterShape) -> Figures:
     """Replay the trace under one policy. Times, restarts and checkpoints cost what `Settings` says by default."""
-    watched = Watched(catalog.build(name), until_s=trace.jobs[-1].submit_s)
-    outcome = simulate(trace, cluster, watched, Settings())
+    policy = catalog.build(name)
+    whole = simulate(trace, cluster, policy, Settings()).jobs
+    early = simulate(trace, cluster, policy, Settings(until_s=trace.jobs[-1].submit_s)).jobs
     possible = sum(_gain_when_left_alone(learning) for job in trace.jobs if (learning := job.learning))
-    gain = sum(record.gain or 0.0 for record in outcome.jobs)
-    gpu_h = sum(record.gpus * record.held_s for record in outcome.jobs) / 3600
-    early_gain, early_gpu_h = _so_far(watched.seen, outcome, trace) if watched.seen else (0.0, 0.0)
     return Figures(
-        utility=gain / gpu_h,
-        reached=gain / possible,
-        early_utility=early_gain / early_gpu_h if early_gpu_h else 0.0,
-        early_reached=early_gain / possible,
-        stopped=sum(record.ending is Ending.STOPPED for record in outcome.jobs) / len(outcome.jobs),
-        preemptions=sum(record.preemptions for record in outcome.jobs) / len(outcome.jobs),
+        utility=_utility(whole),
+        reached=_gain(whole) / possible,
+        early_utility=_utility(early),
+        early_reached=_gain(early) / possible,
+        stopped=sum(record.ending is Ending.STOPPED for record in whole) / len(whole),
+        preemptions=sum(record.preemptions for record in whole) / len(whole),
     )
+
+
+def _gain(records: Sequence[JobRecord]) -> float:
+    return sum(record.gain or 0.0 for record in records)
+
+
+def _utility(records: Sequence[JobRecord]) -> float:
+    """Normalised loss reduction per GPU-hour."""
+    gpu_h = sum(record.gpus * record.held_s for record in records) / 3600
+    return _gain(records) / gpu_h if gpu_h else 0.0
 
 
 def _gain_when_left_alone(learning: Learning) -> float:
     """What the job reaches until it ends or its owner gives it up."""
     end_s = learning.epochs * learning.epoch_s
     return learning.gain(end_s if learning.abandoned_at_s is None else learning.abandoned_at_s)
-
-
-def _so_far(seen: Snapshot, outcome: Outcome, trace: Trace) -> tuple[float, float]:
-    """Loss reduction and GPU-hours of all jobs up to a snapshot."""
-    learning = {job.job_id: job.learning for job in trace.jobs}
-    present = {job.job_id for job in seen.jobs}
-    over = [record for record in outcome.jobs if record.end_s <= seen.now_s and record.job_id not in present]
-    gain = sum(record.gain or 0.0 for record in over)
-    for job in seen.jobs:
-        known = learning[job.job_id]
-        if known is not None and job.points:
-            gain += known.gain(job.points[-1].step * known.epoch_s)
-    held_gpu_s = sum(record.gpus * record.held_s for record in over)
-    return gain, (held_gpu_s + float(seen.columns.executed_s @ seen.columns.gpus)) / 3600
 
 
 @click.command()

@@ -25,7 +25,7 @@ def job(job_id: int, submit_s: float, learning: Learning = LEARNING, gpus: int =
 
 
 def test_utility_is_reduction_per_gpu_hour_of_all_jobs() -> None:
-    one_by_one = Trace.of([job(1, 0.0, gpus=2), job(2, 0.0, gpus=2)])
+    one_by_one = Trace.of([job(1, 30.0, gpus=2), job(2, 30.0, gpus=2)])
     figures = measure("fifo", one_by_one, ClusterShape(1, 2))
     assert figures.utility == pytest.approx(2 / 4.0)
     assert figures.reached == pytest.approx(1.0)
@@ -33,7 +33,7 @@ def test_utility_is_reduction_per_gpu_hour_of_all_jobs() -> None:
 
 
 def test_the_early_figures_are_those_when_the_last_job_arrives() -> None:
-    overlapping = Trace.of([job(1, 0.0), job(2, 1800.0)])
+    overlapping = Trace.of([job(1, 30.0), job(2, 1830.0)])
     figures = measure("fifo", overlapping, ClusterShape(1, 1))
     assert figures.early_reached == pytest.approx(0.75 / 2)
     assert figures.early_utility == pytest.approx(0.75 / 0.5)
@@ -41,7 +41,7 @@ def test_the_early_figures_are_those_when_the_last_job_arrives() -> None:
 
 def test_what_an_owner_gives_up_could_not_be_reached() -> None:
     given_up = replace(LEARNING, abandoned_at_s=1200.0)
-    figures = measure("fifo", Trace.of([job(1, 0.0, given_up)]), ClusterShape(1, 1))
+    figures = measure("fifo", Trace.of([job(1, 30.0, given_up)]), ClusterShape(1, 1))
     assert figures.reached == pytest.approx(1.0)
     assert figures.utility == pytest.approx(0.5 / (1 / 3))
 
