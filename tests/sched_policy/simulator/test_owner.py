@@ -3,7 +3,7 @@ import numpy as np
 from sched_policy.simulator.owner import Owner
 from tests.sched_policy.simulator.curve_builders import falling
 
-OWNER = Owner(looks=10, patience=2, least_improvement=0.02, behind=0.5, first_look=2)
+OWNER = Owner(looks=10, first_look=2, behind=0.5, contender=0.9, patience=2, least_improvement=0.02)
 STEADY = np.linspace(1.0, 0.0, 41)
 
 
@@ -12,19 +12,30 @@ def leaves(losses: np.ndarray, *siblings: np.ndarray, epochs: int = 40, owner: O
     return owner.leaves_at(losses, epochs, best)
 
 
+def stalling(at: float) -> np.ndarray:
+    """Falls like the steady one, and not any more from epoch 16 of 40 on."""
+    return np.concatenate([np.linspace(1.0, at, 17), np.full(24, at)])
+
+
 def test_a_job_that_goes_on_improving_is_left_alone() -> None:
     assert leaves(STEADY) is None
+    assert leaves(np.linspace(1.0, 0.4, 41), STEADY) is None
 
 
 def test_a_stalled_job_is_given_up_once_patience_is_over() -> None:
-    stalls = np.concatenate([np.linspace(1.0, 0.5, 17), np.full(24, 0.5)])  # at epoch 16 of 40
-    assert leaves(stalls) == 0.6
-    patient = Owner(looks=10, patience=4, least_improvement=0.02, behind=0.5, first_look=2)
-    assert leaves(stalls, owner=patient) == 0.8
+    assert leaves(stalling(0.6), np.minimum(STEADY, 0.52)) == 0.6
+    patient = Owner(looks=10, first_look=2, behind=0.5, contender=0.9, patience=4, least_improvement=0.02)
+    assert leaves(stalling(0.6), np.minimum(STEADY, 0.52), owner=patient) == 0.8
 
 
 def test_a_job_that_gets_worse_has_stalled() -> None:
-    assert leaves(np.concatenate([np.linspace(1.0, 0.5, 17), np.linspace(0.5, 9.0, 24)])) == 0.6
+    worse = np.concatenate([np.linspace(1.0, 0.6, 17), np.linspace(0.6, 9.0, 24)])
+    assert leaves(worse, np.minimum(STEADY, 0.52)) == 0.6
+
+
+def test_a_contender_is_left_to_finish() -> None:
+    assert leaves(stalling(0.6)) is None
+    assert leaves(stalling(0.57), np.minimum(stalling(0.53), STEADY)) is None
 
 
 def test_a_job_far_behind_its_sweep_is_given_up_at_the_first_judged_look() -> None:
@@ -33,10 +44,6 @@ def test_a_job_far_behind_its_sweep_is_given_up_at_the_first_judged_look() -> No
     assert leaves(slow, STEADY) == 0.2
     just_ahead = np.linspace(1.0, 0.49, 41)
     assert leaves(just_ahead, STEADY) is None
-
-
-def test_the_best_of_a_sweep_is_never_behind() -> None:
-    assert leaves(STEADY, np.linspace(1.0, 0.9, 41)) is None
 
 
 def test_a_diverged_job_is_given_up_at_the_next_look() -> None:
