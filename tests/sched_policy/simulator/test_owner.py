@@ -23,19 +23,19 @@ def test_a_job_that_goes_on_improving_is_left_alone() -> None:
 
 
 def test_a_stalled_job_is_given_up_once_patience_is_over() -> None:
-    assert leaves(stalling(0.6), np.minimum(STEADY, 0.52)) == 0.6
+    assert leaves(stalling(0.6), stalling(0.52)) == 0.6
     patient = Owner(looks=10, first_look=2, behind=0.5, contender=0.9, patience=4, least_improvement=0.02)
-    assert leaves(stalling(0.6), np.minimum(STEADY, 0.52), owner=patient) == 0.8
+    assert leaves(stalling(0.6), stalling(0.52), owner=patient) == 0.8
 
 
 def test_a_job_that_gets_worse_has_stalled() -> None:
     worse = np.concatenate([np.linspace(1.0, 0.6, 17), np.linspace(0.6, 9.0, 24)])
-    assert leaves(worse, np.minimum(STEADY, 0.52)) == 0.6
+    assert leaves(worse, stalling(0.52)) == 0.6
 
 
 def test_a_contender_is_left_to_finish() -> None:
     assert leaves(stalling(0.6)) is None
-    assert leaves(stalling(0.57), np.minimum(stalling(0.53), STEADY)) is None
+    assert leaves(stalling(0.57), stalling(0.53)) is None
 
 
 def test_a_job_far_behind_its_sweep_is_given_up_at_the_first_judged_look() -> None:
