@@ -1,6 +1,6 @@
 """How long one `Policy.plan` takes on a large cluster: `python -m benchmarks.policy_pass --json`.
 
-1,000 nodes x 8 GPUs, 2,000 running and 10,000 waiting jobs; a third of each reports a learning curve. The growth
+1,000 nodes x 8 GPUs, 2,000 running and 10,000 waiting jobs; a third of each reports a learning curve, half are opportunistic. The growth
 exponent compares with a tenth of the waiting jobs on the same cluster: log10 of the ratio of both times.
 """
 
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from sched_policy import catalog
 from sched_policy.columns import Nodes
-from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus, ProgressPoint
+from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.snapshot import Snapshot
 
 NOW_S = 1_000_000.0
@@ -30,6 +30,7 @@ SIZES = np.array([1, 2, 4, 8, 16, 32])
 SHARES = np.array([0.55, 0.1, 0.15, 0.14, 0.04, 0.02])
 RUNNING_SHARES = np.array([0.34, 0.12, 0.2, 0.34])  # 4.1 GPUs on average: 2,000 jobs fill 8,000 GPUs
 REPORTS = 50
+PROFILES = [StageProfile(0.1 * (1 + i), 0.04 * (i % 7), 0.03 * (1 + i % 5), 0.02 * (i % 3)) for i in range(24)]
 
 
 def snapshot(pending: int, running: int, seed: int = 1) -> Snapshot:
@@ -46,6 +47,7 @@ def _running(random: np.random.Generator, count: int) -> Iterator[Job]:
         if not gpus:
             return
         node = int(np.flatnonzero(free >= gpus)[0])
+        first = GPUS_PER_NODE - int(free[node])
         free[node] -= gpus
         ran_s = float(random.uniform(60, 20_000))
         yield _job(
@@ -55,7 +57,7 @@ def _running(random: np.random.Generator, count: int) -> Iterator[Job]:
             state=JobState.RUNNING,
             start_s=NOW_S - ran_s,
             first_report_s=NOW_S - ran_s,
-            allocation=(NodeGpus(f"n{node:04d}", gpus),),
+            allocation=(NodeGpus(f"n{node:04d}", gpus, tuple(range(first, first + gpus))),),
         )
 
 
@@ -79,6 +81,8 @@ def _job(random: np.random.Generator, job_id: int, gpus: int, **fields: object) 
         exploration=exploration,
         total_steps=100 if points else None,
         points=points,
+        profile=PROFILES[int(random.integers(len(PROFILES)))],
+        guaranteed=bool(random.integers(2)),
         **fields,  # type: ignore[arg-type]
     )
 

@@ -9,6 +9,9 @@ from difflib import get_close_matches
 from sched_policy import plugins
 from sched_policy.backfill import ALL, Backfill
 from sched_policy.errors import PolicyError
+from sched_policy.group.bsbf import Pairs, best_benefit, first_fit
+from sched_policy.group.guarantee import Opportunistic
+from sched_policy.group.muri import Interleave
 from sched_policy.order.base import Order
 from sched_policy.order.fair import Fair
 from sched_policy.order.fifo import Fifo
@@ -100,6 +103,36 @@ def _slaq(options: PolicyOptions) -> Policy:
     return _preemptive("slaq", summary, Slaq(options.quantum_s), options)
 
 
+def _muri_s(options: PolicyOptions) -> Policy:
+    summary = "interleaving groups of up to 4 jobs (Muri), shortest remaining service first"
+    return Policy("muri-s", summary, Srsf(), sharing=Interleave(quantum_s=options.quantum_s))
+
+
+def _muri_l(options: PolicyOptions) -> Policy:
+    # In queues, as Tiresias: by continuous attained service jobs would change places, and restart, at every quantum.
+    summary = "interleaving groups of up to 4 jobs (Muri), least attained service in few queues first"
+    return Policy(
+        "muri-l",
+        summary,
+        LeastAttainedService(starvation=options.starvation),
+        sharing=Interleave(quantum_s=options.quantum_s),
+    )
+
+
+def _antman(_options: PolicyOptions) -> Policy:
+    summary = "opportunistic jobs in the gaps of guaranteed ones (AntMan), in order of submission"
+    return Policy("antman", summary, Fifo(), sharing=Opportunistic())
+
+
+def _sjf_ffs(_options: PolicyOptions) -> Policy:
+    return Policy("sjf-ffs", "shortest job first, pairs share GPUs first-fit", Srtf(), sharing=Pairs(first_fit))
+
+
+def _sjf_bsbf(_options: PolicyOptions) -> Policy:
+    summary = "shortest job first, pairs share GPUs where both gain by it"
+    return Policy("sjf-bsbf", summary, Srtf(), sharing=Pairs(best_benefit))
+
+
 def _depth(options: PolicyOptions, own: int) -> Backfill:
     return Backfill(own if options.reservation_depth is None else options.reservation_depth)
 
@@ -111,6 +144,11 @@ _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
     "srtf": _srtf,
     "srsf": _srsf,
     "tiresias": _tiresias,
+    "muri-s": _muri_s,
+    "muri-l": _muri_l,
+    "antman": _antman,
+    "sjf-ffs": _sjf_ffs,
+    "sjf-bsbf": _sjf_bsbf,
     "explsched": _explsched,
     "fair": _fair,
     "slaq": _slaq,

@@ -2,6 +2,7 @@
 
 ExplschedError
 ├── PolicyError            a policy cannot be built or used as asked (`sched_policy`)
+├── TraceError             a trace or cluster file cannot be used (`sched_policy.simulator`)
 ├── ConfigError            a configuration file is wrong (`slurm_plugin.config`)
 ├── SlurmError             Slurm refused, is missing or cannot be reached (`slurm_plugin.client`)
 └── DevClusterError        a private cluster cannot be started or stopped (`slurm_plugin.devcluster`)

@@ -81,6 +81,24 @@ class ProgressPoint:
     value: float
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class StageProfile:
+    """One iteration of a training that runs alone, in seconds (Muri, SIGCOMM 2022).
+
+    Stages overlap: their sum is not the iteration time.
+    """
+
+    iteration_s: float
+    io_s: float
+    gpu_s: float
+    net_s: float
+
+    @property
+    def busy_s(self) -> float:
+        """Stage times together."""
+        return self.io_s + self.gpu_s + self.net_s
+
+
 @dataclass(frozen=True, slots=True)
 class Exploration:
     """What a job told about itself when it was submitted (`sxbatch`, or the job's comment).
@@ -115,6 +133,8 @@ class Job:
         total_steps: steps the job said it will run, None if unknown.
         points: progress of the job's metric, oldest first.
         restarts: how often the job has been requeued.
+        profile: what an iteration spends in each resource, None if unknown.
+        guaranteed: false for an opportunistic job, which takes what guaranteed ones leave (AntMan).
         yielding: the running job has been asked to make room; its GPUs will soon be free.
 
     """
@@ -139,6 +159,8 @@ class Job:
     points: tuple[ProgressPoint, ...] = ()
     restarts: int = 0
     array_tasks: int = 1
+    profile: StageProfile | None = None
+    guaranteed: bool = True
     yielding: bool = False
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sched_policy.backfill import Backfill
+from sched_policy.group.base import Sharing
 from sched_policy.model import Job
 from sched_policy.order.base import Order
 from sched_policy.place.base import Place
@@ -61,7 +62,8 @@ class Policy:
     """A named scheduling policy.
 
     `admission` None promises starts in order alone. `preempt` and `stop` are None for policies that never
-    interrupt a job; they touch only jobs that opted in.
+    interrupt a job; they touch only jobs that opted in. With `sharing` set, that decides in place of backfill,
+    admission and preemption.
     """
 
     name: str
@@ -72,15 +74,26 @@ class Policy:
     admission: PayoffAdmission | None = None
     preempt: Displace | None = None
     stop: EarlyStop | None = None
+    sharing: Sharing | None = None
 
     @property
     def needs_durations(self) -> bool:
         """Whether it makes use of how long jobs will run: in its order, or to promise starts."""
-        return self.order.needs_durations or self.backfill.reservation_depth > 0
+        promises = self.sharing is None and self.backfill.reservation_depth > 0
+        return self.order.needs_durations or promises
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide. A pure function: the same snapshot gives the same plan everywhere."""
         ranking = self.order.rank(snapshot)
+        if self.sharing is not None:
+            shared = self.sharing.share(snapshot, ranking, self.place)
+            return Plan(
+                ranking,
+                shared.starts,
+                groups=shared.groups,
+                preemptions=shared.preemptions,
+                replan_s=ranking.stable_until_s,
+            )
         queue = [snapshot.jobs[row] for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()]
         admits = self.admission.admits(snapshot, ranking) if self.admission else _everyone
         profile = AvailabilityProfile(snapshot)

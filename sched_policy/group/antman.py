@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from math import floor
 
-from sched_policy.group.interleave import Profile
+from sched_policy.model import StageProfile
 
 
 @lru_cache(maxsize=1 << 14)
-def opportunistic_iteration_s(job: Profile, guaranteed: Profile) -> float:
+def opportunistic_iteration_s(job: StageProfile, guaranteed: StageProfile) -> float:
     """Seconds of one iteration of an opportunistic job in the gaps that a guaranteed job leaves.
 
     Each stage of the job runs while the guaranteed job is in another stage. The result is a whole number of the

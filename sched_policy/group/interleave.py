@@ -7,11 +7,12 @@ third talks to the network; the group finishes one iteration of every member in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import permutations
 from math import isclose
+
+from sched_policy.model import StageProfile
 
 SLOTS = 4  # resources a group is spread over; three of them are profiled
 MAX_MEMBERS = 4
@@ -27,22 +28,7 @@ class Ordering(StrEnum):
     WORST = "worst"  # the ablation of the paper
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Profile:
-    """One job's iteration when it runs alone, in seconds. Stages overlap: their sum is not the iteration time."""
-
-    iteration_s: float
-    io_s: float
-    gpu_s: float
-    net_s: float
-
-    @property
-    def busy_s(self) -> float:
-        """Stage times together."""
-        return self.io_s + self.gpu_s + self.net_s
-
-
-def iteration_s(members: Sequence[Profile], ordering: Ordering = Ordering.BEST) -> float:
+def iteration_s(members: Sequence[StageProfile], ordering: Ordering = Ordering.BEST) -> float:
     """Seconds in which each member of a group finishes one iteration, contention included.
 
     Cached by the multiset of members. Raises `ValueError` for no members or more than `MAX_MEMBERS`.
@@ -50,18 +36,18 @@ def iteration_s(members: Sequence[Profile], ordering: Ordering = Ordering.BEST) 
     return _iteration_s(tuple(sorted(members)), ordering)
 
 
-def efficiency(members: Sequence[Profile], ordering: Ordering = Ordering.BEST) -> float:
+def efficiency(members: Sequence[StageProfile], ordering: Ordering = Ordering.BEST) -> float:
     """Interleaving efficiency gamma: the share of the group's slots that is busy (Muri, section 4.1)."""
     return _efficiency(tuple(sorted(members)), ordering)
 
 
 @lru_cache(maxsize=1 << 16)
-def _efficiency(members: tuple[Profile, ...], ordering: Ordering) -> float:
+def _efficiency(members: tuple[StageProfile, ...], ordering: Ordering) -> float:
     return sum(member.busy_s for member in members) / (SLOTS * _iteration_s(members, ordering))
 
 
 @lru_cache(maxsize=1 << 16)
-def _iteration_s(members: tuple[Profile, ...], ordering: Ordering) -> float:
+def _iteration_s(members: tuple[StageProfile, ...], ordering: Ordering) -> float:
     if not 1 <= len(members) <= MAX_MEMBERS:
         raise ValueError(f"a group has 1 to {MAX_MEMBERS} members, not {len(members)}")
     if len(members) == 1:
@@ -73,7 +59,7 @@ def _iteration_s(members: tuple[Profile, ...], ordering: Ordering) -> float:
     return pick(times_s) * CONTENTION[len(members) - 1]
 
 
-def _steady_s(order: tuple[Profile, ...]) -> float:
+def _steady_s(order: tuple[StageProfile, ...]) -> float:
     """Time between two iterations of the pipeline in which member i is i slots ahead, once it is steady.
 
     In slot i the members compute or talk for as long as the longest of them; reading may begin a slot early.
@@ -97,6 +83,6 @@ def _steady_s(order: tuple[Profile, ...]) -> float:
     return finish_s[2 * SLOTS] - finish_s[SLOTS]
 
 
-def _alternating_s(first: Profile, second: Profile) -> float:
+def _alternating_s(first: StageProfile, second: StageProfile) -> float:
     """Two jobs: one reads while the other computes and talks, then the reverse."""
     return max(first.io_s, second.gpu_s + second.net_s) + max(second.io_s, first.gpu_s + first.net_s)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sched_policy.columns import Floats
-from sched_policy.group.interleave import MAX_MEMBERS, Ordering, Profile, efficiency, iteration_s
+from sched_policy.group.interleave import MAX_MEMBERS, Ordering, efficiency, iteration_s
 from sched_policy.group.matching import match_kinds
+from sched_policy.model import StageProfile
 
 Kind = tuple[int, ...]  # the kinds of a group's members, ascending; equal groups interleave equally well
 Group = tuple[int, ...]  # positions of the members in their bucket
@@ -18,10 +19,19 @@ Group = tuple[int, ...]  # positions of the members in their bucket
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Jobs that want the same number of GPUs, in order of priority; `kinds` index the profiles of a `Grouper`."""
+    """Jobs that want the same number of GPUs, in order of priority; `kinds` index the profiles of a `Grouper`.
+
+    `together` are groups that exist already and are merged as a whole, every job in one; None: all are alone.
+    """
 
     gpus: int
     kinds: tuple[int, ...]
+    together: tuple[Group, ...] | None = None
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups to begin with."""
+        return [(place,) for place in range(len(self.kinds))] if self.together is None else list(self.together)
 
 
 class Grouper:
@@ -35,13 +45,13 @@ class Grouper:
             raise ValueError(f"groups have 1 to {MAX_MEMBERS} members, not {max_members}")
         self._max_members = max_members
         self._ordering = ordering
-        self._profiles: list[Profile] = []
-        self._kind_of: dict[Profile, int] = {}
+        self._profiles: list[StageProfile] = []
+        self._kind_of: dict[StageProfile, int] = {}
         self._pace_s: dict[Kind, float] = {}
         self._gamma: dict[Kind, float] = {}
         self._matchings: dict[tuple[tuple[Kind, int], ...], dict[tuple[Kind, Kind], int]] = {}
 
-    def kind(self, profile: Profile) -> int:
+    def kind(self, profile: StageProfile) -> int:
         """The number under which buckets refer to this profile."""
         if profile not in self._kind_of:
             self._kind_of[profile] = len(self._profiles)
@@ -62,8 +72,8 @@ class Grouper:
         the groups together want more than `capacity_gpus`. After as many rounds as a group may have members, the
         groups can still want more: then some have to wait.
         """
-        result: list[list[Group]] = [[(place,) for place in range(len(bucket.kinds))] for bucket in buckets]
-        surplus = sum(bucket.gpus * len(bucket.kinds) for bucket in buckets) - capacity_gpus
+        result: list[list[Group]] = [bucket.groups for bucket in buckets]
+        surplus = sum(bucket.gpus * len(groups) for bucket, groups in zip(buckets, result, strict=True)) - capacity_gpus
         for _ in range(self._max_members):
             if surplus <= 0:
                 break

@@ -14,8 +14,9 @@ from dataclasses import replace
 from enum import IntEnum
 
 from sched_policy.errors import ExplschedError
+from sched_policy.interference import Interleaving
 from sched_policy.plan import Plan
-from sched_policy.policy import SchedulingPolicy
+from sched_policy.policy import Policy, SchedulingPolicy
 from sched_policy.simulator.outcome import Ending, Outcome
 from sched_policy.simulator.settings import Estimates, Settings
 from sched_policy.simulator.trace import ClusterShape, Trace
@@ -60,7 +61,9 @@ class _Simulation:
         self._interval_s = settings.interval_s
         self._until_s = math.inf if settings.until_s is None else settings.until_s
         told = settings if policy.needs_durations else replace(settings, estimates=Estimates())
-        self._world = World(trace.jobs, cluster, told)
+        # What sharing costs is measured under the mechanism by which the policy shares.
+        interference = policy.sharing.interference if isinstance(policy, Policy) and policy.sharing else Interleaving()
+        self._world = World(trace.jobs, cluster, told, interference)
         self._events = [(job.submit_s, _Kind.SUBMIT, row, 0) for row, job in enumerate(trace.jobs)]
         heapq.heapify(self._events)
         self._version = [0] * len(trace.jobs)
@@ -104,6 +107,7 @@ class _Simulation:
             self._world.yield_now(row, now_s)
         else:
             self._end(row, now_s)
+        self._follow()
         self._request_pass(now_s)
 
     def _end(self, row: int, now_s: float, why: Ending | None = None) -> None:
@@ -132,13 +136,19 @@ class _Simulation:
                 self._schedule(self._world.ask_to_yield(row, now_s), _Kind.GPUS_FREE, row)
         for start in plan.starts:
             row = self._row(start.job_id)
-            self._schedule(self._world.start(row, start.placement, now_s), _Kind.END, row)
+            self._world.start(row, start.placement, now_s)
+        self._follow()
 
     def _row(self, job_id: int) -> int:
         row = self._world.row_of(job_id)
         if row is None:
             raise SimulationError(f"job {job_id} is not there any more")
         return row
+
+    def _follow(self) -> None:
+        """Expect the ends of running jobs when the world says they will be."""
+        for row, end_s in self._world.new_ends():
+            self._schedule(end_s, _Kind.END, row)
 
     def _schedule(self, time_s: float, kind: _Kind, row: int) -> None:
         """The job's next event; it replaces the one that was expected before."""

@@ -1,18 +1,16 @@
 """Makes traces from documented distributions, for tests and benchmarks that need no site's data.
 
-| what | distribution | where its default comes from |
-|---|---|---|
-| model | uniform over the models of `stage_profile` | the traces of Muri (SIGCOMM 2022) |
-| GPUs | in given proportions; counts that the cluster does not have are left out | trace 1 of Muri |
-| run time | log-normal with given median and sigma, within given bounds, then whole iterations | median and mean of the \
-Philly trace (Jeon et al., ATC 2019): 1,144 s and 13,136 s, hence sigma = sqrt(2 ln(mean / median)) = 2.21 |
-| gaps between submissions | exponential, scaled so that the work submitted is `load` times what the cluster can do \
-from the first submission to the last | |
-| user | Zipf: the k-th of n users has a share proportional to 1 / k^exponent | |
-| time limit | run time times one of a few multiples, rounded up to a time people ask for (10 min, 30 min, 1, 2, 4, 8, \
-12 h, 1, 2, 3 d, whole weeks); no job is cut off by it | users ask for round times far above their need: Mu'alem and \
-Feitelson, IEEE TPDS 12(6), 2001 |
-| priority | opportunistic (AntMan) with a given probability | the traces of Muri: about half |
+* Model: uniform over those of `stage_profile`, as in the traces of the Muri simulator.
+* GPUs: in given proportions, by default those of Muri's first trace; counts that the cluster lacks are left out.
+* Run time: log-normal with given median and sigma, within bounds, then whole iterations. The default has the median
+  (1,144 s) and mean (13,136 s) of the Philly trace (Jeon et al., USENIX ATC 2019): sigma = sqrt(2 ln(mean / median)).
+* Gaps between submissions: exponential, then scaled so that the work of all jobs is exactly `load` times what the
+  cluster can do from the first submission to the last.
+* User: Zipf. The k-th of n users has a share proportional to 1 / k^exponent.
+* Time limit: the run time times one of a few multiples, rounded up to a time people ask for (10 or 30 min, 1, 2, 4,
+  8 or 12 h, 1, 2 or 3 days, whole weeks). Users ask for round times well above their need: Mu'alem and Feitelson, IEEE
+  TPDS 12(6), 2001. No job is cut off by its limit.
+* Priority: opportunistic (AntMan) with a given probability; about half in Muri's traces.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from sched_policy.simulator.stage_profile import MODELS, Profile, profile
 from sched_policy.simulator.trace import Trace, TraceJob
 from sched_policy.simulator.workload import WorkloadSpec
 
-_ASKED_S = tuple(3600 * hours for hours in (1 / 6, 0.5, 1, 2, 4, 8, 12, 24, 48, 72))
+_ASKED_S = tuple(3600.0 * hours for hours in (1 / 6, 0.5, 1, 2, 4, 8, 12, 24, 48, 72))
 _WEEK_S = 7 * 86400.0
 
 
@@ -69,7 +67,7 @@ def generate(spec: WorkloadSpec, seed: int) -> Trace:
     return Trace.of(
         replace(
             job,
-            submit_s=float(submit_s[i]),
+            submit_s=round(float(submit_s[i]), 3),
             time_limit_s=asked_s(job.run_s * float(multiples[i])),
             user=f"user{users[i] + 1}",
             priority=int(opportunistic[i]),
@@ -85,7 +83,7 @@ def asked_s(needed_s: float) -> float:
 
 def _job(job_id: int, gpus: int, wanted_s: float, alone: Profile, model: str) -> TraceJob:
     iterations = max(1, round(wanted_s / alone.iteration_s))
-    run_s = iterations * alone.iteration_s
+    run_s = round(iterations * alone.iteration_s, 3)  # whole milliseconds, as the profile has
     return TraceJob(job_id, 0.0, gpus, run_s, iterations=iterations, stages=alone.stages, model=model)
 
 

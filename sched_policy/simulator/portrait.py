@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sched_policy.model import Exploration, GpuRequest, Job, JobState, NodeGpus
+from sched_policy.model import Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
 from sched_policy.simulator.learning import Learning
 from sched_policy.simulator.trace import TraceJob
 
@@ -62,8 +62,16 @@ def portrait(job: TraceJob, standing: Standing, gpus_per_node: int) -> Job:
         total_steps=learning.epochs if learning else None,
         points=learning.points_until(standing.done_s, job.gpus) if learning else (),
         restarts=standing.preemptions,
+        profile=_profile(job),
+        guaranteed=job.priority == 0,
         yielding=standing.yielding,
     )
+
+
+def _profile(job: TraceJob) -> StageProfile | None:
+    if job.stages is None:
+        return None
+    return StageProfile(job.iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
 
 
 def _first_report_s(learning: Learning, standing: Standing) -> float | None:

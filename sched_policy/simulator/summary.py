@@ -23,11 +23,19 @@ class RunTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """How many jobs or rows share something."""
+class Size:
+    """How many jobs have a gang of so many GPUs."""
 
-    of: str
-    count: int
+    gpus: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """How many rows were left out for what one column holds; `row` where no single column is at fault."""
+
+    column: str
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,13 @@ class Summary:
     span_s: float
     work_gpu_s: float
     run: RunTimes | None
-    gpus: tuple[Count, ...]
+    gpus: tuple[Size, ...]
     users: int
     queues: int
     with_stages: int
     with_time_limit: int
     rejected: int
-    rejected_by: tuple[Count, ...]
+    rejected_by: tuple[Fault, ...]
 
     def load(self, cluster: ClusterShape) -> float | None:
         """Work submitted per time over what the cluster can do; None if all jobs are submitted at once."""
@@ -81,7 +89,7 @@ def summarize(trace: Trace) -> Summary:
         run=RunTimes(float(np.median(run_s)), float(run_s.mean()), float(np.quantile(run_s, 0.99)), float(run_s.max()))
         if jobs
         else None,
-        gpus=tuple(Count(str(gpus), sizes[gpus]) for gpus in sorted(sizes)),
+        gpus=tuple(Size(gpus, sizes[gpus]) for gpus in sorted(sizes)),
         users=len({job.user for job in jobs if job.user}),
         queues=len({job.queue for job in jobs if job.queue}),
         with_stages=sum(job.stages is not None for job in jobs),
@@ -91,9 +99,7 @@ def summarize(trace: Trace) -> Summary:
     )
 
 
-def _by_column(rejected: Iterable[Rejected]) -> tuple[Count, ...]:
+def _by_column(rejected: Iterable[Rejected]) -> tuple[Fault, ...]:
     # A reason starts with the column at fault, see `formats.cells.RowError`.
     columns = Counter(row.reason.partition(":")[0] for row in rejected)
-    return tuple(
-        Count(column, count) for column, count in sorted(columns.items(), key=lambda item: (-item[1], item[0]))
-    )
+    return tuple(Fault(name, columns[name]) for name in sorted(columns, key=lambda name: (-columns[name], name)))

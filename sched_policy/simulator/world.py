@@ -8,7 +8,9 @@ from enum import IntEnum
 import numpy as np
 
 from sched_policy.columns import Bools, Columns, Floats, Ints, Nodes
+from sched_policy.interference import Interference
 from sched_policy.model import Job, Node, NodeGpus
+from sched_policy.simulator.gpus import GpuPool
 from sched_policy.simulator.outcome import Ending, JobRecord, Usage
 from sched_policy.simulator.portrait import Standing, portrait
 from sched_policy.simulator.settings import Estimates, Settings, Source
@@ -31,16 +33,20 @@ class Phase(IntEnum):
 class World:
     """The state of a simulation. Jobs are rows, in the trace's order of (submit time, job id).
 
-    Only `submit`, `start`, `ask_to_yield`, `yield_now` and `end` change it; `snapshot` shows it to a policy.
+    Only `submit`, `start`, `ask_to_yield`, `yield_now` and `end` change it; `snapshot` shows it to a policy. After each
+    change `new_ends` tells which running jobs will end at another time than was said before.
     """
 
-    def __init__(self, jobs: Sequence[TraceJob], cluster: ClusterShape, settings: Settings) -> None:
+    def __init__(
+        self, jobs: Sequence[TraceJob], cluster: ClusterShape, settings: Settings, interference: Interference
+    ) -> None:
         self._trace = jobs
         self._cluster = cluster
         self._settings = settings
         names = (f"node{i + 1:0{len(str(cluster.nodes))}d}" for i in range(cluster.nodes))
         self.nodes = Nodes(Node(name, cluster.gpus_per_node) for name in names)
-        self._free: Ints = self.nodes.gpus.copy()
+        self._gpus_left = GpuPool(self.nodes)
+        self._interference = interference
         count = len(jobs)
         self._job_id = np.array([job.job_id for job in jobs], dtype=np.int64)
         self._submit_s = np.array([job.submit_s for job in jobs], dtype=np.float64)
@@ -54,6 +60,7 @@ class World:
         self._done_s = np.zeros(count)
         self._counted_until_s = np.zeros(count)
         self._loaded_s = np.zeros(count)
+        self._speed = np.ones(count)
         self._loaded_done_s = np.zeros(count)
         self._earlier_s = np.zeros(count)
         self._start_s = np.full(count, np.nan)
@@ -65,6 +72,7 @@ class World:
         self._active: Ints = np.empty(0, dtype=np.int64)
         self._records: list[JobRecord | None] = [None] * count
         self._usage: list[Usage] = []
+        self._paced: set[int] = set()
 
     @property
     def waiting(self) -> Ints:
@@ -97,8 +105,8 @@ class World:
         self._active = np.append(self._active, row)
         self._show(row)
 
-    def start(self, row: int, placement: tuple[NodeGpus, ...], now_s: float) -> float:
-        """The job gets its GPUs; returns when it will end if it is left alone."""
+    def start(self, row: int, placement: tuple[NodeGpus, ...], now_s: float) -> None:
+        """The job gets its GPUs."""
         restarts = self._preemptions[row] > 0
         self._phase[row] = Phase.RUNNING
         self._start_s[row] = now_s
@@ -108,10 +116,10 @@ class World:
         if np.isnan(self._first_start_s[row]):
             self._first_start_s[row] = now_s
         self._held[row] = placement
-        self._book(placement, -1)
+        self._gpus_left.take(row, placement)
+        self._pace(row, now_s)
+        self._pace_neighbours(row, now_s)
         self._show(row)
-        by_work_s = self._loaded_s[row] + self._leave_s[row] - self._done_s[row]
-        return float(min(by_work_s, now_s + self._limit_s[row]))
 
     def ask_to_yield(self, row: int, now_s: float) -> float:
         """The job stops working and saves; returns when its GPUs will be free."""
@@ -119,6 +127,12 @@ class World:
         self._phase[row] = Phase.YIELDING
         self._show(row)
         return now_s + self._settings.checkpoint_s
+
+    def new_ends(self) -> list[tuple[int, float]]:
+        """(row, when it will end if nothing changes) of the running jobs for which that is new; each is told once."""
+        told = [(row, self._end_s(row)) for row in sorted(self._paced) if self._phase[row] == Phase.RUNNING]
+        self._paced.clear()
+        return told
 
     def yield_now(self, row: int, now_s: float) -> None:
         """The job gives its GPUs back and waits again."""
@@ -182,7 +196,8 @@ class World:
         start_s = np.where(holds, self._start_s[rows], now_s)
         run_s = now_s - start_s
         executed_s = self._earlier_s[rows] + run_s
-        expected_s = self._expected_s[rows]
+        slowed_s = np.maximum(0.0, now_s - self._counted_until_s[rows]) * (1.0 - self._speed[rows])
+        expected_s = self._expected_s[rows] + np.where(phase == Phase.RUNNING, slowed_s, 0.0)
         planned_s = np.where(
             np.isfinite(self._limit_s[rows]) | np.isnan(expected_s),
             self._limit_s[rows],
@@ -207,13 +222,14 @@ class World:
 
     def note_usage(self, now_s: float) -> None:
         """Record how the cluster is used from now on."""
-        idle: Bools = self._free == self.nodes.gpus
+        free = self._gpus_left.free
+        idle: Bools = free == self.nodes.gpus
         phase = self._phase[self._active]
         waiting = int((phase == Phase.WAITING).sum())
         usage = Usage(
             time_s=now_s,
-            busy_gpus=int(self.nodes.gpus.sum() - self._free.sum()),
-            idle_node_gpus=int(self._free[idle].sum()),
+            busy_gpus=int(self.nodes.gpus.sum() - free.sum()),
+            idle_node_gpus=int(free[idle].sum()),
             running_jobs=phase.size - waiting,
             pending_jobs=waiting,
         )
@@ -227,18 +243,41 @@ class World:
 
     def _advance(self, row: int, now_s: float) -> None:
         worked_s = max(0.0, now_s - self._counted_until_s[row])
-        self._done_s[row] += worked_s
+        self._done_s[row] += worked_s * self._speed[row]
         self._counted_until_s[row] += worked_s
+        self._expected_s[row] += worked_s * (1.0 - self._speed[row])  # who shares takes longer than expected
+
+    def _pace(self, row: int, now_s: float) -> None:
+        """How fast the job gets on beside its present neighbours."""
+        self._advance(row, now_s)
+        job = self._jobs[row]
+        beside = self._gpus_left.neighbours(row, self._held[row])
+        others = [[other for r in rows if (other := self._jobs[r]) is not None] for rows in beside]
+        slowdowns = [self._interference.slowdown(job, found) for found in others if job is not None]
+        self._speed[row] = 1.0 / max(slowdowns, default=1.0)
+        self._paced.add(row)
+
+    def _pace_neighbours(self, row: int, now_s: float) -> None:
+        beside = {other for rows in self._gpus_left.neighbours(row, self._held[row]) for other in rows}
+        for other in sorted(beside):
+            if self._phase[other] == Phase.RUNNING:
+                self._pace(other, now_s)
+
+    def _end_s(self, row: int) -> float:
+        """When the job will end: its work is done, or its time is up."""
+        left_s = (self._leave_s[row] - self._done_s[row]) / self._speed[row]
+        return float(min(self._counted_until_s[row] + left_s, self._start_s[row] + self._limit_s[row]))
 
     def _release(self, row: int, now_s: float) -> None:
-        self._book(self._held[row], 1)
+        placement = self._held[row]
+        beside = {other for rows in self._gpus_left.neighbours(row, placement) for other in rows}
+        self._gpus_left.give_back(row, placement)
+        for other in sorted(beside):
+            if self._phase[other] == Phase.RUNNING:
+                self._pace(other, now_s)
         self._held[row] = ()
         self._earlier_s[row] += now_s - self._start_s[row]
         self._start_s[row] = np.nan
-
-    def _book(self, placement: tuple[NodeGpus, ...], sign: int) -> None:
-        for held in placement:
-            self._free[self.nodes.position[held.node]] += sign * held.gpus
 
     def _show(self, row: int) -> None:
         """Make the job as policies see it, anew after each change."""

@@ -11,7 +11,7 @@ import click
 
 from sched_policy.simulator import formats
 from sched_policy.simulator.checks import fit, strict
-from sched_policy.simulator.formats import own
+from sched_policy.simulator.formats import own, sacct
 from sched_policy.simulator.formats.cluster import read_cluster
 from sched_policy.simulator.generate import generate as generate_trace
 from sched_policy.simulator.summary import Summary, summarize
@@ -30,19 +30,19 @@ _strict = click.option("--strict", "is_strict", is_flag=True, help="Fail if any 
 _CLUSTER_HELP = "NODESxGPUS such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV."
 
 
-@click.group()
+_HELP = f"""Look at job traces, convert them, and make some.
+
+A trace is a text file with a header, in one of four formats: `own` (CSV with columns job_id, submit_s, gpus, run_s and
+optional ones), `muri`, `philly`, and `sacct`, the history of a site. To make the latter:
+
+\b
+{sacct.COMMAND}
+"""
+
+
+@click.group(help=_HELP)
 def trace() -> None:
-    """Look at job traces, convert them, and make some.
-
-    A trace is a text file with a header, in one of four formats: `own` (CSV with columns job_id, submit_s, gpus, run_s
-    and optional ones), `muri`, `philly`, and `sacct`, the history of a site. To make the latter:
-
-    \b
-    SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates \\
-      --parsable2 --noconvert --starttime 2026-01-01 --endtime 2026-02-01 \\
-      --format=JobID,JobIDRaw,User,Partition,Submit,Eligible,Start,End,\\
-    ElapsedRaw,State,TimelimitRaw,AllocTRES,ReqTRES > history.txt
-    """
+    """Look at job traces, convert them, and make some."""
 
 
 @trace.command()
@@ -161,22 +161,15 @@ def _finish(made: Trace, out: Path, *, as_json: bool) -> None:
 def _lines(figures: Summary, shape: ClusterShape | None, load: float | None) -> list[tuple[str, str]]:
     lines = [
         ("format", figures.source_format),
-        (
-            "jobs",
-            f"{figures.jobs:,}, {figures.with_stages:,} with stage times, {figures.with_time_limit:,} with a limit",
-        ),
+        ("jobs", f"{figures.jobs:,} ({figures.with_stages:,} with stages, {figures.with_time_limit:,} with a limit)"),
         ("submitted", f"within {_length(figures.span_s)}"),
         ("work", f"{figures.work_gpu_s / 3600:,.0f} GPU hours"),
     ]
     if figures.run:
-        run = figures.run
-        lines.append(
-            ("run time", f"median {_length(run.median_s)}, mean {_length(run.mean_s)}, max {_length(run.max_s)}")
-        )
-    lines += [
-        ("GPUs", ", ".join(f"{size.gpus}: {size.jobs:,}" for size in figures.gpus) + " jobs"),
-        ("owners", f"{figures.users:,} users, {figures.queues:,} queues"),
-    ]
+        median, mean, longest = (_length(of) for of in (figures.run.median_s, figures.run.mean_s, figures.run.max_s))
+        lines.append(("run time", f"median {median}, mean {mean}, longest {longest}"))
+    lines.append(("gang", ", ".join(f"{size.gpus} GPUs: {size.jobs:,}" for size in figures.gpus)))
+    lines.append(("owners", f"{figures.users:,} users, {figures.queues:,} queues"))
     if shape is not None:
         text = "all submitted at once" if load is None else f"{load:.3g}"
         lines.append(("load", f"{text} on {shape.nodes}x{shape.gpus_per_node} ({shape.gpus:,} GPUs)"))

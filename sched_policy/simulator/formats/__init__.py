@@ -39,7 +39,7 @@ def _detect(table: Table) -> Format:
     if 2 * len(nearest.missing(table)) <= len(nearest.required):
         return nearest
     accepted = "; ".join(f"{form.name} has {', '.join(form.required)}" for form in _FORMATS.values())
-    raise TraceError(f"{table.name}: line 1: the header {_shown(table.header)} is of no known format: {accepted}")
+    raise TraceError(f"{table.where}: the header {_shown(table.header)} is of no known format: {accepted}")
 
 
 def _shown(header: tuple[str, ...]) -> str:

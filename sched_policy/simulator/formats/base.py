@@ -25,6 +25,17 @@ class Format:
         """The required columns that a table lacks."""
         return tuple(column for column in self.required if table.index(column) is None)
 
+    def require(self, table: Table) -> None:
+        """Raise `TraceError` if a table is not of this format."""
+        missing = self.missing(table)
+        if missing:
+            near = get_close_matches(missing[0], table.header, n=1)
+            hint = f" (is {near[0]} meant to be {missing[0]}?)" if near else ""
+            raise TraceError(
+                f"{table.where}: the header lacks {', '.join(missing)}{hint}; "
+                f"format {self.name} needs {', '.join(self.required)}"
+            )
+
     def read(self, path: Path) -> Trace:
         """The jobs of a file. Raises `TraceError` if it is not of this format or no row can be used."""
         with open_table(path) as table:
@@ -32,14 +43,7 @@ class Format:
 
     def read_table(self, table: Table) -> Trace:
         """The jobs of an open table, see `read`."""
-        missing = self.missing(table)
-        if missing:
-            near = get_close_matches(missing[0], table.header, n=1)
-            hint = f" (is {near[0]} meant to be {missing[0]}?)" if near else ""
-            raise TraceError(
-                f"{table.name}: line 1: the header lacks {', '.join(missing)}{hint}; "
-                f"format {self.name} needs {', '.join(self.required)}"
-            )
+        self.require(table)
         trace = self.parse(table)
         if not trace.jobs:
             raise TraceError(f"{table.name}: no row can be used{first_reasons(trace.rejected)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 
 LONGEST_S = 1e10
 """Times above this (317 years) are taken for a mistake of units."""
@@ -50,10 +51,11 @@ def _from_decimal(text: str, otherwise: int) -> int:
         value = float(text)
     except ValueError:
         return otherwise
-    # Above 2**53 a decimal no longer tells neighbouring whole numbers apart.
-    return int(value) if abs(value) <= 2**53 and value.is_integer() else otherwise
+    # From 2**53 on a decimal no longer tells neighbouring whole numbers apart.
+    return int(value) if abs(value) < 2**53 and value.is_integer() else otherwise
 
 
+@lru_cache(4096)  # equal names of many rows share one string
 def label(column: str, text: str) -> str:
     """A name: up to 256 printable characters. Raises `RowError`, because names reach terminals."""
     if text.isprintable() and len(text) <= _LONGEST_LABEL:

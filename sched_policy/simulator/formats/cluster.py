@@ -6,8 +6,6 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-import yaml
-
 from sched_policy.simulator.formats.cells import shown, whole
 from sched_policy.simulator.formats.table import collect, open_table
 from sched_policy.simulator.trace import ClusterShape, TraceError
@@ -20,7 +18,7 @@ _MOST_NODES = 1_000_000
 _MOST_GPUS_PER_NODE = 1024
 _KEYS = ("nodes", "gpus_per_node")
 _MURI = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
-_MOST_BYTES = 1 << 16
+_MOST_BYTES = 1 << 12
 
 
 def read_cluster(text: str) -> ClusterShape:
@@ -55,6 +53,8 @@ def _shape(name: str, nodes: int, gpus_per_node: int) -> ClusterShape:
 
 
 def _read_own(path: Path) -> ClusterShape:
+    import yaml  # late: most clusters are given as a word
+
     try:
         with path.open("rb") as stream:
             text = stream.read(_MOST_BYTES + 1)
@@ -82,7 +82,7 @@ def _read_muri(path: Path) -> ClusterShape:
     with open_table(path) as table:
         lacks = [column for column in _MURI if table.index(column) is None]
         if lacks:
-            raise TraceError(f"{path}: line 1: the header lacks {', '.join(lacks)}; {ACCEPTED}")
+            raise TraceError(f"{table.where}: the header lacks {', '.join(lacks)}; {ACCEPTED}")
         switches, nodes, gpus = (table.position(column) for column in _MURI)
 
         def parse(_line: int, row: list[str]) -> tuple[int, int]:

@@ -7,7 +7,6 @@ default of `TraceJob`. An unknown column is an error, so that a misspelt one is 
 from __future__ import annotations
 
 import csv
-import secrets
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,6 +22,7 @@ from sched_policy.simulator.formats.cells import (
     RowError,
     label,
     number,
+    shown,
     whole,
 )
 from sched_policy.simulator.formats.table import Table, collect
@@ -45,6 +45,8 @@ def write(trace: Trace, path: Path) -> None:
     The file appears only when it is complete. Rejected rows are not written. Raises `TraceError` if the file cannot be
     written.
     """
+    import secrets  # late: it loads hashes, which reading a trace does not need
+
     try:
         if path.exists() and not path.is_file():  # a pipe or terminal cannot be replaced
             _write(trace.jobs, path)
@@ -65,11 +67,14 @@ def _write(jobs: Iterable[TraceJob], path: Path) -> None:
 
 
 def dump(jobs: Iterable[TraceJob], stream: TextIO) -> None:
-    """Write jobs as CSV with a header, in the order given."""
-    # The csv module quotes line ends within a cell only if they belong to its own line end.
-    writer = csv.writer(stream, lineterminator="\r\n")
+    """Write jobs as CSV with a header, in the order given. Raises `TraceError` for names that cannot be read back."""
+    writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_cells(job) for job in jobs)
+    for job in jobs:
+        try:
+            writer.writerow(_cells(job))
+        except RowError as error:
+            raise TraceError(f"job {job.job_id}: {error}") from error
 
 
 def _cells(job: TraceJob) -> tuple[object, ...]:
@@ -83,9 +88,9 @@ def _cells(job: TraceJob) -> tuple[object, ...]:
         *(("", "", "") if stages is None else (stages.io_s, stages.gpu_s, stages.net_s)),
         job.declared_s,
         job.time_limit_s,
-        job.model,
-        job.user,
-        job.queue,
+        label("model", job.model),
+        label("user", job.user),
+        label("queue", job.queue),
         job.priority or "",
     )
 
@@ -95,7 +100,7 @@ def _parse(table: Table) -> Trace:
     for column in table.header:
         if column.casefold() not in known:
             near = get_close_matches(column, COLUMNS, n=1) or [", ".join(COLUMNS)]
-            raise TraceError(f"{table.name}: line 1: unknown column {column}, the nearest known is {near[0]}")
+            raise TraceError(f"{table.where}: unknown column {shown(column)}, the nearest known is {near[0]}")
     job_id, submit_s, gpus, run_s, iterations, *rest = (table.cell(column) for column in COLUMNS)
     io_s, gpu_s, net_s, declared_s, time_limit_s, model, user, queue, priority = rest
 
@@ -105,25 +110,26 @@ def _parse(table: Table) -> Trace:
             submit_s=number("submit_s", submit_s(row), 0, LONGEST_S),
             gpus=whole("gpus", gpus(row), 1, MOST_GPUS),
             run_s=number("run_s", run_s(row), SHORTEST_RUN_S, LONGEST_S),
-            iterations=number("iterations", iterations(row) or "0", 0, MOST_ITERATIONS),
+            iterations=_optional("iterations", iterations(row), 0, MOST_ITERATIONS) or 0.0,
             stages=_stages((io_s(row), gpu_s(row), net_s(row))),
-            declared_s=number("declared_s", declared_s(row), 0, LONGEST_S) if declared_s(row) else None,
-            time_limit_s=_limit_s(time_limit_s(row)),
+            declared_s=_optional("declared_s", declared_s(row), 0, LONGEST_S),
+            time_limit_s=_optional("time_limit_s", time_limit_s(row), SHORTEST_RUN_S, LONGEST_S),
             model=label("model", model(row)),
             user=label("user", user(row)),
             queue=label("queue", queue(row)),
-            priority=whole("priority", priority(row) or "0", 0, 1),
+            priority=whole("priority", priority(row).strip() or "0", 0, 1),
             line=line,
         )
 
     return trace_of(*collect(table, parse), FORMAT.name)
 
 
-def _limit_s(text: str) -> float | None:
-    return number("time_limit_s", text, SHORTEST_RUN_S, LONGEST_S) if text else None
+def _optional(column: str, text: str, least: float, most: float) -> float | None:
+    return number(column, text, least, most) if text.strip() else None
 
 
 def _stages(texts: tuple[str, str, str]) -> StageTimes | None:
+    texts = (texts[0].strip(), texts[1].strip(), texts[2].strip())
     if not any(texts):
         return None
     if not all(texts):

@@ -1,26 +1,27 @@
-r"""A site's own history, as Slurm's sacct prints it, as a trace.
-
-An admin makes the file with
-
-    SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 --noconvert \
-        --starttime 2026-01-01 --endtime 2026-02-01 \
-        --format=JobID,JobIDRaw,User,Partition,Submit,Eligible,Start,End,ElapsedRaw,State,TimelimitRaw,AllocTRES,ReqTRES
-
-`SLURM_TIME_FORMAT=%s` prints times as seconds since 1970. Without it they are local times, which are read too, but an
-hour is lost or gained where summer time begins or ends. `--duplicates` shows all runs of requeued jobs. GPUs are
-counted only where slurm.conf has AccountingStorageTRES=gres/gpu. Columns of free text (JobName, Comment) must stay out:
-sacct does not mark a bar within them.
-"""
+"""A site's own history, as Slurm's sacct prints it, as a trace. An admin makes the file with `COMMAND`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from sched_policy.simulator.formats.base import Format, trace_of
-from sched_policy.simulator.formats.sacct_history import PastJob, read_history
+from sched_policy.simulator.formats.sacct_history import read_history
 from sched_policy.simulator.formats.sacct_rows import REQUIRED
 from sched_policy.simulator.formats.table import Table
 from sched_policy.simulator.trace import Trace, TraceJob
+
+COMMAND = """\
+SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates \\
+  --parsable2 --noconvert --starttime 2026-01-01 --endtime 2026-02-01 \\
+  --format=JobID,JobIDRaw,User,Partition,Submit,Eligible,Start,End,\\
+ElapsedRaw,State,TimelimitRaw,AllocTRES,ReqTRES > history.txt"""
+"""The command line of an admin (bash).
+
+`SLURM_TIME_FORMAT=%s` prints times as seconds since 1970. Without it they are local times, which are read too, but an
+hour is lost or gained where summer time begins or ends. `--duplicates` shows all runs of requeued jobs. GPUs are
+counted only where slurm.conf has AccountingStorageTRES=gres/gpu. Columns of free text (JobName, Comment) must stay out:
+sacct does not mark a bar within them.
+"""
 
 
 def read(path: Path) -> Trace:
@@ -36,11 +37,11 @@ def read(path: Path) -> Trace:
 
 def _parse(table: Table) -> Trace:
     past, rejected = read_history(table)
-    first_s = min((_arrival_s(job) for job in past), default=0.0)
+    first_s = min((job.arrival_s for job in past), default=0.0)
     jobs = (
         TraceJob(
             job_id=job.job_id,
-            submit_s=_arrival_s(job) - first_s,
+            submit_s=job.arrival_s - first_s,
             gpus=job.gpus,
             run_s=job.held_s,
             time_limit_s=job.time_limit_s,
@@ -51,11 +52,6 @@ def _parse(table: Table) -> Trace:
         for job in past
     )
     return trace_of(jobs, rejected, FORMAT.name)
-
-
-def _arrival_s(job: PastJob) -> float:
-    # An admin may have started a job whose eligible time was set later.
-    return min(job.eligible_s, job.runs[0].start_s)
 
 
 FORMAT = Format("sacct", REQUIRED, _parse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sched_policy.simulator.formats.cells import LONGEST_S, MOST_GPUS, RowError, date_time_s, number, shown
 
@@ -35,6 +36,8 @@ class SlurmId:
 
 def slurm_id(column: str, text: str) -> SlurmId:
     """A job or step id."""
+    if len(text) <= 18 and text.isascii() and text.isdigit():  # almost all ids
+        return SlurmId(int(text))
     match = _ID.fullmatch(text.strip())
     if match is None:
         raise RowError(f"{column}: found {shown(text)}, accepted are ids such as 12, 12_3, 12+1 or 12.batch")
@@ -73,6 +76,7 @@ def duration_s(column: str, text: str) -> float | None:
     return number(column, str(seconds), 0, LONGEST_S)
 
 
+@lru_cache(4096)  # a history has few limits, requests and states, and very many rows
 def time_limit_s(column: str, text: str) -> float | None:
     """A time limit in minutes (TimelimitRaw) or as a duration (Timelimit).
 
@@ -86,6 +90,7 @@ def time_limit_s(column: str, text: str) -> float | None:
     return duration_s(column, text)
 
 
+@lru_cache(4096)
 def gpus(column: str, text: str) -> int:
     """GPUs in a TRES list such as `billing=8,cpu=8,gres/gpu:a100=4,gres/gpu=4,node=1`; 0 if there are none.
 
@@ -108,6 +113,7 @@ def gpus(column: str, text: str) -> int:
     return typed if total is None else total
 
 
+@lru_cache(4096)
 def state(column: str, text: str) -> str:
     """A job state without who caused it: CANCELLED of `CANCELLED by 1000`."""
     words = text.split()

@@ -1,12 +1,14 @@
 """A site's own history: the rows of Slurm's sacct as jobs with their runs. See `sacct` for the command line.
 
 Slurm keeps one record per run. A requeued job has several rows with one id, each with the time of its requeue as Submit
-(sacct(1), field Submit); a heterogeneous job has one row per component. Ids may be given again after a reset.
+(sacct(1), field Submit); a heterogeneous job has one row per component. Ids may be given again after a reset. Seen on
+Slurm 22.05: a job that is resized gets a new row, too, with the time of the change as Submit and the old Start; a job
+that is requeued after its end has its first row rewritten, as if it had run until the requeue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -16,7 +18,10 @@ from sched_policy.simulator.formats.table import Table, collect
 from sched_policy.simulator.trace import Rejected
 
 _GOES_ON = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RESIZING"})
-"""States of a run after which Slurm runs the same job again."""
+"""States of a run after which Slurm may run the same job again."""
+
+_UNFINISHED = frozenset({"REQUEUED", "RESIZING"})
+"""States of a run after which Slurm does run the same job again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,11 @@ class PastJob:
         return max(run.gpus for run in self.runs)
 
     @property
+    def arrival_s(self) -> float:
+        """When it began to wait: submitted and eligible. An admin may have started it before its eligible time."""
+        return min(self.eligible_s, self.runs[0].start_s)
+
+    @property
     def held_s(self) -> float:
         """How long it held its GPUs, all runs together."""
         return sum(run.held_s for run in self.runs)
@@ -84,19 +94,23 @@ def read_history(table: Table) -> tuple[list[PastJob], list[Rejected]]:
     taken: set[int] = set()
     for same_id in by_id.values():
         for life in _lives(_whole_runs(same_id, rejected)):
-            job_id = life[0].raw_id or (0 if life[0].slurm_id.task else life[0].slurm_id.base)
-            if not job_id or job_id in taken:
-                job_id = spare_id = spare_id + 1
-            taken.add(job_id)
             try:
-                jobs.append(_job(job_id, life))
+                job = _job(life)
             except RowError as error:
                 rejected.append(Rejected(life[-1].line, str(error)))
+                continue
+            if not job.job_id or job.job_id in taken:
+                spare_id += 1
+                job = replace(job, job_id=spare_id)
+            taken.add(job.job_id)
+            jobs.append(job)
     return jobs, rejected
 
 
-def _whole_runs(rows: Iterable[Row], rejected: list[Rejected]) -> list[Row]:
+def _whole_runs(rows: list[Row], rejected: list[Rejected]) -> list[Row]:
     """Rows of one id in order of time: the same run only once, the components of a heterogeneous job as one gang."""
+    if len(rows) == 1:
+        return rows
     components: dict[int, dict[tuple[float, float | None], Row]] = {}
     for row in rows:
         runs = components.setdefault(row.slurm_id.component or 0, {})
@@ -141,22 +155,20 @@ def _lives(rows: list[Row]) -> Iterator[list[Row]]:
         yield life
 
 
-def _job(job_id: int, life: list[Row]) -> PastJob:
+def _job(life: list[Row]) -> PastJob:
+    """The job that some rows are the runs of; its id is 0 if the file has no number for it."""
     last = life[-1]
-    if last.end_s is None:
-        raise RowError(f"End: job {job_id} has not ended (State {last.state}), accepted are jobs that have")
-    runs = tuple(
-        Run(row.start_s, row.end_s, row.held_s, row.gpus, row.state)
-        for row in life
-        if row.start_s is not None and row.end_s is not None and row.held_s > 0
-    )
+    # sacct does not show a requeued job again before it is eligible.
+    if last.end_s is None or last.state in _UNFINISHED:
+        raise RowError(f"State: found {last.state}, accepted are jobs that have ended")
+    runs = tuple(run for run in map(_run, life) if run is not None)
     if not runs:
-        raise RowError(f"Start: job {job_id} never ran (State {last.state}), accepted are jobs that did")
+        raise RowError(f"Start: the job never ran (State {last.state}), accepted are jobs that did")
     if not 1 <= max(run.gpus for run in runs) <= MOST_GPUS:
-        raise RowError(f"AllocTRES: job {job_id} held no GPUs, accepted are jobs that did (gres/gpu=1)")
+        raise RowError("AllocTRES: found no GPUs, accepted are jobs that held some (gres/gpu=1)")
     submit_s = min(row.submit_s for row in life)
     return PastJob(
-        job_id=job_id,
+        job_id=life[0].raw_id or (0 if life[0].slurm_id.task else life[0].slurm_id.base),
         submit_s=submit_s,
         eligible_s=max(submit_s, min((row.eligible_s for row in life if row.eligible_s is not None), default=submit_s)),
         runs=runs,
@@ -166,3 +178,11 @@ def _job(job_id: int, life: list[Row]) -> PastJob:
         queue=last.queue,
         line=last.line,
     )
+
+
+def _run(row: Row) -> Run | None:
+    if row.start_s is None or row.end_s is None:
+        return None
+    start_s = max(row.start_s, row.submit_s)
+    held_s = max(row.held_s - (start_s - row.start_s), 0.0)
+    return Run(start_s, row.end_s, held_s, row.gpus, row.state) if held_s > 0 else None

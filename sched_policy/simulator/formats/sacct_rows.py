@@ -41,9 +41,7 @@ def row_parser(table: Table) -> Callable[[int, list[str]], Row | None]:
     """Reads one row of a table; None for a job step. Raises `TraceError` if columns are missing."""
     for names in _ONE_OF:
         if all(table.index(name) is None for name in names):
-            raise TraceError(
-                f"{table.name}: line 1: the header lacks {' or '.join(names)}, see `sexplsched trace --help`"
-            )
+            raise TraceError(f"{table.where}: the header lacks {' or '.join(names)}, see `sexplsched trace --help`")
     cell = {
         name: table.cell(name)
         for name in (*REQUIRED, *_ONE_OF[0], *_ONE_OF[1], "Eligible", "Elapsed", "ElapsedRaw", "Timelimit",

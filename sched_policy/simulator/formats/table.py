@@ -1,7 +1,7 @@
 """Opens delimited text with a header, row by row, whatever is in it.
 
-Reading is linear in the file's size and holds one line at a time. A row that cannot be used never stops the others; a
-file that is no table raises `TraceError`.
+Reading is linear in the file's size and holds one line at a time. A row is one line: no cell of a trace spans lines, so
+that a quotation mark left open spoils its own row only. A file that is no table raises `TraceError`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import count
 from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, TypeVar
 
 from sched_policy.simulator.formats.cells import RowError, shown
 from sched_policy.simulator.trace import Rejected, TraceError
@@ -35,32 +35,37 @@ _MAGIC = (
 T = TypeVar("T")
 
 
-class _Reader(Protocol):
-    line_num: int
-
-    def __iter__(self) -> Iterator[list[str]]: ...
-
-    def __next__(self) -> list[str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An open table: the name of its file, the names of its columns, and its rows, which can be read once."""
+    """An open table: the name of its file, the names of its columns, and its rows, which can be read once.
+
+    `header_line` is where the header stands. `lines` are the numbered lines below it, `split` makes the fields of one.
+    """
 
     name: str
+    header_line: int
     header: tuple[str, ...]
-    reader: _Reader
+    lines: Iterator[tuple[int, str]]
+    split: Callable[[str], list[str]]
+
+    @property
+    def where(self) -> str:
+        """The header's place, as messages start."""
+        return f"{self.name}: line {self.header_line}"
 
     def index(self, column: str) -> int | None:
-        """Position of a column, whatever its case; None if there is no such column."""
+        """Position of a column, whatever its case; None if there is none. Raises `TraceError` if there are two."""
         folded = column.casefold()
-        return next((i for i, name in enumerate(self.header) if name.casefold() == folded), None)
+        found = [i for i, name in enumerate(self.header) if name.casefold() == folded]
+        if len(found) > 1:
+            raise TraceError(f"{self.where}: the header names column {column} {len(found)} times")
+        return found[0] if found else None
 
     def position(self, column: str) -> int:
         """Position of a column that must be there. Raises `TraceError`."""
         at = self.index(column)
         if at is None:
-            raise TraceError(f"{self.name}: line 1: no column {column}, found are {', '.join(self.header)}")
+            raise TraceError(f"{self.where}: the header lacks {column}")
         return at
 
     def cell(self, column: str) -> Callable[[list[str]], str]:
@@ -74,64 +79,66 @@ def open_table(path: Path) -> Iterator[Table]:
     """Open a file as a table. Columns are separated by commas, or by bars if the header holds one (sacct's spelling).
 
     Raises `TraceError` for what is no such file: missing, a directory or device, empty, compressed, not UTF-8, with NUL
-    bytes, with a line above 1 MiB, or with a header that names a column twice. Some of these show only while rows are
-    read.
+    bytes or with a line above 1 MiB. Some of these show only while rows are read.
     """
+    with _open(path) as stream:
+        yield _table(_lines(stream, str(path)), str(path))
+
+
+def _open(path: Path) -> BinaryIO:
     try:
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             raise TraceError(f"{path}: {'a directory' if stat.S_ISDIR(mode) else 'a device or socket'}; {ACCEPTED}")
-        with path.open("rb") as stream:
-            start = stream.peek(8)
-            for magic, what in _MAGIC:
-                if start.startswith(magic):
-                    raise TraceError(f"{path}: {what}")
-            yield _table(stream, str(path))
+        return path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL byte
         raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}; {ACCEPTED}") from error
 
 
-def _table(stream: BinaryIO, name: str) -> Table:
-    lines = _lines(stream, name)
-    head: list[str] = []
-    for line in lines:
-        head.append(line)
-        if line.strip():
-            break
-    else:
+def _table(lines: Iterator[tuple[int, str]], name: str) -> Table:
+    line, text = next(((line, text) for line, text in lines if text.strip()), (0, ""))
+    if not line:
         raise TraceError(f"{name}: empty; {ACCEPTED}")
-    reader = _reader(chain(head, lines), head[-1])
-    try:
-        header = next(fields for fields in reader if any(field.strip() for field in fields))
-    except (csv.Error, StopIteration) as error:
-        raise TraceError(f"{name}: line {len(head)}: no header: {error or shown(head[-1])}; {ACCEPTED}") from error
-    names = [field.strip() for field in header]
-    seen: set[str] = set()
-    for column in names:
-        if column.casefold() in seen:
-            raise TraceError(f"{name}: line {len(head)}: the header names column {shown(column)} twice")
-        seen.add(column.casefold())
-    return Table(name, tuple(names), reader)
-
-
-def _reader(lines: Iterator[str], header: str) -> _Reader:
+    where = f"{name}: line {line}"
     # sacct quotes nothing: a quotation mark there is a character like any other.
-    if "|" in header:
-        return csv.reader(lines, delimiter="|", quoting=csv.QUOTE_NONE)
-    return csv.reader(lines, strict=True)
+    split = _at_bars if "|" in text else _at_commas
+    try:
+        header = [field.strip() for field in split(text)]
+    except csv.Error as error:
+        raise TraceError(f"{where}: no header: {error}; {ACCEPTED}") from error
+    if not any(header):
+        raise TraceError(f"{where}: no header: found {shown(text)}; {ACCEPTED}")
+    # The names reach terminals in messages.
+    columns = tuple("".join(c if c.isprintable() else "?" for c in field) for field in header)
+    return Table(name, line, columns, lines, split)
 
 
-def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
+def _at_commas(line: str) -> list[str]:
+    return next(csv.reader((line,), strict=True))
+
+
+def _at_bars(line: str) -> list[str]:
+    return next(csv.reader((line,), delimiter="|", quoting=csv.QUOTE_NONE))
+
+
+def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
     for line in count(1):
-        raw = stream.readline(MOST_LINE_BYTES + 1)
+        try:
+            raw = stream.readline(MOST_LINE_BYTES + 1)
+        except OSError as error:
+            raise TraceError(f"{name}: line {line}: {error.strerror}") from error
         if not raw:
             return
+        if line == 1:
+            for magic, what in _MAGIC:
+                if raw.startswith(magic):
+                    raise TraceError(f"{name}: {what}")
         if len(raw) > MOST_LINE_BYTES:
             raise TraceError(f"{name}: line {line} is longer than {MOST_LINE_BYTES:,} bytes; {ACCEPTED}")
         if b"\0" in raw:
             raise TraceError(f"{name}: line {line} holds a NUL byte; {ACCEPTED}")
         try:
-            yield raw.decode("utf-8-sig" if line == 1 else "utf-8")
+            yield line, raw.decode("utf-8-sig" if line == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise TraceError(f"{name}: line {line}: byte {error.start + 1} is not UTF-8; {ACCEPTED}") from error
 
@@ -139,25 +146,21 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
 def collect(table: Table, parse: Callable[[int, list[str]], T]) -> tuple[list[T], list[Rejected]]:
     """What `parse` makes of each row, and the rows it refused by raising `RowError`. Blank lines are no rows.
 
-    `parse` gets the number of the row's first line and as many fields as the header has.
+    `parse` gets the row's line and as many fields as the header has.
     """
     width = len(table.header)
-    reader = table.reader
     good: list[T] = []
     rejected: list[Rejected] = []
-    while True:
-        line = reader.line_num + 1
+    for line, text in table.lines:
         try:
-            fields = next(reader)
-            if len(fields) != width:
-                if not any(field.strip() for field in fields):
-                    continue
+            fields = table.split(text)
+            if len(fields) == width:
+                good.append(parse(line, fields))
+            elif text.strip():
                 raise RowError(f"row: found {len(fields)} fields, accepted are {width}, as the header has")
-            good.append(parse(line, fields))
-        except StopIteration:
-            return good, rejected
-        except (RowError, csv.Error) as error:
-            reason = str(error) if isinstance(error, RowError) else f"row: {error}"
-            if reader.line_num > line:
-                reason += f" (lines {line} to {reader.line_num}: is a quotation mark left open?)"
-            rejected.append(Rejected(line, reason))
+        except RowError as error:
+            rejected.append(Rejected(line, str(error)))
+        except csv.Error as error:
+            hint = ", a quotation mark is left open" if text.count('"') % 2 else ""
+            rejected.append(Rejected(line, f"row: {error}{hint}"))
+    return good, rejected

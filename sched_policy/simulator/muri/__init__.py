@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sched_policy.errors import PolicyError
-from sched_policy.simulator.muri.antman import AntMan
 from sched_policy.simulator.muri.loop import Discipline, replay
-from sched_policy.simulator.muri.shortest import Shortest, remaining_gpu_s, remaining_s
-from sched_policy.simulator.muri.tiresias import Tiresias
 from sched_policy.simulator.outcome import Outcome
 from sched_policy.simulator.trace import ClusterShape, Trace
 
@@ -32,6 +29,33 @@ class MuriOptions:
     max_members: int = 4
 
 
+# Each policy imports its own module: SRTF should not wait for Themis' numpy, nor for Muri's matching.
+
+
+def _srtf(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
+    from sched_policy.simulator.muri.shortest import Shortest, remaining_s
+
+    return Shortest(cluster, remaining_s)
+
+
+def _srsf(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
+    from sched_policy.simulator.muri.shortest import Shortest, remaining_gpu_s
+
+    return Shortest(cluster, remaining_gpu_s)
+
+
+def _tiresias(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
+    from sched_policy.simulator.muri.tiresias import Tiresias
+
+    return Tiresias(cluster)
+
+
+def _antman(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
+    from sched_policy.simulator.muri.antman import AntMan
+
+    return AntMan(cluster)
+
+
 def _muri_s(cluster: ClusterShape, options: MuriOptions) -> Discipline:
     from sched_policy.simulator.muri import interleaved
 
@@ -46,11 +70,19 @@ def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
     return interleaved.Muri(cluster, interleaved.MURI_L, packing, options.max_members)
 
 
+def _themis(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
+    from sched_policy.order.themis import central_shares
+    from sched_policy.simulator.muri.themis import Themis
+
+    return Themis(cluster, central_shares)
+
+
 _POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {
-    "srtf": lambda cluster, _options: Shortest(cluster, remaining_s),
-    "srsf": lambda cluster, _options: Shortest(cluster, remaining_gpu_s),
-    "tiresias": lambda cluster, _options: Tiresias(cluster),
-    "antman": lambda cluster, _options: AntMan(cluster),
+    "srtf": _srtf,
+    "srsf": _srsf,
+    "tiresias": _tiresias,
+    "antman": _antman,
+    "themis": _themis,
     "muri-s": _muri_s,
     "muri-l": _muri_l,
 }

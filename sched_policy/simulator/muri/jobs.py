@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from sched_policy.group.interleave import Profile
+from sched_policy.model import StageProfile
 from sched_policy.simulator.trace import TraceJob
 
 ITERATION_FACTOR = 1.015  # every iteration takes this much longer than the trace says, under every policy
@@ -46,7 +46,6 @@ class MuriJob:
         left: iterations left.
         pace_s: seconds of one iteration now, in its group.
         drag_s: overhead that is charged to it now, that of its whole group.
-        last_s: when it was advanced last.
         executed_s: time it has held GPUs.
         key: what its policy sorts by.
         running: whether it holds GPUs.
@@ -62,12 +61,11 @@ class MuriJob:
     trace: TraceJob
     gpus: int
     iteration_s: float
-    profile: Profile
+    profile: StageProfile
     overhead_s: int
     left: float
     pace_s: float
     drag_s: int
-    last_s: float
     executed_s: float = 0.0
     key: float = 0.0
     running: bool = False
@@ -88,11 +86,11 @@ class MuriJob:
         overhead = overhead_s(job.model, job.gpus)
         left = float(job.iterations) if job.iterations > 0 else 1.0
         profile = _profile(job, iteration_s)
-        return cls(index, job, job.gpus, iteration_s, profile, overhead, left, iteration_s, overhead, job.submit_s)
+        return cls(index, job, job.gpus, iteration_s, profile, overhead, left, iteration_s, overhead)
 
 
-def _profile(job: TraceJob, iteration_s: float) -> Profile:
+def _profile(job: TraceJob, iteration_s: float) -> StageProfile:
     """A job without stage times is all computation."""
     if job.stages is None:
-        return Profile(iteration_s, 0.0, iteration_s, 0.0)
-    return Profile(iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
+        return StageProfile(iteration_s, 0.0, iteration_s, 0.0)
+    return StageProfile(iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)

@@ -81,6 +81,7 @@ def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipl
     due: Sequence[MuriJob] = ()
     due_s = inf
     active = coming = events = 0
+    last_s = 0.0
     while active or coming < len(arrivals):
         next_s = arrivals[coming][0] if coming < len(arrivals) else inf
         now_s, ended, arrives = _next(next_s, due_s, merging.mixed_s)
@@ -91,17 +92,19 @@ def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipl
             raise TraceError(f"nothing can start any more under {policy}; waiting jobs: {waiting[:10]}")
         if ended:
             for job in due:
-                job.executed_s = job.executed_s + (now_s - job.last_s)
+                job.executed_s = job.executed_s + (now_s - last_s)
                 job.end_s = now_s
                 job.running = False
                 discipline.leave(job)
             active -= len(due)
+            running = [job for job in running if job.running]
         if arrives:
             for job in arrivals[coming][1]:
                 discipline.arrive(job)
             active += len(arrivals[coming][1])
             coming += 1
-        advance(running, now_s)
+        advance(running, last_s, now_s)
+        last_s = now_s
         chosen = discipline.schedule(now_s)
         _start_and_preempt(chosen, running, now_s, events)
         running = chosen
@@ -111,19 +114,18 @@ def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipl
     return Outcome(policy, cluster, tuple(_record(job) for job in jobs), tuple(usage), events)
 
 
-def advance(running: Sequence[MuriJob], now_s: float) -> None:
+def advance(running: Sequence[MuriJob], last_s: float, now_s: float) -> None:
     """Charge running jobs for the time since the last event.
 
     The overhead is subtracted at every event, whether or not the job was restarted: a quirk of the original that
     its figures depend on. So does the order of the additions: Tiresias' demotions compare the sum with a limit.
     """
+    elapsed_s = now_s - last_s
     for job in running:
-        if job.running:
-            worked_s = now_s - job.last_s - job.drag_s
-            if worked_s > 0:
-                job.left -= worked_s / job.pace_s
-            job.executed_s = job.executed_s + now_s - job.last_s
-            job.last_s = now_s
+        worked_s = elapsed_s - job.drag_s
+        if worked_s > 0:
+            job.left -= worked_s / job.pace_s
+        job.executed_s = job.executed_s + now_s - last_s
 
 
 def _arrivals(jobs: Sequence[MuriJob]) -> list[tuple[float, list[MuriJob]]]:
@@ -150,12 +152,11 @@ def _start_and_preempt(chosen: Sequence[MuriJob], before: Sequence[MuriJob], now
         job.chosen_at = event
         if not job.running:
             job.running = True
-            job.last_s = now_s
             if not job.ever_ran:
                 job.ever_ran = True
                 job.start_s = now_s
     for job in before:
-        if job.running and job.chosen_at != event:
+        if job.chosen_at != event:
             job.running = False
             job.preemptions += 1
 
@@ -168,9 +169,10 @@ def _completions(running: Sequence[MuriJob], now_s: float, merging: Merging) -> 
     first_s = min(ends_s)
     # Several times the tolerance: a job may be merged with one that ends a little after the earliest.
     window_s = first_s + 4.0 * max(merging.completion_rel * first_s, merging.completion_s)
-    near = [(end_s, job) for end_s, job in zip(ends_s, running, strict=True) if end_s <= window_s]
+    near = [place for place, end_s in enumerate(ends_s) if end_s <= window_s]
     groups: list[tuple[float, list[MuriJob]]] = []
-    for end_s, job in near:
+    for place in near:
+        end_s, job = ends_s[place], running[place]
         for group_s, members in groups:
             if isclose(group_s, end_s, rel_tol=merging.completion_rel, abs_tol=merging.completion_s):
                 members.append(job)

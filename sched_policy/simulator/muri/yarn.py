@@ -44,17 +44,40 @@ class Yarn:
         return True
 
     def fill(self, order: Iterable[MuriJob]) -> list[MuriJob]:
-        """Place jobs greedily in this order and return those that fit."""
+        """Place jobs greedily in this order and return those that fit. `take` in a loop, made fast."""
         placed: list[MuriJob] = []
-        too_large = 1 << 62
+        free, per_node = self._free, self._per_node
+        left = sum(free)
+        first_open = 0  # no node before it has a free GPU
+        too_large = left + 1
         for job in order:
-            if job.gpus < too_large:
-                if self.take(job.gpus):
-                    placed.append(job)
+            gpus = job.gpus
+            if gpus >= too_large:
+                continue
+            if gpus <= per_node:
+                node = first_open
+                while node < len(free) and free[node] < gpus:
+                    node += 1
+                if node < len(free):
+                    free[node] -= gpus
+                    if node == first_open and not free[node]:
+                        first_open += 1
+                    fits = True
                 else:
-                    too_large = job.gpus
-                    if too_large == 1:
+                    fits = False
+            else:
+                fits = self.take(gpus)
+            if fits:
+                placed.append(job)
+                left -= gpus
+                if left < too_large:
+                    too_large = left + 1
+                    if not left:
                         break
+            else:
+                too_large = gpus
+                if gpus == 1:
+                    break
         return placed
 
     @property

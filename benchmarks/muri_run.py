@@ -1,0 +1,25 @@
+"""One replay under Muri's conventions in a process of its own, so that its CPU time can be measured; prints JSON."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sched_policy.simulator import muri
+from sched_policy.simulator.formats.muri import read
+from sched_policy.simulator.trace import ClusterShape
+
+
+def main(trace: str, nodes: str, gpus_per_node: str, policy: str, autopack: str) -> None:
+    """Simulate and print the three published metrics."""
+    options = muri.MuriOptions(autopack=autopack == "on")
+    outcome = muri.simulate(read(Path(trace)), ClusterShape(int(nodes), int(gpus_per_node)), policy, options)
+    jct_s = sorted(job.end_s - job.submit_s for job in outcome.jobs)
+    print(
+        f'{{"avg_jct_s": {sum(jct_s) / len(jct_s)}, "makespan_s": {max(job.end_s for job in outcome.jobs)}, '
+        f'"p99_jct_s": {jct_s[int(0.99 * len(jct_s))]}, "events": {outcome.events}}}'
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,33 @@
+"""What every way of sharing GPUs has in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sched_policy.interference import Interference
+from sched_policy.place.base import Place
+from sched_policy.plan import Group, Preemption, Ranking, Start
+from sched_policy.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a way of sharing decides: all its placements name the GPUs (`NodeGpus.indices`)."""
+
+    starts: tuple[Start, ...] = ()
+    groups: tuple[Group, ...] = ()
+    preemptions: tuple[Preemption, ...] = ()
+
+
+class Sharing(Protocol):
+    """Decides which jobs share GPUs."""
+
+    @property
+    def interference(self) -> Interference:
+        """What sharing costs under the mechanism this relies on."""
+        ...
+
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
+        """Starts, groups and preemptions for the jobs of a snapshot, best first."""
+        ...

@@ -1,0 +1,123 @@
+"""Sharing by pairs: SJF-FFS and SJF-BSBF (Luo et al., IWQoS 2024, arXiv 2407.13088)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sched_policy.columns import Bools, Floats, Ints
+from sched_policy.group.base import Shared
+from sched_policy.group.gpus import GpuMap
+from sched_policy.interference import Interference, Interleaving
+from sched_policy.model import GpuRequest, Job, StageProfile
+from sched_policy.place.base import Place
+from sched_policy.plan import Group, Ranking, Start
+from sched_policy.snapshot import Snapshot
+
+Worth = Callable[["Floats", "Floats", "Floats", "Floats"], Floats]
+"""(t_a, t_b, xi_a, xi_b) -> cost of sharing with each running job b, infinity where it does not pay."""
+
+
+def first_fit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:  # noqa: ARG001
+    """SJF-FFS: any partner will do, the first one first."""
+    return np.arange(1.0, t_b.size + 1)
+
+
+def best_benefit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:
+    """SJF-BSBF: the pair's mean completion time when sharing, infinity where one after the other is no worse.
+
+    Sharing slows both (`xi`, at least 1) until the shorter ends; the survivor then runs alone. In sequence the new job
+    waits for the running one. t_con and t_seq of the paper's benefit test.
+    """
+    s_a, s_b = xi_a * t_a, xi_b * t_b
+    with np.errstate(invalid="ignore"):  # infinite run times: nothing is known, nothing pays
+        together_s = np.where(s_a >= s_b, t_a / 2 + (1 - 1 / (2 * xi_a)) * s_b, t_b / 2 + (1 - 1 / (2 * xi_b)) * s_a)
+        pays = together_s < t_b + t_a / 2
+    return np.where(pays, together_s, np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """At most two jobs per GPU, and only if no unused GPUs are left for the newcomer. Non-preemptive.
+
+    Attributes:
+        worth: what a partner must be worth, `first_fit` or `best_benefit`.
+
+    """
+
+    worth: Worth = best_benefit
+    interference: ClassVar[Interference] = Interleaving()
+
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
+        """Waiting jobs in the order of `ranking` on unused GPUs, else beside running jobs that are alone."""
+        gpus = GpuMap(snapshot)
+        slowdowns = _Slowdowns(snapshot.jobs, self.interference)
+        partners = _Partners(gpus)
+        left_s = snapshot.columns.left_s
+        crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
+        starts: list[Start] = []
+        groups: list[Group] = []
+        for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
+            job = snapshot.jobs[row]
+            shape = (job.request, job.partition)
+            found = None if shape in crowded else gpus.find(*shape, place, partners.unused)
+            if found is None:
+                crowded.add(shape)
+                xi_a, xi_b = slowdowns.between(row, partners.rows)
+                worth = self.worth(np.full(partners.rows.size, left_s[row]), left_s[partners.rows], xi_a, xi_b)
+                found = gpus.find(*shape, place, partners.cost(worth)) if np.isfinite(worth).any() else None
+            if found is None:
+                continue
+            beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
+            gpus.hold(row, found)
+            partners = _Partners(gpus)
+            if beside:
+                members = tuple(snapshot.jobs[other].job_id for other in beside)
+                groups.append(Group((*members, job.job_id), "sharing now ends both earlier than one after the other"))
+            starts.append(Start(job.job_id, gpus.named(found), f"shares with {len(beside)} job(s)"))
+        return Shared(tuple(starts), tuple(groups))
+
+
+class _Partners:
+    """Unused GPUs, and the jobs that are alone on theirs (`rows`, positions in the snapshot, shape (B,))."""
+
+    def __init__(self, gpus: GpuMap) -> None:
+        jobs = gpus.jobs
+        self.unused: Floats = np.where(jobs == 0, 0.0, np.inf)
+        self._alone: Bools = gpus.open & (jobs == 1)
+        self._partner: Ints = gpus.first[self._alone]
+        self.rows: Ints = np.flatnonzero(np.bincount(self._partner))
+
+    def cost(self, worth: Floats) -> Floats:
+        """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `worth` of the partner for shared ones."""
+        cost = self.unused.copy()
+        cost[self._alone] = 1.0 + worth[np.searchsorted(self.rows, self._partner)]
+        return cost
+
+
+class _Slowdowns:
+    """Interference ratios of pairs. They depend on the jobs' profiles alone, of which there are few."""
+
+    def __init__(self, jobs: Sequence[Job], interference: Interference) -> None:
+        self._interference = interference
+        kinds: dict[StageProfile | None, int] = {}
+        self._kind: Ints = np.array([kinds.setdefault(job.profile, len(kinds)) for job in jobs], dtype=np.int64)
+        self._typical = [jobs[int(np.argmax(self._kind == kind))] for kind in range(len(kinds))]
+        self._ratios: Floats = np.full((len(kinds), len(kinds)), np.nan)
+        self._known: set[int] = set()
+
+    def between(self, row: int, others: Ints) -> tuple[Floats, Floats]:
+        """(how much the job is slowed by each of the others, how much each of them by it), shape (B,) both."""
+        mine, theirs = int(self._kind[row]), self._kind[others]
+        if mine not in self._known:
+            self._known.add(mine)
+            for other in range(len(self._typical)):
+                self._ratios[mine, other] = self._ratio(mine, other)
+                self._ratios[other, mine] = self._ratio(other, mine)
+        return self._ratios[mine, theirs], self._ratios[theirs, mine]
+
+    def _ratio(self, kind: int, other: int) -> float:
+        return self._interference.slowdown(self._typical[kind], (self._typical[other],))

@@ -1,0 +1,98 @@
+"""Which job holds which GPU, and what is left for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from sched_policy.columns import Bools, Floats, Ints
+from sched_policy.model import GpuRequest, Job, NodeGpus
+from sched_policy.place.base import Place, Room
+from sched_policy.snapshot import Snapshot
+
+Gpu = tuple[int, int]
+"""(node index, GPU index on the node)."""
+
+
+class GpuMap:
+    """Holders of every GPU, as a plan is made. Arrays have shape (N, G), G being the most GPUs a node has.
+
+    Attributes:
+        open: whether jobs may share the GPU: it exists, its node is usable, and nobody holds it who shares with none.
+            A job that does not say which GPUs it holds shares none of them.
+        guaranteed: guaranteed jobs on the GPU.
+        opportunistic: opportunistic jobs on the GPU.
+        first: position in the snapshot of the job that came first, -1 where there is none.
+
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._nodes = snapshot.nodes
+        shape = (len(self._nodes), int(self._nodes.gpus.max(initial=0)))
+        exists: Bools = np.arange(shape[1]) < self._nodes.gpus[:, None]
+        self.open: Bools = exists & self._nodes.schedulable[:, None]
+        self.guaranteed: Ints = np.zeros(shape, dtype=np.int64)
+        self.opportunistic: Ints = np.zeros(shape, dtype=np.int64)
+        self.first: Ints = np.full(shape, -1, dtype=np.int64)
+        self._tasks: Ints = np.zeros(shape[0], dtype=np.int64)
+        self._held: dict[int, tuple[Gpu, ...]] = {}
+        rows = snapshot.columns.holds.nonzero()[0].tolist()
+        says = [bool(share.indices) for row in rows for share in snapshot.jobs[row].allocation[:1]]
+        for row, _ in sorted(zip(rows, says, strict=False), key=lambda pair: not pair[1]):
+            gpus = self._gpus_of(snapshot.jobs[row])
+            self.hold(row, gpus)
+            for node, index in gpus:
+                self.open[node, index] &= snapshot.jobs[row].allocation[0].indices != ()
+
+    @property
+    def jobs(self) -> Ints:
+        """Jobs on each GPU."""
+        return self.guaranteed + self.opportunistic
+
+    def gpus(self, row: int) -> tuple[Gpu, ...]:
+        """The GPUs of the job at a position of the snapshot."""
+        return self._held.get(row, ())
+
+    def hold(self, row: int, gpus: Iterable[Gpu]) -> None:
+        """Put a job on GPUs."""
+        self._held[row] = tuple(gpus)
+        counts = self.guaranteed if self._snapshot.jobs[row].guaranteed else self.opportunistic
+        for gpu in self._held[row]:
+            counts[gpu] += 1
+            if self.first[gpu] < 0:
+                self.first[gpu] = row
+        self._tasks[sorted({node for node, _ in self._held[row]})] += 1
+
+    def find(self, request: GpuRequest, partition: str, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
+        """GPUs for a gang: of each chosen node those of least `cost`, shape (N, G); infinity keeps a GPU out of it.
+
+        None if the gang does not fit.
+        """
+        admitted = np.isfinite(cost) & self.open & self._nodes.usable(partition)[:, None]
+        placed = place.place(request, Room(admitted.sum(axis=1), self._tasks, self._nodes))
+        if placed is None:
+            return None
+        chosen: list[Gpu] = []
+        for node, gpus in placed:
+            cheapest = np.argsort(np.where(admitted[node], cost[node], np.inf), kind="stable")[:gpus]
+            chosen.extend((node, index) for index in sorted(cheapest.tolist()))
+        return tuple(chosen)
+
+    def named(self, gpus: Iterable[Gpu]) -> tuple[NodeGpus, ...]:
+        """The same GPUs as a placement."""
+        by_node: dict[int, list[int]] = {}
+        for node, index in sorted(gpus):
+            by_node.setdefault(node, []).append(index)
+        return tuple(NodeGpus(self._nodes[node].name, len(found), tuple(found)) for node, found in by_node.items())
+
+    def _gpus_of(self, job: Job) -> list[Gpu]:
+        """The GPUs a running job says it holds, or as many as it holds from those that nobody else does."""
+        found: list[Gpu] = []
+        for share in job.allocation:
+            node = self._nodes.position.get(share.node)
+            if node is not None:
+                untaken = np.flatnonzero(self.first[node] < 0)[: share.gpus].tolist()
+                found.extend((node, index) for index in share.indices or untaken)
+        return found

@@ -1,0 +1,116 @@
+"""Themis as Muri's simulator has it: fair time shares, solved again at every event, decide who runs next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+import numpy as np
+
+from sched_policy.columns import Floats, Ints
+from sched_policy.order.themis import Claims, jitter
+from sched_policy.simulator.muri.jobs import MuriJob
+from sched_policy.simulator.muri.loop import Merging
+from sched_policy.simulator.muri.yarn import Yarn
+from sched_policy.simulator.trace import ClusterShape
+
+_NEVER_RAN = 1e9
+_LEAST_LEFT = 1e-9  # iterations; a job about to end still has a share
+
+# Rows of the ledger: what finish-time fairness knows of each job.
+_SUBMIT_S, _ITERATION_S, _GPUS, _FACTOR = 0, 1, 2, 3  # the factor breaks ties, see `jitter`
+_LEFT, _BEFORE = 4, 5  # iterations left now, and at the last event
+_PART = 6  # part of the cluster alone, at the last event
+_ISOLATED = 7  # time the job would have taken alone so far; in iterations, see `Themis`
+_EXECUTED_S, _DUE_S = 8, 9  # time it has held GPUs, and should have
+_ROWS = 10
+
+
+class Themis:
+    """Jobs by share over time received; jobs that never ran come first.
+
+    Two passes: what fits in that order is chosen, then placed again, largest first. A quirk that the figures depend
+    on: the time a job would take alone is computed from its part of the cluster without its speed.
+    """
+
+    merging = Merging()
+    wake_s = float("inf")
+
+    def __init__(self, cluster: ClusterShape, shares: Callable[[Claims], Floats]) -> None:
+        self._cluster = cluster
+        self._shares = shares
+        self._jobs: list[MuriJob] = []
+        self._ledger = np.zeros((_ROWS, 64))
+        self._order: Ints = np.zeros(0, dtype=np.int64)
+        self._running: list[MuriJob] = []
+        self._yarn = Yarn(cluster)
+        self._last_s = 0.0
+
+    @property
+    def busy_gpus(self) -> int:
+        """GPUs that hold jobs."""
+        return self._yarn.busy_gpus
+
+    @property
+    def idle_node_gpus(self) -> int:
+        """GPUs of wholly idle nodes."""
+        return self._yarn.idle_node_gpus
+
+    def arrive(self, job: MuriJob) -> None:
+        """To the end of the list."""
+        if job.index >= self._ledger.shape[1]:
+            self._ledger = np.concatenate([self._ledger, np.zeros_like(self._ledger)], axis=1)
+        factor = float(jitter(np.array([job.trace.job_id]))[0])
+        row = (job.trace.submit_s, job.iteration_s, job.gpus, factor, job.left, job.left, 1.0, 0.0, 0.0, 0.0)
+        self._ledger[:, job.index] = row
+        self._jobs.append(job)
+        self._order = np.append(self._order, job.index)
+
+    def leave(self, job: MuriJob) -> None:
+        """Out of the list."""
+        self._order = self._order[self._order != job.index]
+
+    def schedule(self, now_s: float) -> list[MuriJob]:
+        """Solve, sort, choose in order, place the chosen ones largest first."""
+        for job in self._running:
+            self._ledger[_LEFT, job.index] = job.left
+            self._ledger[_EXECUTED_S, job.index] = job.executed_s
+        self._yarn = Yarn(self._cluster)
+        self._running = []
+        if len(self._order):
+            rows = self._ledger[:, self._order]
+            shares = self._shares(self._claims(rows, now_s)) * rows[_FACTOR]
+            falling = self._falling(rows, shares)
+            rows[_DUE_S] += shares * (now_s - self._last_s)
+            self._ledger[:, self._order] = rows
+            chosen = Yarn(self._cluster).fill(map(self._jobs.__getitem__, self._order[falling].tolist()))
+            self._running = self._yarn.fill(sorted(chosen, key=_largest_first))
+            self._order = self._order[falling][np.argsort(-rows[_GPUS][falling], kind="stable")]
+        self._last_s = now_s
+        return self._running
+
+    def _claims(self, rows: Floats, now_s: float) -> Claims:
+        gpus = self._cluster.gpus
+        rows[_ISOLATED] += (rows[_BEFORE] - rows[_LEFT]) / rows[_PART]
+        rows[_BEFORE] = rows[_LEFT]
+        rows[_PART] = np.minimum(1.0, ceil(gpus / rows.shape[1]) / rows[_GPUS])
+        left = np.maximum(rows[_LEFT], _LEAST_LEFT)
+        return Claims(
+            age_s=now_s - rows[_SUBMIT_S],
+            work_s=left * rows[_ITERATION_S],
+            isolated_s=rows[_ISOLATED] + left / rows[_PART],
+            gpus=rows[_GPUS],
+            capacity_gpus=float(gpus),
+        )
+
+    @staticmethod
+    def _falling(rows: Floats, shares: Floats) -> Ints:
+        """The order by (priority, deficit, share), all falling; equal ones keep their order."""
+        received_s = rows[_EXECUTED_S]
+        priority = shares * _NEVER_RAN
+        np.divide(shares, received_s, out=priority, where=received_s > 0)
+        return np.lexsort((-shares, received_s - rows[_DUE_S], -priority))
+
+
+def _largest_first(job: MuriJob) -> int:
+    return -job.gpus

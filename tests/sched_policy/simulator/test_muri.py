@@ -1,0 +1,240 @@
+"""The quirks of Muri's simulator, each on a trace small enough to compute by hand."""
+
+import json
+import os
+import subprocess
+import sys
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sched_policy.errors import PolicyError
+from sched_policy.group.interleave import Profile, iteration_s
+from sched_policy.order.themis import Claims
+from sched_policy.simulator import muri
+from sched_policy.simulator.muri.jobs import MuriJob, overhead_s
+from sched_policy.simulator.muri.themis import Themis
+from sched_policy.simulator.trace import ClusterShape, StageTimes, Trace, TraceError
+from tests.sched_policy.simulator.muri_jobs import generated, job, model_job, record
+
+
+def test_a_job_alone_takes_its_iterations_times_1015_and_no_overhead() -> None:
+    outcome = muri.simulate(Trace.of([job(1, 20.0, 1, 100)]), ClusterShape(1, 1), "srtf")
+    assert record(outcome, 1).end_s == pytest.approx(20 + 101.5)
+    assert record(outcome, 1).held_s == pytest.approx(101.5)
+    assert outcome.events == 2
+
+
+def test_overhead_is_charged_at_every_event_to_every_running_job() -> None:
+    """Three arrivals that change nothing: at 50 and 70 ten seconds are lost, at 75 all five since then."""
+    later = [job(2, 50.0, 1, 1000), job(3, 70.0, 1, 1000), job(4, 75.0, 1, 1000)]
+    outcome = muri.simulate(Trace.of([job(1, 0.0, 1, 100), *later]), ClusterShape(1, 1), "srtf")
+    assert record(outcome, 1).end_s == pytest.approx(101.5 + 10 + 10 + 5)
+    assert record(outcome, 2).start_s == record(outcome, 1).end_s
+
+
+def test_overhead_depends_on_model_and_gpus() -> None:
+    assert (overhead_s("a2c", 1), overhead_s("a2c", 8), overhead_s("dqn", 32)) == (38, 46, 8)
+    assert (overhead_s("unknown", 1), overhead_s("vgg16", 3)) == (10, 10)
+
+
+def test_ties_keep_their_order_and_new_jobs_lose_them() -> None:
+    """Job 7 has not advanced when its equal arrives: the overhead has eaten the first five seconds."""
+    outcome = muri.simulate(Trace.of([job(7, 0.0, 1, 100), job(1, 5.0, 1, 100)]), ClusterShape(1, 1), "srtf")
+    assert record(outcome, 7).end_s == pytest.approx(5 + 101.5)
+    assert record(outcome, 7).preemptions == 0
+    assert record(outcome, 1).start_s == record(outcome, 7).end_s
+
+
+def test_srtf_looks_at_time_and_srsf_at_service() -> None:
+    trace = Trace.of([job(1, 0.0, 4, 100), job(2, 0.0, 1, 200)])
+    by_time = muri.simulate(trace, ClusterShape(1, 4), "srtf")
+    by_service = muri.simulate(trace, ClusterShape(1, 4), "srsf")
+    assert (record(by_time, 1).start_s, record(by_service, 2).start_s) == (0.0, 0.0)
+    assert record(by_time, 2).start_s == pytest.approx(101.5)
+    assert record(by_service, 1).start_s == pytest.approx(203.0)
+
+
+def test_preemption_is_free() -> None:
+    outcome = muri.simulate(Trace.of([job(1, 0.0, 1, 1000), job(2, 100.0, 1, 10)]), ClusterShape(1, 1), "srtf")
+    assert record(outcome, 2).end_s == pytest.approx(110.15)
+    assert record(outcome, 1).preemptions == 1
+    # One overhead at its preemption; the restart itself costs nothing.
+    assert record(outcome, 1).end_s == pytest.approx(1015 + 10.15 + 10)
+
+
+def test_yarn_keeps_a_job_on_one_node_and_tiresias_does_not() -> None:
+    trace = Trace.of([job(1, 0.0, 3, 100), job(2, 0.0, 3, 100), job(3, 0.0, 2, 1000)])
+    assert record(muri.simulate(trace, ClusterShape(2, 4), "srtf"), 3).start_s == pytest.approx(101.5)
+    assert record(muri.simulate(trace, ClusterShape(2, 4), "tiresias"), 3).start_s == 0.0
+
+
+def test_large_jobs_take_idle_nodes_and_the_rest_on_another() -> None:
+    trace = Trace.of([job(1, 0.0, 1, 50), job(2, 0.0, 6, 100), job(3, 0.0, 6, 200)])
+    outcome = muri.simulate(trace, ClusterShape(3, 4), "srtf")
+    assert record(outcome, 2).start_s == 0.0  # one idle node, and two GPUs beside job 1
+    assert record(outcome, 3).start_s == pytest.approx(50.75)  # one idle node was left, but one GPU beside it
+    assert outcome.usage[0].busy_gpus == 7
+    assert outcome.usage[0].idle_node_gpus == 4
+
+
+def test_tiresias_demotes_at_whole_seconds_of_run_time() -> None:
+    outcome = muri.simulate(Trace.of([job(1, 0.5, 4, 5000), job(2, 1.0, 4, 5000)]), ClusterShape(1, 4), "tiresias")
+    demotion_s = 0.5 + ceil(3250 / 4)
+    assert record(outcome, 2).start_s == demotion_s  # in the first queue, before job 1 in the second
+    second_s = demotion_s + ceil(3250 / 4)  # then job 2 enters the second queue, behind job 1
+    third_s = second_s + ceil(7200 / 4) - ceil(3250 / 4)
+    assert [usage.time_s for usage in outcome.usage[:6]] == pytest.approx(
+        [0.5, 1.0, demotion_s, second_s, third_s, third_s + ceil(7200 / 4) - ceil(3250 / 4)]
+    )
+    assert record(outcome, 1).preemptions == 2
+
+
+def test_tiresias_does_not_displace_a_running_job_for_an_older_one_of_its_queue() -> None:
+    trace = Trace.of([job(1, 0.0, 1, 100), job(2, 1.0, 2, 100), job(3, 2.0, 1, 200)])
+    outcome = muri.simulate(trace, ClusterShape(1, 2), "tiresias")
+    assert record(outcome, 3).start_s == 2.0
+    assert record(outcome, 3).preemptions == 0
+    assert record(outcome, 2).start_s == record(outcome, 3).end_s
+
+
+def _falling(claims: Claims) -> np.ndarray:
+    return np.linspace(1.0, 0.5, len(claims.gpus))
+
+
+def test_themis_places_the_chosen_jobs_again_and_one_may_not_fit() -> None:
+    """In order 4, 3, 3, 4, 3, 3 fill two nodes of ten; largest first the threes no longer fit."""
+    themis = Themis(ClusterShape(2, 10), _falling)
+    for index, gpus in enumerate([4, 3, 3, 4, 3, 3]):
+        themis.arrive(MuriJob.of(index, job(index, 0.0, gpus, 100)))
+    assert [chosen.index for chosen in themis.schedule(0.0)] == [0, 3, 1, 2, 4]
+    assert themis.busy_gpus == 17
+
+
+def test_themis_prefers_jobs_that_never_ran_then_those_that_received_least() -> None:
+    trace = Trace.of([job(1, 0.0, 1, 1000), job(2, 100.0, 1, 1000), job(3, 300.0, 1, 1000)])
+    outcome = muri.simulate(trace, ClusterShape(1, 1), "themis")
+    assert [record(outcome, number).start_s for number in (1, 2, 3)] == [0.0, 100.0, 300.0]
+
+
+def test_antman_reserves_gpus_for_guaranteed_jobs() -> None:
+    """Job 2 holds the last GPU from 1 s on, so job 3 waits although a GPU is idle; both start when job 1 ends."""
+    trace = Trace.of([job(1, 0.0, 3, 100), job(2, 1.0, 2, 1000), job(3, 2.0, 1, 10)])
+    outcome = muri.simulate(trace, ClusterShape(1, 4), "antman")
+    assert record(outcome, 2).start_s == record(outcome, 3).start_s == record(outcome, 1).end_s
+    assert outcome.usage[2].busy_gpus == 3
+    assert outcome.usage[2].idle_node_gpus == 0
+
+
+def test_antman_slows_opportunistic_jobs_beside_started_guaranteed_ones() -> None:
+    """On a reserved GPU the opportunistic job runs at its own pace, beside a started job at that job's."""
+    stages = StageTimes(0.5, 0.4, 0.1)
+    trace = Trace.of(
+        [
+            job(1, 0.0, 1, 100, stages=stages),
+            job(2, 0.0, 2, 1000, stages=stages),
+            job(3, 0.0, 1, 50, stages=stages, priority=1),
+        ]
+    )
+    outcome = muri.simulate(trace, ClusterShape(1, 2), "antman")
+    # Job 2 reserves the second GPU (0.09); job 1 runs on the first (0.10): job 3 goes to the second.
+    assert record(outcome, 3).start_s == 0.0
+    assert record(outcome, 3).end_s == pytest.approx(50 * 1.015)
+    beside = muri.simulate(Trace.of([trace.jobs[0], trace.jobs[2]]), ClusterShape(1, 1), "antman")
+    # Reading 0.5 fills a gap of 0.5; computing 0.4 one of 0.6, ending before the other's reading; no talk is left.
+    assert record(beside, 3).end_s == pytest.approx(50 * 2 * 1.015)
+
+
+def test_antman_puts_one_opportunistic_job_on_a_gpu_and_never_preempts() -> None:
+    trace = Trace.of([job(1, 0.0, 1, 100, priority=1), job(2, 0.0, 1, 10, priority=1), job(3, 0.0, 1, 10)])
+    outcome = muri.simulate(trace, ClusterShape(1, 1), "antman")
+    assert record(outcome, 3).start_s == record(outcome, 1).start_s == 0.0
+    assert record(outcome, 2).start_s == record(outcome, 1).end_s
+
+
+def test_muri_runs_complementary_jobs_on_one_gpu() -> None:
+    reader, computer = model_job(1, "a2c", 1, 1000), model_job(2, "gpt2", 1, 2000)
+    outcome = muri.simulate(Trace.of([reader, computer]), ClusterShape(1, 1), "muri-s")
+    members = [
+        Profile(job.iteration_s * 1.015, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
+        for job in (reader, computer)
+        if job.stages
+    ]
+    pace_s = iteration_s(members)
+    assert record(outcome, 1).start_s == record(outcome, 2).start_s == 0.0
+    assert record(outcome, 1).end_s == pytest.approx(1000 * pace_s)
+    left = 2000 - (1000 * pace_s - 38 - 10) / pace_s  # the group is charged the overheads of both
+    assert record(outcome, 2).end_s == pytest.approx(1000 * pace_s + left * 0.426 * 1.015)
+
+
+def test_muri_groups_only_for_lack_of_gpus_and_only_equal_sizes() -> None:
+    jobs = [model_job(1, "a2c", 1, 1000), model_job(2, "gpt2", 1, 1000)]
+    outcome = muri.simulate(Trace.of(jobs), ClusterShape(1, 2), "muri-s")
+    assert record(outcome, 2).end_s == pytest.approx(1000 * 0.426 * 1.015)
+    mixed = muri.simulate(
+        Trace.of([model_job(1, "a2c", 1, 1000), model_job(2, "gpt2", 2, 1000)]), ClusterShape(1, 2), "muri-s"
+    )
+    assert record(mixed, 2).start_s == record(mixed, 1).end_s
+
+
+def test_autopack_splits_groups_that_do_not_pay() -> None:
+    trace = Trace.of([model_job(1, "gpt2", 1, 1000), model_job(2, "gpt2", 1, 2000)])
+    together = muri.simulate(trace, ClusterShape(1, 1), "muri-s")
+    apart = muri.simulate(trace, ClusterShape(1, 1), "muri-s", muri.MuriOptions(autopack=True))
+    assert record(together, 2).start_s == 0.0
+    assert record(apart, 2).start_s == record(apart, 1).end_s == pytest.approx(1000 * 0.426 * 1.015)
+
+
+def test_muri_s_starts_from_the_declared_duration_and_muri_l_from_nothing() -> None:
+    short = job(1, 0.0, 2, 100, declared_s=9000.0)
+    long = job(2, 0.0, 1, 1000, declared_s=10.0)
+    by_declaration = muri.simulate(Trace.of([short, long]), ClusterShape(1, 2), "muri-s")
+    assert record(by_declaration, 1).start_s == record(by_declaration, 2).end_s
+    attained = muri.simulate(Trace.of([short, long]), ClusterShape(1, 2), "muri-l")
+    assert record(attained, 1).start_s == 0.0
+
+
+def test_unknown_policies_and_impossible_jobs_are_named() -> None:
+    with pytest.raises(PolicyError, match=r"no policy 'sjf' \(they have: srtf, srsf"):
+        muri.simulate(Trace.of([]), ClusterShape(1, 1), "sjf")
+    with pytest.raises(TraceError, match="job 5 wants 3 GPUs; the cluster has 2"):
+        muri.simulate(Trace.of([job(5, 0.0, 3, 1)]), ClusterShape(1, 2), "srtf")
+
+
+@pytest.mark.parametrize("policy", muri.names())
+def test_every_job_does_its_work_and_no_gpu_is_over_committed(policy: str) -> None:
+    trace = generated(120)
+    outcome = muri.simulate(trace, ClusterShape(8, 8), policy)
+    assert len(outcome.jobs) == 120
+    for done in outcome.jobs:
+        assert done.submit_s <= done.start_s < done.end_s < float("inf")
+        # A group's iteration can be shorter than a member's own, as computed; the others never speed a job up.
+        assert policy.startswith("muri-") or done.held_s >= done.run_s * (1 - 1e-6)
+    assert all(0 <= usage.busy_gpus <= 64 for usage in outcome.usage)
+    assert all(usage.busy_gpus + usage.idle_node_gpus <= 64 for usage in outcome.usage)
+    assert [usage.time_s for usage in outcome.usage] == sorted(usage.time_s for usage in outcome.usage)
+    assert outcome.usage[-1].running_jobs == outcome.usage[-1].pending_jobs == 0
+
+
+_SCRIPT = """
+import json
+from sched_policy.simulator import muri
+from sched_policy.simulator.trace import ClusterShape
+from tests.sched_policy.simulator.muri_jobs import generated
+ends = {policy: [job.end_s for job in muri.simulate(generated(60), ClusterShape(8, 8), policy).jobs]
+        for policy in muri.names()}
+print(json.dumps(ends))
+"""
+
+
+def test_hash_seeds_change_nothing() -> None:
+    root = Path(__file__).parents[3]
+    results = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
+        argv = [sys.executable, "-c", _SCRIPT]
+        done = subprocess.run(argv, env=environment, cwd=root, capture_output=True, text=True, check=True)
+        results.append(json.loads(done.stdout))
+    assert results[0] == results[1]
