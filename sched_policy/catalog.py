@@ -9,12 +9,13 @@ from difflib import get_close_matches
 from sched_policy import plugins
 from sched_policy.backfill import ALL, Backfill
 from sched_policy.errors import PolicyError
+from sched_policy.group.base import Sharing
 from sched_policy.group.bsbf import Pairs, best_benefit, first_fit
 from sched_policy.group.guarantee import Opportunistic
-from sched_policy.group.muri import Interleave
 from sched_policy.order.base import Order
 from sched_policy.order.fair import Fair
 from sched_policy.order.fifo import Fifo
+from sched_policy.order.finish_time import FinishTimeFair
 from sched_policy.order.las import LeastAttainedService
 from sched_policy.order.multifactor import Multifactor
 from sched_policy.order.shortest import Srsf, Srtf
@@ -73,6 +74,10 @@ def _slurm(options: PolicyOptions) -> Policy:
     return Policy("slurm", "Slurm's own: multifactor priority, conservative backfill", Multifactor(), backfill=backfill)
 
 
+def _themis(options: PolicyOptions) -> Policy:
+    return _preemptive("themis", "finish-time fairness (Themis), preemptive", FinishTimeFair(), options)
+
+
 def _preemptive(name: str, summary: str, order: Order, options: PolicyOptions) -> Policy:
     """Rank decides alone, as published: who is better displaces who is worse once that one had its quantum."""
     displace = Displace(margin=1.0, least_share=0.0, quantum_s=options.quantum_s, most_at_once=options.most_preemptions)
@@ -105,7 +110,7 @@ def _slaq(options: PolicyOptions) -> Policy:
 
 def _muri_s(options: PolicyOptions) -> Policy:
     summary = "interleaving groups of up to 4 jobs (Muri), shortest remaining service first"
-    return Policy("muri-s", summary, Srsf(), sharing=Interleave(quantum_s=options.quantum_s))
+    return Policy("muri-s", summary, Srsf(), sharing=_interleaving(options))
 
 
 def _muri_l(options: PolicyOptions) -> Policy:
@@ -115,8 +120,14 @@ def _muri_l(options: PolicyOptions) -> Policy:
         "muri-l",
         summary,
         LeastAttainedService(starvation=options.starvation),
-        sharing=Interleave(quantum_s=options.quantum_s),
+        sharing=_interleaving(options),
     )
+
+
+def _interleaving(options: PolicyOptions) -> Sharing:
+    from sched_policy.group.muri import Interleave  # half a second of matching libraries, for these rows alone
+
+    return Interleave(quantum_s=options.quantum_s)
 
 
 def _antman(_options: PolicyOptions) -> Policy:
@@ -144,6 +155,7 @@ _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
     "srtf": _srtf,
     "srsf": _srsf,
     "tiresias": _tiresias,
+    "themis": _themis,
     "muri-s": _muri_s,
     "muri-l": _muri_l,
     "antman": _antman,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 GROUP = "explsched.policies"
@@ -28,6 +27,8 @@ class Plugin:
 @cache
 def found() -> tuple[Plugin, ...]:
     """All plugins that are installed, in order of their names."""
+    from importlib.metadata import entry_points  # needed only by who asks for a policy that is not ours
+
     entries = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
     plugins = []
     for entry in entries:

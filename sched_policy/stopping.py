@@ -10,11 +10,7 @@ from sched_policy.plan import Stop
 from sched_policy.snapshot import Snapshot
 
 MIN_REPORTS = 8
-MIN_SHARE = 1 / 3
-"""A job with fewer reports, or with a smaller share of its steps behind it, is never stopped.
-
-Many trainings stay on a plateau before they begin to learn, which no falling curve family can foresee.
-"""
+"""A job with fewer reports is never stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +22,15 @@ class EarlyStop:
     * what it may still improve is less than `threshold` of its sweep's known improvement, and
     * it would still end behind the best value of its sweep.
 
-    `threshold` 0 never stops anything.
+    Attributes:
+        threshold: 0 never stops anything.
+        least_share: a job is left alone until it has done this share of its steps. Many trainings stay on a plateau
+            before they begin to learn, which no falling curve family can foresee.
+
     """
 
     threshold: float = 0.01
+    least_share: float = 1 / 3
 
     def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
         """Jobs of the snapshot that should end now."""
@@ -40,13 +41,13 @@ class EarlyStop:
         stops = []
         for i in exhausted.nonzero()[0].tolist():
             job = snapshot.jobs[known.rows[i]]
-            if _may_stop(job):
+            if _may_stop(job, self.least_share):
                 learns = f"expected to improve by {100 * known.remaining[i]:.2g} % of its sweep"
                 stops.append(Stop(job.job_id, f"{learns} and to end behind its best"))
         return tuple(stops)
 
 
-def _may_stop(job: Job) -> bool:
+def _may_stop(job: Job, least_share: float) -> bool:
     exploration = job.exploration
     return (
         exploration is not None
@@ -54,5 +55,5 @@ def _may_stop(job: Job) -> bool:
         and exploration.sweep is not None
         and job.state is JobState.RUNNING
         and len(job.points) >= MIN_REPORTS
-        and job.points[-1].step >= MIN_SHARE * (job.total_steps or 0)
+        and job.points[-1].step >= least_share * (job.total_steps or 0)
     )

@@ -13,7 +13,6 @@ from sched_policy.model import (
     JobState,
     Node,
     NodeGpus,
-    ProgressPoint,
 )
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
@@ -92,15 +91,7 @@ def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
 
 def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | None, now_s: float) -> Job:
     state = _STATES[record.state]
-    gpus = max(record.gpus, 1)
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
-    points: tuple[ProgressPoint, ...] = ()
-    if exploration is not None:
-        points = tuple(
-            ProgressPoint(r.step, gpus * progress.run_s(r.time_s, r.restart), r.value)
-            for r in progress.reports
-            if r.metric == exploration.metric
-        )
     return Job(
         job_id=record.job_id,
         request=GpuRequest(record.gpus, record.nodes, record.gpus_per_node),
@@ -118,7 +109,7 @@ def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | Non
         earlier_s=sum(run.end_s - run.start_s for run in earlier),
         exploration=exploration,
         total_steps=progress.total_steps,
-        points=points,
+        points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1)),
         restarts=record.restarts,
         array_tasks=record.array_tasks,
     )

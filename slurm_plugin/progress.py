@@ -18,6 +18,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from sched_policy.model import ProgressPoint
+
 MAX_LINE_BYTES = 4096
 MAX_BYTES_PER_READ = 1 << 20
 MAX_REPORTS = 512
@@ -58,6 +60,22 @@ class JobProgress:
     ended: bool = False
     malformed: int = 0
     refused: str | None = None
+    _points: dict[tuple[str, int], tuple[ProgressPoint, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def points(self, metric: str, gpus: int) -> tuple[ProgressPoint, ...]:
+        """The curve of a metric over the GPU-seconds of a job of `gpus` GPUs.
+
+        The same tuple, not merely an equal one, until something new is read: policies fit it only once.
+        """
+        if (metric, gpus) not in self._points:
+            self._points[metric, gpus] = tuple(
+                ProgressPoint(r.step, gpus * self.run_s(r.time_s, r.restart), r.value)
+                for r in self.reports
+                if r.metric == metric
+            )
+        return self._points[metric, gpus]
 
     def run_s(self, time_s: float, restart: int) -> float:
         """Seconds of run time the job had behind it at a moment of its `restart`-th run."""

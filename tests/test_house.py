@@ -1,6 +1,7 @@
 """The house itself: shell files, wheel contents, files that must not name this machine."""
 
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -26,3 +27,11 @@ def test_scripts_are_executable_and_short(script: str) -> None:
     path = ROOT / "scripts" / script
     assert path.stat().st_mode & 0o111
     assert len(path.read_text().splitlines()) <= 45
+
+
+def test_the_catalogue_starts_fast() -> None:
+    """`sexplsched status` builds one policy: it must not pay for the libraries of the others."""
+    heavy = ("scipy", "rustworkx", "cvxpy", "matplotlib", "rich")
+    code = f"import sys, sched_policy.catalog; print([m for m in {heavy!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"

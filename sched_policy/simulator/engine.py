@@ -68,6 +68,7 @@ class _Simulation:
         heapq.heapify(self._events)
         self._version = [0] * len(trace.jobs)
         self._next_pass_s = math.inf
+        self._passed = -1  # the number of the interval in which the policy was asked last
         self._handled = 0
         self._ended = 0
 
@@ -116,6 +117,7 @@ class _Simulation:
 
     def _pass(self, now_s: float) -> None:
         self._next_pass_s = math.inf
+        self._passed = round(now_s / self._interval_s)
         if not self._world.waiting.size and not self._world.reports_come:
             return
         snapshot = self._world.snapshot(now_s)
@@ -123,7 +125,7 @@ class _Simulation:
         self._carry_out(plan, now_s)
         replan_s = now_s if self._world.reports_come else plan.replan_s if self._world.waiting.size else math.inf
         if math.isfinite(replan_s):
-            self._request_pass(max(replan_s, math.nextafter(now_s, math.inf)))
+            self._request_pass(replan_s)
 
     def _carry_out(self, plan: Plan, now_s: float) -> None:
         for stop in plan.stops:
@@ -154,8 +156,8 @@ class _Simulation:
         heapq.heappush(self._events, (time_s, kind, row, self._version[row]))
 
     def _request_pass(self, not_before_s: float) -> None:
-        """Ask the policy at the next scheduling interval."""
-        tick_s = math.ceil(not_before_s / self._interval_s) * self._interval_s
+        """Ask the policy at the next scheduling interval; never twice at one moment."""
+        tick_s = max(math.ceil(not_before_s / self._interval_s), self._passed + 1) * self._interval_s
         if tick_s < self._next_pass_s:
             self._next_pass_s = tick_s
             heapq.heappush(self._events, (tick_s, _Kind.PASS, -1, 0))

@@ -14,11 +14,12 @@ from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.columns import Columns
 from sched_policy.errors import PolicyError
-from sched_policy.model import NodeGpus
+from sched_policy.model import Exploration, NodeGpus
 from sched_policy.order.fifo import Fifo
 from sched_policy.plan import Plan, Ranking, Start
 from sched_policy.policy import Policy
 from sched_policy.simulator.engine import SimulationError, simulate
+from sched_policy.simulator.learning import Learning
 from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
 from sched_policy.simulator.settings import Estimates, Settings, SettingsError
 from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
@@ -59,6 +60,20 @@ def test_a_time_limit_ends_a_job() -> None:
     jobs = by_id(simulate(trace((0, 1, 100), time_limit_s=60), ONE_GPU, GREEDY, EXACT))
     assert (jobs[1].end_s, jobs[1].ending) == (60, Ending.TIME_LIMIT)
     assert by_id(simulate(trace((0, 1, 60), time_limit_s=60), ONE_GPU, GREEDY, EXACT))[1].ending is Ending.COMPLETED
+
+
+def test_the_policy_is_asked_once_per_interval_while_jobs_report() -> None:
+    learning = Learning(np.array([1.0, 0.5, 0.2]), 2, 15.0, 0.2, Exploration(sweep="s"))
+    reporting = trace((0, 1, 30), learning=learning)
+    for interval_s in (10.0, 0.1):
+        spy = Spy()
+        simulate(
+            reporting, ONE_GPU, Policy("spy", "", spy, backfill=Backfill(0)), replace(EXACT, interval_s=interval_s)
+        )
+        asked_s = [snapshot.now_s for snapshot in spy.seen]
+        assert len(set(asked_s)) == len(asked_s)
+        assert asked_s[0] == 0.0
+        assert len(asked_s) == pytest.approx(30 / interval_s, abs=1)
 
 
 def test_a_simulation_can_end_before_its_jobs_do() -> None:

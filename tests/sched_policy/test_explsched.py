@@ -9,6 +9,7 @@ from sched_policy.errors import PolicyError
 from sched_policy.model import Direction, Exploration, GpuRequest, JobState, ProgressPoint
 from sched_policy.plan import Plan
 from sched_policy.price import Market
+from sched_policy.stopping import EarlyStop
 from sched_policy.utility import estimate
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes, running, snapshot
 
@@ -134,6 +135,15 @@ def test_hopeless_jobs_stop_and_the_best_one_goes_on() -> None:
     shy = running(3, "n1", exploration=replace(EXPLORING, may_stop=False), total_steps=40, points=flat_points(2.0))
     plan = POLICY.plan(snapshot(best, hopeless, shy))
     assert [stop.job_id for stop in plan.stops] == [2]
+
+
+def test_no_job_is_stopped_before_its_share_of_steps() -> None:
+    best = running(1, "n1", exploration=EXPLORING, total_steps=40, points=curve(0.1, 1.0, 1000))
+    hopeless = running(2, "n1", exploration=EXPLORING, total_steps=80, points=flat_points(2.0))  # 20 of 80 steps
+    seen = snapshot(best, hopeless)
+    assert EarlyStop(0.02).stops(seen) == ()
+    assert [stop.job_id for stop in EarlyStop(0.02, least_share=0.25).stops(seen)] == [2]
+    assert EarlyStop(0.02, least_share=0.26).stops(seen) == ()
 
 
 def test_silent_jobs_are_spread_among_the_reporting_ones() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sched_policy.model import ProgressPoint
 from slurm_plugin.progress import MAX_LINE_BYTES, MAX_REPORTS, JobProgress, ProgressSpool, fold
 
 NOW_S = 1_000_000.0
@@ -34,6 +35,18 @@ def test_only_what_is_new_is_read_and_half_a_line_waits(spool: ProgressSpool, tm
         file.write(line(2, 1.0)[-5:])
     assert [r.step for r in read(spool).reports] == [1, 2]
     assert read(spool).malformed == 0
+
+
+def test_a_curve_stays_the_same_tuple_until_something_new_is_read(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(11, 1.0) + line(11, 0.5, metric="accuracy"))
+    points = read(spool).points("loss", 2)
+    assert points == (ProgressPoint(1, 0.0, 2.0), ProgressPoint(11, 20.0, 1.0))
+    assert read(spool).points("loss", 2) is points
+    assert read(spool).points("accuracy", 1) == (ProgressPoint(11, 10.0, 0.5),)
+    with path.open("a") as file:
+        file.write(line(21, 0.5))
+    assert read(spool).points("loss", 2) == (*points, ProgressPoint(21, 40.0, 0.5))
 
 
 @pytest.mark.parametrize(

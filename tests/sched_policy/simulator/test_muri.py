@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from sched_policy.errors import PolicyError
-from sched_policy.group.interleave import iteration_s
-from sched_policy.model import StageProfile
+from sched_policy.group.interleave import StageProfile, iteration_s
 from sched_policy.order.themis import Claims
 from sched_policy.simulator import muri
 from sched_policy.simulator.muri.jobs import MuriJob, overhead_s

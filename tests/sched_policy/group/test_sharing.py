@@ -1,0 +1,196 @@
+"""Jobs that share GPUs: who may, who does, and what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sched_policy import catalog
+from sched_policy.group.bsbf import best_benefit
+from sched_policy.interference import Guarantee, Interleaving
+from sched_policy.model import Exploration, Job, NodeGpus, StageProfile
+from sched_policy.plan import Plan
+from sched_policy.simulator.engine import simulate
+from sched_policy.simulator.outcome import Ending
+from sched_policy.simulator.settings import Estimates, Settings
+from sched_policy.simulator.trace import ClusterShape, StageTimes, Trace, TraceJob
+from sched_policy.validate import checked_plan
+from tests.sched_policy.builders import job, nodes, running, snapshot
+
+CONSENT = Exploration(checkpoint_signal="USR1")
+READS = StageProfile(1.0, 0.9, 0.1, 0.0)
+COMPUTES = StageProfile(1.0, 0.1, 0.9, 0.0)
+SHARING = ("antman", "sjf-ffs", "sjf-bsbf", "muri-s", "muri-l")
+
+
+def holding(job_id: int, node: str, *indices: int, **fields: Any) -> Job:
+    """A running job that says which GPUs it holds."""
+    fields = {"exploration": CONSENT, "profile": READS, **fields}
+    return running(job_id, node, len(indices), allocation=(NodeGpus(node, len(indices), indices),), **fields)
+
+
+def plan(policy: str, *jobs: Job, count: int = 1, gpus: int = 2) -> Plan:
+    return checked_plan(catalog.build(policy), snapshot(*jobs, on=nodes(count, gpus)))
+
+
+def started(made: Plan) -> dict[int, tuple[NodeGpus, ...]]:
+    return {start.job_id: start.placement for start in made.starts}
+
+
+def test_the_benefit_test_of_bsbf() -> None:
+    equal = np.array([100.0])
+    # Slowed by 1.2, both take 120 s together: mean 50 + (1 - 1/2.4) 120 = 120 s, against 150 s one after the other.
+    assert best_benefit(equal, equal, np.array([1.2]), np.array([1.2])) == pytest.approx(120.0)
+    # Slowed by 2: 50 + 0.75 x 200 = 200 s.
+    assert best_benefit(equal, equal, np.array([2.0]), np.array([2.0])) == np.inf
+    # A short job beside a long one: b is slowed until a ends. t_con = t_b/2 + (1 - 1/(2 xi_b)) s_a.
+    short = best_benefit(np.array([10.0]), np.array([1000.0]), np.array([1.5]), np.array([1.25]))
+    assert short == pytest.approx(500 + (1 - 1 / 2.5) * 15)
+
+
+def test_pairs_share_only_when_no_gpus_are_unused() -> None:
+    alone = holding(1, "n1", 0, profile=READS)
+    newcomer = job(2, profile=COMPUTES)
+    assert started(plan("sjf-ffs", alone, newcomer)) == {2: (NodeGpus("n1", 1, (1,)),)}
+    full = plan("sjf-ffs", alone, newcomer, gpus=1)
+    assert started(full) == {2: (NodeGpus("n1", 1, (0,)),)}
+    assert [group.job_ids for group in full.groups] == [(1, 2)]
+
+
+def test_a_third_job_does_not_join_a_pair() -> None:
+    pair = [holding(1, "n1", 0), holding(2, "n1", 0)]
+    assert started(plan("sjf-ffs", *pair, job(3), gpus=1)) == {}
+
+
+def test_bsbf_waits_where_sharing_does_not_pay() -> None:
+    unknown = [holding(1, "n1", 0, profile=None), job(2, profile=None)]  # they would slice time: twice as slow
+    assert started(plan("sjf-ffs", *unknown, gpus=1)) == {2: (NodeGpus("n1", 1, (0,)),)}
+    assert started(plan("sjf-bsbf", *unknown, gpus=1)) == {}
+
+
+def test_opportunistic_jobs_go_where_no_other_one_is() -> None:
+    guaranteed, opportunistic = holding(1, "n1", 0), holding(2, "n1", 1, guaranteed=False)
+    waiting = [job(3, guaranteed=False), job(4, guaranteed=False), job(5)]
+    made = started(plan("antman", guaranteed, opportunistic, *waiting))
+    assert made == {5: (NodeGpus("n1", 1, (1,)),), 3: (NodeGpus("n1", 1, (0,)),)}
+
+
+def test_a_job_that_does_not_say_which_gpus_it_holds_shares_none() -> None:
+    secretive = running(1, "n1", 1, exploration=CONSENT)
+    for policy in SHARING:
+        assert started(plan(policy, secretive, job(2, guaranteed=False), gpus=1)) == {}
+
+
+def test_muri_groups_only_as_many_as_it_must() -> None:
+    jobs = [job(i, profile=READS if i % 2 else COMPUTES) for i in (1, 2)]
+    apart = plan("muri-s", *jobs, gpus=2)
+    assert len({share.indices for placement in started(apart).values() for share in placement}) == 2
+    assert apart.groups == ()
+    together = plan("muri-s", *jobs, gpus=1)
+    assert started(together) == {1: (NodeGpus("n1", 1, (0,)),), 2: (NodeGpus("n1", 1, (0,)),)}
+    assert [set(group.job_ids) for group in together.groups] == [{1, 2}]
+
+
+def test_muri_pairs_jobs_whose_stages_differ() -> None:
+    jobs = [job(i, profile=profile) for i, profile in enumerate((READS, READS, COMPUTES, COMPUTES), 1)]
+    profile = {waiting.job_id: waiting.profile for waiting in jobs}
+    groups = plan("muri-s", *jobs, gpus=2).groups
+    assert [{profile[job_id] for job_id in group.job_ids} for group in groups] == [{READS, COMPUTES}] * 2
+
+
+def test_a_newcomer_joins_a_running_job_without_moving_it() -> None:
+    made = plan("muri-s", holding(1, "n1", 0, profile=READS), job(2, profile=COMPUTES), gpus=1)
+    assert started(made) == {2: (NodeGpus("n1", 1, (0,)),)}
+    assert made.preemptions == ()
+
+
+def test_muri_leaves_a_job_alone_that_has_not_consented_or_has_just_started() -> None:
+    for stays in ({"exploration": None}, {"ran_s": 10.0}):
+        made = plan("muri-s", holding(1, "n1", 0, **stays), job(2, profile=COMPUTES), gpus=1)
+        assert (made.starts, made.preemptions) == ((), ())
+
+
+def test_muri_makes_room_for_jobs_of_higher_rank() -> None:
+    # Two gangs of 2 GPUs hold both slots; four short jobs of 2 GPUs fill them, 4 per slot, so the long ones must go
+    # once more than 4 x 2 come before them.
+    long = [holding(i, f"n{i}", 0, 1, time_limit_s=1e6) for i in (1, 2)]
+    short = [job(10 + i, 2, profile=COMPUTES, time_limit_s=100.0) for i in range(8)]
+    made = plan("muri-s", *long, *short, count=2)
+    assert {preemption.job_id for preemption in made.preemptions} == {1, 2}
+    assert made.starts == ()  # not before they have gone
+
+
+def test_sharing_is_never_free_and_never_a_gain() -> None:
+    reads, computes = job(1, profile=READS), job(2, profile=COMPUTES)
+    for first, other in ((reads, computes), (reads, reads), (computes, computes)):
+        assert Interleaving().slowdown(first, (other,)) >= 1.0
+    assert Interleaving().slowdown(reads, ()) == 1.0
+    assert Interleaving().slowdown(job(3), (reads, computes)) == 3.0
+    assert Interleaving().slowdown(reads, (computes,)) < Interleaving().slowdown(reads, (reads,))
+
+
+def test_guaranteed_jobs_feel_nothing_of_opportunistic_ones() -> None:
+    guaranteed, opportunistic = job(1, profile=READS), job(2, profile=COMPUTES, guaranteed=False)
+    assert Guarantee().slowdown(guaranteed, (opportunistic,)) == 1.0
+    assert Guarantee().slowdown(opportunistic, (guaranteed,)) >= 1.0
+    assert Guarantee().slowdown(opportunistic, (replace(opportunistic, job_id=3),)) == 2.0
+
+
+def test_a_pair_slows_down_until_one_of_them_ends() -> None:
+    # Of unknown stages: they slice time. The second joins at 10 s and needs 20 s of its own: 40 s beside the first,
+    # which makes 20 s of progress meanwhile and has 70 s left when it is alone again.
+    trace = Trace.of([TraceJob(1, 0.0, 1, 100.0), TraceJob(2, 10.0, 1, 20.0)])
+    told = Settings(interval_s=10, estimates=Estimates.parse("exact"))
+    first, second = simulate(trace, ClusterShape(1, 1), catalog.build("sjf-ffs"), told).jobs
+    assert (second.start_s, second.end_s) == (10, 50)
+    assert first.end_s == 120
+    assert first.held_s == 120
+
+
+STAGES = [StageTimes(0.5, 0.1, 0.0), StageTimes(0.1, 0.8, 0.1), StageTimes(0.2, 0.3, 0.5)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    drawn=st.lists(
+        st.tuples(
+            st.integers(0, 500),
+            st.sampled_from([1, 2, 4, 8]),
+            st.integers(1, 900),
+            st.integers(0, 3),
+            st.integers(0, 1),
+        ),
+        min_size=1,
+        max_size=16,
+    ),
+    policy=st.sampled_from(SHARING),
+)
+def test_everybody_ends_and_no_gpu_is_used_twice(drawn: list[tuple[int, int, int, int, int]], policy: str) -> None:
+    jobs = [
+        TraceJob(
+            i + 1,
+            float(submit_s),
+            gpus,
+            float(run_s),
+            iterations=run_s,
+            stages=(*STAGES, None)[kind],
+            priority=priority,
+        )
+        for i, (submit_s, gpus, run_s, kind, priority) in enumerate(drawn)
+    ]
+    cluster = ClusterShape(2, 4)
+    told = Settings(interval_s=10, estimates=Estimates.parse("exact"), until_s=200_000)
+    made = catalog.build(policy, catalog.PolicyOptions(quantum_s=120))
+    outcome = simulate(Trace.of(jobs), cluster, made, told)
+    assert Counter(record.ending for record in outcome.jobs) == {Ending.COMPLETED: len(jobs)}
+    for record in outcome.jobs:
+        assert record.held_s >= record.run_s - 1e-6
+    busy = [use.busy_gpus for use in outcome.usage]
+    assert max(busy) <= cluster.gpus
+    assert busy[-1] == 0
