@@ -13,10 +13,9 @@ import numpy as np
 import rustworkx
 
 from sched_policy.columns import Bools, Floats, Ints
-from sched_policy.group.relaxation import relaxed
 
 _SCALE = 1_000_000_000  # rustworkx matches on integers
-EXACT_VERTICES = 48  # up to here the blossom algorithm runs on all edges; it takes about a millisecond
+EXACT_VERTICES = 64  # up to here the blossom algorithm runs on all edges; it takes about two milliseconds
 MOST_KINDS = 64  # with more kinds the relaxation gets slow, and they are clustered
 _LANDMARKS = 12
 _EDGES_PER_VERTEX = 20
@@ -56,6 +55,8 @@ def match_kinds(counts: Sequence[int], weights: Floats) -> Ints:
     if left.sum() > EXACT_VERTICES:
         sparse = len(left) > MOST_KINDS
         if not sparse:
+            from sched_policy.group.relaxation import relaxed  # scipy: half a second that small problems need not pay
+
             pairs += np.maximum(np.floor(relaxed(left, weights).pairs + 1e-6).astype(np.int64) - 1, 0)
             left = left - pairs.sum(axis=0) - pairs.sum(axis=1)
     kind_of = np.repeat(np.arange(len(left)), left)
@@ -69,6 +70,8 @@ def match_kinds(counts: Sequence[int], weights: Floats) -> Ints:
 
 def upper_bound(counts: Sequence[int], weights: Floats) -> float:
     """No matching weighs more than this (the linear relaxation without odd-set constraints)."""
+    from sched_policy.group.relaxation import relaxed
+
     return float((relaxed(np.asarray(counts, dtype=np.int64), weights).pairs * weights).sum())
 
 
@@ -79,6 +82,8 @@ def _promising(weights: Floats) -> Bools:
     is worth its weight less both prices. Kept are every vertex's best edges, and those between clusters that the
     relaxed matching pairs.
     """
+    from sched_policy.group.relaxation import relaxed
+
     cluster_of = _clusters(weights)
     sizes = np.bincount(cluster_of)
     mean = np.zeros((len(weights), len(sizes)))

@@ -83,7 +83,7 @@ class Grouper:
 
         A pair's place in the list is that of its later half, as in the original.
         """
-        kinds = [tuple(sorted(bucket.kinds[place] for place in group)) for group in groups]
+        kinds = [tuple(sorted([bucket.kinds[place] for place in group])) for group in groups]
         partner = _assign(kinds, self._matching(kinds))
         earlier = set(partner.values())
         merged = 0
