@@ -12,6 +12,8 @@ from sched_policy.order.base import Order
 from sched_policy.order.fifo import Fifo
 from sched_policy.order.shortest import Srsf
 from sched_policy.order.utility import ByUtility
+from sched_policy.place.balanced import Balanced
+from sched_policy.place.simple import Simple
 from sched_policy.policy import PayoffAdmission, Policy
 from sched_policy.preempt.displace import Displace
 from sched_policy.stopping import EarlyStop
@@ -47,6 +49,26 @@ def _srsf(options: PolicyOptions) -> Policy:
     return Policy("srsf", "shortest remaining service first, EASY backfill", Srsf(), backfill=_depth(options, 1))
 
 
+def _simple(options: PolicyOptions) -> Policy:
+    return Policy(
+        "simple",
+        "order of submission, greedy; one job per node, the idle node with the least to spare",
+        Fifo(),
+        place=Simple(),
+        backfill=_depth(options, 0),
+    )
+
+
+def _balanced(options: PolicyOptions) -> Policy:
+    return Policy(
+        "balanced",
+        "order of submission, greedy; the node with the fewest jobs and the most free GPUs",
+        Fifo(),
+        place=Balanced(),
+        backfill=_depth(options, 0),
+    )
+
+
 def _explsched(options: PolicyOptions) -> Policy:
     return Policy(
         "explsched",
@@ -69,6 +91,8 @@ _SILENT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
 _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
     "fifo": _fifo,
     "srsf": _srsf,
+    "simple": _simple,
+    "balanced": _balanced,
     "explsched": _explsched,
 }
 
