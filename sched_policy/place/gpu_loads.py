@@ -19,6 +19,7 @@ class GpuLoads:
     Attributes:
         node: index of the GPU's node.
         position: index of the GPU on its node.
+        first: index of the first GPU of each node, shape (N,).
         usable: whether new instances may go there.
         capacity_mib: memory of the GPU.
         request_ppb: sum of the requests on it, billionths of a GPU.
@@ -31,8 +32,8 @@ class GpuLoads:
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
         self.node: Ints = np.repeat(np.arange(len(nodes), dtype=np.int64), nodes.gpus)
-        self._first: Ints = np.cumsum(nodes.gpus) - nodes.gpus
-        self.position: Ints = np.arange(self.node.size, dtype=np.int64) - self._first[self.node]
+        self.first: Ints = np.cumsum(nodes.gpus) - nodes.gpus
+        self.position: Ints = np.arange(self.node.size, dtype=np.int64) - self.first[self.node]
         self.usable: Bools = nodes.schedulable[self.node]
         self.capacity_mib: Ints = nodes.gpu_memory_mib[self.node]
         self.request_ppb: Ints = np.zeros(self.node.size, dtype=np.int64)
@@ -104,7 +105,7 @@ class GpuLoads:
 
     def index(self, node: int, position: int) -> int:
         """The GPU at a position of a node."""
-        return int(self._first[node]) + position
+        return int(self.first[node]) + position
 
     def named(self, shares: Iterable[GpuShare]) -> tuple[NodeGpus, ...]:
         """The GPUs of shares as Slurm names them: node by node, with the indices of the GPUs there."""

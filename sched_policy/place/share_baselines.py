@@ -10,6 +10,7 @@ import numpy as np
 
 from sched_policy.errors import PolicyError
 from sched_policy.place.complementary import Complementary
+from sched_policy.place.dilu_original import DiluOriginal
 from sched_policy.place.gpu_loads import GpuLoads
 from sched_policy.place.instance import GpuShare, Instance
 from sched_policy.place.share_base import ShareBounds, SharePlace
@@ -37,7 +38,7 @@ class Exclusive:
 class InflessByLimit:
     """INFless-l: an instance is given its limit as a fixed quota, so nothing is shared that anybody may need."""
 
-    rule: Complementary = Complementary()
+    rule: DiluOriginal = DiluOriginal()
     bounds: ShareBounds = ShareBounds(1.0, 1.0)
 
     def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
@@ -49,7 +50,7 @@ class InflessByLimit:
 class InflessByRequest:
     """INFless-r: an instance is given its request as a fixed quota; its limit is not kept."""
 
-    rule: Complementary = Complementary()
+    rule: DiluOriginal = DiluOriginal()
     bounds: ShareBounds = ShareBounds(1.0, float("inf"))
 
     def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
@@ -60,6 +61,7 @@ class InflessByRequest:
 SHARE_PLACEMENTS: Mapping[str, SharePlace] = {
     "exclusive": Exclusive(),
     "dilu": Complementary(),
+    "dilu-original": DiluOriginal(),
     "infless-l": InflessByLimit(),
     "infless-r": InflessByRequest(),
 }

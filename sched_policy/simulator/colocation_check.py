@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import fsum
+from math import fsum, inf
 
 from sched_policy.errors import ExplschedError
 from sched_policy.place.gpu_loads import GpuLoads
@@ -42,11 +42,18 @@ class Inspector:
         gpus = {share.gpu for share in hosted.shares}
         given = sorted(share.memory_mib for share in hosted.shares)
         asked = sorted(hosted.instance.memory_mib)
-        split = hosted.instance.kind is InstanceKind.LLM_INFERENCE and sum(given) == sum(asked) and min(given) > 0
+        is_llm = hosted.instance.kind is InstanceKind.LLM_INFERENCE
+        split = is_llm and len(given) > 1 and min(given) > 0 and sum(given) == sum(asked)
         if len(gpus) != len(hosted.shares) or not (given == asked or split):
             raise OvercommitError(
                 f"{_name(hosted)} asked for memory {asked} MiB and got {given} on GPUs {sorted(gpus)}"
             )
+        if (
+            split
+            and self._bounds.limit < inf
+            and sum(s.limit_ppb for s in hosted.shares) < hosted.instance.limit_ppb - 1
+        ):
+            raise OvercommitError(f"{_name(hosted)} is split and gets less than its limit {hosted.instance.limit:g}")
         if len({int(self._loads.node[gpu]) for gpu in gpus}) > 1:
             raise OvercommitError(f"{_name(hosted)} is spread over several nodes")
         closed = [gpu for gpu in sorted(gpus) if not self._loads.usable[gpu]]
@@ -59,7 +66,7 @@ class Inspector:
         rounding = _ROUNDING * len(here)
         for what, taken, most in (
             ("requests", fsum(hosted.instance.request for hosted in here), self._bounds.request + rounding),
-            ("limits", fsum(hosted.instance.limit for hosted in here), self._bounds.limit + rounding),
+            ("limits", fsum(_limit_on(gpu, hosted) for hosted in here), self._bounds.limit + rounding),
             ("memory (MiB)", memory_mib, int(self._loads.capacity_mib[gpu])),
         ):
             if taken > most:
@@ -75,6 +82,13 @@ class Inspector:
     def _where(self, gpu: int) -> str:
         node = self._loads.nodes[int(self._loads.node[gpu])].name
         return f"GPU {int(self._loads.position[gpu])} of {node}"
+
+
+def _limit_on(gpu: int, hosted: Hosted) -> float:
+    """What an instance may use of a GPU: its limit, of which a split LLM is given a part on each of its GPUs."""
+    if len(hosted.shares) == hosted.instance.gpus:
+        return hosted.instance.limit
+    return fsum(share.limit_ppb / 1e9 for share in hosted.shares if share.gpu == gpu)
 
 
 def _name(hosted: Hosted) -> str:
