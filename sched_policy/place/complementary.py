@@ -18,19 +18,21 @@ class Complementary:
     """Dilu's bounds, score and rules, with a choice of node where Dilu takes the first one.
 
     * inference: see `BestFit.inference`, unchanged.
-    * llm-inference: split over active GPUs of one node if there is one; else the active GPU with the smallest score; else
-      the first new GPU. Dilu looks for a whole GPU first. But a GPU with 20 GB or more to spare is one that a training
-      could use, while what trainings leave of their memory only a split can use. The node is the one whose memory the
-      split fits most tightly, counting its GPUs with the most free memory first, so that the split takes few of them.
+    * llm-inference: split over active GPUs of one node if possible; else the active GPU with the smallest score; else
+      the first new GPU. Dilu looks for a whole GPU first. But a GPU with much memory to spare is one that a training
+      could use, while what trainings leave of theirs only a split can use. On each node the GPUs with the most free
+      memory come first. Of the nodes the one wins that is left with the least memory on the GPUs taken; each of them
+      adds `split_cost` of its memory, because a split is charged its request on every one.
     * training: all GPUs on the node that can give the most active ones, so that it opens the fewest new ones; of those
-      the node whose active GPUs have the mean load most like the training's request: instances that are alike leave room
-      that is alike, which is what a split needs. An empty node counts as a difference of `strangeness`.
+      the node whose active GPUs have the mean load most like the training's request: trainings that are alike leave
+      room that is alike, which is what a split needs. An empty node counts as a difference of `strangeness`.
 
     Ties go to the lower index. `DiluOriginal` is what was published.
     """
 
     fit: BestFit = BestFit()
-    strangeness: float = 0.25
+    split_cost: float = 0.1
+    strangeness: float = 0.15
 
     @property
     def bounds(self) -> ShareBounds:
@@ -67,9 +69,11 @@ class Complementary:
         enough = np.flatnonzero(completes & (free_mib[order] < need_mib))
         if not enough.size:
             return None
-        last = int(enough[np.argmin(reached_mib[enough])])
-        first = loads.index(int(loads.node[order[last]]), 0)
-        return filled(part, need_mib, order[first : last + 1], free_mib)
+        first = loads.first[loads.node[order]]
+        taken = np.arange(order.size) - first + 1  # the GPUs with nothing free come last on each node
+        left = (reached_mib - need_mib) / np.maximum(loads.capacity_mib[order], 1) + self.split_cost * taken
+        last = int(enough[np.argmin(left[enough])])
+        return filled(part, need_mib, order[first[last] : last + 1], free_mib)
 
     def _training(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
         feasible, active = self.fit.feasible(instance, loads), loads.active
@@ -79,10 +83,9 @@ class Complementary:
             return None
         given = np.minimum(np.bincount(loads.node[feasible & active], minlength=nodes), instance.gpus)
         active_here = np.bincount(loads.node[active], minlength=nodes)
-        mean_load = np.bincount(loads.node, weights=loads.request_ppb / 1e9, minlength=nodes) / np.maximum(
-            active_here, 1
-        )
-        difference = np.where(active_here > 0, np.abs(mean_load - instance.request), self.strangeness)
+        load = np.bincount(loads.node, weights=loads.request_ppb / 1e9, minlength=nodes)
+        unlike = np.abs(load / np.maximum(active_here, 1) - instance.request)
+        difference = np.where(active_here > 0, unlike, self.strangeness)
         node = enough[np.lexsort((enough, difference[enough], -given[enough]))[0]]
         here = feasible & (loads.node == node)
         gpus = np.concatenate([self.fit.best(here & active, instance, loads), np.flatnonzero(here & ~active)])
@@ -93,4 +96,5 @@ def _running_total_per_node(amount: Ints, loads: GpuLoads) -> Ints:
     """Sums up to and including each entry within its node; entries in order of the nodes, shape (P,)."""
     total = np.cumsum(amount)
     before = np.concatenate([[0], total])[loads.first]
-    return total - before[loads.node]
+    sums: Ints = total - before[loads.node]
+    return sums

@@ -24,9 +24,9 @@ class DiluOriginal:
     What the original leaves open: "first" is by index, and on a node with more candidates than a training needs the
     smallest scores win.
 
-    Defects of the original that are not repeated: a delete there handles one GPU only and subtracts a list for a training
-    (here `GpuLoads` gives back all); its live scheduler places an LLM on an active GPU by an attribute that does not
-    exist, and by worst fit (this is the rule of its simulator).
+    Defects of the original that are not repeated: a delete there handles one GPU only and subtracts a list for a
+    training (here `GpuLoads` gives back all); its live scheduler places an LLM on an active GPU by an attribute that
+    does not exist, and by worst fit (this is the rule of its simulator).
     """
 
     fit: BestFit = BestFit()

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 import numpy as np
 
 from sched_policy.errors import PolicyError
+from sched_policy.place.best_fit import as_declared
 from sched_policy.place.complementary import Complementary
 from sched_policy.place.dilu_original import DiluOriginal
 from sched_policy.place.gpu_loads import GpuLoads
@@ -29,9 +30,7 @@ class Exclusive:
         enough = np.flatnonzero(per_node >= instance.gpus)
         if not enough.size:
             return None
-        gpus = np.flatnonzero(idle & (loads.node == enough[0]))[: instance.gpus].tolist()
-        pairs = zip(gpus, instance.memory_mib, strict=True)
-        return tuple(GpuShare(gpu, instance.request_ppb, instance.limit_ppb, memory) for gpu, memory in pairs)
+        return as_declared(instance, np.flatnonzero(idle & (loads.node == enough[0]))[: instance.gpus])
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ class Simple:
     The formula is kept as it is, although memory counts in MiB (the original: MB) and therefore swamps the GPU term: in
     effect the node with the least total memory wins, and GPUs decide only between nodes of equal memory.
 
-    Where we deviate: ties go to the lower node index (the original: random); a node is idle if all its GPUs are free, so
-    that the rule also answers for a later time; a node of unknown memory is taken to have what is asked; GPUs of one node
-    all have the same memory. Requests over several nodes: see `smallest_scores`.
+    Where we deviate: ties go to the lower node index (the original: random); a node is idle if all its GPUs are free,
+    so that the rule also answers for a later time; a node of unknown memory is taken to have what is asked; GPUs of one
+    node all have the same memory. Requests over several nodes: see `smallest_scores`.
     """
 
     gpu_weight: float = 0.7

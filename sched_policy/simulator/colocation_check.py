@@ -48,11 +48,8 @@ class Inspector:
             raise OvercommitError(
                 f"{_name(hosted)} asked for memory {asked} MiB and got {given} on GPUs {sorted(gpus)}"
             )
-        if (
-            split
-            and self._bounds.limit < inf
-            and sum(s.limit_ppb for s in hosted.shares) < hosted.instance.limit_ppb - 1
-        ):
+        allowed_ppb = sum(share.limit_ppb for share in hosted.shares)
+        if split and self._bounds.limit < inf and allowed_ppb < hosted.instance.limit_ppb - 1:
             raise OvercommitError(f"{_name(hosted)} is split and gets less than its limit {hosted.instance.limit:g}")
         if len({int(self._loads.node[gpu]) for gpu in gpus}) > 1:
             raise OvercommitError(f"{_name(hosted)} is spread over several nodes")
@@ -75,8 +72,8 @@ class Inspector:
         booked = (int(self._loads.instances[gpu]), int(self._loads.memory_mib[gpu]))
         if booked != (len(here), memory_mib):
             raise OvercommitError(
-                f"{self._where(gpu)}: hosts {len(here)} instances with {memory_mib} MiB, but {booked[0]} with {booked[1]} "
-                "MiB are booked"
+                f"{self._where(gpu)}: hosts {len(here)} instances with {memory_mib} MiB, "
+                f"but {booked[0]} with {booked[1]} MiB are booked"
             )
 
     def _where(self, gpu: int) -> str:

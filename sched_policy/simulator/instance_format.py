@@ -3,8 +3,8 @@
     {"Time": 12, "Action": "start", "Instance": {"service_name": "bert", "type": "inference", "gpu_num": 1,
      "sm_requests": 0.1, "sm_limits": 0.2, "memory": [5]}}
 
-`Time` is in seconds, shares are fractions of a GPU, `memory` is in GiB with one entry per GPU (a single number stands for
-one GPU), `Action` is start or delete, `type` is inference, llm-inference or training. An `Instance` may have an
+`Time` is in seconds, shares are fractions of a GPU, `memory` is in GiB with one entry per GPU (a single number stands
+for one GPU), `Action` is start or delete, `type` is inference, llm-inference or training. An `Instance` may have an
 `instance_id`; a delete without one ends the newest instance of its service, as Dilu's scaler does. Lines in Python's
 notation for the same are read as well, because Dilu's authors publish theirs so. Blank lines are skipped.
 """

@@ -1,4 +1,4 @@
-"""Made-up instance events with the distributions of Dilu's large-scale simulation (ASPLOS 2025, its published files)."""
+"""Made-up instance events with the distributions of Dilu's large-scale simulation (ASPLOS 2025)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ class InstanceMix:
     * llm-inference (`llm_share`): memory U(20, 30) whole, request U(0.4, 0.6), limit U(request + 0.2, 0.8).
     * inference (the rest): memory U(3, 10) whole, request U(0.2, 0.4), limit max(request + 0.2, U(0.3, 0.6)).
 
-    They start in random order, one a second. `inference_deletes` of them, all of either inference kind, are deleted 1 to
-    3 min after their start, `training_deletes`, all trainings, after 10 to 15 min. Requests and limits have four decimals.
+    They start in random order, one a second. `inference_deletes` of them, all of either inference kind, are deleted 1
+    to 3 min after their start, `training_deletes`, all trainings, after 10 to 15 min. Requests and limits have four
+    decimals.
 
-    The instances of either inference kind belong to services of `instances_per_service` instances each in the mean (ours:
-    the original does not say), and the instances of one service are alike. Every training is a service of its own.
+    The instances of either inference kind belong to services of `instances_per_service` instances each in the mean
+    (ours: the original does not say), and the instances of one service are alike. Every training is a service of its
+    own.
     """
 
     training_share: float = 0.2
@@ -62,12 +64,9 @@ def _instances(count: int, mix: InstanceMix, random: np.random.Generator) -> Seq
     llms = min(count - trainings, round(count * mix.llm_share))
     drawn = [_training(f"training-{i + 1}", random) for i in range(trainings)]
     for kind, how_many in ((InstanceKind.LLM_INFERENCE, llms), (InstanceKind.INFERENCE, count - trainings - llms)):
-        services = [
-            _llm(f"{kind}-{i + 1}", random)
-            if kind is InstanceKind.LLM_INFERENCE
-            else _inference(f"{kind}-{i + 1}", random)
-            for i in range(max(1, round(how_many / mix.instances_per_service)))
-        ]
+        draw = _llm if kind is InstanceKind.LLM_INFERENCE else _inference
+        of_kind = max(1, round(how_many / mix.instances_per_service))
+        services = [draw(f"{kind}-{i + 1}", random) for i in range(of_kind)]
         drawn += [services[i] for i in random.integers(len(services), size=how_many)]
     return drawn
 

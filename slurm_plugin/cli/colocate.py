@@ -112,7 +112,7 @@ def _progress(name: str, events: Sequence[InstanceEvent]) -> AbstractContextMana
     """The events, with a progress bar for people who watch."""
     if not sys.stderr.isatty():
         return nullcontext(events)
-    return click.progressbar(events, label=f"{name:<10}", file=sys.stderr, update_min_steps=100)
+    return click.progressbar(events, label=f"{name:<13}", file=sys.stderr, update_min_steps=100)
 
 
 def _report_rejected(trace: InstanceTrace, path: Path | None, *, strict: bool) -> None:
@@ -142,9 +142,10 @@ def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Row:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    head = f"{'PLACEMENT':<10} {'GPUS':>6} {'RATIO':>6} {'MEAN':>8} {'SM FRAG':>8} {'MEM FRAG':>8} {'REFUSED':>8} {'CPU S':>6}"
+    columns = (("GPUS", 6), ("RATIO", 6), ("MEAN", 8), ("SM FRAG", 8), ("MEM FRAG", 8), ("REFUSED", 8), ("CPU S", 6))
+    head = f"{'PLACEMENT':<13} " + " ".join(f"{name:>{width}}" for name, width in columns)
     lines = [
-        f"{row.placement:<10} {row.max_gpus:>6} {'-' if row.ratio is None else format(row.ratio, '.3f'):>6} "
+        f"{row.placement:<13} {row.max_gpus:>6} {'-' if row.ratio is None else format(row.ratio, '.3f'):>6} "
         f"{row.mean_gpus:>8.1f} {row.sm_fragmentation:>8.3f} {row.memory_fragmentation:>8.3f} {row.refused:>8} "
         f"{row.cpu_s:>6.2f}"
         for row in rows
