@@ -14,7 +14,7 @@ from sched_policy.place.share_base import ShareBounds
 
 @dataclass(frozen=True, slots=True)
 class BestFit:
-    """Best fit over requests and memory, within bounds on requests, limits and memory:
+    """Best fit over requests and memory, within bounds on requests, limits and memory.
 
         feasible: sum of requests + request <= omega, sum of limits + limit <= gamma, memory taken + memory <= M
         score = alpha (1 - (sum of requests + request)) + beta (1 - (memory taken + memory) / M)    smallest wins
@@ -26,7 +26,7 @@ class BestFit:
         request_weight: alpha.
         memory_weight: beta.
 
-    """  # noqa: D400, D415  the formulas belong to the first sentence
+    """
 
     bounds: ShareBounds = ShareBounds()
     request_weight: float = 0.6

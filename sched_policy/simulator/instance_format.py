@@ -141,6 +141,8 @@ def _decoded(text: str) -> _Line:
         return msgspec.json.decode(text, type=_Line)
     except msgspec.ValidationError as error:
         raise _RefusedError(str(error)) from error
+    except RecursionError as error:
+        raise _RefusedError("it is nested too deeply") from error
     except msgspec.DecodeError as not_json:
         try:  # literals only, and a short line: nothing is run, and nothing grows
             return msgspec.convert(ast.literal_eval(text.strip()), type=_Line)
