@@ -75,7 +75,7 @@ class _Gaps:
     def now(self, job: Job) -> Indexed | None:
         """Where the job fits from now on for as long as it is booked, or None."""
         shape = (job.request, job.partition)
-        if job.planned_s >= self._too_long_s.get(shape, float("inf")):
+        if shape in self._too_long_s and job.planned_s >= self._too_long_s[shape]:
             return None
         found = self._profile.fits_now(job.request, job.planned_s, job.partition, self._place)
         if found is None:

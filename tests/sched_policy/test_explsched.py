@@ -167,7 +167,7 @@ def test_low_payoff_gets_no_promise() -> None:
 
 
 def test_unknown_policy_names_the_nearest() -> None:
-    with pytest.raises(PolicyError, match=r"explshed.*did you mean 'explsched'.*known: fifo, srsf, explsched"):
+    with pytest.raises(PolicyError, match=r"explshed.*did you mean 'explsched'.*known: fifo, .*explsched"):
         catalog.build("explshed")
 
 
