@@ -162,3 +162,13 @@ def test_plans_do_not_depend_on_the_hash_seed(name: str) -> None:
         for seed in ("0", "1", "4242")
     }
     assert len(printed) == 1
+
+
+def test_each_backfilled_job_counts_against_the_promise() -> None:
+    # 2 of 4 GPUs come free in 10 s for a job of 3, which leaves one: to the first of two long jobs, not to both.
+    node = Node("n1", 4)
+    first = running(1, "n1", 2, ran_s=50.0, time_limit_s=60.0)
+    waiting = [job(2, 3, time_limit_s=20.0), job(3, 1, time_limit_s=30.0), job(4, 1, time_limit_s=30.0)]
+    plan = Policy("test", "", Fifo(), backfill=Backfill(1)).plan(Snapshot.of(NOW_S, (node,), [first, *waiting]))
+    assert [s.job_id for s in plan.starts] == [3]
+    assert [(r.job_id, r.start_s - NOW_S) for r in plan.reservations] == [(2, 10.0)]
