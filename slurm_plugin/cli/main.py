@@ -11,6 +11,7 @@ from sched_policy.errors import ExplschedError
 _COMMANDS = {
     "cluster": ("cluster", "A private, real Slurm cluster in a directory."),
     "compare": ("compare", "Replay a trace under several policies, side by side."),
+    "colocate": ("colocate", "GPUs that placements need when inference and training share them."),
     "config": ("config_", "Check and show the configuration."),
     "doctor": ("doctor", "What is installed, reachable and permitted."),
     "explain": ("explain", "Why a job waits or runs, and what it is worth."),
