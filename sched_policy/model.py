@@ -170,10 +170,13 @@ class Job:
 
     @property
     def planned_s(self) -> float:
-        """How long a run is booked for: the time limit, else what is expected of the job; infinity without both."""
+        """How long a run is booked for: the time limit, else what is expected of the job; infinity without both.
+
+        At least a second: a job that should be over but is not must not be booked as if it took no room.
+        """
         if self.time_limit_s is not None:
             return self.time_limit_s
-        return float("inf") if self.expected_s is None else max(0.0, self.expected_s - self.earlier_s)
+        return float("inf") if self.expected_s is None else max(1.0, self.expected_s - self.earlier_s)
 
     def end_s(self, now_s: float) -> float:
         """The time by which the job's GPUs are booked; infinity where nothing tells.

@@ -201,7 +201,7 @@ class World:
         planned_s = np.where(
             np.isfinite(self._limit_s[rows]) | np.isnan(expected_s),
             self._limit_s[rows],
-            np.maximum(0.0, expected_s - self._earlier_s[rows]),
+            np.maximum(1.0, expected_s - self._earlier_s[rows]),
         )
         return Columns(
             job_id=self._job_id[rows],

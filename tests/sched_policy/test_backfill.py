@@ -120,3 +120,11 @@ def test_consolidation_takes_the_fullest_node_that_fits(free: list[int]) -> None
     busy = [running(i + 1, f"n{i + 1}", gpus=4 - g) for i, g in enumerate(free) if g < 4]
     p = plan(1, *busy, running(7, "n1", gpus=2), job(9, gpus=2))
     assert p.starts[0].placement == (NodeGpus("n1", 2),)
+
+
+def test_a_job_that_should_be_over_takes_room_all_the_same() -> None:
+    overdue = job(1, gpus=4, time_limit_s=None, expected_s=10.0, earlier_s=10.0)
+    p = plan(1, overdue, job(2, gpus=4), count=1)
+    assert started(p) == [1]
+    assert [r.job_id for r in p.reservations] == [2]
+    assert p.reservations[0].start_s > NOW_S
