@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sched_policy.errors import PolicyError
+from sched_policy.group.interleave import Ordering
 from sched_policy.simulator.muri.loop import Discipline, replay
 from sched_policy.simulator.outcome import Outcome
 from sched_policy.simulator.trace import ClusterShape, Trace
@@ -22,11 +23,13 @@ class MuriOptions:
     Attributes:
         autopack: split groups that do not pay; the published figures were made before the original had it.
         max_members: jobs per group at most (Muri).
+        ordering: how the stages of a group are put in order (Muri); the worst is an ablation of the paper.
 
     """
 
     autopack: bool = False
     max_members: int = 4
+    ordering: Ordering = Ordering.BEST
 
 
 # Each policy imports its own module: SRTF should not wait for Themis' numpy, nor for Muri's matching.
@@ -60,14 +63,14 @@ def _muri_s(cluster: ClusterShape, options: MuriOptions) -> Discipline:
     from sched_policy.simulator.muri import interleaved
 
     packing = interleaved.autopack if options.autopack else interleaved.keep_all
-    return interleaved.Muri(cluster, interleaved.MURI_S, packing, options.max_members)
+    return interleaved.Muri(cluster, interleaved.MURI_S, packing, options.max_members, options.ordering)
 
 
 def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
     from sched_policy.simulator.muri import interleaved
 
     packing = interleaved.autopack if options.autopack else interleaved.keep_all
-    return interleaved.Muri(cluster, interleaved.MURI_L, packing, options.max_members)
+    return interleaved.Muri(cluster, interleaved.MURI_L, packing, options.max_members, options.ordering)
 
 
 def _themis(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
