@@ -127,6 +127,15 @@ def test_themis_prefers_jobs_that_never_ran_then_those_that_received_least() -> 
     assert [record(outcome, number).start_s for number in (1, 2, 3)] == [0.0, 100.0, 300.0]
 
 
+def test_themis_without_a_solver_gives_whole_shares_so_the_least_served_job_runs() -> None:
+    trace = Trace.of([job(1, 0.0, 1, 1000), job(2, 100.0, 1, 1000), job(3, 150.0, 1, 1)])
+    outcome = muri.simulate(trace, ClusterShape(1, 1), "themis", muri.MuriOptions(shares=muri.Shares.WHOLE))
+    assert record(outcome, 3).start_s == 150.0
+    # At 151.015 job 1 has had 100 s and job 2 has had 50 s.
+    assert record(outcome, 2).preemptions == 1
+    assert record(outcome, 2).end_s < record(outcome, 1).end_s
+
+
 def test_antman_reserves_gpus_for_guaranteed_jobs() -> None:
     """Job 2 holds the last GPU from 1 s on, so job 3 waits although a GPU is idle; both start when job 1 ends."""
     trace = Trace.of([job(1, 0.0, 3, 100), job(2, 1.0, 2, 1000), job(3, 2.0, 1, 10)])
