@@ -14,6 +14,7 @@ from sched_policy.group.interleave_many import efficiencies
 from sched_policy.group.matching import MOST_KINDS, match_kinds
 from sched_policy.model import StageProfile
 
+MOST_AT_ONCE = 1000
 Kind = tuple[int, ...]  # the kinds of a group's members, ascending; equal groups interleave equally well
 Group = tuple[int, ...]  # positions of the members in their bucket
 
@@ -108,15 +109,23 @@ class Grouper:
         return result, merged
 
     def _matching(self, kinds: Sequence[Kind]) -> dict[tuple[Kind, Kind], int]:
-        """How many pairs of each two kinds a maximum-weight matching has."""
+        """How many pairs of each two kinds a maximum-weight matching has.
+
+        More than `MOST_AT_ONCE` kinds are matched in parts, in order of their numbers: memory grows with the square.
+        """
         counted = tuple(sorted(Counter(kinds).items()))
         if counted not in self._matchings:
-            present = [kind for kind, _ in counted]
-            pairs = match_kinds([count for _, count in counted], self._weights(present))
             self._matchings[counted] = {
-                (present[a], present[b]): int(pairs[a, b]) for a, b in np.argwhere(pairs > 0).tolist()
+                pair: count
+                for start in range(0, len(counted), MOST_AT_ONCE)
+                for pair, count in self._matched(counted[start : start + MOST_AT_ONCE])
             }
         return self._matchings[counted]
+
+    def _matched(self, counted: Sequence[tuple[Kind, int]]) -> Iterable[tuple[tuple[Kind, Kind], int]]:
+        present = [kind for kind, _ in counted]
+        pairs = match_kinds([count for _, count in counted], self._weights(present))
+        return (((present[a], present[b]), int(pairs[a, b])) for a, b in np.argwhere(pairs > 0).tolist())
 
     def _weights(self, kinds: Sequence[Kind]) -> Floats:
         """Interleaving efficiency of each two groups merged; 0 where they would be too many."""

@@ -116,6 +116,11 @@ def _shares_at(claims: Claims, least: Floats, price: float) -> Floats:
     return least + 4.0 * room / (half + np.sqrt(half * half - 8.0 * cost * room))
 
 
+def whole_shares(claims: Claims) -> Floats:
+    """All shares 1, shape (J,), whatever the capacity: what Muri's simulator does when its solver fails."""
+    return np.ones(len(claims.gpus))
+
+
 def jitter(job_ids: Ints) -> Floats:
     """Factors near 1, one per job, the same in every process and at every time; shape (J,).
 

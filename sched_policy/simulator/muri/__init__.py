@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from sched_policy.errors import PolicyError
+from sched_policy.group.interleave import Ordering
 from sched_policy.simulator.muri.loop import Discipline, replay
 from sched_policy.simulator.outcome import Outcome
 from sched_policy.simulator.trace import ClusterShape, Trace
+
+
+class Shares(StrEnum):
+    """The optimum leaves some shares open; the original's come from its solver, or are all 1 where that fails."""
+
+    CENTRAL = "central"  # in the middle of all optimal ones, like an interior-point solver's
+    WHOLE = "whole"  # the original's last resort
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +31,15 @@ class MuriOptions:
     Attributes:
         autopack: split groups that do not pay; the published figures were made before the original had it.
         max_members: jobs per group at most (Muri).
+        shares: which time shares decide (Themis).
+        ordering: how the stages of a group are put in order (Muri); the worst is an ablation of the paper.
 
     """
 
     autopack: bool = False
     max_members: int = 4
+    ordering: Ordering = Ordering.BEST
+    shares: Shares = Shares.CENTRAL
 
 
 # Each policy imports its own module: SRTF should not wait for Themis' numpy, nor for Muri's matching.
@@ -60,21 +73,21 @@ def _muri_s(cluster: ClusterShape, options: MuriOptions) -> Discipline:
     from sched_policy.simulator.muri import interleaved
 
     packing = interleaved.autopack if options.autopack else interleaved.keep_all
-    return interleaved.Muri(cluster, interleaved.MURI_S, packing, options.max_members)
+    return interleaved.Muri(cluster, interleaved.MURI_S, packing, options.max_members, options.ordering)
 
 
 def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
     from sched_policy.simulator.muri import interleaved
 
     packing = interleaved.autopack if options.autopack else interleaved.keep_all
-    return interleaved.Muri(cluster, interleaved.MURI_L, packing, options.max_members)
+    return interleaved.Muri(cluster, interleaved.MURI_L, packing, options.max_members, options.ordering)
 
 
-def _themis(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
-    from sched_policy.order.themis import central_shares
+def _themis(cluster: ClusterShape, options: MuriOptions) -> Discipline:
+    from sched_policy.order.themis import central_shares, whole_shares
     from sched_policy.simulator.muri.themis import Themis
 
-    return Themis(cluster, central_shares)
+    return Themis(cluster, {Shares.CENTRAL: central_shares, Shares.WHOLE: whole_shares}[options.shares])
 
 
 _POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {

@@ -82,7 +82,7 @@ def autopack(groups: Sequence[Interleaved], cluster: ClusterShape) -> Sequence[I
 class Muri:
     """At every event: choose candidates, group them by matching, place the groups, largest first."""
 
-    merging = Merging(mixed_s=1e-4)
+    merging = Merging(mixed_rel=1e-9, mixed_s=1e-4)
     wake_s = float("inf")
 
     def __init__(

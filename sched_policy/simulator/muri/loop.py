@@ -19,12 +19,14 @@ class Merging:
     """Which times count as one event.
 
     Attributes:
-        mixed_s: an arrival and a completion at most this far apart are handled together, at the arrival's time.
+        mixed_rel: an arrival and a completion within this share of each other are one event, at the arrival's time.
+        mixed_s: so are those within these seconds.
         completion_rel: completions within this share of each other are one event.
         completion_s: so are completions within these seconds.
 
     """
 
+    mixed_rel: float = 0.0
     mixed_s: float = 0.0
     completion_rel: float = 1e-9
     completion_s: float = 0.0
@@ -84,18 +86,14 @@ def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipl
     last_s = 0.0
     while active or coming < len(arrivals):
         next_s = arrivals[coming][0] if coming < len(arrivals) else inf
-        now_s, ended, arrives = _next(next_s, due_s, merging.mixed_s)
+        now_s, ended, arrives = _next(next_s, due_s, merging)
         if now_s > discipline.wake_s:
             now_s, ended, arrives = discipline.wake_s, False, False
         if now_s == inf:
             waiting = [job.trace.job_id for job in jobs if job.end_s == inf and not job.running]
             raise TraceError(f"nothing can start any more under {policy}; waiting jobs: {waiting[:10]}")
         if ended:
-            for job in due:
-                job.executed_s = job.executed_s + (now_s - last_s)
-                job.end_s = now_s
-                job.running = False
-                discipline.leave(job)
+            _finish(due, last_s, now_s, discipline)
             active -= len(due)
             running = [job for job in running if job.running]
         if arrives:
@@ -112,6 +110,15 @@ def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipl
         usage.append(Usage(now_s, discipline.busy_gpus, discipline.idle_node_gpus, len(running), active - len(running)))
         events += 1
     return Outcome(policy, cluster, tuple(_record(job) for job in jobs), tuple(usage), events)
+
+
+def _finish(due: Sequence[MuriJob], last_s: float, now_s: float, discipline: Discipline) -> None:
+    """End jobs; what merging has left of their work is dropped."""
+    for job in due:
+        job.executed_s = job.executed_s + (now_s - last_s)
+        job.end_s = now_s
+        job.running = False
+        discipline.leave(job)
 
 
 def advance(running: Sequence[MuriJob], last_s: float, now_s: float) -> None:
@@ -140,9 +147,9 @@ def _arrivals(jobs: Sequence[MuriJob]) -> list[tuple[float, list[MuriJob]]]:
     return events
 
 
-def _next(arrival_s: float, due_s: float, mixed_s: float) -> tuple[float, bool, bool]:
+def _next(arrival_s: float, due_s: float, merging: Merging) -> tuple[float, bool, bool]:
     """Time of the next event, whether jobs end then, and whether jobs arrive then."""
-    if arrival_s == due_s or abs(arrival_s - due_s) <= mixed_s:
+    if isclose(arrival_s, due_s, rel_tol=merging.mixed_rel, abs_tol=merging.mixed_s):
         return arrival_s, True, True
     return (due_s, True, False) if due_s < arrival_s else (arrival_s, False, True)
 

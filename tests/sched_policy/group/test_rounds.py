@@ -1,5 +1,6 @@
 import pytest
 
+from sched_policy.group import rounds
 from sched_policy.group.matching import match
 from sched_policy.group.rounds import Bucket, Grouper
 from tests.sched_policy.group.profiles import different, efficiencies_of_pairs, profile
@@ -71,3 +72,13 @@ def test_pairs_of_many_different_jobs_reach_99_percent_of_the_exact_maximum() ->
     groups = grouper.groups([Bucket(1, tuple(grouper.kind(job) for job in jobs))], capacity_gpus=1)[0]
     reached = sum(weights[group[0], group[1]] for group in groups if len(group) == 2)
     assert reached >= 0.99 * sum(weights[pair] for pair in match(weights))
+
+
+def test_very_many_different_jobs_are_matched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "MOST_AT_ONCE", 70)
+    jobs = different(150, 5)
+    grouper = Grouper(max_members=2)
+    groups = grouper.groups([Bucket(1, tuple(grouper.kind(job) for job in jobs))], capacity_gpus=1)[0]
+    assert sorted(place for group in groups for place in group) == list(range(150))
+    assert len(groups) == 75
+    assert all(group[0] // 70 == group[1] // 70 for group in groups)

@@ -48,6 +48,14 @@ def test_ties_keep_their_order_and_new_jobs_lose_them() -> None:
     assert record(outcome, 1).start_s == record(outcome, 7).end_s
 
 
+def test_completions_within_a_billionth_are_one_event_at_the_time_of_the_first_in_the_list() -> None:
+    """Job 1 comes later in the order of remaining time, so job 2 leads, and job 1 ends with it."""
+    trace = Trace.of([job(1, 0.0, 1, 1e6 * (1 + 5e-10)), job(2, 0.0, 1, 1e6)])
+    outcome = muri.simulate(trace, ClusterShape(1, 2), "srtf")
+    assert outcome.events == 2
+    assert record(outcome, 1).end_s == record(outcome, 2).end_s == pytest.approx(1.015e6, rel=1e-12)
+
+
 def test_srtf_looks_at_time_and_srsf_at_service() -> None:
     trace = Trace.of([job(1, 0.0, 4, 100), job(2, 0.0, 1, 200)])
     by_time = muri.simulate(trace, ClusterShape(1, 4), "srtf")
@@ -119,6 +127,15 @@ def test_themis_prefers_jobs_that_never_ran_then_those_that_received_least() -> 
     assert [record(outcome, number).start_s for number in (1, 2, 3)] == [0.0, 100.0, 300.0]
 
 
+def test_themis_without_a_solver_gives_whole_shares_so_the_least_served_job_runs() -> None:
+    trace = Trace.of([job(1, 0.0, 1, 1000), job(2, 100.0, 1, 1000), job(3, 150.0, 1, 1)])
+    outcome = muri.simulate(trace, ClusterShape(1, 1), "themis", muri.MuriOptions(shares=muri.Shares.WHOLE))
+    assert record(outcome, 3).start_s == 150.0
+    # At 151.015 job 1 has had 100 s and job 2 has had 50 s.
+    assert record(outcome, 2).preemptions == 1
+    assert record(outcome, 2).end_s < record(outcome, 1).end_s
+
+
 def test_antman_reserves_gpus_for_guaranteed_jobs() -> None:
     """Job 2 holds the last GPU from 1 s on, so job 3 waits although a GPU is idle; both start when job 1 ends."""
     trace = Trace.of([job(1, 0.0, 3, 100), job(2, 1.0, 2, 1000), job(3, 2.0, 1, 10)])
@@ -177,6 +194,13 @@ def test_muri_groups_only_for_lack_of_gpus_and_only_equal_sizes() -> None:
         Trace.of([model_job(1, "a2c", 1, 1000), model_job(2, "gpt2", 2, 1000)]), ClusterShape(1, 2), "muri-s"
     )
     assert record(mixed, 2).start_s == record(mixed, 1).end_s
+
+
+def test_muri_admits_four_jobs_for_each_place() -> None:
+    trace = Trace.of([model_job(number, "a2c", 1, 1000.0 * number) for number in range(1, 7)])
+    outcome = muri.simulate(trace, ClusterShape(1, 1), "muri-s")
+    assert (outcome.usage[0].running_jobs, outcome.usage[0].pending_jobs) == (4, 2)
+    assert record(outcome, 5).start_s == record(outcome, 1).end_s
 
 
 def test_autopack_splits_groups_that_do_not_pay() -> None:
