@@ -3,8 +3,9 @@
 Hyper-parameter sweeps of recorded learning curves arrive at twice the rate the cluster can serve, and owners give up
 jobs that lead nowhere (`sched_policy.simulator.exploratory`). Average utility is the normalised loss reduction of all
 jobs, each from 0 to 1 (1: the best of its sweep), over all GPU-hours they held, restarts included. Beside it stand the
-share of the possible reduction that was reached, by all jobs and by the best of each sweep, because stopping everything
-at once would be frugal, too, and the figures at the moment when the last job arrived: learning early is worth something.
+share of the possible reduction that was reached, by all jobs and by the best of each sweep, because stopping all of
+them at once would be frugal, too, and the figures at the moment when the last job arrived, because learning early is
+worth something.
 """
 
 from __future__ import annotations
