@@ -21,6 +21,8 @@ from sched_policy.order.multifactor import Multifactor
 from sched_policy.order.shortest import Srsf, Srtf
 from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility
+from sched_policy.place.balanced import Balanced
+from sched_policy.place.simple import Simple
 from sched_policy.policy import PayoffAdmission, Policy, SchedulingPolicy
 from sched_policy.preempt.displace import Displace
 from sched_policy.stopping import EarlyStop
@@ -86,6 +88,26 @@ def _preemptive(name: str, summary: str, order: Order, options: PolicyOptions) -
     """Rank decides alone, as published: who is better displaces who is worse once that one had its quantum."""
     displace = Displace(margin=1.0, least_share=0.0, quantum_s=options.quantum_s, most_at_once=options.most_preemptions)
     return Policy(name, summary, order, backfill=_depth(options, 0), preempt=displace)
+
+
+def _simple(options: PolicyOptions) -> Policy:
+    return Policy(
+        "simple",
+        "order of submission, greedy; one job per node, the idle node with the least to spare",
+        Fifo(),
+        place=Simple(),
+        backfill=_depth(options, 0),
+    )
+
+
+def _balanced(options: PolicyOptions) -> Policy:
+    return Policy(
+        "balanced",
+        "order of submission, greedy; the node with the fewest jobs and the most free GPUs",
+        Fifo(),
+        place=Balanced(),
+        backfill=_depth(options, 0),
+    )
 
 
 def _explsched(options: PolicyOptions) -> Policy:
@@ -165,6 +187,8 @@ _ROWS: Mapping[str, Callable[[PolicyOptions], Policy]] = {
     "antman": _antman,
     "sjf-ffs": _sjf_ffs,
     "sjf-bsbf": _sjf_bsbf,
+    "simple": _simple,
+    "balanced": _balanced,
     "explsched": _explsched,
     "fair": _fair,
     "slaq": _slaq,

@@ -3,6 +3,10 @@
 ExplschedError
 ├── PolicyError            a policy cannot be built or used as asked (`sched_policy`)
 ├── TraceError             a trace or cluster file cannot be used (`sched_policy.simulator`)
+├── SettingsError          a setting of a simulation makes no sense (`sched_policy.simulator`)
+├── SimulationError        a simulation cannot go on (`sched_policy.simulator`)
+├── PlotError              a picture cannot be drawn (`sched_policy.simulator`)
+├── WorkerError            a worker process died (`slurm_plugin.cli`)
 ├── ConfigError            a configuration file is wrong (`slurm_plugin.config`)
 ├── SlurmError             Slurm refused, is missing or cannot be reached (`slurm_plugin.client`)
 └── DevClusterError        a private cluster cannot be started or stopped (`slurm_plugin.devcluster`)

@@ -18,7 +18,7 @@ SLOTS = 4  # resources a group is spread over; three of them are profiled
 MAX_MEMBERS = 4
 # Measured by Muri's authors: sharing costs this much on top of the computed time. A job alone costs 1.015.
 CONTENTION = (1.0, 1.33 / 1.015, 1.5 / 1.015, 1.37 / 1.015)
-_STEADY_REL = 1e-3
+STEADY_REL = 1e-3
 
 
 class Ordering(StrEnum):
@@ -78,7 +78,7 @@ def _steady_s(order: tuple[StageProfile, ...]) -> float:
         finish_s[slot + 1] = end_s
         if slot >= SLOTS:
             period_s = end_s - finish_s[slot - 3]
-            if isclose(period_s, finish_s[slot] - finish_s[slot - 4], rel_tol=_STEADY_REL) and period_s > 0:
+            if isclose(period_s, finish_s[slot] - finish_s[slot - 4], rel_tol=STEADY_REL) and period_s > 0:
                 return period_s
     return finish_s[2 * SLOTS] - finish_s[SLOTS]
 

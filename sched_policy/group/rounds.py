@@ -10,7 +10,8 @@ import numpy as np
 
 from sched_policy.columns import Floats
 from sched_policy.group.interleave import MAX_MEMBERS, Ordering, efficiency, iteration_s
-from sched_policy.group.matching import match_kinds
+from sched_policy.group.interleave_many import efficiencies
+from sched_policy.group.matching import MOST_KINDS, match_kinds
 from sched_policy.model import StageProfile
 
 Kind = tuple[int, ...]  # the kinds of a group's members, ascending; equal groups interleave equally well
@@ -92,7 +93,7 @@ class Grouper:
 
         A pair's place in the list is that of its later half, as in the original.
         """
-        kinds = [tuple(sorted(bucket.kinds[place] for place in group)) for group in groups]
+        kinds = [tuple(sorted([bucket.kinds[place] for place in group])) for group in groups]
         partner = _assign(kinds, self._matching(kinds))
         earlier = set(partner.values())
         merged = 0
@@ -120,12 +121,28 @@ class Grouper:
     def _weights(self, kinds: Sequence[Kind]) -> Floats:
         """Interleaving efficiency of each two groups merged; 0 where they would be too many."""
         weights = np.zeros((len(kinds), len(kinds)))
+        if len(kinds) > MOST_KINDS:
+            self._fill_at_once(weights, kinds)
+            return weights
         for a, first in enumerate(kinds):
             for b in range(a, len(kinds)):
                 members = tuple(sorted(first + kinds[b]))
                 if len(members) <= self._max_members:
                     weights[a, b] = weights[b, a] = self._efficiency(members)
         return weights
+
+    def _fill_at_once(self, weights: Floats, kinds: Sequence[Kind]) -> None:
+        """The same by arrays, for groups of each two sizes together."""
+        known = np.array([(job.iteration_s, job.io_s, job.gpu_s, job.net_s) for job in self._profiles])
+        of_size = {size: [a for a, kind in enumerate(kinds) if len(kind) == size] for size in range(1, MAX_MEMBERS)}
+        for size, rows in of_size.items():
+            for other, columns in of_size.items():
+                if rows and columns and size <= other and size + other <= self._max_members:
+                    first = known[[kinds[a] for a in rows]].repeat(len(columns), axis=0)
+                    second = np.tile(known[[kinds[b] for b in columns]], (len(rows), 1, 1))
+                    block = efficiencies(np.concatenate([first, second], axis=1), self._ordering)
+                    weights[np.ix_(rows, columns)] = block.reshape(len(rows), len(columns))
+                    weights[np.ix_(columns, rows)] = weights[np.ix_(rows, columns)].T
 
     def _efficiency(self, kind: Kind) -> float:
         if kind not in self._gamma:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isnan
 
 from sched_policy.simulator.trace import ClusterShape
 
@@ -15,6 +16,7 @@ class Ending(StrEnum):
     TIME_LIMIT = "time limit"
     STOPPED = "stopped"  # by the policy, with the job's consent
     ABANDONED = "abandoned"  # by its owner, who had seen enough
+    FAILED = "failed"  # by itself or with its node; only in real history
     UNFINISHED = "unfinished"  # the simulation ended first
 
 
@@ -49,14 +51,22 @@ class JobRecord:
     ending: Ending = Ending.COMPLETED
     gain: float | None = None
 
+    @property
+    def started(self) -> bool:
+        """Whether it ever got its GPUs."""
+        return not isnan(self.start_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cluster from `time_s` until the next entry's: `idle_node_gpus` are the free GPUs of wholly idle nodes."""
+    """The cluster from `time_s` until the next entry's.
+
+    `idle_node_gpus` are the free GPUs of wholly idle nodes, None where it is not known which nodes the jobs use.
+    """
 
     time_s: float
     busy_gpus: int
-    idle_node_gpus: int
+    idle_node_gpus: int | None
     running_jobs: int
     pending_jobs: int
 

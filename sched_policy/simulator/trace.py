@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sched_policy.errors import ExplschedError
-from sched_policy.simulator.learning import Learning
+
+if TYPE_CHECKING:  # it would load numpy, which most traces do not need
+    from sched_policy.simulator.learning import Learning
 
 
 class TraceError(ExplschedError):

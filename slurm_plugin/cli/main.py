@@ -10,11 +10,15 @@ from sched_policy.errors import ExplschedError
 
 _COMMANDS = {
     "cluster": ("cluster", "A private, real Slurm cluster in a directory."),
+    "compare": ("compare", "Replay a trace under several policies, side by side."),
+    "colocate": ("colocate", "GPUs that placements need when inference and training share them."),
     "config": ("config_", "Check and show the configuration."),
     "doctor": ("doctor", "What is installed, reachable and permitted."),
     "explain": ("explain", "Why a job waits or runs, and what it is worth."),
+    "metrics": ("metrics", "The figures of a site's own history."),
     "plan": ("plan", "What the daemon would change now, and why."),
     "policies": ("policies", "The scheduling policies."),
+    "simulate": ("simulate", "Replay a trace of jobs under a policy."),
     "status": ("status", "Jobs with progress, utility and planned start."),
     "submit": ("submit", "Submit a task described in a JSON file."),
     "trace": ("trace", "Look at job traces, convert them, and make some."),

@@ -15,6 +15,7 @@ from sched_policy.plan import Plan, Reservation, Score
 from sched_policy.utility import Utility, estimate
 from sched_policy.validate import checked_plan
 from slurm_plugin import config as configuration
+from slurm_plugin.cli.options import json_option as json_option
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.progress import ProgressSpool
@@ -22,7 +23,6 @@ from slurm_plugin.progress import ProgressSpool
 config_option = click.option(
     "-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.", show_envvar=True
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @dataclass(frozen=True, slots=True)

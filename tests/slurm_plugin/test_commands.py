@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -94,7 +95,7 @@ def test_gpu_memory_needs_a_feature(tmp_path: Path) -> None:
     assert "--constraint" in str(result.exception)
 
 
-@pytest.mark.parametrize("command", ["cluster", "config", "doctor", "explain", "plan", "policies", "status", "submit"])
+@pytest.mark.parametrize("command", root.list_commands(click.Context(root)))
 def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(root, [command, "--help"])
     assert result.exit_code == 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sched_policy.simulator.formats.base import Format, trace_of
-from sched_policy.simulator.formats.sacct_history import read_history
-from sched_policy.simulator.formats.sacct_rows import REQUIRED
 from sched_policy.simulator.formats.table import Table
 from sched_policy.simulator.trace import Trace, TraceJob
+
+REQUIRED = ("Submit", "Start", "End", "State")
+"""Columns by which the format is known."""
 
 COMMAND = """\
 SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates \\
@@ -36,6 +37,8 @@ def read(path: Path) -> Trace:
 
 
 def _parse(table: Table) -> Trace:
+    from sched_policy.simulator.formats.sacct_history import read_history  # late: other formats do not need it
+
     past, rejected = read_history(table)
     first_s = min((job.arrival_s for job in past), default=0.0)
     jobs = (

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sched_policy.simulator.formats import sacct_cells as cells
 from sched_policy.simulator.formats.cells import LONGEST_S, RowError, label, number, shown
+from sched_policy.simulator.formats.sacct import REQUIRED
 from sched_policy.simulator.formats.table import Table
 from sched_policy.simulator.trace import TraceError
 
-REQUIRED = ("Submit", "Start", "End", "State")
 _ONE_OF = (("JobID", "JobIDRaw"), ("AllocTRES", "ReqTRES"))
 
 

@@ -31,7 +31,7 @@ class AntMan:
         self._opportunistic: list[MuriJob | None] = [None] * cluster.gpus
         self._utilisation = [0.0] * cluster.gpus
         self._open = [cluster.gpus_per_node] * cluster.nodes  # GPUs of each node without a guaranteed job
-        self._pending: list[MuriJob] = []
+        self._waiting: tuple[list[MuriJob], list[MuriJob]] = ([], [])  # guaranteed jobs, opportunistic jobs
         self._running: list[MuriJob] = []
         self._held: dict[int, list[int]] = {}
         self._home: dict[int, int] = {}  # the node on which a guaranteed job collects its (remaining) GPUs
@@ -54,10 +54,9 @@ class AntMan:
         return idle * self._per_node
 
     def arrive(self, job: MuriJob) -> None:
-        """To its place by (priority, submit, index): all guaranteed jobs come first."""
+        """To the end of its class. Jobs arrive in order of (submit, index)."""
         self._held[job.index] = []
-        self._pending.append(job)
-        self._pending.sort(key=_rank)
+        self._waiting[0 if job.trace.priority == 0 else 1].append(job)
 
     def leave(self, job: MuriJob) -> None:
         """Release its GPUs."""
@@ -72,19 +71,24 @@ class AntMan:
 
     def schedule(self, now_s: float) -> list[MuriJob]:  # noqa: ARG002  nothing here depends on the time
         """Start what fits, let guaranteed jobs reserve, and set the pace of the opportunistic jobs."""
+        guaranteed, opportunistic = self._waiting
         started: list[MuriJob] = []
-        waiting: list[MuriJob] = []
-        too_large = 1 << 62
-        for job in self._pending:
-            if job.trace.priority == 0:
-                (started if self._reserve(job) else waiting).append(job)
-            elif job.gpus < too_large and self._share(job):
+        for job in guaranteed:
+            if not any(self._open):
+                break
+            if self._reserve(job):
                 started.append(job)
-            else:
-                waiting.append(job)
-                too_large = min(too_large, job.gpus)  # sharing only ever fills GPUs in this loop
+        too_large = 1 << 62
+        for job in opportunistic:
+            if job.gpus < too_large:
+                if self._share(job):
+                    started.append(job)
+                else:
+                    too_large = job.gpus  # sharing only ever fills GPUs in this loop
         if started:
-            self._pending = waiting
+            now_running = {job.index for job in started}
+            for waiting in self._waiting:
+                waiting[:] = [job for job in waiting if job.index not in now_running]
             self._running = sorted([*self._running, *started], key=_rank)
         for job in self._running:
             if job.trace.priority != 0:

@@ -41,10 +41,11 @@ MURI_L = Sorting(_attained_gpu_s, _attained_gpu_s)
 
 @dataclass(frozen=True, slots=True)
 class Interleaved:
-    """Jobs that share their GPUs: one iteration of each takes `pace_s`."""
+    """Jobs that share their GPUs: one iteration of each takes `pace_s`, the overheads of all are charged to each."""
 
     members: tuple[MuriJob, ...]
     pace_s: float
+    drag_s: int
 
     @property
     def gpus(self) -> int:
@@ -70,7 +71,7 @@ def autopack(groups: Sequence[Interleaved], cluster: ClusterShape) -> Sequence[I
     split: list[Interleaved] = []
     for group in groups:
         if group.pace_s > sum(job.iteration_s for job in group.members):
-            split.extend(Interleaved((job,), job.iteration_s) for job in group.members)
+            split.extend(Interleaved((job,), job.iteration_s, job.overhead_s) for job in group.members)
         else:
             split.append(group)
     split.sort(key=_KEY)
@@ -156,8 +157,9 @@ class Muri:
         result: list[Interleaved] = []
         for jobs, bucket, groups in zip(candidates, buckets, grouped, strict=True):
             for group in groups:
-                pace_s = self._grouper.iteration_s(bucket.kinds[place] for place in group)
-                result.append(Interleaved(tuple(jobs[place] for place in group), pace_s))
+                pace_s = self._grouper.iteration_s([bucket.kinds[place] for place in group])
+                members = tuple([jobs[place] for place in group])
+                result.append(Interleaved(members, pace_s, sum([job.overhead_s for job in members])))
         return result
 
     def _place(self, groups: Sequence[Interleaved]) -> list[MuriJob]:
@@ -176,6 +178,6 @@ class Muri:
                 placed[leader] = self._yarn.take(group.gpus)
             if placed[leader]:
                 job.pace_s = group.pace_s
-                job.drag_s = sum(member.overhead_s for member in group.members)
+                job.drag_s = group.drag_s
                 running.append(job)
         return running

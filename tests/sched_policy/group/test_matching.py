@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sched_policy.columns import Floats, Ints
 from sched_policy.group.interleave import efficiency
 from sched_policy.group.matching import EXACT_VERTICES, match, match_kinds, upper_bound
-from tests.sched_policy.group.profiles import profiles
+from tests.sched_policy.group.profiles import different, efficiencies_of_pairs, profiles
 
 
 def _brute_force(weights: Floats, free: tuple[int, ...]) -> float:
@@ -70,5 +70,23 @@ def test_a_thousand_jobs_reach_99_percent_of_the_maximum() -> None:
     assert _weight(pairs, weights) >= 0.99 * upper_bound(counts, weights)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_many_kinds_reach_99_percent_of_the_exact_maximum(seed: int) -> None:
+    weights = efficiencies_of_pairs(different(200, seed))
+    pairs = match_kinds([1] * 200, weights)
+    assert (pairs.sum(axis=0) + pairs.sum(axis=1) <= 1).all()
+    exact = sum(weights[pair] for pair in match(weights))
+    assert _weight(pairs, weights) >= 0.99 * exact
+
+
+def test_clusters_of_equal_vertices() -> None:
+    """More kinds than are matched directly, all but two of them alike."""
+    weights = np.full((100, 100), 0.5)
+    weights[0, 1] = weights[1, 0] = 0.9
+    pairs = match_kinds([1] * 100, weights)
+    assert _weight(pairs, weights) == pytest.approx(0.9 + 49 * 0.5)
+
+
 def test_no_edges_no_pairs() -> None:
     assert not match_kinds([30, 30], np.zeros((2, 2))).any()
+    assert not match_kinds([1] * 100, np.zeros((100, 100))).any()

@@ -1,0 +1,88 @@
+"""GPUs that placements need when inference and training share them, beside exclusive placement, on made-up events.
+
+After the large-scale simulation of Dilu (ASPLOS 2025): 3,200 instances on 1,000 nodes with 4 GPUs each, several seeds.
+Prints for each placement, over the seeds, `ratio` (most GPUs in use over those of exclusive placement: mean, worst),
+`mean_ratio` (the same of GPUs in use averaged over time), refused instances and CPU seconds per run. A run in which
+memory, requests or limits were exceeded raises. The first seed is 100, because the numbers in `Complementary` were
+chosen on the seeds 0 to 5.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+import click
+
+from sched_policy.place.gpu_loads import GpuLoads
+from sched_policy.place.share_baselines import SHARE_PLACEMENTS
+from sched_policy.simulator.colocation import Colocation, colocate
+from sched_policy.simulator.instance_generator import generate
+from sched_policy.simulator.instance_trace import InstanceTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One placement on one seed's events."""
+
+    found: Colocation
+    cpu_s: float
+
+
+@click.command()
+@click.option("--instances", default=3200, show_default=True, type=click.IntRange(1, 1_000_000), help="Instances.")
+@click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000), help="Nodes.")
+@click.option("--gpus-per-node", default=4, show_default=True, type=click.IntRange(1, 64), help="GPUs per node.")
+@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 1000), help="How many seeds.")
+@click.option("--first-seed", default=100, show_default=True, type=click.IntRange(min=0), help="The first of them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def main(*, instances: int, nodes: int, gpus_per_node: int, seeds: int, first_seed: int, as_json: bool) -> None:
+    """Measure every placement on the same events."""
+    runs: dict[str, list[Run]] = {name: [] for name in SHARE_PLACEMENTS}
+    for seed in range(first_seed, first_seed + seeds):
+        trace = generate(instances, seed)
+        for name, done in runs.items():
+            done.append(_run(name, trace, nodes, gpus_per_node))
+    figures = {name: _figures(done, runs["exclusive"]) for name, done in runs.items()}
+    if as_json:
+        shape = {
+            "instances": instances,
+            "nodes": nodes,
+            "gpus_per_node": gpus_per_node,
+            "seeds": seeds,
+            "first_seed": first_seed,
+        }
+        print(json.dumps({**shape, "placements": figures}))
+        return
+    for name, values in figures.items():
+        print(f"{name:<14}" + " ".join(f"{key} {value:.4g}" for key, value in values.items()))
+
+
+def _run(name: str, trace: InstanceTrace, nodes: int, gpus_per_node: int) -> Run:
+    loads = GpuLoads.uniform(nodes, gpus_per_node, 40 * 1024)
+    began_s = time.process_time()
+    found = colocate(trace.events, SHARE_PLACEMENTS[name], loads)
+    return Run(found, time.process_time() - began_s)
+
+
+def _figures(done: Sequence[Run], exclusive: Sequence[Run]) -> Mapping[str, float]:
+    pairs = list(zip(done, exclusive, strict=True))
+    ratios = [run.found.max_active_gpus / alone.found.max_active_gpus for run, alone in pairs]
+    over_time = [run.found.mean_active_gpus / alone.found.mean_active_gpus for run, alone in pairs]
+    return {
+        "gpus": mean(run.found.max_active_gpus for run in done),
+        "ratio": mean(ratios),
+        "worst_ratio": max(ratios),
+        "mean_ratio": mean(over_time),
+        "sm_fragmentation": mean(run.found.mean_sm_fragmentation for run in done),
+        "memory_fragmentation": mean(run.found.mean_memory_fragmentation for run in done),
+        "refused": sum(len(run.found.refused) for run in done),
+        "cpu_s": mean(run.cpu_s for run in done),
+    }
+
+
+if __name__ == "__main__":
+    main()

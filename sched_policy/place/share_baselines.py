@@ -1,0 +1,76 @@
+"""The placements that Dilu is compared with, and all of them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+
+from sched_policy.errors import PolicyError
+from sched_policy.place.best_fit import as_declared
+from sched_policy.place.complementary import Complementary
+from sched_policy.place.dilu_original import DiluOriginal
+from sched_policy.place.gpu_loads import GpuLoads
+from sched_policy.place.instance import GpuShare, Instance
+from sched_policy.place.share_base import ShareBounds, SharePlace
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusive:
+    """Every instance has its GPUs to itself; all of them on the first node that has enough idle ones."""
+
+    bounds: ShareBounds = ShareBounds(1.0, 1.0)
+
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
+        """Idle GPUs for an instance, None if no node has enough of them."""
+        idle = loads.usable & ~loads.active & (loads.capacity_mib >= max(instance.memory_mib))
+        per_node = np.bincount(loads.node[idle], minlength=len(loads.nodes))
+        enough = np.flatnonzero(per_node >= instance.gpus)
+        if not enough.size:
+            return None
+        return as_declared(instance, np.flatnonzero(idle & (loads.node == enough[0]))[: instance.gpus])
+
+
+@dataclass(frozen=True, slots=True)
+class InflessByLimit:
+    """INFless-l: an instance is given its limit as a fixed quota, so nothing is shared that anybody may need."""
+
+    rule: DiluOriginal = DiluOriginal()
+    bounds: ShareBounds = ShareBounds(1.0, 1.0)
+
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
+        """The GPUs the rule chooses for an instance whose request is its limit."""
+        return self.rule.choose(instance.with_shares(instance.limit, instance.limit), loads)
+
+
+@dataclass(frozen=True, slots=True)
+class InflessByRequest:
+    """INFless-r: an instance is given its request as a fixed quota; its limit is not kept."""
+
+    rule: DiluOriginal = DiluOriginal()
+    bounds: ShareBounds = ShareBounds(1.0, float("inf"))
+
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
+        """The GPUs the rule chooses for an instance whose limit is its request."""
+        return self.rule.choose(instance.with_shares(instance.request, instance.request), loads)
+
+
+SHARE_PLACEMENTS: Mapping[str, SharePlace] = {
+    "exclusive": Exclusive(),
+    "dilu": Complementary(),
+    "dilu-original": DiluOriginal(),
+    "infless-l": InflessByLimit(),
+    "infless-r": InflessByRequest(),
+}
+"""Placements of instances that share GPUs, by the name people call them."""
+
+
+def share_placement(name: str) -> SharePlace:
+    """The placement of that name. Raises `PolicyError`, naming the nearest known one, if there is none."""
+    if name not in SHARE_PLACEMENTS:
+        near = get_close_matches(name, SHARE_PLACEMENTS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise PolicyError(f"unknown placement {name!r}{hint} (known: {', '.join(SHARE_PLACEMENTS)})")
+    return SHARE_PLACEMENTS[name]

@@ -1,0 +1,95 @@
+"""What really happened at a site, in the terms of a simulation, so that the same figures can be taken of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sched_policy.simulator.formats.base import first_reasons
+from sched_policy.simulator.formats.sacct import FORMAT
+from sched_policy.simulator.formats.sacct_history import PastJob, read_history
+from sched_policy.simulator.formats.table import open_table
+from sched_policy.simulator.outcome import Ending, JobRecord, Outcome, Usage
+from sched_policy.simulator.trace import ClusterShape, Rejected, TraceError
+
+NAME = "history"
+"""Stands where an outcome has the name of its policy."""
+
+_ENDINGS = {
+    "COMPLETED": Ending.COMPLETED,
+    "TIMEOUT": Ending.TIME_LIMIT,
+    "DEADLINE": Ending.TIME_LIMIT,
+    "CANCELLED": Ending.ABANDONED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A site's history: its outcome, the most GPUs that were held at once, and the rows that were left out."""
+
+    outcome: Outcome
+    peak_gpus: int
+    rejected: tuple[Rejected, ...]
+
+
+def read(path: Path, cluster: ClusterShape | None = None) -> History:
+    """The history in a file of sacct, see `formats.sacct`, of jobs that held GPUs and have ended.
+
+    Time 0 is when the first job began to wait, which is when it was submitted and eligible. All of a completed job's
+    time counts as its work: sacct does not say what had to be done again. Requeues count as preemptions. Without a
+    cluster, its capacity is taken to be the most GPUs held at once. On which nodes jobs were is not read, so there is
+    no fragmentation. Raises `TraceError` for a file of another kind, and for a cluster that is too small.
+    """
+    with open_table(path) as table:
+        FORMAT.require(table)
+        past, rejected = read_history(table)
+    if not past:
+        raise TraceError(f"{path}: no row can be used{first_reasons(rejected)}")
+    first_s = min(job.arrival_s for job in past)
+    usage = _usage(past, first_s)
+    peak = max(entry.busy_gpus for entry in usage)
+    if cluster is not None and cluster.gpus < peak:
+        raise TraceError(f"{path}: jobs held {peak:,} GPUs at once, the cluster has {cluster.gpus:,}")
+    jobs = sorted((_record(job, first_s) for job in past), key=lambda job: (job.submit_s, job.job_id))
+    events = sum(1 + 2 * len(job.runs) for job in past)
+    outcome = Outcome(NAME, cluster or ClusterShape(1, peak), tuple(jobs), usage, events)
+    return History(outcome, peak, tuple(sorted(rejected, key=lambda row: row.line)))
+
+
+def _record(job: PastJob, first_s: float) -> JobRecord:
+    return JobRecord(
+        job_id=job.job_id,
+        submit_s=job.arrival_s - first_s,
+        start_s=job.runs[0].start_s - first_s,
+        end_s=job.runs[-1].end_s - first_s,
+        gpus=job.gpus,
+        run_s=job.held_s,
+        held_s=job.held_s,
+        preemptions=len(job.runs) - 1,
+        user=job.user,
+        ending=_ENDINGS.get(job.state, Ending.FAILED),
+    )
+
+
+def _usage(past: Sequence[PastJob], first_s: float) -> tuple[Usage, ...]:
+    """The GPUs, runs and waiting jobs at every time at which one of them changes."""
+    usage: list[Usage] = []
+    busy = running = pending = 0
+    for time_s, gpus, runs, waits in sorted(_changes(past)):
+        busy, running, pending = busy + gpus, running + runs, pending + waits
+        if usage and usage[-1].time_s == time_s - first_s:
+            usage.pop()
+        usage.append(Usage(time_s - first_s, busy, None, running, pending))
+    return tuple(usage)
+
+
+def _changes(past: Iterable[PastJob]) -> Iterable[tuple[float, int, int, int]]:
+    """(Time, change of held GPUs, of running jobs, of waiting jobs)."""
+    for job in past:
+        waits_since_s = job.arrival_s
+        for run in job.runs:
+            yield waits_since_s, 0, 0, 1
+            yield run.start_s, run.gpus, 1, -1
+            yield run.end_s, -run.gpus, -1, 0
+            waits_since_s = run.end_s

@@ -1,0 +1,34 @@
+"""What a trace of instances holds: starts and deletes. No files here, see `instance_format`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sched_policy.place.instance import Instance
+from sched_policy.simulator.trace import Rejected
+
+
+class Action(StrEnum):
+    """What happens to an instance."""
+
+    START = "start"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceEvent:
+    """At `time_s` the instance known by `key` starts, or is deleted."""
+
+    time_s: float
+    action: Action
+    key: int
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceTrace:
+    """Events in order of time, every delete after the start of its instance, and the lines that were left out."""
+
+    events: tuple[InstanceEvent, ...]
+    rejected: tuple[Rejected, ...] = ()

@@ -1,0 +1,185 @@
+"""The figures of an outcome. Names, units and meanings are written once, here; tables, JSON and docs take them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
+from math import fsum
+from typing import Any
+
+from sched_policy.simulator.fairness import finish_time_fairness
+from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
+from sched_policy.simulator.steps import Steps
+
+_NO_RESULT = (Ending.TIME_LIMIT, Ending.FAILED)
+_ROUNDING = 1e-9  # relative: sums of times end a little beside what they should be
+
+
+def _figure(unit: str, text: str) -> Any:  # noqa: ANN401  what dataclasses.field() is declared to return
+    return field(metadata={"unit": unit, "text": text})
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What one field of `Metrics` is: its name, its unit ("" for none) and its meaning."""
+
+    name: str
+    unit: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The figures of one outcome. None where a figure has no meaning, such as a mean over no jobs.
+
+    `figures()` tells each one's unit and meaning. JCT, makespan and p99 are defined as in the simulator of Muri
+    (SIGCOMM 2022), so that they compare with published figures.
+    """
+
+    jobs: int = _figure("", "jobs submitted")
+    completed: int = _figure("", "of these, jobs that finished all their work")
+    avg_jct_s: float | None = _figure("s", "mean job completion time, submission to end, of the jobs that ended")
+    median_jct_s: float | None = _figure("s", "median job completion time")
+    p99_jct_s: float | None = _figure("s", "99th percentile: entry int(0.99 n), from 0, of the n sorted JCTs")
+    makespan_s: float | None = _figure("s", "last end, counted from time 0 of the trace; unknown if a job has none")
+    avg_queue_s: float | None = _figure("s", "mean time from submission to first start, of the jobs that started")
+    median_queue_s: float | None = _figure("s", "median time from submission to first start")
+    p99_queue_s: float | None = _figure("s", "99th percentile of it, as for JCT")
+    gpu_utilisation: float | None = _figure("", "share of the GPUs that jobs held, from first submission to last end")
+    fragmentation: float | None = _figure("", "share of the free GPU-hours that lay on partly used nodes")
+    max_rho: float | None = _figure("", "worst finish-time fairness; 1 is fair, above 1 is less than a 1/N share")
+    avg_rho: float | None = _figure("", "mean finish-time fairness of the completed jobs")
+    unfair_share: float | None = _figure("", "share of the completed jobs with rho above 1")
+    preemptions: int = _figure("", "how often jobs were sent back to the queue")
+    held_gpu_h: float | None = _figure("GPU h", "GPU-hours held; a GPU that jobs share counts once")
+    useful_gpu_h: float | None = _figure(
+        "GPU h", "work done, in hours of unshared GPUs; none for failed or timed out jobs"
+    )
+    wasted_gpu_h: float | None = _figure("GPU h", "held minus useful; below 0 where sharing gets more out of a GPU")
+    gain_per_gpu_h: float | None = _figure(
+        "1/GPU h", "loss reduction, in shares of what was possible, per GPU-hour held"
+    )
+    avg_job_gain_per_gpu_h: float | None = _figure("1/GPU h", "the same for each job, mean over jobs")
+
+
+def figures() -> tuple[Figure, ...]:
+    """All fields of `Metrics` in order, with unit and meaning."""
+    return tuple(Figure(entry.name, entry.metadata["unit"], entry.metadata["text"]) for entry in fields(Metrics))
+
+
+def as_dict(metrics: Metrics) -> dict[str, float | None]:
+    """The figures by name, ready for JSON."""
+    return asdict(metrics)
+
+
+def measure(outcome: Outcome) -> Metrics:
+    """All figures of an outcome. Without jobs the counts are 0 and everything else is None."""
+    jobs = outcome.jobs
+    ended = [job for job in jobs if job.ending is not Ending.UNFINISHED]
+    jct_s = sorted(job.end_s - job.submit_s for job in ended)
+    queue_s = sorted(job.start_s - job.submit_s for job in jobs if job.started)
+    rho = finish_time_fairness(outcome)
+    use = _use(outcome)
+    useful_gpu_h = fsum(job.gpus * _useful_s(job) for job in jobs) / 3600 if jobs else None
+    explored = [(job.gain, job.gpus * job.held_s / 3600) for job in jobs if job.gain is not None and job.held_s > 0]
+    return Metrics(
+        jobs=len(jobs),
+        completed=sum(job.ending is Ending.COMPLETED for job in jobs),
+        avg_jct_s=_mean(jct_s),
+        median_jct_s=_median(jct_s),
+        p99_jct_s=_p99(jct_s),
+        makespan_s=max((job.end_s for job in ended), default=None) if len(ended) == len(jobs) else None,
+        avg_queue_s=_mean(queue_s),
+        median_queue_s=_median(queue_s),
+        p99_queue_s=_p99(queue_s),
+        gpu_utilisation=use.utilisation,
+        fragmentation=use.fragmentation,
+        max_rho=max(rho, default=None),
+        avg_rho=_mean(rho),
+        unfair_share=_mean([float(value > 1 + _ROUNDING) for value in rho]),
+        preemptions=sum(job.preemptions for job in jobs),
+        held_gpu_h=use.held_gpu_h,
+        useful_gpu_h=useful_gpu_h,
+        wasted_gpu_h=None if use.held_gpu_h is None or useful_gpu_h is None else use.held_gpu_h - useful_gpu_h,
+        gain_per_gpu_h=fsum(gain for gain, _ in explored) / fsum(spent for _, spent in explored) if explored else None,
+        avg_job_gain_per_gpu_h=_mean([gain / spent for gain, spent in explored]),
+    )
+
+
+def span_s(outcome: Outcome) -> tuple[float, float]:
+    """First submission and last end, or the end of the simulation if that came first; (0, 0) without jobs."""
+    if not outcome.jobs:
+        return 0.0, 0.0
+    return min(job.submit_s for job in outcome.jobs), max(job.end_s for job in outcome.jobs)
+
+
+def utilisation_series(outcome: Outcome, intervals: int) -> tuple[list[float], list[float]]:
+    """The held share of all GPUs in equal intervals from first submission to last end.
+
+    Returns the edges in seconds, of which there is one more than intervals, and the mean share between them; both are
+    empty where the span is.
+    """
+    first_s, last_s = span_s(outcome)
+    if last_s <= first_s:
+        return [], []
+    edges_s = [first_s + (last_s - first_s) * edge / intervals for edge in range(intervals + 1)]
+    busy = _busy_gpus(outcome)
+    return edges_s, [busy.mean(*pair) / outcome.cluster.gpus for pair in pairwise(edges_s)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What became of the cluster's GPU-hours."""
+
+    utilisation: float | None = None
+    fragmentation: float | None = None
+    held_gpu_h: float | None = None
+
+
+def _use(outcome: Outcome) -> _Use:
+    """The use of the cluster between first submission and last end."""
+    first_s, last_s = span_s(outcome)
+    if not outcome.usage or last_s <= first_s:
+        return _Use()
+    gpus = outcome.cluster.gpus
+    busy_gpus = _busy_gpus(outcome).mean(first_s, last_s)
+    stranded = _stranded_gpus(outcome)
+    fragmentation = None
+    if stranded is not None and gpus - busy_gpus > _ROUNDING * gpus:
+        fragmentation = stranded.mean(first_s, last_s) / (gpus - busy_gpus)
+    return _Use(busy_gpus / gpus, fragmentation, busy_gpus * (last_s - first_s) / 3600)
+
+
+def _busy_gpus(outcome: Outcome) -> Steps:
+    """GPUs held by at least one job, over time."""
+    return Steps([entry.time_s for entry in outcome.usage], [entry.busy_gpus for entry in outcome.usage])
+
+
+def _stranded_gpus(outcome: Outcome) -> Steps | None:
+    """Free GPUs on partly used nodes over time; None where the nodes are not known."""
+    stranded = []
+    for entry in outcome.usage:
+        if entry.idle_node_gpus is None:
+            return None
+        stranded.append(outcome.cluster.gpus - entry.busy_gpus - entry.idle_node_gpus)
+    return Steps([entry.time_s for entry in outcome.usage], stranded)
+
+
+def _useful_s(job: JobRecord) -> float:
+    return 0.0 if job.ending in _NO_RESULT else min(job.run_s, job.held_s)
+
+
+def _mean(values: Collection[float]) -> float | None:
+    return fsum(values) / len(values) if values else None
+
+
+def _median(in_order: Sequence[float]) -> float | None:
+    middle = len(in_order) // 2
+    if not in_order:
+        return None
+    return in_order[middle] if len(in_order) % 2 else (in_order[middle - 1] + in_order[middle]) / 2
+
+
+def _p99(in_order: Sequence[float]) -> float | None:
+    return in_order[int(0.99 * len(in_order))] if in_order else None

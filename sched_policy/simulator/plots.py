@@ -1,0 +1,150 @@
+"""Pictures of outcomes: JCT distribution, utilisation over time, and a Gantt chart of small traces.
+
+matplotlib is an optional dependency and slow to import; it is loaded when a picture is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sched_policy.errors import ExplschedError
+from sched_policy.simulator.metrics import span_s, utilisation_series
+from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg", ".pdf")
+GANTT_MAX_JOBS = 60
+_INTERVALS = 240
+_MOST_POINTS = 2000
+_SMALL = 6
+# Okabe and Ito's palette, told apart by colour-blind people too; its yellow is too faint for lines on white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", ":", "-.")
+_WAITING = "#CCCCCC"
+_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+class PlotError(ExplschedError):
+    """A picture that cannot be drawn: matplotlib is missing, or the file's suffix is none of `SUFFIXES`."""
+
+
+def check(path: Path) -> None:
+    """Raise `PlotError` if no picture could be drawn to this path, without drawing. Cheap: imports nothing."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise PlotError(f"{path}: unknown kind of picture {path.suffix!r}; accepted are {', '.join(SUFFIXES)}")
+    if find_spec("matplotlib") is None:
+        raise PlotError(f"{path}: pictures need matplotlib, which is not installed: pip install 'explsched[plots]'")
+
+
+def draw(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Write one picture of all outcomes, overlaid; with Gantt charts if none has more than `GANTT_MAX_JOBS` jobs.
+
+    Raises `PlotError`, or `OSError` if the file cannot be written.
+    """
+    check(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    if has_gantt(outcomes):
+        figure.set_size_inches(max(11.0, 4.0 * len(outcomes)), 9.0)
+        grid = figure.add_gridspec(2, 1)
+        above, below = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
+        left, right = above.subplots(1, 2)
+        _gantt(below.subplots(1, len(outcomes), sharex=True, squeeze=False)[0], outcomes)
+    else:
+        left, right = figure.subplots(1, 2)
+    _distribution(left, outcomes)
+    _utilisation(right, outcomes)
+    figure.savefig(path, dpi=120)
+
+
+def has_gantt(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the picture of these outcomes shows single jobs."""
+    return bool(outcomes) and all(0 < len(outcome.jobs) <= GANTT_MAX_JOBS for outcome in outcomes)
+
+
+def _distribution(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+    for (colour, dash), outcome in zip(_styles(), outcomes, strict=False):
+        ended = [job for job in outcome.jobs if job.ending is not Ending.UNFINISHED]
+        jct_s = np.sort([job.end_s - job.submit_s for job in ended])
+        rows = np.flatnonzero(jct_s > 0)  # a logarithmic axis has no place for the others, but they count
+        rows = rows[np.unique(np.linspace(0, rows.size - 1, min(rows.size, _MOST_POINTS)).astype(int))]
+        axes.step(
+            jct_s[rows],
+            100 * (rows + 1) / max(len(outcome.jobs), 1),
+            where="post",
+            color=colour,
+            ls=dash,
+            label=outcome.policy,
+        )
+    axes.set(xlabel="job completion time (s)", ylabel="jobs that took at most that long (%)", ylim=(0, 101))
+    if any(job.end_s > job.submit_s for outcome in outcomes for job in outcome.jobs):
+        axes.set_xscale("log")
+    axes.set_title("Job completion time")
+    axes.grid(alpha=0.3)
+    if outcomes:
+        axes.legend(fontsize="small")
+
+
+def _utilisation(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+    second, unit = _time_unit(outcomes)
+    for (colour, dash), outcome in zip(_styles(), outcomes, strict=False):
+        edges_s, share = utilisation_series(outcome, _INTERVALS)
+        if share:
+            axes.stairs(
+                np.multiply(share, 100),
+                np.divide(edges_s, second),
+                baseline=None,
+                color=colour,
+                ls=dash,
+            )
+    axes.set(xlabel=f"time ({unit})", ylabel="GPUs held (%)", ylim=(0, 101))
+    axes.set_title("GPU utilisation")  # the colours are those of the picture beside it
+    axes.grid(alpha=0.3)
+
+
+def _gantt(charts: Sequence[Axes], outcomes: Sequence[Outcome]) -> None:
+    second, unit = _time_unit(outcomes)
+    for (colour, _dash), axes, outcome in zip(_styles(), charts, outcomes, strict=False):
+        rows = range(len(outcome.jobs))
+        submit = [job.submit_s / second for job in outcome.jobs]
+        start = [(job.start_s if job.started else job.end_s) / second for job in outcome.jobs]
+        end = [job.end_s / second for job in outcome.jobs]
+        axes.barh(rows, np.subtract(start, submit), left=submit, color=_WAITING)
+        axes.barh(rows, np.subtract(end, start), left=start, color=colour)
+        for row, job in enumerate(outcome.jobs):
+            axes.annotate(_note(job), (end[row], row), (2, 0), textcoords="offset points", va="center", fontsize=_SMALL)
+        axes.set_yticks(rows, [str(job.job_id) for job in outcome.jobs], fontsize=_SMALL)
+        axes.margins(x=0.2)  # room for the notes
+        # Said below the chart, because a legend would hide jobs.
+        axes.set_xlabel(f"time ({unit}); grey: waits, coloured: first start to end")
+        axes.set_ylim(len(outcome.jobs) - 0.4, -0.6)
+        axes.set_title(outcome.policy)
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+    charts[0].set_ylabel("job")
+
+
+def _note(job: JobRecord) -> str:
+    preempted = f", preempted {job.preemptions}x" if job.preemptions else ""
+    unfinished = ", unfinished" if job.ending is Ending.UNFINISHED else ""
+    return f"{job.gpus} GPU{'' if job.gpus == 1 else 's'}{preempted}{unfinished}"
+
+
+def _styles() -> Iterator[tuple[str, str]]:
+    """Line styles without end: all colours solid, then all dashed, and so on."""
+    return cycle((colour, dash) for dash in _DASHES for colour in _COLOURS)
+
+
+def _time_unit(outcomes: Sequence[Outcome]) -> tuple[float, str]:
+    """Seconds of the unit in which the longest of these spans reads well, and its name."""
+    last_s = max((span_s(outcome)[1] for outcome in outcomes), default=0.0)
+    return next(((second, unit) for second, unit in _UNITS if last_s >= 2 * second), _UNITS[-1])

@@ -1,0 +1,56 @@
+"""One way to replay a trace under a named policy, whichever convention. Each is loaded only when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sched_policy.errors import PolicyError
+from sched_policy.simulator.settings import Settings
+from sched_policy.simulator.trace import ClusterShape, Trace
+
+if TYPE_CHECKING:
+    from sched_policy.simulator.muri import MuriOptions
+    from sched_policy.simulator.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is replayed, and how: `Settings` are the convention `slurm`, `MuriOptions` the convention `muri`."""
+
+    trace: Trace
+    cluster: ClusterShape
+    how: Settings | MuriOptions
+
+    @property
+    def conventions(self) -> str:
+        """The convention's name."""
+        return "slurm" if isinstance(self.how, Settings) else "muri"
+
+    def check(self, policy: str) -> None:
+        """Raise `PolicyError` for a name that the convention does not know."""
+        if isinstance(self.how, Settings):
+            from sched_policy import catalog
+
+            catalog.build(policy)
+            return
+        from sched_policy.simulator import muri
+
+        if policy not in muri.names():
+            raise PolicyError(f"unknown policy {policy!r} (the muri conventions have {', '.join(muri.names())})")
+
+    def under(self, policy: str, progress: Callable[[int, int], None] = lambda _ended, _jobs: None) -> Outcome:
+        """The outcome under the policy of that name; `progress` is told (jobs ended, jobs in all) where that is known.
+
+        Raises `PolicyError` as `check`, and `ExplschedError` if the replay cannot go on.
+        """
+        self.check(policy)
+        if isinstance(self.how, Settings):
+            from sched_policy import catalog
+            from sched_policy.simulator import engine
+
+            return engine.simulate(self.trace, self.cluster, catalog.build(policy), self.how, progress)
+        from sched_policy.simulator import muri
+
+        return muri.simulate(self.trace, self.cluster, policy, self.how)

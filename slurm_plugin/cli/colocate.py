@@ -1,0 +1,153 @@
+"""`sexplsched colocate`: how many GPUs a placement needs when inference and training share them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from sched_policy.errors import PolicyError
+from sched_policy.place.gpu_loads import GpuLoads
+from sched_policy.place.instance import InstanceKind
+from sched_policy.place.share_baselines import SHARE_PLACEMENTS, share_placement
+from sched_policy.simulator.colocation import Colocation
+from sched_policy.simulator.colocation import colocate as run
+from sched_policy.simulator.instance_format import read_events, write_events
+from sched_policy.simulator.instance_generator import generate
+from sched_policy.simulator.instance_trace import InstanceEvent, InstanceTrace
+from sched_policy.simulator.trace import TraceError
+from slurm_plugin.cli.session import json_option
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One placement. GPUs are those in use; `ratio` is `max_gpus` over that of the first placement."""
+
+    placement: str
+    max_gpus: int
+    mean_gpus: float
+    ratio: float | None
+    sm_fragmentation: float
+    memory_fragmentation: float
+    started: int
+    refused: int
+    refused_training: int
+    events: int
+    cpu_s: float
+
+
+def _names(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    for name in names:
+        try:
+            share_placement(name)
+        except PolicyError as error:
+            raise click.BadParameter(str(error)) from error
+    return names
+
+
+@click.command()
+@click.option("--events", "events_path", type=click.Path(path_type=Path), help="File of events (JSON lines).")
+@click.option("--instances", type=click.IntRange(1, 1_000_000), help="Make up events of so many instances instead.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of made-up events.")
+@click.option("--write-events", "written_path", type=click.Path(path_type=Path), help="Also write the events here.")
+@click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000), help="Number of nodes.")
+@click.option("--gpus-per-node", default=4, show_default=True, type=click.IntRange(1, 64), help="GPUs of each node.")
+@click.option("--gpu-memory-gib", default=40, show_default=True, type=click.IntRange(1, 4096), help="Memory of a GPU.")
+@click.option(
+    "--placement",
+    "placements",
+    default=",".join(SHARE_PLACEMENTS),
+    show_default=True,
+    callback=_names,
+    help="Placements to compare, separated by commas; ratios are to the first.",
+)
+@click.option("--strict", is_flag=True, help="A line of the file that cannot be used is an error.")
+@json_option
+def colocate(
+    *,
+    events_path: Path | None,
+    instances: int | None,
+    seed: int,
+    written_path: Path | None,
+    nodes: int,
+    gpus_per_node: int,
+    gpu_memory_gib: int,
+    placements: Sequence[str],
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Compare placements of inference and training instances that share GPUs.
+
+    Instances start and are deleted as the events say. An instance that does not fit is refused and does not come again.
+    """
+    if (events_path is None) == (instances is None):
+        raise click.UsageError("say either --events FILE or --instances N")
+    trace = read_events(events_path) if events_path else generate(instances or 0, seed)
+    _report_rejected(trace, events_path, strict=strict)
+    if written_path:
+        write_events(written_path, trace.events)
+    rows: list[Row] = []
+    for name in placements:
+        began_s = time.process_time()
+        with _progress(name, trace.events) as events:
+            found = run(events, share_placement(name), GpuLoads.uniform(nodes, gpus_per_node, 1024 * gpu_memory_gib))
+        rows.append(
+            _row(name, found, rows[0].max_gpus if rows else found.max_active_gpus, time.process_time() - began_s)
+        )
+    if as_json:
+        shape = {"nodes": nodes, "gpus_per_node": gpus_per_node, "gpu_memory_gib": gpu_memory_gib}
+        click.echo(json.dumps({**shape, "placements": [asdict(row) for row in rows]}, indent=1))
+        return
+    click.echo(_table(rows))
+
+
+def _progress(name: str, events: Sequence[InstanceEvent]) -> AbstractContextManager[Iterable[InstanceEvent]]:
+    """The events, with a progress bar for people who watch."""
+    if not sys.stderr.isatty():
+        return nullcontext(events)
+    return click.progressbar(events, label=f"{name:<13}", file=sys.stderr, update_min_steps=100)
+
+
+def _report_rejected(trace: InstanceTrace, path: Path | None, *, strict: bool) -> None:
+    for rejected in trace.rejected[:10]:
+        click.echo(f"{path}: line {rejected.line} left out: {rejected.reason}", err=True)
+    if trace.rejected:
+        summary = f"{path}: {len(trace.rejected)} lines left out, {len(trace.events)} events read"
+        if strict:
+            raise TraceError(f"{summary} (--strict)")
+        click.echo(summary, err=True)
+
+
+def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Row:
+    return Row(
+        placement=name,
+        max_gpus=found.max_active_gpus,
+        mean_gpus=found.mean_active_gpus,
+        ratio=found.max_active_gpus / of_first if of_first else None,
+        sm_fragmentation=found.mean_sm_fragmentation,
+        memory_fragmentation=found.mean_memory_fragmentation,
+        started=found.started,
+        refused=len(found.refused),
+        refused_training=found.refused_of(InstanceKind.TRAINING),
+        events=found.events,
+        cpu_s=cpu_s,
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    columns = (("GPUS", 6), ("RATIO", 6), ("MEAN", 8), ("SM FRAG", 8), ("MEM FRAG", 8), ("REFUSED", 8), ("CPU S", 6))
+    head = f"{'PLACEMENT':<13} " + " ".join(f"{name:>{width}}" for name, width in columns)
+    lines = [
+        f"{row.placement:<13} {row.max_gpus:>6} {'-' if row.ratio is None else format(row.ratio, '.3f'):>6} "
+        f"{row.mean_gpus:>8.1f} {row.sm_fragmentation:>8.3f} {row.memory_fragmentation:>8.3f} {row.refused:>8} "
+        f"{row.cpu_s:>6.2f}"
+        for row in rows
+    ]
+    return "\n".join([head, *lines])

@@ -1,0 +1,58 @@
+"""`sexplsched metrics`: the figures of a site's own history."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from sched_policy.simulator import history
+from sched_policy.simulator.checks import strict
+from sched_policy.simulator.formats.cluster import read_cluster
+from sched_policy.simulator.metrics import as_dict, measure
+from sched_policy.simulator.trace import Trace
+from slurm_plugin.cli.figures import explained
+from slurm_plugin.cli.options import json_option
+from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files
+from slurm_plugin.cli.replaying import cluster_option, report_rejected
+
+
+@click.command()
+@click.option(
+    "--from-sacct",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Output of sacct; `sexplsched trace --help` shows how to make it.",
+)
+@cluster_option(required=False)
+@click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
+@plot_option
+@jobs_option
+@json_option
+def metrics(
+    path: Path,
+    cluster: str | None,
+    is_strict: bool,  # noqa: FBT001  click passes by name
+    plot_path: Path | None,
+    jobs_path: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Measure what happened at a site, with the figures that `simulate` and `compare` take of a replay.
+
+    Without --cluster, utilisation and fairness are relative to the most GPUs that were ever held at once.
+    """
+    past = history.read(path, read_cluster(cluster) if cluster else None)
+    if is_strict:
+        strict(Trace.of((), past.rejected), path)
+    report_rejected(path, past.rejected)
+    figures = measure(past.outcome)
+    write_files([past.outcome], plot_path, jobs_path)
+    gpus = past.outcome.cluster.gpus
+    if as_json:
+        about = {"peak_gpus": past.peak_gpus, "gpus": gpus, "rejected": len(past.rejected)}
+        click.echo(json.dumps({"policy": history.NAME, **as_dict(figures), **about}, indent=1))
+        return
+    click.echo(f"{path} on {gpus:,} GPUs{'' if cluster else ', the most that were held at once'}")
+    click.echo("\n".join(explained(figures)))

@@ -1,0 +1,170 @@
+"""What `simulate` and `compare` share: the options that say what is replayed and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sched_policy.errors import PolicyError
+from sched_policy.simulator import formats
+from sched_policy.simulator.checks import fit, strict
+from sched_policy.simulator.formats.cluster import read_cluster
+from sched_policy.simulator.replay import Replay
+from sched_policy.simulator.settings import Estimates, Settings, SettingsError
+from sched_policy.simulator.trace import ClusterShape, Rejected, Trace
+
+if TYPE_CHECKING:
+    from sched_policy.simulator.muri import MuriOptions
+
+_SHOWN_ROWS = 3
+_DEFAULT = Settings()
+
+
+def replay_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options to a command, and hand it a `replay` made of them."""
+
+    @wraps(command)
+    def wrapped(
+        trace_path: Path,
+        trace_format: str | None,
+        cluster: str,
+        conventions: str,
+        is_strict: bool,  # noqa: FBT001  click passes by name
+        **others: Any,  # noqa: ANN401  the options of the convention, and those of the command
+    ) -> None:
+        how = _how(conventions, {name: others.pop(name) for name in {**_SLURM, **_MURI}})
+        shape = read_cluster(cluster)
+        command(replay=Replay(_read(trace_path, trace_format, shape, is_strict=is_strict), shape, how), **others)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """`--cluster`: the cluster's shape."""
+    return click.option(
+        "--cluster",
+        required=required,
+        metavar="NODESxGPUS|FILE",
+        help="Such as 8x8; or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV.",
+    )
+
+
+def _setting(
+    option: str, name: str, kind: type | click.IntRange, metavar: str, text: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option of the slurm conventions. Left out it is None, which tells it from its default given on purpose."""
+    default = getattr(_DEFAULT, name)
+    shown = "never" if default is None else f"{default:g}" if isinstance(default, float) else default
+    return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
+
+
+def known_policy(replay: Replay, name: str) -> None:
+    """Refuse a policy that the convention does not know, as wrong usage."""
+    try:
+        replay.check(name)
+    except PolicyError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def described(replay: Replay) -> dict[str, object]:
+    """What JSON says of a replay, whatever the policy."""
+    how = {entry.name: getattr(replay.how, entry.name) for entry in fields(replay.how)}
+    return {
+        "conventions": replay.conventions,
+        "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
+        "cluster": asdict(replay.cluster),
+        "rejected": len(replay.trace.rejected),
+    }
+
+
+def report_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
+    """Say on stderr which rows of a file were left out, if any."""
+    if not rejected:
+        return
+    click.echo(f"{path}: {len(rejected):,} row{'s' if len(rejected) > 1 else ''} left out", err=True)
+    for row in rejected[:_SHOWN_ROWS]:
+        click.echo(f"  line {row.line}: {row.reason}", err=True)
+    if len(rejected) > _SHOWN_ROWS:
+        click.echo(f"  and {len(rejected) - _SHOWN_ROWS:,} more", err=True)
+
+
+def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, is_strict: bool) -> Trace:
+    trace = fit(formats.read_any(path, trace_format), cluster)
+    if is_strict or not trace.jobs:
+        return strict(trace, path)
+    report_rejected(path, trace.rejected)
+    return trace
+
+
+def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
+    """The convention with what was given for it; what was not given has the convention's own default."""
+    mine = _SLURM if conventions == "slurm" else _MURI
+    wrong = [option for name, option in {**_SLURM, **_MURI}.items() if given[name] is not None and name not in mine]
+    if wrong:
+        raise click.UsageError(f"--conventions {conventions} has no {', '.join(wrong)}")
+    chosen = {name: given[name] for name in mine if given[name] is not None}
+    if conventions == "muri":
+        from sched_policy.simulator.muri import MuriOptions
+
+        return MuriOptions(**chosen)
+    try:
+        if "estimates" in chosen:
+            chosen["estimates"] = Estimates.parse(chosen["estimates"])
+        return Settings(**chosen)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+
+
+_SLURM = {
+    "estimates": "--estimates",
+    "interval_s": "--interval",
+    "checkpoint_s": "--checkpoint",
+    "restart_s": "--restart",
+    "seed": "--seed",
+    "until_s": "--until",
+}
+_MURI = {"autopack": "--autopack", "max_members": "--max-members"}
+_OPTIONS = (
+    click.option(
+        "--trace", "trace_path", required=True, type=click.Path(path_type=Path), help="Jobs, see `sexplsched trace`."
+    ),
+    click.option(
+        "--format",
+        "trace_format",
+        type=click.Choice(formats.NAMES),
+        help="Of the trace, if its header does not tell.",
+    ),
+    cluster_option(required=True),
+    click.option(
+        "--conventions",
+        type=click.Choice(["slurm", "muri"]),
+        default="slurm",
+        show_default=True,
+        help="What is simulated: a Slurm cluster, or what the published simulator of Muri makes of one.",
+    ),
+    _setting("--estimates", "estimates", str, "exact|limit|noisy:SIGMA", "What policies are told about run times."),
+    _setting("--interval", "interval_s", float, "SECONDS", "Time between looks of the policy."),
+    _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "How long a preempted job saves."),
+    _setting("--restart", "restart_s", float, "SECONDS", "How long a job that starts again loads."),
+    _setting("--seed", "seed", click.IntRange(min=0), "N", "Of the noise in estimates."),
+    _setting("--until", "until_s", float, "SECONDS", "End then, whatever still runs, since the trace's time 0."),
+    click.option(
+        "--autopack/--no-autopack",
+        default=None,
+        help="Split groups that do not pay, muri-s and muri-l.  [muri conventions; default: no]",
+    ),
+    click.option(
+        "--max-members",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Jobs per group at most, muri-s and muri-l.  [muri conventions; default: 4]",
+    ),
+    click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),
+)

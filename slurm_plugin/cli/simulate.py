@@ -1,0 +1,48 @@
+"""`sexplsched simulate`: replay a trace under one policy."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from sched_policy.simulator.metrics import as_dict, measure
+from sched_policy.simulator.replay import Replay
+from slurm_plugin.cli.bars import bars
+from slurm_plugin.cli.figures import explained
+from slurm_plugin.cli.options import json_option
+from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files
+from slurm_plugin.cli.replaying import described, known_policy, replay_options
+
+
+@click.command()
+@replay_options
+@click.option("--policy", required=True, help="See `sexplsched policies`.")
+@plot_option
+@jobs_option
+@json_option
+def simulate(
+    replay: Replay,
+    policy: str,
+    plot_path: Path | None,
+    jobs_path: Path | None,
+    as_json: bool,  # noqa: FBT001  click passes by name
+) -> None:
+    """Replay a trace of jobs under a policy, and measure what comes of it.
+
+    CPU_S in the JSON output is the CPU time of the whole command until its figures stand, user and system.
+    """
+    known_policy(replay, policy)
+    with bars([policy]) as report:
+        outcome = replay.under(policy, lambda ended, jobs: report(0, ended, jobs))
+    metrics = measure(outcome)
+    cpu_s = time.process_time()
+    write_files([outcome], plot_path, jobs_path)
+    if as_json:
+        figures = {"policy": policy, **as_dict(metrics), "events": outcome.events, "cpu_s": round(cpu_s, 3)}
+        click.echo(json.dumps({**figures, **described(replay)}, indent=1))
+        return
+    click.echo(f"{policy} on {replay.cluster.gpus} GPUs, {outcome.events} events, {cpu_s:.1f} s of CPU")
+    click.echo("\n".join(explained(metrics)))

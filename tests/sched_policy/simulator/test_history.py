@@ -1,0 +1,104 @@
+"""A site's history measured with the same figures as a simulation."""
+
+from pathlib import Path
+
+import pytest
+
+from sched_policy.simulator import history
+from sched_policy.simulator.metrics import measure
+from sched_policy.simulator.outcome import Ending, Usage
+from sched_policy.simulator.trace import ClusterShape, TraceError
+
+_HEADER = "JobID|JobIDRaw|User|Partition|Submit|Eligible|Start|End|ElapsedRaw|State|TimelimitRaw|AllocTRES|ReqTRES"
+
+
+def row(job_id: int, submit: int, start: int, end: int, gpus: int, state: str = "COMPLETED") -> str:
+    """A run that was eligible 10 s after its submission."""
+    times = f"{submit}|{submit + 10}|{start}|{end}|{end - start}"
+    return f"{job_id}|{job_id}|ada|main|{times}|{state}|60|billing=1,gres/gpu={gpus}|gres/gpu={gpus}"
+
+
+def file(directory: Path, *rows: str) -> Path:
+    path = directory / "history.txt"
+    path.write_text("\n".join((_HEADER, *rows)) + "\n")
+    return path
+
+
+def test_a_history_by_hand(tmp_path: Path) -> None:
+    # Job 7 waits 0 s, runs 100 s on 2 GPUs; job 8 waits from 1020 to 1110, runs 50 s on 4 GPUs and runs out of time.
+    rows = row(8, 1010, 1110, 1160, 4, "TIMEOUT"), row(7, 1000, 1010, 1110, 2)
+    past = history.read(file(tmp_path, *rows), ClusterShape(2, 4))
+    assert past.peak_gpus == 4
+    assert [(job.job_id, job.submit_s, job.start_s, job.end_s) for job in past.outcome.jobs] == [
+        (7, 0, 0, 100),
+        (8, 10, 100, 150),
+    ]
+    assert past.outcome.usage == (
+        Usage(0, 2, None, 1, 0),
+        Usage(10, 2, None, 1, 1),
+        Usage(100, 4, None, 1, 0),
+        Usage(150, 0, None, 0, 0),
+    )
+    found = measure(past.outcome)
+    assert (found.jobs, found.completed) == (2, 1)
+    assert (found.avg_jct_s, found.makespan_s, found.avg_queue_s) == (120, 150, 45)
+    assert found.gpu_utilisation == pytest.approx((2 * 100 + 4 * 50) / (8 * 150))
+    assert found.fragmentation is None
+    assert found.wasted_gpu_h == pytest.approx(200 / 3600)
+
+
+def test_requeues_are_preemptions_and_the_job_waits_again(tmp_path: Path) -> None:
+    path = file(tmp_path, row(7, 1000, 1010, 1110, 2, "PREEMPTED"), row(7, 1110, 1200, 1300, 2))
+    past = history.read(path)
+    (job,) = past.outcome.jobs
+    assert (job.submit_s, job.start_s, job.end_s, job.held_s, job.preemptions) == (0, 0, 290, 200, 1)
+    assert [(use.time_s, use.busy_gpus, use.pending_jobs) for use in past.outcome.usage] == [
+        (0, 2, 0),
+        (100, 0, 1),
+        (190, 2, 0),
+        (290, 0, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "ending"),
+    [
+        ("COMPLETED", Ending.COMPLETED),
+        ("TIMEOUT", Ending.TIME_LIMIT),
+        ("DEADLINE", Ending.TIME_LIMIT),
+        ("CANCELLED by 1000", Ending.ABANDONED),
+        ("FAILED", Ending.FAILED),
+        ("OUT_OF_MEMORY", Ending.FAILED),
+        ("NODE_FAIL", Ending.FAILED),
+    ],
+)
+def test_how_jobs_ended(state: str, ending: Ending, tmp_path: Path) -> None:
+    (job,) = history.read(file(tmp_path, row(7, 1000, 1010, 1110, 2, state))).outcome.jobs
+    assert job.ending is ending
+
+
+def test_without_a_cluster_the_peak_is_its_capacity(tmp_path: Path) -> None:
+    rows = row(7, 1000, 1010, 1110, 3), row(8, 1000, 1060, 1110, 2)
+    past = history.read(file(tmp_path, *rows))
+    assert (past.peak_gpus, past.outcome.cluster.gpus) == (5, 5)
+    assert measure(past.outcome).gpu_utilisation == pytest.approx((300 + 100) / 500)
+
+
+def test_a_cluster_that_is_too_small_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"history\.txt: jobs held 5 GPUs at once, the cluster has 4"):
+        history.read(file(tmp_path, row(7, 1000, 1010, 1110, 5)), ClusterShape(1, 4))
+
+
+def test_unusable_rows_are_told_by_line(tmp_path: Path) -> None:
+    rows = row(7, 1000, 1010, 1110, 1), row(8, 1000, 1010, 1110, 0), "nonsense"
+    past = history.read(file(tmp_path, *rows))
+    assert [rejected.line for rejected in past.rejected] == [3, 4]
+    with pytest.raises(TraceError, match="no row can be used: line 2: .*no GPUs"):
+        history.read(file(tmp_path, row(8, 1000, 1010, 1110, 0)))
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(TraceError, match="lacks Submit, Start, End, State"):
+        history.read(path)

@@ -1,0 +1,70 @@
+"""`sexplsched colocate`: input, output, errors and exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sched_policy.simulator.instance_format import write_events
+from sched_policy.simulator.instance_generator import generate
+from sched_policy.simulator.trace import TraceError
+from slurm_plugin.cli.main import root
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(root, ["colocate", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_ratios_are_to_the_first_placement() -> None:
+    found = json.loads(run("--instances", "60", "--nodes", "50", "--placement", "dilu,exclusive", "--json"))
+    assert (found["nodes"], found["gpus_per_node"], found["gpu_memory_gib"]) == (50, 4, 40)
+    dilu, exclusive = found["placements"]
+    assert (dilu["placement"], dilu["ratio"], exclusive["placement"]) == ("dilu", 1.0, "exclusive")
+    assert exclusive["ratio"] == exclusive["max_gpus"] / dilu["max_gpus"] > 1
+    assert dilu["started"] == 60 and dilu["refused"] == 0 and dilu["events"] > 60
+
+
+def test_a_table_for_people() -> None:
+    lines = run("--instances", "20", "--nodes", "20", "--placement", "exclusive,infless-l").splitlines()
+    assert [text.split()[0] for text in lines] == ["PLACEMENT", "exclusive", "infless-l"]
+    assert lines[0].split()[1:3] == ["GPUS", "RATIO"]
+    assert lines[1].split()[2] == "1.000"
+    assert len({len(text) for text in lines}) == 1
+
+
+def test_a_file_gives_what_its_events_gave(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    made = json.loads(run("--instances", "40", "--seed", "7", "--nodes", "40", "--write-events", str(path), "--json"))
+    read = json.loads(run("--events", str(path), "--nodes", "40", "--json"))
+    for one, other in zip(made["placements"], read["placements"], strict=True):
+        assert {**one, "cpu_s": 0} == {**other, "cpu_s": 0}
+
+
+def test_lines_left_out_are_reported_and_fatal_if_strict(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    write_events(path, generate(5, 0).events[:5])
+    path.write_text(path.read_text() + "nonsense\n")
+    done = CliRunner().invoke(root, ["colocate", "--events", str(path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert f"{path}: line 6 left out: neither JSON" in done.stderr
+    assert "1 lines left out, 5 events read" in done.stderr
+    with pytest.raises(TraceError, match=r"1 lines left out, 5 events read \(--strict\)"):
+        CliRunner().invoke(root, ["colocate", "--events", str(path), "--strict"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "say either --events FILE or --instances N"),
+        (["--events", "f", "--instances", "3"], "say either --events FILE or --instances N"),
+        (["--instances", "3", "--placement", "exclusiv"], "did you mean 'exclusive'"),
+        (["--instances", "0"], "0 is not in the range"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(root, ["colocate", *arguments])
+    assert done.exit_code == 2
+    assert words in done.output
