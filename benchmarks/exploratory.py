@@ -160,22 +160,14 @@ def _advantages(utility: dict[str, float]) -> dict[str, float]:
 
 
 def _table(found: dict[str, list[Figures]], title: str) -> Table:
-    columns = (
-        "utility/GPU-h",
-        "reached",
-        "by the best",
-        "when the last arrived",
-        "reached then",
-        "stopped",
-        "preemptions/job",
-    )
+    columns = ("utility", "reached", "by best", "early", "reached", "stopped", "moves/job")
     table = Table("policy", *columns, title=title)
     for name, figures in found.items():
         mean = _means(figures)
         spread = stdev([one.utility for one in figures]) if len(figures) > 1 else 0.0
         table.add_row(
             name,
-            f"{mean['utility']:.3f} +- {spread:.3f}",
+            f"{mean['utility']:.3f} ±{spread:.3f}",
             f"{mean['reached']:.1%}",
             f"{mean['best_reached']:.1%}",
             f"{mean['early_utility']:.3f}",
