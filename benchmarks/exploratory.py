@@ -98,6 +98,7 @@ def _gain_when_left_alone(learning: Learning) -> float:
 
 @click.command()
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Traces to draw.")
+@click.option("--first-seed", default=1, show_default=True, type=int, help="Others judge settings chosen on these.")
 @click.option("--jobs", default=240, show_default=True, type=click.IntRange(20), help="Jobs of each trace.")
 @click.option("--overload", default=2.0, show_default=True, type=click.FloatRange(0.1), help="Work over capacity.")
 @click.option("--policies", default=",".join((OURS, *BASELINES)), show_default=True, help="Names, with commas.")
@@ -108,6 +109,7 @@ def _gain_when_left_alone(learning: Learning) -> float:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
 def main(
     seeds: int,
+    first_seed: int,
     jobs: int,
     overload: float,
     policies: str,
@@ -118,9 +120,8 @@ def main(
     """Compare what is learned per GPU-hour."""
     options = replace(DEFAULTS, **stopping)
     recorded, names = LearningCurves.load(curves), policies.split(",")
-    traces = [
-        Workload(jobs=jobs, overload=overload, seed=seed).generate(recorded, CLUSTER) for seed in range(1, seeds + 1)
-    ]
+    drawn = (Workload(jobs=jobs, overload=overload, seed=first_seed + i) for i in range(seeds))
+    traces = [workload.generate(recorded, CLUSTER) for workload in drawn]
     found: dict[str, list[Figures]] = {name: [] for name in names}
     with Progress(disable=as_json) as progress:
         task = progress.add_task("simulations", total=len(traces) * len(names))
@@ -133,6 +134,7 @@ def main(
         Console().print(_table(found, f"{seeds} x {jobs} jobs, {len(recorded)} curves, {overload:g}x overload"))
     report = {
         "seeds": seeds,
+        "first_seed": first_seed,
         "jobs": jobs,
         "curves": len(recorded),
         "abandoned_share": round(fmean(map(abandoned_share, traces)), 3),
