@@ -38,6 +38,8 @@ class PolicyOptions:
         preempt_margin: how many times a victim's score the score of the job that displaces it must be.
         most_preemptions: preemptions per pass at most.
         stop_threshold: share of a sweep's known improvement below which a job may be stopped; 0 never stops.
+        stop_leader_threshold: the same for a job that may become the best of its sweep; 0 never stops it.
+        stop_least_share: share of its steps a job does before it may be stopped.
         starvation: a waiting job counts as new after this many times its own run time (tiresias); 0 never.
         silent_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
@@ -48,6 +50,8 @@ class PolicyOptions:
     preempt_margin: float = 1.5
     most_preemptions: int = 8
     stop_threshold: float = 0.01
+    stop_leader_threshold: float = 0.0
+    stop_least_share: float = 1 / 3
     starvation: float = 0.0
     silent_order: str = "srsf"
 
@@ -116,7 +120,7 @@ def _explsched(options: PolicyOptions) -> Policy:
         preempt=Displace(
             margin=options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions
         ),
-        stop=EarlyStop(options.stop_threshold),
+        stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
     )
 
 

@@ -15,6 +15,7 @@ Many curves are fitted and read at once: the arrays below have one row per curve
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -99,15 +100,20 @@ def fit(x: ArrayLike, y: ArrayLike) -> LearningCurve | None:
 
 def fit_all(histories: Sequence[tuple[Vector, Vector]]) -> list[LearningCurve | None]:
     """`fit` for many histories (x, y) at once, in their order."""
-    usable = {i: history for i, (x, y) in enumerate(histories) if (history := _usable(x, y)) is not None}
-    by_length = sorted(usable, key=lambda i: usable[i][0].size)
+    by_length: defaultdict[int, list[tuple[int, Vector, Vector]]] = defaultdict(list)
+    for i, (x, y) in enumerate(histories):
+        usable = _usable(x, y)
+        if usable is not None:
+            by_length[usable[0].size].append((i, *usable))
     fitted: list[LearningCurve | None] = [None] * len(histories)
-    while by_length:
-        longest = usable[by_length[-1]][0].size
-        count = max(1, _CHUNK // (_GRID * longest))
-        chunk, by_length = by_length[-count:], by_length[:-count]
-        for i, curve in zip(chunk, _fit_chunk([usable[i] for i in chunk], longest), strict=True):
-            fitted[i] = curve
+    # Only curves of one length go together: no curve's last digits may depend on which others are fitted with it.
+    for length, alike in by_length.items():
+        count = max(1, _CHUNK // (_GRID * length))
+        for start in range(0, len(alike), count):
+            chunk = alike[start : start + count]
+            curves = _fit_chunk(np.stack([x for _, x, _ in chunk]), np.stack([y for _, _, y in chunk]))
+            for (i, _, _), curve in zip(chunk, curves, strict=True):
+                fitted[i] = curve
     return fitted
 
 
@@ -124,26 +130,20 @@ def _usable(x: Vector, y: Vector) -> tuple[Vector, Vector] | None:
     return x, y
 
 
-def _fit_chunk(histories: Sequence[tuple[Vector, Vector]], longest: int) -> list[LearningCurve]:
-    """Weighted least squares for every grid point of every history; shorter ones are padded with weight 0."""
-    rows = len(histories)
-    sizes = np.array([x.size for x, _ in histories])
-    real = np.arange(longest) < sizes[:, None]
-    xs, ys = np.zeros((rows, longest)), np.zeros((rows, longest))
-    xs[real] = np.concatenate([x for x, _ in histories])
-    ys[real] = np.concatenate([y for _, y in histories])
+def _fit_chunk(xs: Vector, ys: Vector) -> list[LearningCurve]:
+    """Weighted least squares for every grid point of every history; both shapes (J, N)."""
     scale = xs.max(axis=1)
-    xs /= scale[:, None]
-    point_weights = np.where(real, 0.2 + 0.8 * xs, 0.0)
+    xs = xs / scale[:, None]
+    point_weights = 0.2 + 0.8 * xs
     total = point_weights.sum(axis=1)
 
     centred = _basis(xs)
-    centred -= (centred @ point_weights[:, :, None]) / total[:, None, None]
-    ys -= (np.einsum("jn,jn->j", ys, point_weights) / total)[:, None]
+    centred -= (_along(centred, point_weights) / total[:, None])[:, :, None]
+    ys = ys - (np.einsum("jn,jn->j", ys, point_weights) / total)[:, None]
     weighted = point_weights * ys
-    along = (centred @ weighted[:, :, None])[:, :, 0]
+    along = _along(centred, weighted)
     np.square(centred, out=centred)
-    spread = (centred @ point_weights[:, :, None])[:, :, 0]
+    spread = _along(centred, point_weights)
     slope = np.maximum(0.0, along / np.maximum(spread, 1e-12))
     variation = np.einsum("jn,jn->j", ys, weighted)[:, None]
     square_error = np.maximum(0.0, variation - slope * (2.0 * along - slope * spread))
@@ -151,12 +151,18 @@ def _fit_chunk(histories: Sequence[tuple[Vector, Vector]], longest: int) -> list
     # The noise is unknown: integrating it out leaves a Student-t likelihood (Gelman, BDA3, section 14.2).
     # The floor keeps noiseless test data from making one grid point certain.
     square_error += 1e-6 * variation + 1e-300
-    degrees = np.maximum(sizes - 2, 1)[:, None]
+    degrees = max(xs.shape[1] - 2, 1)
     log_posterior = -0.5 * degrees * np.log(square_error)
     weights = np.exp(log_posterior - log_posterior.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
     slope_std = np.sqrt(square_error / degrees / np.maximum(spread, 1e-12))
     return [LearningCurve(*row) for row in zip(scale.tolist(), weights, slope, slope_std, strict=True)]
+
+
+def _along(basis: Vector, values: Vector) -> Vector:
+    """Inner products of (J, G, N) and (J, N) over the reports, shape (J, G)."""
+    products: Vector = np.einsum("jgn,jn->jg", basis, values)
+    return products
 
 
 def _basis(x: Vector) -> Vector:

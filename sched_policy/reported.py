@@ -54,8 +54,9 @@ class _Memory:
         missing = {key: points for key, points in keyed if points and key not in kept}
         fresh = _read([(points, direction) for (_, direction), points in missing.items()])
         added = {key: (points, made) for (key, points), made in zip(missing.items(), fresh, strict=True)}
-        self._kept = {key: kept[key] if key in kept else added[key] for key, points in keyed if points}
-        return [self._kept[key][1] if points else _NOTHING for key, points in keyed]
+        keep = {key: kept[key] if key in kept else added[key] for key, points in keyed if points}
+        self._kept = keep
+        return [keep[key][1] if points else _NOTHING for key, points in keyed]
 
 
 _MEMORY = _Memory()

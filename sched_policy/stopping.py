@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from sched_policy.model import Job, JobState
 from sched_policy.outlook import outlook
 from sched_policy.plan import Stop
@@ -15,21 +17,22 @@ MIN_REPORTS = 8
 
 @dataclass(frozen=True, slots=True)
 class EarlyStop:
-    """Stop a job that opted in when it is beyond hope.
+    """Stop a job that opted in when it has nothing left to learn.
 
-    Two things must hold even in the optimistic case (mean + 2 standard deviations):
-
-    * what it may still improve is less than `threshold` of its sweep's known improvement, and
-    * it would still end behind the best value of its sweep.
+    What it may still improve, even in the optimistic case (mean + 2 standard deviations), is less than a share of its
+    sweep's known improvement: `threshold` for a job that would still end behind the best value of its sweep, and
+    `leader_threshold` for one that may lead it.
 
     Attributes:
-        threshold: 0 never stops anything.
+        threshold: 0 never stops a job that is behind.
+        leader_threshold: 0 never stops a job that leads, however flat its curve has become.
         least_share: a job is left alone until it has done this share of its steps. Many trainings stay on a plateau
             before they begin to learn, which no falling curve family can foresee.
 
     """
 
     threshold: float = 0.01
+    leader_threshold: float = 0.0
     least_share: float = 1 / 3
 
     def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
@@ -37,13 +40,13 @@ class EarlyStop:
         known = outlook(snapshot.jobs)
         hope = known.remaining + 2 * known.remaining_std
         behind = known.best - hope * known.scale > known.best_of_sweep()
-        exhausted = known.measured & (hope < self.threshold) & behind
+        exhausted = known.measured & (hope < np.where(behind, self.threshold, self.leader_threshold))
         stops = []
         for i in exhausted.nonzero()[0].tolist():
             job = snapshot.jobs[known.rows[i]]
             if _may_stop(job, self.least_share):
                 learns = f"expected to improve by {100 * known.remaining[i]:.2g} % of its sweep"
-                stops.append(Stop(job.job_id, f"{learns} and to end behind its best"))
+                stops.append(Stop(job.job_id, f"{learns} and to end behind its best" if behind[i] else learns))
         return tuple(stops)
 
 

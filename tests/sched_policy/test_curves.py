@@ -83,8 +83,9 @@ def test_many_curves_at_once_are_the_curves_one_by_one() -> None:
         assert (alone is None) == (curve is None)
         if alone is not None and curve is not None:
             assert curve.scale == alone.scale
-            np.testing.assert_allclose(curve.weights, alone.weights, rtol=1e-6, atol=1e-12)
-            np.testing.assert_allclose(curve.slope, alone.slope, rtol=1e-6, atol=1e-12)
+            np.testing.assert_array_equal(curve.weights, alone.weights)  # to the last digit: plans are pure
+            np.testing.assert_array_equal(curve.slope, alone.slope)
+            np.testing.assert_array_equal(curve.slope_std, alone.slope_std)
 
 
 def test_a_table_reads_each_curve_at_its_own_resources() -> None:

@@ -146,6 +146,17 @@ def test_no_job_is_stopped_before_its_share_of_steps() -> None:
     assert EarlyStop(0.02, least_share=0.26).stops(seen) == ()
 
 
+def test_a_leader_is_stopped_only_by_a_threshold_of_its_own() -> None:
+    converged = tuple(ProgressPoint(i, 100.0 * i, 0.1 + 0.9 * 0.3**i) for i in range(21))
+    leader = running(1, "n1", exploration=EXPLORING, total_steps=40, points=converged)
+    learning = running(2, "n1", exploration=EXPLORING, total_steps=40, points=curve(0.2, 0.5, 1000))
+    seen = snapshot(leader, learning)
+    assert EarlyStop(0.02).stops(seen) == ()
+    (stop,) = EarlyStop(0.02, leader_threshold=0.02).stops(seen)
+    assert stop.job_id == 1
+    assert "behind" not in stop.reason
+
+
 def test_silent_jobs_are_spread_among_the_reporting_ones() -> None:
     reporting = [running(i, "n1", exploration=EXPLORING, points=curve(0.1 * i, 1.0, 200)) for i in (1, 2, 3, 4)]
     silent = [job(i, time_limit_s=100.0 * i) for i in (11, 12)]
