@@ -39,7 +39,8 @@ class Bucket:
 class Grouper:
     """Groups jobs of the same number of GPUs so that together they need no more GPUs than there are.
 
-    It remembers efficiencies and matchings: a pure function of the profiles, made faster. `profiles` may grow.
+    It remembers efficiencies and matchings, so the same question is answered once. Make one for a replay or for a plan:
+    it only grows.
     """
 
     def __init__(self, max_members: int = MAX_MEMBERS, ordering: Ordering = Ordering.BEST) -> None:
