@@ -49,9 +49,9 @@ class PolicyOptions:
     quantum_s: float = 600.0
     preempt_margin: float = 1.5
     most_preemptions: int = 8
-    stop_threshold: float = 0.01
+    stop_threshold: float = 0.05
     stop_leader_threshold: float = 0.0
-    stop_least_share: float = 1 / 3
+    stop_least_share: float = 0.1
     starvation: float = 0.0
     silent_order: str = "srsf"
 

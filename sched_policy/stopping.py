@@ -31,9 +31,9 @@ class EarlyStop:
 
     """
 
-    threshold: float = 0.01
+    threshold: float = 0.05
     leader_threshold: float = 0.0
-    least_share: float = 1 / 3
+    least_share: float = 0.1
 
     def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
         """Jobs of the snapshot that should end now."""

@@ -72,7 +72,13 @@ class UtilitySection(Section, frozen=True):
     quantum_s: Annotated[float, _seconds("how far ahead a decision looks; a started job is left alone as long")] = 600.0
     stop_threshold: Annotated[
         float, Meta(ge=0, le=1, description="share of a sweep's improvement below which a job may stop; 0: never")
-    ] = 0.01
+    ] = 0.05
+    stop_leader_threshold: Annotated[
+        float, Meta(ge=0, le=1, description="the same for a job that may become its sweep's best; 0: never")
+    ] = 0.0
+    stop_least_share: Annotated[
+        float, Meta(ge=0, le=1, description="share of its steps that a job does before it may be stopped")
+    ] = 0.1
     silent_order: Annotated[Literal["srsf", "fifo"], Meta(description="order of jobs that report no progress")] = "srsf"
 
 
@@ -123,6 +129,8 @@ class Config(Section, frozen=True):
             preempt_margin=self.preemption.margin,
             most_preemptions=self.preemption.most_per_pass,
             stop_threshold=self.utility.stop_threshold,
+            stop_leader_threshold=self.utility.stop_leader_threshold,
+            stop_least_share=self.utility.stop_least_share,
             silent_order=self.utility.silent_order,
         )
 

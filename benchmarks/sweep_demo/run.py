@@ -24,6 +24,7 @@ LONGEST_S = 900.0
 # One quantum is about a seventh of a training here; a site's trainings run for hours and use the default.
 QUANTUM_S = 10.0
 STOP_THRESHOLD = 0.01
+STOP_LEAST_SHARE = 1 / 3  # trainings of 96 steps: a tenth of them is too few reports to go by
 # A quarter of the GPUs change hands at a time: trainings that all start at once wait for each other's imports.
 MOST_PER_PASS = 2
 
@@ -43,7 +44,11 @@ class Arm:
             {
                 "interval_s": 2.0,
                 "slurm": {"client": "cli"},
-                "utility": {"quantum_s": QUANTUM_S, "stop_threshold": stop_threshold},
+                "utility": {
+                    "quantum_s": QUANTUM_S,
+                    "stop_threshold": stop_threshold,
+                    "stop_least_share": STOP_LEAST_SHARE,
+                },
                 "preemption": {"grace_s": 15.0, "most_per_pass": MOST_PER_PASS, "most_per_hour": 1000},
             },
         )
