@@ -36,7 +36,8 @@ _ATTRIBUTION = (
 )
 _THEMIS = (
     "Themis: no solver; Newton's method for the least maximum of rho, analytic centre of the optimal shares, ties "
-    "broken by a factor 1 +- 1e-5 from a hash of the job id. The published figures follow one of many optima (ECOS)."
+    "broken by a factor 1 +- 1e-5 from a hash of the job id. The published figures follow one of many optima (ECOS). "
+    "whole-shares: all shares 1, what the original takes when its solver fails."
 )
 _ORIGINAL_NAMES = {
     "srtf": "shortest",
@@ -49,13 +50,22 @@ _ORIGINAL_NAMES = {
 }
 
 
+# Autopack is the original's default, but newer than the published figures. Whole shares are what its Themis takes when
+# its solver fails.
+_VARIANTS = {
+    "muri-s": ("plain", "autopack"),
+    "muri-l": ("plain", "autopack"),
+    "themis": ("plain", "whole-shares"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One replay. Deviations are from the reference, in percent; `jobs` is 0 for a whole trace."""
 
     policy: str
     trace: str
-    autopack: str
+    variant: str
     jobs: int
     reference: str
     avg_jct_s: float
@@ -90,10 +100,10 @@ def main(
     """Replay, compare, print a table and JSON."""
     published = {(row["policy"], row["trace"]): row for row in json.loads(_PUBLISHED.read_text())["figures"]}
     todo = [
-        (policy, trace, autopack)
+        (policy, trace, variant)
         for policy, trace in published
         if (not policies or policy in policies.split(",")) and (not only or trace in only.split(","))
-        for autopack in (("off", "on") if policy.startswith("muri-") else ("off",))
+        for variant in _VARIANTS.get(policy, ("plain",))
     ]
     if not todo:
         raise click.UsageError(f"nothing to do; policies and traces: {sorted(published)}")
@@ -105,14 +115,14 @@ def main(
         tempfile.TemporaryDirectory() as scratch,
     ):
         bar = progress.add_task("replays", total=len(todo))
-        for policy, trace, autopack in todo:
+        for policy, trace, variant in todo:
             progress.update(bar, description=f"{policy} {trace}")
             path = _cut(traces / f"{trace}.csv", first, Path(scratch))
-            ours = _ours(path, policy, autopack)
-            # The original's default is autopack on; the published figures were made before it existed.
-            theirs = _theirs(original, path, policy, autopack) if original else None
+            ours = _ours(path, policy, variant)
+            # The original decides itself when its solver has failed; it has no whole shares to compare with.
+            theirs = _theirs(original, path, policy, variant) if original and variant != "whole-shares" else None
             reference = theirs.figures if first and theirs else published[policy, trace]
-            rows.append(_row((policy, trace, autopack, first), ours, theirs, reference))
+            rows.append(_row((policy, trace, variant, first), ours, theirs, reference))
             progress.advance(bar)
     if not as_json:
         Console(width=160).print(_table(rows))
@@ -139,20 +149,20 @@ def _cut(trace: Path, first: int, scratch: Path) -> Path:
     return cut
 
 
-def _ours(trace: Path, policy: str, autopack: str) -> Replay:
-    argv = [sys.executable, "-m", "benchmarks.muri_run", str(trace), str(NODES), str(GPUS_PER_NODE), policy, autopack]
+def _ours(trace: Path, policy: str, variant: str) -> Replay:
+    argv = [sys.executable, "-m", "benchmarks.muri_run", str(trace), str(NODES), str(GPUS_PER_NODE), policy, variant]
     with tempfile.TemporaryFile("w+") as output:
         cpu_s = _cpu_s(argv, Path(__file__).parent.parent, output.fileno())
         output.seek(0)
         return Replay(json.load(output), cpu_s)
 
 
-def _theirs(checkout: Path, trace: Path, policy: str, autopack: str) -> Replay:
+def _theirs(checkout: Path, trace: Path, policy: str, variant: str) -> Replay:
     """The original on the same trace. Raises `RuntimeError` if it did not finish all jobs."""
     with tempfile.TemporaryDirectory() as scratch:
         argv = [sys.executable, "run_sim.py", "--cluster_spec=cluster_spec/n8g8.csv", "--print", "--scheme=yarn"]
         argv += [f"--trace_file={trace.resolve()}", f"--schedule={_ORIGINAL_NAMES[policy]}", f"--log_path={scratch}"]
-        argv += ["--multi_resource=4", f"--autopack={autopack == 'on'}"]
+        argv += ["--multi_resource=4", f"--autopack={variant == 'autopack'}"]
         with Path(scratch, "out").open("w") as output:
             cpu_s = _cpu_s(argv, checkout / "simulator", output.fileno())
         with Path(scratch, "job.csv").open(newline="") as lines:
@@ -185,7 +195,7 @@ def _row(what: tuple[str, str, str, int], ours: Replay, theirs: Replay | None, r
 
 def _table(rows: Sequence[Row]) -> Table:
     table = Table(title="Muri's conventions, 8 nodes x 8 GPUs; deviation from the reference in %")
-    for name in ("policy", "trace", "autopack", "reference"):
+    for name in ("policy", "trace", "variant", "reference"):
         table.add_column(name, no_wrap=True)
     for name in ("avg JCT s", "makespan s", "p99 JCT s", "off %", "CPU s", "original / ours"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -193,7 +203,7 @@ def _table(rows: Sequence[Row]) -> Table:
         off = f"{row.avg_jct_off_pct:+.2f} / {row.makespan_off_pct:+.2f} / {row.p99_jct_off_pct:+.2f}"
         ratio = "" if row.cpu_ratio is None else f"{row.cpu_ratio:.1f}x"
         figures = (f"{value:.0f}" for value in (row.avg_jct_s, row.makespan_s, row.p99_jct_s))
-        table.add_row(row.policy, row.trace, row.autopack, row.reference, *figures, off, f"{row.cpu_s:.2f}", ratio)
+        table.add_row(row.policy, row.trace, row.variant, row.reference, *figures, off, f"{row.cpu_s:.2f}", ratio)
     return table
 
 
@@ -219,7 +229,7 @@ def _merged(store: Path, report: dict[str, object]) -> dict[str, object]:
 
 def _identity(row: Mapping[str, object]) -> tuple[object, ...]:
     """What is replaced when it is measured again; figures with and without the original stay apart."""
-    return row["policy"], row["trace"], row["autopack"], row["jobs"], row["cpu_ratio"] is None
+    return row["policy"], row["trace"], row["variant"], row["jobs"], row["cpu_ratio"] is None
 
 
 if __name__ == "__main__":

@@ -9,10 +9,16 @@ from sched_policy.simulator import muri
 from sched_policy.simulator.formats.muri import read
 from sched_policy.simulator.trace import ClusterShape
 
+_VARIANTS = {
+    "plain": muri.MuriOptions(),
+    "autopack": muri.MuriOptions(autopack=True),
+    "whole-shares": muri.MuriOptions(shares=muri.Shares.WHOLE),
+}
 
-def main(trace: str, nodes: str, gpus_per_node: str, policy: str, autopack: str) -> None:
+
+def main(trace: str, nodes: str, gpus_per_node: str, policy: str, variant: str) -> None:
     """Simulate and print the three published metrics."""
-    options = muri.MuriOptions(autopack=autopack == "on")
+    options = _VARIANTS[variant]
     outcome = muri.simulate(read(Path(trace)), ClusterShape(int(nodes), int(gpus_per_node)), policy, options)
     jct_s = sorted(job.end_s - job.submit_s for job in outcome.jobs)
     print(
