@@ -58,17 +58,14 @@ def run_all(
                 progress(futures.index(future), 1, 1)
         return [future.result() for future in futures]
     except BaseException as error:
-        executor.shutdown(wait=False, cancel_futures=True)
-        workers_left = [process for process in multiprocessing.active_children() if process not in others]
-        for process in workers_left:
-            process.terminate()
-        for process in workers_left:
-            process.join()
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.terminate()  # the executor's own thread waits for them; two waiters would lose one
         if isinstance(error, BrokenProcessPool):
             raise WorkerError("a worker process was killed; if memory ran out, use fewer (-j)") from error
         raise
     finally:
-        executor.shutdown()
+        executor.shutdown(cancel_futures=True)
         signal.signal(signal.SIGTERM, usual)
 
 
