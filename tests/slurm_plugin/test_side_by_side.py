@@ -19,7 +19,8 @@ from tests.slurm_plugin import work
 
 ROOT = Path(__file__).parents[2]
 _HOLD = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it would be ignored
 from pathlib import Path
 from slurm_plugin.cli.side_by_side import run_all
 from tests.slurm_plugin import work
