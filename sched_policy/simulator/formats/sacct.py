@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sched_policy.simulator.formats.base import Format, trace_of
+from sched_policy.simulator.formats.sacct_columns import REQUIRED
 from sched_policy.simulator.formats.table import Table
 from sched_policy.simulator.trace import Trace, TraceJob
-
-REQUIRED = ("Submit", "Start", "End", "State")
-"""Columns by which the format is known."""
 
 COMMAND = """\
 SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates \\

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sched_policy.simulator.formats import sacct_cells as cells
 from sched_policy.simulator.formats.cells import LONGEST_S, RowError, label, number, shown
-from sched_policy.simulator.formats.sacct import REQUIRED
+from sched_policy.simulator.formats.sacct_columns import REQUIRED
 from sched_policy.simulator.formats.table import Table
 from sched_policy.simulator.trace import TraceError
 
