@@ -17,10 +17,11 @@ from sched_policy.errors import ExplschedError
 from sched_policy.interference import Interleaving
 from sched_policy.plan import Plan
 from sched_policy.policy import Policy, SchedulingPolicy
+from sched_policy.simulator.job_table import Phase
 from sched_policy.simulator.outcome import Ending, Outcome
 from sched_policy.simulator.settings import Estimates, Settings
 from sched_policy.simulator.trace import ClusterShape, Trace
-from sched_policy.simulator.world import Phase, World
+from sched_policy.simulator.world import World
 from sched_policy.validate import checked_plan
 
 Progress = Callable[[int, int], None]

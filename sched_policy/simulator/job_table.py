@@ -1,0 +1,155 @@
+"""The numbers of all jobs of a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from sched_policy.columns import Columns, Floats, Ints
+from sched_policy.model import NodeGpus
+from sched_policy.simulator.portrait import Standing
+from sched_policy.simulator.settings import Estimates, Settings, Source
+from sched_policy.simulator.trace import TraceJob
+
+NEVER_S = float("inf")
+
+
+class Phase(IntEnum):
+    """Where a job of the trace stands."""
+
+    FUTURE = 0
+    WAITING = 1
+    RUNNING = 2
+    YIELDING = 3  # saves its checkpoint, holds its GPUs, makes no progress
+    ENDED = 4
+
+
+class JobTable:
+    """One entry per job of the trace, in its order; all arrays have shape (J,).
+
+    Attributes:
+        job_id, submit_s, gpus: as the trace has them.
+        work_s: run time the job needs alone.
+        leave_s: run time after which its owner gives it up; `work_s` if he does not.
+        learns: whether it reports a learning curve.
+        limit_s: time limit of a run, infinity without one.
+        expected_s: what policies are told about its run time in all, NaN for nothing.
+        phase: a `Phase`.
+        done_s: work done until `counted_until_s`.
+        counted_until_s: moment up to which work is counted.
+        loaded_s: when the present run began to make progress.
+        loaded_done_s: work that was done then.
+        speed: work per second beside its present neighbours; 1 alone.
+        earlier_s: time it held GPUs in earlier runs.
+        start_s: when it got the GPUs it holds, NaN while it holds none.
+        first_start_s: when it first got GPUs, NaN before.
+        queued_s: when it last joined the queue.
+        preemptions: how often it was sent back to the queue.
+
+    """
+
+    def __init__(self, jobs: Sequence[TraceJob], settings: Settings) -> None:
+        count = len(jobs)
+        self.job_id = np.array([job.job_id for job in jobs], dtype=np.int64)
+        self.submit_s = np.array([job.submit_s for job in jobs], dtype=np.float64)
+        self.gpus = np.array([job.gpus for job in jobs], dtype=np.int64)
+        self.work_s = np.array([job.run_s for job in jobs], dtype=np.float64)
+        self.leave_s = np.minimum(self.work_s, [_leaves_at_s(job) for job in jobs])
+        self.learns = np.array([job.learning is not None for job in jobs], dtype=np.bool_)
+        self.limit_s = np.array([_or_never(job.time_limit_s) for job in jobs], dtype=np.float64)
+        self.expected_s = _expectations(self.work_s, settings.estimates, settings.seed)
+        self.phase = np.full(count, Phase.FUTURE, dtype=np.int8)
+        self.done_s = np.zeros(count)
+        self.counted_until_s = np.zeros(count)
+        self.loaded_s = np.zeros(count)
+        self.speed = np.ones(count)
+        self.loaded_done_s = np.zeros(count)
+        self.earlier_s = np.zeros(count)
+        self.start_s = np.full(count, np.nan)
+        self.first_start_s = np.full(count, np.nan)
+        self.queued_s = self.submit_s.copy()
+        self.preemptions = np.zeros(count, dtype=np.int64)
+
+    def standing(self, row: int, held: tuple[NodeGpus, ...]) -> Standing:
+        """How far a job has come, with the GPUs it holds."""
+        holds = self.phase[row] in (Phase.RUNNING, Phase.YIELDING)
+        expected_s = float(self.expected_s[row])
+        return Standing(
+            done_s=float(self.done_s[row]),
+            queued_s=float(self.queued_s[row]),
+            start_s=float(self.start_s[row]) if holds else None,
+            loaded_s=float(self.loaded_s[row]),
+            loaded_done_s=float(self.loaded_done_s[row]),
+            earlier_s=float(self.earlier_s[row]),
+            expected_s=None if np.isnan(expected_s) else expected_s,
+            preemptions=int(self.preemptions[row]),
+            held=held,
+            yielding=self.phase[row] == Phase.YIELDING,
+        )
+
+    def columns(self, rows: Ints, now_s: float) -> Columns:
+        """What `Columns.of` would compute from the jobs of these rows, without looking at each of them."""
+        phase = self.phase[rows]
+        holds = (phase == Phase.RUNNING) | (phase == Phase.YIELDING)
+        start_s = np.where(holds, self.start_s[rows], now_s)
+        run_s = now_s - start_s
+        executed_s = self.earlier_s[rows] + run_s
+        slowed_s = np.maximum(0.0, now_s - self.counted_until_s[rows]) * (1.0 - self.speed[rows])
+        expected_s = self.expected_s[rows] + np.where(phase == Phase.RUNNING, slowed_s, 0.0)
+        planned_s = np.where(
+            np.isfinite(self.limit_s[rows]) | np.isnan(expected_s),
+            self.limit_s[rows],
+            np.maximum(1.0, expected_s - self.earlier_s[rows]),
+        )
+        return Columns(
+            job_id=self.job_id[rows],
+            submit_s=self.submit_s[rows],
+            gpus=self.gpus[rows],
+            holds=holds,
+            waits=phase == Phase.WAITING,
+            executed_s=executed_s,
+            run_s=run_s,
+            waited_s=start_s - self.queued_s[rows],
+            left_s=np.where(
+                np.isnan(expected_s),
+                np.maximum(0.0, self.limit_s[rows] - run_s),
+                np.maximum(0.0, expected_s - executed_s),
+            ),
+            end_s=np.where(holds, np.maximum(now_s, start_s + planned_s), np.inf),
+        )
+
+    def advance(self, row: int, now_s: float) -> None:
+        """Count the work a running job has done until now."""
+        worked_s = max(0.0, now_s - self.counted_until_s[row])
+        self.done_s[row] += worked_s * self.speed[row]
+        self.counted_until_s[row] += worked_s
+        self.expected_s[row] += worked_s * (1.0 - self.speed[row])  # who shares takes longer than expected
+
+    def end_s(self, row: int) -> float:
+        """When the job will end: its work is done, or its time is up."""
+        left_s = (self.leave_s[row] - self.done_s[row]) / self.speed[row]
+        return float(min(self.counted_until_s[row] + left_s, self.start_s[row] + self.limit_s[row]))
+
+    def is_through(self, row: int) -> bool:
+        """Whether the job has done all it will ever do."""
+        # Rounding: the last moment of work is a sum of many.
+        return bool(self.done_s[row] >= self.leave_s[row] * (1 - 1e-9) - 1e-6)
+
+
+def _or_never(limit_s: float | None) -> float:
+    return NEVER_S if limit_s is None else limit_s
+
+
+def _leaves_at_s(job: TraceJob) -> float:
+    """Run time after which the owner gives the job up."""
+    return _or_never(job.learning.abandoned_at_s if job.learning else None)
+
+
+def _expectations(work_s: Floats, estimates: Estimates, seed: int) -> Floats:
+    """What policies are told about run times, shape (J,); NaN where they are told nothing."""
+    if estimates.source is Source.LIMIT:
+        return np.full_like(work_s, np.nan)
+    noise = np.random.default_rng(seed).normal(0.0, estimates.sigma, work_s.size)
+    return work_s * np.exp(noise)
