@@ -87,8 +87,8 @@ class World:
             self._table.first_start_s[row] = now_s
         self._held[row] = placement
         self._gpus_left.take(row, placement)
-        self._pace(row, now_s)
-        self._pace_neighbours(row, now_s)
+        for changed in (row, *self._running_beside(row)):
+            self._pace(changed, now_s)
         self._show(row)
 
     def ask_to_yield(self, row: int, now_s: float) -> float:
@@ -188,19 +188,15 @@ class World:
         self._table.speed[row] = 1.0 / max(slowdowns, default=1.0)
         self._paced.add(row)
 
-    def _pace_neighbours(self, row: int, now_s: float) -> None:
+    def _running_beside(self, row: int) -> list[int]:
         beside = {other for rows in self._gpus_left.neighbours(row, self._held[row]) for other in rows}
-        for other in sorted(beside):
-            if self._table.phase[other] == Phase.RUNNING:
-                self._pace(other, now_s)
+        return sorted(other for other in beside if self._table.phase[other] == Phase.RUNNING)
 
     def _release(self, row: int, now_s: float) -> None:
-        placement = self._held[row]
-        beside = {other for rows in self._gpus_left.neighbours(row, placement) for other in rows}
-        self._gpus_left.give_back(row, placement)
-        for other in sorted(beside):
-            if self._table.phase[other] == Phase.RUNNING:
-                self._pace(other, now_s)
+        beside = self._running_beside(row)
+        self._gpus_left.give_back(row, self._held[row])
+        for other in beside:
+            self._pace(other, now_s)
         self._held[row] = ()
         self._table.earlier_s[row] += now_s - self._table.start_s[row]
         self._table.start_s[row] = np.nan
