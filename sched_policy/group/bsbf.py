@@ -33,8 +33,10 @@ def best_benefit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats
     waits for the running one. t_con and t_seq of the paper's benefit test.
     """
     s_a, s_b = xi_a * t_a, xi_b * t_b
+    a_is_longer = s_a >= s_b
+    longer_s, xi = np.where(a_is_longer, t_a, t_b), np.where(a_is_longer, xi_a, xi_b)
     with np.errstate(invalid="ignore"):  # infinite run times: nothing is known, nothing pays
-        together_s = np.where(s_a >= s_b, t_a / 2 + (1 - 1 / (2 * xi_a)) * s_b, t_b / 2 + (1 - 1 / (2 * xi_b)) * s_a)
+        together_s = longer_s / 2 + (1 - 0.5 / xi) * np.minimum(s_a, s_b)
         pays = together_s < t_b + t_a / 2
     return np.where(pays, together_s, np.inf)
 
@@ -93,8 +95,10 @@ class _Partners:
 
     def cost(self, worth: Floats) -> Floats:
         """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `worth` of the partner for shared ones."""
+        by_row = np.empty(int(self.rows[-1]) + 1 if self.rows.size else 0)
+        by_row[self.rows] = 1.0 + worth
         cost = self.unused.copy()
-        cost[self._alone] = 1.0 + worth[np.searchsorted(self.rows, self._partner)]
+        cost[self._alone] = by_row[self._partner]
         return cost
 
 
