@@ -61,6 +61,7 @@ def _measure(cluster: devcluster.Cluster, scratch: Path, jobs: int, rounds: int)
         "snapshot_s": _median(snapshot, rounds),
         "reorder_s": median(_reorder(client, direction) for direction in [1, -1] * ((rounds + 1) // 2)),
         "status_s": _median(lambda: _run(status, environment), rounds),
+        "bare_scontrol_s": _median(lambda: _bare_reorder(client, environment), rounds),
         "bare_squeue_s": _median(lambda: _run(["squeue", "-h"], environment), rounds),
         "bare_python_s": _median(lambda: _run([sys.executable, "-c", "pass"], environment), rounds),
     }
@@ -88,6 +89,13 @@ def _reorder(client: CliClient, direction: int) -> float:
     if priorities != sorted(priorities, reverse=direction < 0):
         raise RuntimeError("squeue does not show the new order")
     return elapsed_s
+
+
+def _bare_reorder(client: CliClient, environment: dict[str, str]) -> None:
+    """The same writes by scontrol alone, nothing checked: what this machine's Slurm takes for them."""
+    waiting = [job.job_id for job in client.jobs() if job.state == "PENDING"]
+    lines = "".join(f"u job={job_id} sitef={factor}\n" for factor, job_id in enumerate(waiting))
+    subprocess.run(["scontrol"], input=lines, env=environment, text=True, capture_output=True, check=True)
 
 
 def _median(call: Callable[[], object], rounds: int) -> float:
