@@ -66,7 +66,7 @@ def observe(
         ours = not wanted or record.partition in wanted
         if ours or record.state != "PENDING":
             job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), now_s)
-            jobs.append(replace(job, yielding=record.job_id in yielding))
+            jobs.append(replace(job, yielding=True) if record.job_id in yielding else job)
     snapshot = Snapshot.of(now_s, map(_node, nodes), jobs)
     return Observation(snapshot, records, client.reservations(), progress, faults)
 

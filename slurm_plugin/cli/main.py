@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 
 import click
@@ -51,6 +52,7 @@ def root() -> None:
 
 def main() -> None:
     """Entry point of `sexplsched`: errors of ours become one message and exit status 1."""
+    gc.set_threshold(100_000)  # most commands end before collecting would pay
     try:
         root(auto_envvar_prefix="SEXPLSCHED", standalone_mode=True)
     except ExplschedError as error:

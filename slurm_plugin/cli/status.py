@@ -189,5 +189,5 @@ def _cell(row: Row, name: str, width: int) -> str:
         value = f"{row.metric}={row.value:.4g}"
     text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     # A name is the user's free text: control characters must not reach a terminal.
-    printable = "".join(character if character.isprintable() else "?" for character in text)
+    printable = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
     return f"{printable:<{width}.{width}}"

@@ -68,7 +68,7 @@ class CliClient:
         factors: dict[int, int] = {}
         if any(job.state == "PENDING" for job in jobs):
             factors = self._site_factors()
-        return tuple(replace(job, site_factor=factors.get(job.job_id)) for job in jobs)
+        return tuple(replace(job, site_factor=factors[job.job_id]) if job.job_id in factors else job for job in jobs)
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
