@@ -54,7 +54,9 @@ def _wrong_starts(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
             yield f"it starts job {job_id} {times} times, which has {job.array_tasks} task(s) waiting"
     for start in plan.starts:
         given = sum(share.gpus for share in start.placement)
-        wanted = jobs[start.job_id].request.total
+        request = jobs[start.job_id].request
+        # What Slurm tells of a job's nodes and GPUs need not multiply: the fixed share of each node counts.
+        wanted = request.total if request.per_node is None else request.nodes * request.per_node
         if given != wanted:
             yield f"it gives job {start.job_id} {given} GPUs instead of {wanted}"
 

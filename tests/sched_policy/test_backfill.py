@@ -9,6 +9,7 @@ from sched_policy.model import GpuRequest, Job, NodeGpus
 from sched_policy.order.fifo import Fifo
 from sched_policy.plan import Plan
 from sched_policy.policy import Policy
+from sched_policy.validate import checked_plan
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 
@@ -128,3 +129,9 @@ def test_a_job_that_should_be_over_takes_room_all_the_same() -> None:
     assert started(p) == [1]
     assert [r.job_id for r in p.reservations] == [2]
     assert p.reservations[0].start_s > NOW_S
+
+
+def test_a_request_whose_numbers_do_not_multiply_ends_no_pass() -> None:
+    odd = job(1, request=GpuRequest(3, nodes=2, per_node=2))
+    policy = Policy("test", "", Fifo(), backfill=Backfill(1))
+    assert started(checked_plan(policy, snapshot(odd))) == [1]
