@@ -21,8 +21,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sched_policy.simulator.stage_profile import MODELS, Profile, profile
-from sched_policy.simulator.trace import Trace, TraceJob
+from sched_policy.model import StageProfile
+from sched_policy.simulator.stage_profile import MODELS, profile
+from sched_policy.simulator.trace import StageTimes, Trace, TraceJob
 from sched_policy.simulator.workload import WorkloadSpec
 
 _ASKED_S = tuple(3600.0 * hours for hours in (1 / 6, 0.5, 1, 2, 4, 8, 12, 24, 48, 72))
@@ -81,10 +82,11 @@ def asked_s(needed_s: float) -> float:
     return next((asked for asked in _ASKED_S if asked >= needed_s), math.ceil(needed_s / _WEEK_S) * _WEEK_S)
 
 
-def _job(job_id: int, gpus: int, wanted_s: float, alone: Profile, model: str) -> TraceJob:
+def _job(job_id: int, gpus: int, wanted_s: float, alone: StageProfile, model: str) -> TraceJob:
     iterations = max(1, round(wanted_s / alone.iteration_s))
     run_s = round(iterations * alone.iteration_s, 3)  # whole milliseconds, as the profile has
-    return TraceJob(job_id, 0.0, gpus, run_s, iterations=iterations, stages=alone.stages, model=model)
+    stages = StageTimes(alone.io_s, alone.gpu_s, alone.net_s)
+    return TraceJob(job_id, 0.0, gpus, run_s, iterations=iterations, stages=stages, model=model)
 
 
 def _submissions(gaps: np.random.Generator, jobs: int, span_s: float) -> NDArray[np.float64]:

@@ -7,19 +7,9 @@ computing on the GPU, synchronising over the network, in milliseconds per iterat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from sched_policy.simulator.trace import StageTimes
+from sched_policy.model import StageProfile
 
 GPU_COUNTS = (1, 2, 4, 8, 16, 32)
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """One model on one GPU count, alone: seconds per iteration, and of them in each resource (stages overlap)."""
-
-    iteration_s: float
-    stages: StageTimes
 
 
 _MS: dict[str, tuple[tuple[float, float, float, float], ...]] = {
@@ -92,7 +82,7 @@ _MS: dict[str, tuple[tuple[float, float, float, float], ...]] = {
 MODELS = tuple(_MS)
 
 
-def profile(model: str, gpus: int) -> Profile:
+def profile(model: str, gpus: int = 1) -> StageProfile:
     """The stage times of a model of `MODELS` on a GPU count of `GPU_COUNTS`. Raises `KeyError` or `ValueError`."""
     iteration, io, gpu, net = _MS[model][GPU_COUNTS.index(gpus)]
-    return Profile(iteration / 1000, StageTimes(io / 1000, gpu / 1000, net / 1000))
+    return StageProfile(iteration / 1000, io / 1000, gpu / 1000, net / 1000)

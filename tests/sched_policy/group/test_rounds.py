@@ -3,7 +3,8 @@ import pytest
 from sched_policy.group import rounds
 from sched_policy.group.matching import match
 from sched_policy.group.rounds import Bucket, Grouper
-from tests.sched_policy.group.profiles import different, efficiencies_of_pairs, profile
+from sched_policy.simulator.stage_profile import profile
+from tests.sched_policy.group.profiles import different, efficiencies_of_pairs
 
 
 def _grouper(*models: str, max_members: int = 4) -> tuple[Grouper, tuple[int, ...]]:
