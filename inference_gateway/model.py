@@ -1,0 +1,102 @@
+"""What the parts of the gateway tell each other: values only, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One second of a service, as the autoscaler sees it.
+
+    `arrivals` counts the requests of this second that hit a replica or should have: those refused with 503 and those
+    that wait are in it, wrong keys (401) and used-up quotas (429) are not. `ready` replicas serve, `starting` ones are
+    pending in Slurm or loading, `leaving` ones drain and take nothing new; an expiring replica is in none of them once
+    its successor is asked for.
+    """
+
+    now_s: float
+    arrivals: int
+    in_flight: int
+    queued: int
+    ready: int
+    starting: int
+    leaving: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many replicas (ready + starting) a rule wants, and why, for the event log."""
+
+    replicas: int
+    reason: str
+
+
+class ScaleRule(Protocol):
+    """A scaling rule with its memory of one service. Called once a second, with rising `now_s`."""
+
+    name: str
+
+    def decide(self, seen: Observation) -> Decision:
+        """The number of replicas wanted now, within the service's bounds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a replica listens. `name` is unique within its service: letters, digits and `-`."""
+
+    name: str
+    host: str
+    port: int
+    concurrency: int
+    api_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """A replica as the data plane has it. `state` is `up`, `down`, `draining` or `maintenance`."""
+
+    service: str
+    name: str
+    host: str
+    port: int
+    state: str
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Counters of one service since the data plane started (`arrivals`, ...), and what is there now."""
+
+    service: str
+    arrivals: int
+    responses_5xx: int
+    in_flight: int
+    queued: int
+
+
+class DataPlane(Protocol):
+    """What carries the requests. Errors are `GatewayError`; every call returns within its timeout."""
+
+    def add(self, service: str, endpoint: Endpoint) -> None:
+        """Give a replica requests from now on. Adding what is there already changes its address."""
+        ...
+
+    def drain(self, service: str, name: str) -> None:
+        """No new requests; those in flight go on."""
+        ...
+
+    def remove(self, service: str, name: str) -> bool:
+        """Forget a replica; False while requests are in flight."""
+        ...
+
+    def servers(self) -> Sequence[ServerState]:
+        """All replicas it knows."""
+        ...
+
+    def traffic(self) -> Sequence[Traffic]:
+        """One entry per service."""
+        ...
