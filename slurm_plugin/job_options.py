@@ -8,20 +8,30 @@ that every Slurm version lets a user set, shows to everybody and keeps through a
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from sched_policy.errors import ExplschedError
 from sched_policy.model import Direction, Exploration
 
 PREFIX = "explsched:"
-KEYS = ("sweep", "metric", "direction", "checkpoint", "stop")
+KEYS = ("class", "sweep", "metric", "direction", "checkpoint", "stop")
+CLASSES = ("guaranteed", "opportunistic")
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What one job told; `guaranteed` is its class (AntMan), true unless it said otherwise."""
+
+    exploration: Exploration
+    guaranteed: bool
 
 
 class JobOptionError(ExplschedError):
     """The job's comment has an `explsched:` word that cannot be understood."""
 
 
-def parse(comment: str) -> Exploration | None:
+def parse(comment: str) -> JobOptions | None:
     """The job's options; None if its comment has no `explsched:` word. Raises `JobOptionError`."""
     words = [word for word in comment.split() if word.startswith(PREFIX)]
     if not words:
@@ -39,13 +49,20 @@ def parse(comment: str) -> Exploration | None:
     unknown = [key for key in values if key not in KEYS]
     if unknown:
         raise JobOptionError(f"unknown key {unknown[0]!r} in {words[0]!r} (known: {', '.join(KEYS)})")
-    return Exploration(
+    exploration = Exploration(
         sweep=values.get("sweep") or None,
         metric=values.get("metric") or "loss",
         direction=_direction(values.get("direction", "min")),
         checkpoint_signal=_signal(values.get("checkpoint")),
         may_stop=_switch(values.get("stop", "0")),
     )
+    return JobOptions(exploration, guaranteed=_guaranteed(values.get("class", "guaranteed")))
+
+
+def _guaranteed(text: str) -> bool:
+    if text not in CLASSES:
+        raise JobOptionError(f"class={text!r}: accepted are {' and '.join(CLASSES)}")
+    return text == "guaranteed"
 
 
 def _direction(text: str) -> Direction:

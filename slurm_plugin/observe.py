@@ -7,7 +7,6 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sched_policy.model import (
-    Exploration,
     GpuRequest,
     Job,
     JobState,
@@ -75,7 +74,7 @@ def _node(node: SlurmNode) -> Node:
     return Node(node.name, node.gpus, node.partitions, node.schedulable)
 
 
-def _options(record: SlurmJob, faults: dict[int, str]) -> Exploration | None:
+def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:
     try:
         return job_options.parse(record.comment)
     except job_options.JobOptionError as error:
@@ -89,9 +88,10 @@ def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
     return record.state == "PENDING" and record.eligible_s is not None and record.eligible_s > now_s
 
 
-def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | None, now_s: float) -> Job:
+def _job(record: SlurmJob, progress: JobProgress, options: job_options.JobOptions | None, now_s: float) -> Job:
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
+    exploration = options.exploration if options else None
     return Job(
         job_id=record.job_id,
         request=GpuRequest(record.gpus, record.nodes, record.gpus_per_node),
@@ -112,4 +112,5 @@ def _job(record: SlurmJob, progress: JobProgress, exploration: Exploration | Non
         points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1)),
         restarts=record.restarts,
         array_tasks=record.array_tasks,
+        guaranteed=options is None or options.guaranteed,
     )

@@ -1,7 +1,8 @@
 """The adapter that drives Slurm's own commands. Works with every Slurm since 22.05.
 
-One process per kind of read, whatever the number of jobs; all writes of a pass in one scontrol process. squeue is told
-random field and record marks, so that no job name or comment can be taken for anything else.
+One process per kind of read, whatever the number of jobs; all writes of a pass in one scontrol process, but for site
+factors where our own program for them is installed. squeue is told random field and record marks, so that no job name
+or comment can be taken for anything else.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
-from slurm_plugin.client import batch, parse, process
+from slurm_plugin.client import batch, parse, process, site_factors
 from slurm_plugin.client.protocol import (
     CancelJob,
     Change,
     ChangeFailure,
     ControllerLoad,
+    SetSiteFactor,
     SignalJob,
     SlurmError,
     SlurmJob,
@@ -90,9 +93,12 @@ class CliClient:
             raise SlurmError(f"sdiag: {error}") from error
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
-        """Carry out the changes: scontrol's in order in one process, then one scancel per kind of signal."""
-        steering = [change for change in changes if not isinstance(change, SignalJob | CancelJob)]
-        failed = list(self._apply_steering(steering))
+        """Carry out the changes: site factors, scontrol's in order in one process, one scancel per kind of signal."""
+        factors = [change for change in changes if isinstance(change, SetSiteFactor)]
+        program = self._site_factor_program if factors else None
+        failed = list(site_factors.write(program, factors, self._timeout_s, self._environment)) if program else []
+        written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
+        failed += self._apply_steering([change for change in changes if not isinstance(change, written)])
         by_signal: defaultdict[str | None, list[SignalJob | CancelJob]] = defaultdict(list)
         for change in changes:
             if isinstance(change, SignalJob | CancelJob):
@@ -100,6 +106,10 @@ class CliClient:
         for signal, group in by_signal.items():
             failed += self._scancel(signal, group)
         return tuple(failed)
+
+    @cached_property
+    def _site_factor_program(self) -> str | None:
+        return site_factors.find(str(self.version()), self._timeout_s, self._environment)
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []

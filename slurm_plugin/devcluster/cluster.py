@@ -48,7 +48,8 @@ class Cluster:
         layout = Layout(directory.resolve())
         try:
             data = json.loads(layout.state.read_text(encoding="utf-8"))
-            spec = ClusterSpec(**{**data["spec"], "extra": tuple((key, value) for key, value in data["spec"]["extra"])})
+            pairs = {name: tuple(map(tuple, data["spec"].get(name, ()))) for name in ("extra", "files")}
+            spec = ClusterSpec(**{**data["spec"], **pairs})
             daemons = tuple(Process(**daemon) for daemon in data["daemons"])
             return cls(layout, spec, daemons, data.get("prefix", ""))
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -20,7 +20,8 @@ class ClusterSpec:
 
     Nodes pose as larger than this host, so CPUs and memory are only numbers that Slurm counts. With 0 shards (or 0
     GPUs) the nodes have no shard GRES. `extra` are lines for slurm.conf as (key, value); they win over ours, the later
-    over the earlier. Raises `DevClusterError` for numbers outside the accepted range.
+    over the earlier. `files` are (name, text) of files beside it, such as plugstack.conf. Raises `DevClusterError` for
+    numbers outside the accepted range.
     """
 
     nodes: int = 4
@@ -30,6 +31,7 @@ class ClusterSpec:
     memory_mib_per_node: int = 16000
     accounting: bool = False
     extra: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, least, most in (

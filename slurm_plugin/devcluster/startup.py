@@ -108,6 +108,8 @@ class Startup:
         conf = self._layout.slurm_conf
         _write(conf, slurm_conf(self._spec, self._layout, chosen, host))
         _write(conf.with_name("gres.conf"), gres_conf(self._spec, self._layout))
+        for name, text in self._spec.files:
+            _write(conf.with_name(name), text)
         if cgroup := cgroup_conf(programs.slurm_version()):
             _write(conf.with_name("cgroup.conf"), cgroup)
 

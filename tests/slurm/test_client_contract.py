@@ -1,10 +1,12 @@
 """One contract for every adapter that can run here; which ones did is in the test ids."""
 
+import os
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from slurm_plugin.client import site_factors
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import (
@@ -28,11 +30,17 @@ from tests.slurm.jobs import empty, run, submit, until
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture(params=["cli", "pyslurm"])
+@pytest.fixture(params=["cli", "cli-scontrol", "pyslurm"])
 def client(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmClient]:
     for key, value in cluster.env().items():
         monkeypatch.setenv(key, value)
     if request.param == "cli":
+        found = site_factors.find(str(CliClient().version()), 10, os.environ)
+        if found is None:
+            pytest.skip("explsched-site-factors is not installed for this Slurm: cli-scontrol is what runs")
+        yield CliClient()
+    elif request.param == "cli-scontrol":
+        monkeypatch.setattr(site_factors, "find", lambda *_: None)
         yield CliClient()
     else:
         fault = probe_pyslurm()

@@ -1,7 +1,7 @@
 import pytest
 
 from sched_policy.model import Direction, Exploration
-from slurm_plugin.job_options import JobOptionError, parse
+from slurm_plugin.job_options import JobOptionError, JobOptions, parse
 from wrappers import sxbatch
 
 
@@ -12,20 +12,28 @@ def test_a_plain_comment_takes_no_part() -> None:
 
 def test_all_keys() -> None:
     word = "explsched:sweep=my+sweep&metric=acc&direction=max&checkpoint=SIGUSR2&stop=1"
-    assert parse(f"{word} and words") == Exploration("my sweep", "acc", Direction.MAX, "USR2", may_stop=True)
+    exploration = Exploration("my sweep", "acc", Direction.MAX, "USR2", may_stop=True)
+    assert parse(f"{word} and words") == JobOptions(exploration, guaranteed=True)
+
+
+def test_the_class_is_the_jobs_and_not_the_searchs() -> None:
+    assert parse("explsched:class=opportunistic") == JobOptions(Exploration(), guaranteed=False)
 
 
 def test_sxbatch_writes_what_the_daemon_reads() -> None:
     hostile = "a b&stop=1#$(x)\u00e9\n'"
     options = sxbatch._parser().parse_args([f"--sweep={hostile}", "--checkpoint=USR1"])
-    assert parse(sxbatch._explsched_word(options)) == Exploration(hostile, checkpoint_signal="USR1")
+    assert parse(sxbatch._explsched_word(options)) == JobOptions(
+        Exploration(hostile, checkpoint_signal="USR1"), guaranteed=True
+    )
 
 
 @pytest.mark.parametrize(
     ("comment", "words"),
     [
-        ("explsched:swep=a", "unknown key 'swep'.*known: sweep, metric"),
+        ("explsched:swep=a", "unknown key 'swep'.*known: class, sweep, metric"),
         ("explsched:stop=yes", "accepted are 0 and 1"),
+        ("explsched:class=vip", "guaranteed and opportunistic"),
         ("explsched:direction=up", "min and max"),
         ("explsched:checkpoint=KILL", "not a signal that a job can catch"),
         ("explsched:checkpoint=;rm", "not a signal"),

@@ -1,0 +1,167 @@
+"""Plain sbatch and srun with the SPANK plugin and job_submit.lua, on a real cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin import job_options
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+
+pytestmark = pytest.mark.slurm
+ROOT = Path(__file__).parents[2]
+PLUGIN = ROOT / "build" / "native" / "slurm_plugin" / "spank" / "explsched.so"
+SOURCE = "int explsched_answer(void);\nint explsched_answer(void) { return 42; }\n"
+
+
+@pytest.fixture(scope="module")
+def library(open_tmp: Path) -> Path:
+    """A library that stands where the interposer would: this test is about who preloads it."""
+    path = open_tmp / "libpreloaded.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=SOURCE, text=True, check=True)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(needs_slurm: None, open_tmp: Path, library: Path) -> Iterator[Cluster]:
+    """A cluster as an admin would set it up: plugstack.conf and job_submit.lua beside slurm.conf."""
+    if not PLUGIN.exists():
+        pytest.skip(f"{PLUGIN.relative_to(ROOT)} is not built (scripts/native builds it)")
+    plugin = shutil.copy(PLUGIN, open_tmp)
+    (open_tmp / "spool").mkdir()
+    words = f"library={library} spool={open_tmp}/spool manager_socket={open_tmp}/km.sock"
+    lua = (ROOT / "slurm_plugin" / "etc" / "job_submit.lua").read_text()
+    files = (("plugstack.conf", f"optional {plugin} {words}\n"), ("job_submit.lua", lua))
+    place = open_tmp / "spank"
+    yield up(ClusterSpec(nodes=1, extra=(("JobSubmitPlugins", "lua"),), files=files), place)
+    down(place)
+
+
+def run(cluster: Cluster, *argv: str, script: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **cluster.env(), **variables}
+    return subprocess.run(argv, input=script, env=environment, capture_output=True, text=True, check=False)
+
+
+def environment_of(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def test_sbatch_tells_the_daemon(site: Cluster) -> None:
+    options = ("--expl-sweep=digits", "--expl-checkpoint=SIGUSR1", "--expl-stop", "--expl-policy-class=opportunistic")
+    done = run(site, "sbatch", "--parsable", "--hold", "--comment=mine", *options, script="#!/bin/sh\ntrue\n")
+    assert done.returncode == 0, done.stderr
+    (job,) = [job for job in CliClient(environment=site.env()).jobs() if job.job_id == int(done.stdout)]
+    found = job_options.parse(job.comment)
+    run(site, "scancel", done.stdout.strip())
+    assert job.comment.endswith(" mine")
+    assert found is not None
+    assert not found.guaranteed
+    assert (found.exploration.sweep, found.exploration.checkpoint_signal) == ("digits", "USR1")
+    assert found.exploration.may_stop
+
+
+def test_a_task_of_sbatch_preloads_the_library(
+    site: Cluster, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    out = library.parent / "task.out"
+    script = "#!/bin/sh\nenv\necho done\n"
+    done = run(
+        site, "sbatch", "--wait", f"--output={out}", "--expl-share=best-effort", "--expl-limit=0.3", script=script
+    )
+    assert done.returncode == 0, done.stderr
+    found = dict(line.split("=", 1) for line in out.read_text().splitlines() if "=" in line)
+    assert found["LD_PRELOAD"] == str(library)
+    assert found["EXPLSCHED_CLASS"] == "best-effort"
+    assert found["EXPLSCHED_LIMIT"] == "300"
+    assert found["EXPLSCHED_KM_SOCKET"] == f"{library.parent}/km.sock"
+    assert found["EXPLSCHED_SPOOL"] == f"{library.parent}/spool"
+
+
+def test_srun_keeps_what_the_user_preloads(site: Cluster, library: Path) -> None:
+    other = library.with_name("libother.so")
+    shutil.copy(library, other)
+    found = environment_of(run(site, "srun", "--expl-share=high", "env", LD_PRELOAD=str(other)))
+    assert found["LD_PRELOAD"] == f"{library}:{other}"
+
+
+def test_without_options_a_task_is_left_alone(site: Cluster) -> None:
+    found = environment_of(run(site, "srun", "env"))
+    assert "LD_PRELOAD" not in found
+    assert "EXPLSCHED_CLASS" not in found
+
+
+def test_the_command_line_wins_over_the_variable(site: Cluster) -> None:
+    found = environment_of(
+        run(site, "srun", "--expl-request=0.25", "env", EXPLSCHED_REQUEST="0.5", EXPLSCHED_LIMIT="0.75")
+    )
+    assert (found["EXPLSCHED_REQUEST"], found["EXPLSCHED_LIMIT"]) == ("250", "750")
+
+
+def test_a_step_inside_a_job_sees_the_jobs_options_once(site: Cluster, library: Path) -> None:
+    out = library.parent / "step.out"
+    script = "#!/bin/sh\nsrun env\n"
+    done = run(site, "sbatch", "--wait", f"--output={out}", "--expl-request=0.4", script=script)
+    assert done.returncode == 0, out.read_text()
+    found = dict(line.split("=", 1) for line in out.read_text().splitlines() if "=" in line)
+    assert found["EXPLSCHED_REQUEST"] == "400"
+    assert found["LD_PRELOAD"] == str(library)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--expl-share=most", "--expl-share=most: accepted: high, best-effort"),
+        ("--expl-request=2e-1", "accepted: 0.001 to 1"),
+        ("--expl-limit=1001", "accepted: 0.001 to 1"),
+        ("--expl-sweep=a&stop=1", "letters, digits"),
+        ("--expl-checkpoint=KILL", "USR1, USR2"),
+    ],
+)
+def test_nonsense_is_refused_at_submission(site: Cluster, option: str, words: str) -> None:
+    done = run(site, "sbatch", option, script="#!/bin/sh\ntrue\n")
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+def test_a_variable_with_nonsense_is_named_and_ignored(site: Cluster) -> None:
+    done = run(site, "srun", "env", EXPLSCHED_CLASS="most")
+    assert "EXPLSCHED_CLASS=most is ignored" in done.stderr
+    assert "LD_PRELOAD" not in environment_of(done)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--expl-checkpoint=USR1", "--no-requeue"), "a job that is preempted must be requeued"),
+        (("--expl-stop", "--comment=explsched:stop=0"), "give them in one place"),
+    ],
+)
+def test_contradictions_are_refused_by_slurmctld(site: Cluster, options: tuple[str, ...], words: str) -> None:
+    done = run(site, "sbatch", *options, script="#!/bin/sh\ntrue\n")
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+def test_a_missing_library_does_not_stop_a_job(site: Cluster, library: Path) -> None:
+    hidden = library.rename(library.with_name("hidden.so"))
+    try:
+        done = run(site, "srun", "--expl-share=high", "env")
+        assert "LD_PRELOAD" not in environment_of(done)
+        assert "kernels are not gated" in done.stderr
+    finally:
+        hidden.rename(library)
+    states = {node.state for node in CliClient(environment=site.env()).nodes()}
+    assert not any("DRAIN" in state for state in states)
+
+
+def test_help_lists_the_options(site: Cluster) -> None:
+    for command in ("sbatch", "srun", "salloc"):
+        assert run(site, command, "--help").stdout.count("[explsched]") == 9
