@@ -7,6 +7,7 @@
  * each job that Slurm refuses. Exit status: 0 when every line was tried, 1 when slurmctld cannot be reached,
  * 2 for wrong usage.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -42,12 +43,16 @@ static bool is_unreachable(int error) {
 static void set_one(const struct change *change) {
     job_desc_msg_t request;
     slurm_init_job_desc_msg(&request);
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
+    request.step_id.job_id = change->job_id;
+#else
     request.job_id = change->job_id;
+#endif
     request.site_factor = (uint32_t)((int64_t)NICE_OFFSET + change->factor);
     if (slurm_update_job(&request) == SLURM_SUCCESS) {
         return;
     }
-    int const error = slurm_get_errno();
+    int const error = errno;
     if (is_unreachable(error)) {
         atomic_store(&unreachable, true);
     }
