@@ -23,6 +23,7 @@ from slurm_plugin import log
 from slurm_plugin.client.choose import choose
 from slurm_plugin.client.protocol import SlurmError
 from slurm_plugin.controller import Controller, is_busy
+from slurm_plugin.notify import notify
 
 _LOG = logging.getLogger("explsched.daemon")
 
@@ -48,12 +49,16 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, self._on_signal)
         log.event(_LOG, logging.INFO, "started", policy=self._config.policy, interval_s=self._config.interval_s)
+        notify("READY=1", f"STATUS=policy {self._config.policy}")
         while not self._stop:
             self._wake.clear()
             self._obey()
             began_s = time.monotonic()
             self._pass()
-            self._wake.wait(max(0.0, self._interval_s - (time.monotonic() - began_s)))
+            took_s = time.monotonic() - began_s
+            notify(f"STATUS=policy {self._config.policy}, the last pass took {took_s:.2f} s")
+            self._wake.wait(max(0.0, self._interval_s - took_s))
+        notify("STOPPING=1")
         log.event(_LOG, logging.INFO, "stopped")
 
     def once(self) -> int:

@@ -1,0 +1,53 @@
+"""The files that an admin copies, read by the programs they are for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ETC = Path(__file__).parents[2] / "slurm_plugin" / "etc"
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which(argv[0]) is None:
+        pytest.skip(f"{argv[0]} is not installed")
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def test_the_unit_is_understood(tmp_path: Path) -> None:
+    unit = tmp_path / "sexplschedd.service"
+    text = (ETC / unit.name).read_text()
+    unit.write_text(text.replace("/usr/bin/sexplschedd", shutil.which("true") or "/bin/true"))
+    done = run("systemd-analyze", "verify", "--man=no", str(unit))
+    assert unit.name not in done.stderr, done.stderr
+
+
+def test_the_unit_exposes_little() -> None:
+    done = run("systemd-analyze", "security", "--offline=yes", "--threshold=20", str(ETC / "sexplschedd.service"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_user_is_made(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    done = run("systemd-sysusers", f"--root={tmp_path}", str(ETC / "explsched.sysusers"))
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in (tmp_path / "etc" / "passwd").read_text().splitlines() if line.startswith("explsched:")]
+    assert line.endswith("/usr/sbin/nologin")
+
+
+def test_the_spool_is_open_and_sticky(tmp_path: Path) -> None:
+    done = run("systemd-tmpfiles", f"--root={tmp_path}", "--create", str(ETC / "explsched.tmpfiles"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "var/spool/explsched/progress").stat().st_mode & 0o7777 == 0o1777
+
+
+def test_logrotate_reads_its_file(tmp_path: Path) -> None:
+    here = tmp_path / "explsched"
+    text = (ETC / "explsched.logrotate").read_text()
+    here.write_text(text.replace("explsched explsched", "root root"))  # the daemon's user is not on every test machine
+    done = run("logrotate", "--debug", "--state", str(tmp_path / "state"), str(here))
+    assert "error:" not in done.stderr, done.stderr
+    assert "note:" not in done.stderr, done.stderr
