@@ -46,14 +46,14 @@ TORCHRUN = """\
 #SBATCH --time=60
 # shellcheck disable=SC2016
 set -u
-# The rendezvous is on the job's first node; the port follows from the job id, so that two jobs on a node differ.
-rendezvous_host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-rendezvous_port=$((20000 + SLURM_JOB_ID % 10000))
+# The rendezvous is on the job's first node, where srun runs; the port follows from the job id, so that two jobs on a node
+# differ. Which node hosts it is said outright: torchrun would compare addresses, and a node may have several.
 # srun signals every process of the step: torchrun would die of a checkpoint signal, so it is started ignoring it. Its
 # workers answer it from the moment they install their own handler.
-exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT_SIGNAL:-USR1}"; exec "$@"' bash \\
-  torchrun --nnodes=2 --nproc-per-node=4 \\
-  --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$rendezvous_host:$rendezvous_port" \\
+exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT_SIGNAL:-USR1}"
+exec torchrun --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-conf="is_host=$((SLURM_NODEID == 0))" \\
+  --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$((20000 + SLURM_JOB_ID % 10000))" "$@"' bash \\
+  --nnodes=2 --nproc-per-node=4 \\
 train.py '--note=$(touch x)'
 """
 
@@ -67,25 +67,25 @@ def test_torchrun_gets_the_command_and_ignores_the_checkpoint_signal(tmp_path: P
     """bash runs the script with stand-ins for Slurm and torchrun: what arrives, and in what state."""
     show = (
         f"#!{sys.executable}\nimport signal, sys\n"
-        "print(sys.argv[3:], signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN)\n"
+        "print(sys.argv[1:], signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN)\n"
     )
     stand_ins = {
         "sxrun": '#!/bin/sh\nshift\nexec "$@"\n',
         "srun": '#!/bin/sh\nexec "$@"\n',
-        "scontrol": "#!/bin/sh\necho n7\necho n8\n",
         "torchrun": show,
     }
     for name, text in stand_ins.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    environment |= {"SLURM_JOB_ID": "10042", "SLURM_JOB_NODELIST": "n[7-8]"}
+    environment |= {"SLURM_JOB_ID": "10042", "SLURM_NODEID": "1", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}
     text = template.render("torchrun", {}, {}, ["train.py", "$(touch canary)", "a\nb"])
     done = subprocess.run(
         ["bash", "-c", text], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    rendezvous = ["--rdzv-id=10042", "--rdzv-backend=c10d", "--rdzv-endpoint=n7:20042"]
-    assert done.stdout == f"{[*rendezvous, 'train.py', '$(touch canary)', 'a' + chr(10) + 'b']} True\n"
+    rendezvous = ["--rdzv-id=10042", "--rdzv-backend=c10d", "--rdzv-conf=is_host=0", "--rdzv-endpoint=10.0.0.7:20042"]
+    shape = ["--nnodes=1", "--nproc-per-node=1"]
+    assert done.stdout == f"{[*rendezvous, *shape, 'train.py', '$(touch canary)', 'a' + chr(10) + 'b']} True\n"
     assert not (tmp_path / "canary").exists()
 
 
