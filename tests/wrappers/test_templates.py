@@ -46,8 +46,8 @@ TORCHRUN = """\
 #SBATCH --time=60
 # shellcheck disable=SC2016
 set -u
-# The rendezvous is on the job's first node, where srun runs; the port follows from the job id, so that two jobs on a node
-# differ. Which node hosts it is said outright: torchrun would compare addresses, and a node may have several.
+# The rendezvous is on the job's first node, where srun runs; the port follows from the job id, so that two jobs on a
+# node differ. Which node hosts it is said outright: torchrun would compare addresses, and a node may have several.
 # srun signals every process of the step: torchrun would die of a checkpoint signal, so it is started ignoring it. Its
 # workers answer it from the moment they install their own handler.
 exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT_SIGNAL:-USR1}"
