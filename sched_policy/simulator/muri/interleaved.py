@@ -11,7 +11,7 @@ from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
 from sched_policy.simulator.muri.shortest import remaining_gpu_s
-from sched_policy.simulator.muri.yarn import Yarn
+from sched_policy.simulator.muri.yarn import Refilling, Yarn
 from sched_policy.simulator.trace import ClusterShape
 
 _KEY = attrgetter("key")
@@ -79,11 +79,10 @@ def autopack(groups: Sequence[Interleaved], cluster: ClusterShape) -> Sequence[I
     return [group for group in split if yarn.take(group.gpus)]
 
 
-class Muri:
+class Muri(Refilling):
     """At every event: choose candidates, group them by matching, place the groups, largest first."""
 
     merging = Merging(mixed_rel=1e-9, mixed_s=1e-4)
-    wake_s = float("inf")
 
     def __init__(
         self,
@@ -93,25 +92,13 @@ class Muri:
         max_members: int = MAX_MEMBERS,
         ordering: Ordering = Ordering.BEST,
     ) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._sorting = sorting
         self._packing = packing
         self._max_members = max_members
         self._grouper = Grouper(max_members, ordering)
         self._kind: dict[int, int] = {}
         self._active: list[MuriJob] = []
-        self._running: list[MuriJob] = []
-        self._yarn = Yarn(cluster)
-
-    @property
-    def busy_gpus(self) -> int:
-        """GPUs that hold jobs."""
-        return self._yarn.busy_gpus
-
-    @property
-    def idle_node_gpus(self) -> int:
-        """GPUs of wholly idle nodes."""
-        return self._yarn.idle_node_gpus
 
     def arrive(self, job: MuriJob) -> None:
         """To the end of the list."""
