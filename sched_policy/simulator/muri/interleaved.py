@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from sched_policy.group.interleave import MAX_MEMBERS, Ordering
 from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
@@ -80,7 +79,7 @@ def autopack(groups: Sequence[Interleaved], cluster: ClusterShape) -> Sequence[I
 
 
 class Muri(Refilling):
-    """At every event: choose candidates, group them by matching, place the groups, largest first."""
+    """At every event: choose candidates, group them, place the groups, largest first."""
 
     merging = Merging(mixed_rel=1e-9, mixed_s=1e-4)
 
@@ -88,15 +87,13 @@ class Muri(Refilling):
         self,
         cluster: ClusterShape,
         sorting: Sorting,
-        packing: Packing = keep_all,
-        max_members: int = MAX_MEMBERS,
-        ordering: Ordering = Ordering.BEST,
+        packing: Packing,
+        grouper: Grouper,
     ) -> None:
         super().__init__(cluster)
         self._sorting = sorting
         self._packing = packing
-        self._max_members = max_members
-        self._grouper = Grouper(max_members, ordering)
+        self._grouper = grouper
         self._kind: dict[int, int] = {}
         self._active: list[MuriJob] = []
 
@@ -133,7 +130,7 @@ class Muri(Refilling):
             bucket.append(job)
             if len(bucket) > admitted.get(job.gpus, 0) and job.gpus < too_large:
                 if yarn.take(job.gpus):
-                    admitted[job.gpus] = admitted.get(job.gpus, 0) + self._max_members
+                    admitted[job.gpus] = admitted.get(job.gpus, 0) + self._grouper.max_members
                 else:
                     too_large = job.gpus
         return [bucket[: admitted[gpus]] for gpus, bucket in sizes.items() if gpus in admitted]
