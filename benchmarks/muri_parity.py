@@ -39,8 +39,8 @@ _THEMIS = (
     "broken by a factor 1 +- 1e-5 from a hash of the job id. The published figures follow one of many optima (ECOS). "
     "whole-shares: all shares 1, what the original takes when all its solvers fail. In most rounds of trace2_pr with "
     "1600 to 3300 jobs, and a third of those of trace2 with 800 or more (sampled), ECOS 2.0.14 ends short of the "
-    "accuracy that cvxpy accepts; the original then takes what SCS has at its limit of steps, far from the optimum. That "
-    " depends on the versions of both solvers and is not reproduced."
+    "accuracy that cvxpy accepts; the original then takes what SCS has at its limit of steps, far from the optimum. "
+    "That depends on the versions of both solvers and is not reproduced."
 )
 _ORIGINAL_NAMES = {
     "srtf": "shortest",
