@@ -101,7 +101,13 @@ def test_a_simulation_can_end_early(trace: Path, tmp_path: Path) -> None:
 def test_options_of_muri(trace: Path) -> None:
     words = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "muri-s", "--conventions", "muri")
     default = told(*words)
-    assert default["settings"] == {"autopack": False, "max_members": 4, "ordering": "best", "shares": "central"}
+    assert default["settings"] == {
+        "autopack": False,
+        "max_members": 4,
+        "shares": "central",
+        "ordering": "best",
+        "grouping": "matching",
+    }
     fewer = told(*words, "--max-members", 2, "--autopack")["settings"]
     assert (fewer["autopack"], fewer["max_members"]) == (True, 2)
     # Jobs without stage times compute all the time, and only lose by sharing.
