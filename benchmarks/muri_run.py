@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sched_policy.group.interleave import Ordering
 from sched_policy.simulator import muri
 from sched_policy.simulator.formats.muri import read
 from sched_policy.simulator.trace import ClusterShape
@@ -12,6 +13,8 @@ from sched_policy.simulator.trace import ClusterShape
 _VARIANTS = {
     "plain": muri.MuriOptions(),
     "autopack": muri.MuriOptions(autopack=True),
+    "in-order": muri.MuriOptions(grouping=muri.Grouping.IN_ORDER),
+    "worst-ordering": muri.MuriOptions(ordering=Ordering.WORST),
     "whole-shares": muri.MuriOptions(shares=muri.Shares.WHOLE),
 }
 

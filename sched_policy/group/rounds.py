@@ -46,7 +46,7 @@ class Grouper:
     def __init__(self, max_members: int = MAX_MEMBERS, ordering: Ordering = Ordering.BEST) -> None:
         if not 1 <= max_members <= MAX_MEMBERS:
             raise ValueError(f"groups have 1 to {MAX_MEMBERS} members, not {max_members}")
-        self._max_members = max_members
+        self.max_members = max_members
         self._ordering = ordering
         self._profiles: list[StageProfile] = []
         self._kind_of: dict[StageProfile, int] = {}
@@ -77,7 +77,7 @@ class Grouper:
         """
         result: list[list[Group]] = [bucket.groups for bucket in buckets]
         surplus = sum(bucket.gpus * len(groups) for bucket, groups in zip(buckets, result, strict=True)) - capacity_gpus
-        for _ in range(self._max_members):
+        for _ in range(self.max_members):
             if surplus <= 0:
                 break
             before = surplus
@@ -137,7 +137,7 @@ class Grouper:
         for a, first in enumerate(kinds):
             for b in range(a, len(kinds)):
                 members = tuple(sorted(first + kinds[b]))
-                if len(members) <= self._max_members:
+                if len(members) <= self.max_members:
                     weights[a, b] = weights[b, a] = self._efficiency(members)
         return weights
 
@@ -147,7 +147,7 @@ class Grouper:
         of_size = {size: [a for a, kind in enumerate(kinds) if len(kind) == size] for size in range(1, MAX_MEMBERS)}
         for size, rows in of_size.items():
             for other, columns in of_size.items():
-                if rows and columns and size <= other and size + other <= self._max_members:
+                if rows and columns and size <= other and size + other <= self.max_members:
                     first = known[[kinds[a] for a in rows]].repeat(len(columns), axis=0)
                     second = np.tile(known[[kinds[b] for b in columns]], (len(rows), 1, 1))
                     block = efficiencies(np.concatenate([first, second], axis=1), self._ordering)

@@ -19,6 +19,10 @@ import numpy as np
 from sched_policy.columns import Floats, Ints
 from sched_policy.errors import PolicyError
 
+SOLVER = "none: Newton's method for the least maximum of rho, analytic centre of the optimal shares"
+TIES = "shares times 1 +- 1e-5, from a hash of the job id"
+"""Of many optima and of equal shares a solver takes some. What takes its place is said beside every figure."""
+
 _JITTER = 1e-5
 _PRICE_REL = 1e-10
 _STEPS = 200  # more than any bisection or Newton iteration below needs in double precision

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sched_policy.place.best_fit import BestFit, as_declared, filled, part_of_split
+from sched_policy.place.best_fit import as_declared, filled, part_of_split
+from sched_policy.place.by_kind import PlaceByKind
 from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Instance, InstanceKind
-from sched_policy.place.share_base import ShareBounds
+from sched_policy.place.instance import GpuShare, Instance
 
 
 @dataclass(frozen=True, slots=True)
-class DiluOriginal:
+class DiluOriginal(PlaceByKind):
     """Fill active GPUs before new ones; where several GPUs of one node are needed, the first node that has them.
 
     * inference: see `BestFit.inference`.
@@ -29,33 +29,12 @@ class DiluOriginal:
     does not exist, and by worst fit (this is the rule of its simulator).
     """
 
-    fit: BestFit = BestFit()
-
-    @property
-    def bounds(self) -> ShareBounds:
-        """Sums of requests and limits that no GPU exceeds."""
-        return self.fit.bounds
-
-    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
-        """The GPUs for an instance and what it is charged there, None if it does not fit."""
-        match instance.kind:
-            case InstanceKind.INFERENCE:
-                return self.fit.inference(instance, loads)
-            case InstanceKind.LLM_INFERENCE:
-                return self._llm(instance, loads)
-            case InstanceKind.TRAINING:
-                return self._training(instance, loads)
-
     def _llm(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
-        feasible, active = self.fit.feasible(instance, loads), loads.active
-        gpus = self.fit.best(feasible & active, instance, loads)
-        if gpus.size:
-            return as_declared(instance, gpus[:1])
-        shares = self._split(instance, loads)
-        if shares is not None:
-            return shares
-        new = np.flatnonzero(feasible & ~active)
-        return as_declared(instance, new[:1]) if new.size else None
+        for place in (self._whole_on_active, self._split, self._whole_on_new):
+            shares = place(instance, loads)
+            if shares is not None:
+                return shares
+        return None
 
     def _split(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
         part, need_mib = part_of_split(instance), sum(instance.memory_mib)

@@ -93,7 +93,7 @@ def compare(
         finished = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)
     write_files([one.outcome for one in finished if one.outcome], plot_path, None)
     if as_json:
-        click.echo(json.dumps({**described(replay), "policies": _ratios(finished)}, indent=1))
+        click.echo(json.dumps({**described(replay, policies), "policies": _ratios(finished)}, indent=1))
         return
     columns = [Column(one.policy, one.values) for one in finished]
     click.echo("\n".join(table(columns, _width())))

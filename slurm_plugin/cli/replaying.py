@@ -73,14 +73,20 @@ def known_policy(replay: Replay, name: str) -> None:
         raise click.UsageError(str(error)) from error
 
 
-def described(replay: Replay) -> dict[str, object]:
-    """What JSON says of a replay, whatever the policy."""
+def described(replay: Replay, policies: Sequence[str]) -> dict[str, object]:
+    """What JSON says of a replay under these policies, their figures apart."""
+    more: dict[str, object] = {}
+    if "themis" in policies:
+        from sched_policy.order.themis import SOLVER, TIES  # numpy, which other policies may do without
+
+        more["themis"] = {"solver": SOLVER, "ties": TIES}
     how = {entry.name: getattr(replay.how, entry.name) for entry in fields(replay.how)}
     return {
         "conventions": replay.conventions,
         "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
         "cluster": asdict(replay.cluster),
         "rejected": len(replay.trace.rejected),
+        **more,
     }
 
 

@@ -42,7 +42,7 @@ def simulate(
     write_files([outcome], plot_path, jobs_path)
     if as_json:
         figures = {"policy": policy, **as_dict(metrics), "events": outcome.events, "cpu_s": round(cpu_s, 3)}
-        click.echo(json.dumps({**figures, **described(replay)}, indent=1))
+        click.echo(json.dumps({**figures, **described(replay, [policy])}, indent=1))
         return
     click.echo(f"{policy} on {replay.cluster.gpus} GPUs, {outcome.events} events, {cpu_s:.1f} s of CPU")
     click.echo("\n".join(explained(metrics)))

@@ -39,7 +39,7 @@ JOB_FIELDS = (
 """Fields asked of squeue, in this order. Name and comment are the user's free text."""
 
 _NOTHING = frozenset({"", "N/A", "(null)", "None", "Unknown"})
-_GPU = re.compile(r"^(?:gres[:/])?gpu(?::[^:,=()]+)??(?:[:=](?P<count>\d+))?(?:\(.*\))?$")
+_GPU = re.compile(r"^(?:gres[:/])?gpu(?P<type>:[^:,=()]+)??(?:(?P<mark>[:=])(?P<count>\d+))?(?:\(.*\))?$")
 
 
 def split_records(text: str, field_mark: str, record_mark: str) -> list[list[str]]:
@@ -101,13 +101,13 @@ def requested_gpus(f: dict[str, str], tasks: int, nodes: int) -> int:
 
 
 def gpu_count(tres: str) -> int:
-    """GPUs in a list such as `gres:gpu:a100:2,gres:shard:4` or `gres/gpu=2`; 0 if there are none."""
-    total = 0
-    for part in tres.split(","):
-        match = _GPU.match(part.strip())
-        if match:
-            total += int(match["count"] or 1)
-    return total
+    """GPUs in a list such as `gres:gpu:a100:2,gres:shard:4` or `gres/gpu:a100=2,gres/gpu=2`; 0 if there are none.
+
+    In the second form, where a site accounts GPUs by type, `gres/gpu` is the total and the types are parts of it.
+    """
+    found = [match for part in tres.split(",") if (match := _GPU.match(part.strip()))]
+    totals = [match for match in found if match["mark"] == "=" and not match["type"]]
+    return sum(int(match["count"] or 1) for match in totals or found)
 
 
 def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tuple[str, int], ...]:

@@ -81,6 +81,16 @@ def test_muris_conventions(trace: Path) -> None:
     assert found["preemptions"] == 2
 
 
+@pytest.mark.parametrize("conventions", ["slurm", "muri"])
+def test_themis_says_what_stands_for_its_solver(trace: Path, conventions: str) -> None:
+    common = ("--trace", trace, "--cluster", "1x2", "--conventions", conventions)
+    found = told("simulate", *common, "--policy", "themis")
+    assert found["themis"]["solver"].startswith("none: Newton")
+    assert "hash of the job id" in found["themis"]["ties"]
+    assert told("compare", *common, "--policies", "srtf,themis")["themis"] == found["themis"]
+    assert "themis" not in told("simulate", *common, "--policy", "srtf")
+
+
 def test_a_simulation_can_end_early(trace: Path, tmp_path: Path) -> None:
     words = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--interval", 10, "--until", 320)
     found = told(*words, "--plot", tmp_path / "a.png", "--jobs-csv", tmp_path / "jobs.csv")
@@ -91,7 +101,13 @@ def test_a_simulation_can_end_early(trace: Path, tmp_path: Path) -> None:
 def test_options_of_muri(trace: Path) -> None:
     words = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "muri-s", "--conventions", "muri")
     default = told(*words)
-    assert default["settings"] == {"autopack": False, "max_members": 4, "ordering": "best", "shares": "central"}
+    assert default["settings"] == {
+        "autopack": False,
+        "max_members": 4,
+        "shares": "central",
+        "ordering": "best",
+        "grouping": "matching",
+    }
     fewer = told(*words, "--max-members", 2, "--autopack")["settings"]
     assert (fewer["autopack"], fewer["max_members"]) == (True, 2)
     # Jobs without stage times compute all the time, and only lose by sharing.

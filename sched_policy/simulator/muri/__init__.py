@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from sched_policy.errors import PolicyError
 from sched_policy.group.interleave import Ordering
@@ -16,12 +17,22 @@ from sched_policy.simulator.muri.loop import Discipline, replay
 from sched_policy.simulator.outcome import Outcome
 from sched_policy.simulator.trace import ClusterShape, Trace
 
+if TYPE_CHECKING:
+    from sched_policy.simulator.muri.interleaved import Sorting
+
 
 class Shares(StrEnum):
     """The optimum leaves some shares open; the original's come from its solver, or are all 1 where that fails."""
 
     CENTRAL = "central"  # in the middle of all optimal ones, like an interior-point solver's
     WHOLE = "whole"  # the original's last resort
+
+
+class Grouping(StrEnum):
+    """Who shares GPUs with whom."""
+
+    MATCHING = "matching"
+    IN_ORDER = "in-order"  # those that follow each other: an ablation of the paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +44,14 @@ class MuriOptions:
         max_members: jobs per group at most (Muri).
         shares: which time shares decide (Themis).
         ordering: how the stages of a group are put in order (Muri); the worst is an ablation of the paper.
+        grouping: how groups are chosen (Muri).
 
     """
 
     autopack: bool = False
     max_members: int = 4
     ordering: Ordering = Ordering.BEST
+    grouping: Grouping = Grouping.MATCHING
     shares: Shares = Shares.CENTRAL
 
 
@@ -70,17 +83,25 @@ def _antman(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
 
 
 def _muri_s(cluster: ClusterShape, options: MuriOptions) -> Discipline:
-    from sched_policy.simulator.muri import interleaved
+    from sched_policy.simulator.muri.interleaved import MURI_S
 
-    packing = interleaved.autopack if options.autopack else interleaved.keep_all
-    return interleaved.Muri(cluster, interleaved.MURI_S, packing, options.max_members, options.ordering)
+    return _muri(cluster, options, MURI_S)
 
 
 def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
+    from sched_policy.simulator.muri.interleaved import MURI_L
+
+    return _muri(cluster, options, MURI_L)
+
+
+def _muri(cluster: ClusterShape, options: MuriOptions, sorting: Sorting) -> Discipline:
+    from sched_policy.group.in_order import InOrder
+    from sched_policy.group.rounds import Grouper
     from sched_policy.simulator.muri import interleaved
 
+    grouper = {Grouping.MATCHING: Grouper, Grouping.IN_ORDER: InOrder}[options.grouping]
     packing = interleaved.autopack if options.autopack else interleaved.keep_all
-    return interleaved.Muri(cluster, interleaved.MURI_L, packing, options.max_members, options.ordering)
+    return interleaved.Muri(cluster, sorting, packing, grouper(options.max_members, options.ordering))
 
 
 def _themis(cluster: ClusterShape, options: MuriOptions) -> Discipline:

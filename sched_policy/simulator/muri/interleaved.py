@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from sched_policy.group.interleave import MAX_MEMBERS, Ordering
 from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
 from sched_policy.simulator.muri.shortest import remaining_gpu_s
-from sched_policy.simulator.muri.yarn import Yarn
+from sched_policy.simulator.muri.yarn import Refilling, Yarn
 from sched_policy.simulator.trace import ClusterShape
 
 _KEY = attrgetter("key")
@@ -79,39 +78,24 @@ def autopack(groups: Sequence[Interleaved], cluster: ClusterShape) -> Sequence[I
     return [group for group in split if yarn.take(group.gpus)]
 
 
-class Muri:
-    """At every event: choose candidates, group them by matching, place the groups, largest first."""
+class Muri(Refilling):
+    """At every event: choose candidates, group them, place the groups, largest first."""
 
     merging = Merging(mixed_rel=1e-9, mixed_s=1e-4)
-    wake_s = float("inf")
 
     def __init__(
         self,
         cluster: ClusterShape,
         sorting: Sorting,
-        packing: Packing = keep_all,
-        max_members: int = MAX_MEMBERS,
-        ordering: Ordering = Ordering.BEST,
+        packing: Packing,
+        grouper: Grouper,
     ) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._sorting = sorting
         self._packing = packing
-        self._max_members = max_members
-        self._grouper = Grouper(max_members, ordering)
+        self._grouper = grouper
         self._kind: dict[int, int] = {}
         self._active: list[MuriJob] = []
-        self._running: list[MuriJob] = []
-        self._yarn = Yarn(cluster)
-
-    @property
-    def busy_gpus(self) -> int:
-        """GPUs that hold jobs."""
-        return self._yarn.busy_gpus
-
-    @property
-    def idle_node_gpus(self) -> int:
-        """GPUs of wholly idle nodes."""
-        return self._yarn.idle_node_gpus
 
     def arrive(self, job: MuriJob) -> None:
         """To the end of the list."""
@@ -146,7 +130,7 @@ class Muri:
             bucket.append(job)
             if len(bucket) > admitted.get(job.gpus, 0) and job.gpus < too_large:
                 if yarn.take(job.gpus):
-                    admitted[job.gpus] = admitted.get(job.gpus, 0) + self._max_members
+                    admitted[job.gpus] = admitted.get(job.gpus, 0) + self._grouper.max_members
                 else:
                     too_large = job.gpus
         return [bucket[: admitted[gpus]] for gpus, bucket in sizes.items() if gpus in admitted]

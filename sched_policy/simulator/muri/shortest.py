@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
-from sched_policy.simulator.muri.yarn import Yarn
+from sched_policy.simulator.muri.yarn import Refilling, Yarn
 from sched_policy.simulator.trace import ClusterShape
 
 _KEY = attrgetter("key")
@@ -23,31 +23,18 @@ def remaining_gpu_s(job: MuriJob) -> float:
     return job.left * job.iteration_s * job.gpus
 
 
-class Shortest:
+class Shortest(Refilling):
     """The active jobs in the order of a key that only running jobs change.
 
     The sort is stable and in place: equal keys keep the order of the last event, and new jobs come last.
     """
 
     merging = Merging()
-    wake_s = float("inf")
 
     def __init__(self, cluster: ClusterShape, key: Callable[[MuriJob], float]) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._key = key
         self._active: list[MuriJob] = []
-        self._running: list[MuriJob] = []
-        self._yarn = Yarn(cluster)
-
-    @property
-    def busy_gpus(self) -> int:
-        """GPUs that hold jobs."""
-        return self._yarn.busy_gpus
-
-    @property
-    def idle_node_gpus(self) -> int:
-        """GPUs of wholly idle nodes."""
-        return self._yarn.idle_node_gpus
 
     def arrive(self, job: MuriJob) -> None:
         """To the end of the list."""

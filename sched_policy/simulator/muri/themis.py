@@ -11,7 +11,7 @@ from sched_policy.columns import Floats, Ints
 from sched_policy.order.themis import Claims, jitter
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
-from sched_policy.simulator.muri.yarn import Yarn
+from sched_policy.simulator.muri.yarn import Refilling, Yarn
 from sched_policy.simulator.trace import ClusterShape
 
 _NEVER_RAN = 1e9
@@ -26,7 +26,7 @@ _EXECUTED_S, _DUE_S = 8, 9  # time it has held GPUs, and should have
 _ROWS = 10
 
 
-class Themis:
+class Themis(Refilling):
     """Jobs by share over time received; jobs that never ran come first.
 
     Two passes: what fits in that order is chosen, then placed again, largest first. A quirk that the figures depend
@@ -34,27 +34,14 @@ class Themis:
     """
 
     merging = Merging()
-    wake_s = float("inf")
 
     def __init__(self, cluster: ClusterShape, shares: Callable[[Claims], Floats]) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._shares = shares
         self._jobs: list[MuriJob] = []
         self._ledger = np.zeros((_ROWS, 64))
         self._order: Ints = np.zeros(0, dtype=np.int64)
-        self._running: list[MuriJob] = []
-        self._yarn = Yarn(cluster)
         self._last_s = 0.0
-
-    @property
-    def busy_gpus(self) -> int:
-        """GPUs that hold jobs."""
-        return self._yarn.busy_gpus
-
-    @property
-    def idle_node_gpus(self) -> int:
-        """GPUs of wholly idle nodes."""
-        return self._yarn.idle_node_gpus
 
     def arrive(self, job: MuriJob) -> None:
         """To the end of the list."""

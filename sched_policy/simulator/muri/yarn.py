@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.trace import ClusterShape
@@ -89,3 +90,24 @@ class Yarn:
     def idle_node_gpus(self) -> int:
         """GPUs of wholly idle nodes."""
         return self._free.count(self._per_node) * self._per_node
+
+
+class Refilling:
+    """A policy that empties the cluster at every event and fills another `Yarn`, which then tells what is in use."""
+
+    wake_s = inf
+
+    def __init__(self, cluster: ClusterShape) -> None:
+        self._cluster = cluster
+        self._yarn = Yarn(cluster)
+        self._running: list[MuriJob] = []
+
+    @property
+    def busy_gpus(self) -> int:
+        """GPUs that hold jobs."""
+        return self._yarn.busy_gpus
+
+    @property
+    def idle_node_gpus(self) -> int:
+        """GPUs of wholly idle nodes."""
+        return self._yarn.idle_node_gpus

@@ -20,6 +20,12 @@ def gpus(shares: tuple[GpuShare, ...] | None) -> list[int]:
     return [share.gpu for share in shares]
 
 
+def memory(shares: tuple[GpuShare, ...] | None) -> dict[int, int]:
+    """GiB on each GPU."""
+    assert shares is not None
+    return {share.gpu: share.memory_mib // GIB for share in shares}
+
+
 def test_the_score_is_what_would_be_left() -> None:
     loads = cluster(on(0, inference(request=0.3, gib=10), 0))
     score = BestFit().score(inference(request=0.2, gib=10), loads)
@@ -154,7 +160,7 @@ def test_a_gpu_that_lacks_room_for_the_limit_only_does_not_pass_for_a_split(plac
 def test_a_training_takes_active_gpus_of_one_node(place: SharePlace) -> None:
     # Two active GPUs on node 1, one on node 0.
     loads = cluster(on(0, inference("a"), 0), on(1, inference("b"), 5), on(2, inference("c", request=0.3), 7))
-    assert gpus(place.choose(training(gib=(30, 25)), loads)) == [7, 5]
+    assert sorted(gpus(place.choose(training(gib=(30, 25)), loads))) == [5, 7]
 
 
 def test_without_enough_active_gpus_the_original_goes_to_the_first_node_and_ours_to_the_one_with_most() -> None:
@@ -170,10 +176,28 @@ def test_of_nodes_that_give_as_many_ours_takes_the_one_that_is_alike() -> None:
     assert gpus(Complementary().choose(training("z", request=0.75, limit=0.9), loads)) == [2, 3]
 
 
-@BOTH
-def test_every_gpu_of_a_training_must_take_its_largest_memory(place: SharePlace) -> None:
+def test_ours_counts_an_idle_node_as_alike() -> None:
+    loads = cluster(on(0, training("x", request=0.8, limit=0.9), 0, 1))
+    assert gpus(Complementary().choose(training("z", request=0.8, limit=0.9), loads)) == [2, 3]
+    assert gpus(Complementary().choose(training("z", request=0.5), loads)) == [4, 5]
+
+
+def test_only_the_original_asks_every_gpu_to_take_the_largest_memory_of_a_training() -> None:
     loads = cluster(on(0, inference("a", gib=8), 0), on(1, inference("b", gib=8), 1), nodes=1)
-    assert gpus(place.choose(training(gib=(20, 35)), loads)) == [2, 3]
+    asks = training(gib=(20, 35))
+    assert memory(DiluOriginal().choose(asks, loads)) == {2: 20, 3: 35}
+    assert memory(Complementary().choose(asks, loads)) == {0: 20, 2: 35}
+
+
+def test_entries_go_to_the_gpus_that_they_fill_best_and_the_rest_to_new_ones() -> None:
+    loads = cluster(on(0, inference("a", gib=5), 0), on(1, inference("b", gib=12), 1), on(2, inference("c", gib=25), 2))
+    assert memory(Complementary().choose(training(gib=(25, 40, 35, 25)), loads)) == {4: 40, 5: 35, 6: 25, 7: 25}
+    assert memory(Complementary().choose(training(gib=(25, 40, 35)), loads)) == {0: 35, 1: 25, 3: 40}
+
+
+def test_a_node_with_room_for_more_entries_wins() -> None:
+    loads = cluster(on(0, inference("a", gib=12), 0), on(1, inference("b", gib=12), 4), on(2, inference("c", gib=6), 5))
+    assert memory(Complementary().choose(training(gib=(25, 30)), loads)) == {4: 25, 5: 30}
 
 
 @BOTH
