@@ -79,7 +79,7 @@ def test_unschedulable_nodes_and_other_partitions_are_not_planned() -> None:
     assert other.starts == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 10), st.integers(1, 5)), min_size=1, max_size=12),
     depth=st.sampled_from([0, 1, 3, ALL]),

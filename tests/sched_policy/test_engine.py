@@ -188,7 +188,7 @@ def test_a_policy_that_starts_nothing_is_named() -> None:
         simulate(trace((0, 1, 10)), ONE_GPU, Scripted(lambda _s: Plan()), EXACT)  # type: ignore[arg-type]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     jobs=st.lists(
         st.tuples(st.integers(0, 500), st.sampled_from([1, 2, 4, 8]), st.integers(1, 900)), min_size=1, max_size=25

@@ -71,7 +71,7 @@ def cases(draw: st.DrawFn, most_jobs: int = 12) -> Case:
 depths = st.sampled_from([0, 1, 2, 4, ALL])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(case=cases(), depth=depths)
 def test_plans_are_those_of_a_plain_implementation(case: Case, depth: int) -> None:
     plan, plain = case.plan(depth), PlainBackfill(case.snapshot(), Consolidate(), depth).run()
@@ -84,7 +84,7 @@ def test_plans_are_those_of_a_plain_implementation(case: Case, depth: int) -> No
     assert promises == plain.promises
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(case=cases(), depth=depths)
 def test_no_gpu_is_given_twice_and_gangs_are_whole(case: Case, depth: int) -> None:
     plan = case.plan(depth)
@@ -108,7 +108,7 @@ def test_no_gpu_is_given_twice_and_gangs_are_whole(case: Case, depth: int) -> No
         assert all(usable[snapshot.nodes.position[share.node]] for share in decided.placement)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(case=cases(), depth=st.sampled_from([1, 3, ALL]), data=st.data())
 def test_a_job_later_in_the_queue_changes_nothing_for_those_before_it(
     case: Case, depth: int, data: st.DataObject
@@ -123,7 +123,7 @@ def test_a_job_later_in_the_queue_changes_nothing_for_those_before_it(
     assert [r for r in full.reservations if r.job_id in kept] == list(part.reservations)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=cases(), seed=st.integers(0, 1000), name=st.sampled_from(catalog.names()))
 def test_plans_do_not_depend_on_the_order_of_the_input(case: Case, seed: int, name: str) -> None:
     shuffled = list(case.jobs)
@@ -131,7 +131,7 @@ def test_plans_do_not_depend_on_the_order_of_the_input(case: Case, seed: int, na
     assert catalog.build(name).plan(case.snapshot()) == catalog.build(name).plan(case.snapshot(tuple(shuffled)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(case=cases(), depth=depths)
 def test_promises_of_simple_are_for_nodes_that_are_idle_then(case: Case, depth: int) -> None:
     plan = Policy("test", "", Fifo(), place=Simple(), backfill=Backfill(depth)).plan(case.snapshot())

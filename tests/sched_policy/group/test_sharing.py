@@ -156,7 +156,7 @@ def test_a_pair_slows_down_until_one_of_them_ends() -> None:
 STAGES = [StageTimes(0.5, 0.1, 0.0), StageTimes(0.1, 0.8, 0.1), StageTimes(0.2, 0.3, 0.5)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     drawn=st.lists(
         st.tuples(

@@ -58,7 +58,7 @@ def test_a_job_that_waits_too_long_counts_as_new() -> None:
     assert knob.rank(snapshot(patient)).stable_until_s == pytest.approx(NOW_S + 1)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(short_s=st.integers(1500, 3000), long_s=st.integers(8000, 15_000))
 def test_nobody_starves_with_the_knob_on(short_s: int, long_s: int) -> None:
     """One GPU, and short jobs that keep it busy for as long as they come."""

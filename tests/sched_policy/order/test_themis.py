@@ -23,7 +23,7 @@ def _claims(seed: int, jobs: int, capacity_gpus: float = 16.0) -> Claims:
     return Claims(age_s, work_s, 0.3 * age_s + work_s / part, gpus, capacity_gpus)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 20))
 def test_the_optimum_is_the_solvers(seed: int, jobs: int) -> None:
     claims = _claims(seed, jobs)

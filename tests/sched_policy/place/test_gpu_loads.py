@@ -42,7 +42,7 @@ def test_keys_are_used_once() -> None:
     assert loads.instances.sum() == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     shares=st.lists(st.tuples(st.integers(0, 7), st.floats(1e-9, 1.0), st.integers(1, 50)), min_size=1, max_size=20),
     order=st.randoms(use_true_random=False),

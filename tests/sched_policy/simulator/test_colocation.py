@@ -132,7 +132,7 @@ _instances = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     steps=st.lists(st.one_of(_instances, st.integers(0, 30)), max_size=40),
     name=st.sampled_from(sorted(SHARE_PLACEMENTS)),

@@ -131,7 +131,7 @@ def test_unusable_files_are_errors(tmp_path: Path) -> None:
         write_events(tmp_path / "no" / "e.jsonl", ())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.one_of(st.text(max_size=60), st.text(alphabet="{}[]()'\",:-+~ 019eTimeAction", max_size=200)), max_size=5

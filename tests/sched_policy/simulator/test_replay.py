@@ -20,7 +20,7 @@ def replay(jobs: list[tuple[int, int, int]], how: Settings | MuriOptions) -> Rep
 
 
 @pytest.mark.parametrize("how", [Settings(interval_s=10.0), MuriOptions()])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(jobs=_JOBS, policy=st.sampled_from(["srtf", "srsf", "tiresias"]))
 def test_gpus_of_the_cluster_are_held_by_jobs(
     how: Settings | MuriOptions, jobs: list[tuple[int, int, int]], policy: str

@@ -31,7 +31,7 @@ _JOBS = st.builds(
     queue=_NAMES,
     priority=st.integers(0, 1),
 )
-SLOW_FILES = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW_FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @SLOW_FILES
