@@ -10,6 +10,8 @@ bool sampling_due(const KernelKey&) noexcept { return false; }
 
 Admission admit(int, const KernelCost&) noexcept { return Admission::kPassThrough; }
 
+void charge(int, const KernelCost&) noexcept {}
+
 void drained(int) noexcept {}
 
 void record(int, const Sample&) noexcept {}
