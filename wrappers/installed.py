@@ -43,6 +43,4 @@ def _first(what: str, places: list[Path], variable: str) -> Path:
         if place.is_file():
             return place.absolute()
     looked = ", ".join(map(str, places))
-    raise NotInstalledError(
-        f"{what} is not at {looked}; builds without CUDA headers have none ({variable} names another)"
-    )
+    raise NotInstalledError(f"{what} is not at {looked}; see docs/kernels.md ({variable} names another)")

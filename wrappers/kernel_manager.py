@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from wrappers.installed import manager
@@ -69,11 +70,18 @@ def stop(room: Path) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             signal.pidfd_send_signal(descriptor, number)
             if ended.poll(_STOP_MS):
+                _reap(int(pid))
                 return
     except ProcessLookupError:
         return
     finally:
         os.close(descriptor)
+
+
+def _reap(pid: int) -> None:
+    """A child of ours would stay as a zombie where nobody adopts it, as in many containers."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def _wait_for(child: subprocess.Popen[bytes], address: Path, log: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from wrappers import installed, kernel_manager, mps, preload
 
-_BUILD = "install the nvidia-cuda-runtime package or a CUDA toolkit, then install explsched again"
+_BUILD = "install explsched again with a C++ compiler, on Linux: pip install --force-reinstall --no-deps explsched"
 
 
 def findings(environment: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
