@@ -25,6 +25,12 @@ class GpmSource:
         self._last, self._next = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
         pynvml.nvmlGpmSampleGet(device, self._last)
 
+    @property
+    def compute_capability(self) -> int:
+        """10 * major + minor."""
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(self._device)
+        return 10 * int(major) + int(minor)
+
     def since_last(self) -> Utilisation:
         """The utilisation since the last call. Raises `ProfileError`."""
         request = pynvml.c_nvmlGpmMetricsGet_t()

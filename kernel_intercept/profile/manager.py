@@ -16,6 +16,7 @@ SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
 _MAGIC, _VERSION, _STATUS = 0x4D505845, 1, 4
 _LONGEST = 128 * 1024
 _TIMEOUT_S = 2.0
+_TEMPORARY = "/tmp"  # noqa: S108  only looked at; the manager itself checks who asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,16 @@ class Status:
     answer: dict[str, Any]
 
 
-def socket_from_environment() -> Path | None:
-    """The socket of this node's or job's manager, if the environment names one."""
+def sockets(job: int | None, uid: int) -> list[Path]:
+    """The sockets that a manager of this user could have on this machine.
+
+    The one that the environment names, and those that `sxrun` makes for one job or all (`wrappers/job_room.py`).
+    """
     named = os.environ.get(SOCKET_VARIABLE)
-    return Path(named) if named else None
+    bases = [Path(base) for base in (os.environ.get("SLURM_TMPDIR", ""), _TEMPORARY) if base.startswith("/")]
+    pattern = f"explsched-{uid}-{'*' if job is None else job}-*/km/kernel-manager.sock"
+    found = [path for base in bases for path in sorted(base.glob(pattern))]
+    return list(dict.fromkeys([*([Path(named)] if named else []), *found]))
 
 
 def ask(path: Path) -> Status:

@@ -88,7 +88,8 @@ def _records(lines: Iterable[str], faults: list[Fault]) -> Iterator[_Record]:
     header: list[str] = []
     units: list[str] = []
     details: dict[tuple[str, str], _Record] = {}
-    reader = csv.reader(lines)
+    # ncu quotes every cell. What does not begin so came from the program or is a message (==PROF==).
+    reader = csv.reader(line if line.startswith('"') else "\n" for line in lines)
     for cells in reader:
         if _KERNEL in cells:
             yield from details.values()  # another table follows: its launches are numbered from 0 again
@@ -99,7 +100,7 @@ def _records(lines: Iterable[str], faults: list[Fault]) -> Iterator[_Record]:
                     f"line {reader.line_num}: this is a summary over launches; accepted are `ncu --csv --page raw` "
                     "and `--page details` without --print-summary"
                 )
-        elif not header or not cells or cells[0].startswith("=="):
+        elif not header or not cells:
             continue
         elif len(cells) != len(header):
             faults.append(Fault(reader.line_num, f"found {len(cells)} columns, the header has {len(header)}"))

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kernel_intercept.profile.errors import ProfileError
 from kernel_intercept.profile.gpm import open_gpm
-from kernel_intercept.profile.model import KernelKey, Source
+from kernel_intercept.profile.model import Dim3, KernelKey, Source, name_hash
 from kernel_intercept.profile.refine import Window, refined
+from kernel_intercept.profile.trace import TraceCounter
 from kernel_intercept.profile.windows import Utilisation, record
 from tests.kernel_intercept.profiles import key, profile
 
@@ -92,3 +94,26 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
     with pytest.raises(ProfileError, match=f"NVML cannot be used|{uuid}"), open_gpm(uuid):
         pass
+
+
+def test_a_trace_is_counted_as_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    line = "launch cuLaunchKernel gemm 64,1,1 256,1,1 0 granted\n"
+    path.write_text(line * 2 + "launch cuGraphLaunch graph 1,1,1 1,1,1 0 pass\n" + line[:20])
+    counter = TraceCounter(path, 90)
+    graph = KernelKey(name_hash("graph"), Dim3(1, 1, 1), Dim3(1, 1, 1), 0, 90)
+    assert counter() == {GEMM.key: 2, graph: 1}
+    with path.open("a") as stream:
+        stream.write(line[20:] + line.replace("gemm", "copy"))
+    assert counter() == {GEMM.key: 3, COPY.key: 1, graph: 1}
+    assert refined([replace(window({GEMM.key: n}), launches={GEMM.key: n, graph: 1}) for n in range(9)], [GEMM]) == []
+
+
+@pytest.mark.parametrize("line", ["step 1", "launch a b c d e f", "launch cuLaunchKernel k 1,1 1,1,1 0 pass"])
+def test_what_is_no_trace_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(line + "\n")
+    with pytest.raises(ProfileError, match=f"{path}: found '{line}', accepted are lines of EXPLSCHED_TRACE"):
+        TraceCounter(path, 90)()
+    with pytest.raises(ProfileError, match="No such file"):
+        TraceCounter(tmp_path / "none", 90)()
