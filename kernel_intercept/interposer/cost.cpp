@@ -3,6 +3,7 @@
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/epoch.hpp"
 #include "kernel_intercept/interposer/handle_table.hpp"
+#include "kernel_intercept/shared/layout.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -25,22 +26,11 @@ std::uint32_t compute_permille(const ContextRecord& gpu, const FunctionFacts& fa
     return multiprocessor_permille(blocks, blocks_per_multiprocessor(gpu.limits, needs), gpu.multiprocessors);
 }
 
-constexpr std::uint64_t joined(std::uint32_t high, std::uint32_t low) {
-    return (std::uint64_t{high} << 32) | low;
-}
-
 }  // namespace
-
-std::uint64_t hash_of(const KernelKey& key) noexcept {
-    std::uint64_t hash = mixed(key.name_hash ^ joined(key.grid.x, key.block.x));
-    hash = mixed(hash ^ joined(key.grid.y, key.grid.z));
-    hash = mixed(hash ^ joined(key.block.y, key.block.z));
-    return mixed(hash ^ joined(key.dynamic_shared_bytes, key.compute_capability)) | 1;
-}
 
 KernelCost estimated_cost(const ContextRecord& gpu, const FunctionFacts& facts,
                           const KernelKey& key) noexcept {
-    const std::uint64_t hash = hash_of(key);
+    const std::uint64_t hash = shared::hash_of(key);
     // Two GPUs of one capability can differ in their multiprocessors, and a name in its kernels.
     const std::uint32_t epoch = handle_epoch() ^ (gpu.multiprocessors << 16);
     std::uint32_t compute = 0;

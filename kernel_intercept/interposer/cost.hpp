@@ -11,8 +11,6 @@ namespace explsched::intercept {
 // hundred microseconds; the first samples replace this.
 constexpr std::uint64_t kUnknownKernelNs = 20'000;
 
-std::uint64_t hash_of(const KernelKey& key) noexcept;
-
 // Without a measurement: compute is the share of multiprocessors that the grid can occupy, and all of the
 // bandwidth, so that an unknown kernel is run beside no other.
 KernelCost estimated_cost(const ContextRecord& gpu, const FunctionFacts& facts,

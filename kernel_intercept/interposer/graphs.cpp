@@ -9,6 +9,7 @@
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/functions.hpp"
 #include "kernel_intercept/interposer/handle_table.hpp"
+#include "kernel_intercept/shared/layout.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -71,7 +72,7 @@ Tally tally_of_kernel(const KernelNodeParams& params, const ContextRecord& gpu) 
                         params.shared_bytes,
                         gpu.compute_capability};
     const KernelCost cost = expected_cost(gpu, facts, key);
-    return {hash_of(key),
+    return {shared::hash_of(key),
             cost.gpu_ns,
             cost.gpu_ns * cost.compute_permille,
             cost.gpu_ns * cost.bandwidth_permille,
