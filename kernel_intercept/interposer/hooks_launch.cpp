@@ -7,9 +7,6 @@
 namespace explsched::intercept {
 namespace {
 
-constexpr int kAttributeProgrammaticSerialization = 6;  // CU_LAUNCH_ATTRIBUTE_*
-constexpr int kAttributeProgrammaticEvent = 7;
-
 constexpr const char* entry_name(Symbol symbol) {
     return kSymbolNames[static_cast<std::size_t>(symbol)].data();
 }
