@@ -8,12 +8,17 @@ if(TARGET explsched_intercept)
       FAIL_REGULAR_EXPRESSION "ld\\.so")
   endfunction()
 
-  test_preloaded(python "^55\n$" ${Python3_EXECUTABLE} -c "import ctypes, socket, ssl; print(sum(range(11)))")
+  test_preloaded(python "^55\n$" ${Python3_EXECUTABLE} -c "import ctypes, socket, ssl\nprint(sum(range(11)))")
   find_program(BASH bash)
   test_preloaded(bash "^a b\n$" ${BASH} -c "echo $(echo a) $(echo b | cat)")
   find_program(GIT git)
   if(GIT)
     test_preloaded(git "^git version" ${GIT} --version)
+  endif()
+  # A setuid program: ld.so drops what is preloaded by path, unless the caller is root already.
+  find_program(MOUNT mount)
+  if(MOUNT)
+    test_preloaded(setuid_program "^mount from" ${MOUNT} --version)
   endif()
   # A static program has no loader that could preload anything.
   add_executable(static_program static_program.c)

@@ -8,8 +8,8 @@ using fakecudart::kernel_of;
 
 namespace {
 
+// cudaKernel_t is the same type.
 CUfunction in_disguise(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
-CUfunction in_disguise(cudaKernel_t kernel) { return reinterpret_cast<CUfunction>(kernel); }
 cudaError_t to_runtime(CUresult result) { return static_cast<cudaError_t>(result); }  // the numbers agree
 
 cudaError_t launch(PFN_cuLaunchKernel_v4000 call, CUfunction function, dim3 grid, dim3 block, void** arguments,
