@@ -58,5 +58,5 @@ int main() {
                                {"cuLaunchKernelEx" SUFFIX, "add", "2,1,1", "512,1,1", "1024"},
                                {launch_kernel, "add", "8,1,1", "128,1,1"},
                                {launch_kernel, "add", "8,1,1", "128,1,1"},
-                               {"cuGraphLaunch" SUFFIX, "graph", "2,1,1", "1,1,1"}});
+                               {"cuGraphLaunch", "graph", "2,1,1", "1,1,1"}});
 }
