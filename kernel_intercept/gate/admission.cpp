@@ -88,6 +88,11 @@ Admission wait(Link& link, shared::Page& page, std::uint32_t index, const Kernel
     return outcome == Outcome::kWithdrawn ? Admission::kPassThrough : Admission::kGranted;
 }
 
+bool announces(const shared::Page& page, std::uint32_t index) {
+    const bool high = (page.control.high.load(std::memory_order_relaxed) >> index & 1) != 0;
+    return high && page.control.policy == shared::Policy::kGroup;
+}
+
 }  // namespace
 
 bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcept {
@@ -100,13 +105,21 @@ bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcep
 Admission admit_managed(Link& link, shared::Page& page, const KernelCost& cost, std::uint64_t now_ns) noexcept {
     const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
     Slot& slot = page.slots[index];
-    const bool high = (page.control.high.load(std::memory_order_relaxed) >> index & 1) != 0;
-    if (high && page.control.policy == shared::Policy::kGroup) {
+    if (announces(page, index)) {
         announce(slot, cost, page.control.high_share_permille, now_ns);
         return Admission::kGranted;
     }
     if (try_now(page, index, cost, now_ns)) return Admission::kGranted;
     return wait(link, page, index, cost, now_ns);
+}
+
+void charge_managed(Link& link, shared::Page& page, const KernelCost& cost, std::uint64_t now_ns) noexcept {
+    const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
+    if (announces(page, index)) {
+        announce(page.slots[index], cost, page.control.high_share_permille, now_ns);
+    } else {
+        launch_on_debt(page, page.slots[index], cost, now_ns);
+    }
 }
 
 }  // namespace explsched::gate

@@ -67,6 +67,14 @@ Admission admit(int ordinal, const KernelCost& cost) noexcept {
     return page == nullptr ? Admission::kPassThrough : admit_managed(*link, *page, cost, now_ns);
 }
 
+void charge(int ordinal, const KernelCost& cost) noexcept {
+    Link* link = link_of(ordinal);
+    if (link == nullptr || !link->wanted()) return;
+    const std::uint64_t now_ns = shared::now_ns();
+    shared::Page* page = live_page(*link, now_ns);
+    if (page != nullptr) charge_managed(*link, *page, cost, now_ns);
+}
+
 void drained(int ordinal) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || !link->wanted()) return;
