@@ -11,14 +11,26 @@ namespace explsched::intercept {
 // hundred microseconds; the first samples replace this.
 constexpr std::uint64_t kUnknownKernelNs = 20'000;
 
-std::uint64_t hash_of(const KernelKey& key) noexcept;
+struct LaunchShape {
+    Function function;
+    Dim3 grid;
+    Dim3 block;
+    std::uint32_t shared_bytes;  // dynamic
+};
 
-// Without a measurement: compute is the share of multiprocessors that the grid can occupy, and all of the
-// bandwidth, so that an unknown kernel is run beside no other.
-KernelCost estimated_cost(const ContextRecord& gpu, const FunctionFacts& facts,
-                          const KernelKey& key) noexcept;
+struct LaunchFacts {
+    KernelName name;
+    std::uint32_t compute_permille;  // the share of the multiprocessors that the grid can occupy
+    bool collective;
+};
 
-// The manager's figure if it has one, else the estimate.
-KernelCost expected_cost(const ContextRecord& gpu, const FunctionFacts& facts, const KernelKey& key) noexcept;
+// Lock-free and a few nanoseconds for a launch seen before.
+LaunchFacts launch_facts(const ContextRecord& gpu, const LaunchShape& shape) noexcept;
+
+KernelKey key_of(const ContextRecord& gpu, const LaunchShape& shape, const LaunchFacts& facts) noexcept;
+
+// The manager's figure if it has one. Else the default time, the computed share, and all of the bandwidth,
+// so that an unknown kernel is run beside no other.
+KernelCost expected_cost(const KernelKey& key, const LaunchFacts& facts) noexcept;
 
 }  // namespace explsched::intercept

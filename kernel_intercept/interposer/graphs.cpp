@@ -5,10 +5,10 @@
 #include <cstdlib>
 
 #include "kernel_intercept/gate/gate.hpp"
-#include "kernel_intercept/interposer/cost.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
-#include "kernel_intercept/interposer/functions.hpp"
 #include "kernel_intercept/interposer/handle_table.hpp"
+#include "kernel_intercept/interposer/names.hpp"
+#include "kernel_intercept/shared/layout.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -64,14 +64,14 @@ bool is_cooperative(GraphNode node) noexcept {
 Tally tally_of_kernel(const KernelNodeParams& params, const ContextRecord& gpu) noexcept {
     const Function function = params.function != nullptr ? params.function : params.kernel;
     if (function == nullptr) return {};
-    const FunctionFacts facts = function_facts(function, gpu.ordinal);
-    const KernelKey key{facts.name.hash,
-                        {params.grid_x, params.grid_y, params.grid_z},
-                        {params.block_x, params.block_y, params.block_z},
-                        params.shared_bytes,
-                        gpu.compute_capability};
-    const KernelCost cost = expected_cost(gpu, facts, key);
-    return {hash_of(key),
+    const LaunchShape shape{function,
+                            {params.grid_x, params.grid_y, params.grid_z},
+                            {params.block_x, params.block_y, params.block_z},
+                            params.shared_bytes};
+    const LaunchFacts facts = launch_facts(gpu, shape);
+    const KernelKey key = key_of(gpu, shape, facts);
+    const KernelCost cost = expected_cost(key, facts);
+    return {shared::hash_of(key),
             cost.gpu_ns,
             cost.gpu_ns * cost.compute_permille,
             cost.gpu_ns * cost.bandwidth_permille,

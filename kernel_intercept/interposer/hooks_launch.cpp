@@ -7,9 +7,6 @@
 namespace explsched::intercept {
 namespace {
 
-constexpr int kAttributeProgrammaticSerialization = 6;  // CU_LAUNCH_ATTRIBUTE_*
-constexpr int kAttributeProgrammaticEvent = 7;
-
 constexpr const char* entry_name(Symbol symbol) {
     return kSymbolNames[static_cast<std::size_t>(symbol)].data();
 }
@@ -41,10 +38,10 @@ template <Symbol kSymbol>
 Result launch_ex(const LaunchConfig* config, Function function, void** params, void** extra) {
     if (config == nullptr) return call_driver<kSymbol>(config, function, params, extra);
     KernelLaunch kernel{launch_through<kSymbol>(config->stream),
-                        function,
-                        {config->grid_x, config->grid_y, config->grid_z},
-                        {config->block_x, config->block_y, config->block_z},
-                        config->shared_bytes};
+                        {function,
+                         {config->grid_x, config->grid_y, config->grid_z},
+                         {config->block_x, config->block_y, config->block_z},
+                         config->shared_bytes}};
     for (unsigned i = 0; config->attributes != nullptr && i < config->attribute_count; ++i) {
         const LaunchAttribute& attribute = config->attributes[i];
         if (attribute.id == kAttributeCooperative && attribute.value.cooperative != 0) {
@@ -67,10 +64,10 @@ template <Symbol kSymbol>
 KernelLaunch shaped_before(Function function, int width, int height, Stream stream) noexcept {
     const BlockShape shape = block_shape(function);
     return {launch_through<kSymbol>(stream),
-            function,
-            {static_cast<std::uint32_t>(width), static_cast<std::uint32_t>(height), 1},
-            {shape.x, shape.y, shape.z},
-            shape.shared_bytes};
+            {function,
+             {static_cast<std::uint32_t>(width), static_cast<std::uint32_t>(height), 1},
+             {shape.x, shape.y, shape.z},
+             shape.shared_bytes}};
 }
 
 }  // namespace
@@ -80,14 +77,14 @@ extern "C" {
 Result cuLaunchKernel(Function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                       unsigned bz, unsigned shared, Stream stream, void** params, void** extra) {
     constexpr Symbol kSymbol = Symbol::cuLaunchKernel;
-    return launch<kSymbol>({launch_through<kSymbol>(stream), function, {gx, gy, gz}, {bx, by, bz}, shared},
+    return launch<kSymbol>({launch_through<kSymbol>(stream), {function, {gx, gy, gz}, {bx, by, bz}, shared}},
                            function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
 }
 
 Result cuLaunchKernel_ptsz(Function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                            unsigned bz, unsigned shared, Stream stream, void** params, void** extra) {
     constexpr Symbol kSymbol = Symbol::cuLaunchKernel_ptsz;
-    return launch<kSymbol>({launch_through<kSymbol>(stream), function, {gx, gy, gz}, {bx, by, bz}, shared},
+    return launch<kSymbol>({launch_through<kSymbol>(stream), {function, {gx, gy, gz}, {bx, by, bz}, shared}},
                            function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
 }
 
@@ -103,7 +100,7 @@ Result cuLaunchCooperativeKernel(Function function, unsigned gx, unsigned gy, un
                                  unsigned by, unsigned bz, unsigned shared, Stream stream, void** params) {
     constexpr Symbol kSymbol = Symbol::cuLaunchCooperativeKernel;
     return launch<kSymbol>(
-        without_waiting({launch_through<kSymbol>(stream), function, {gx, gy, gz}, {bx, by, bz}, shared}),
+        without_waiting({launch_through<kSymbol>(stream), {function, {gx, gy, gz}, {bx, by, bz}, shared}}),
         function, gx, gy, gz, bx, by, bz, shared, stream, params);
 }
 
@@ -112,7 +109,7 @@ Result cuLaunchCooperativeKernel_ptsz(Function function, unsigned gx, unsigned g
                                       void** params) {
     constexpr Symbol kSymbol = Symbol::cuLaunchCooperativeKernel_ptsz;
     return launch<kSymbol>(
-        without_waiting({launch_through<kSymbol>(stream), function, {gx, gy, gz}, {bx, by, bz}, shared}),
+        without_waiting({launch_through<kSymbol>(stream), {function, {gx, gy, gz}, {bx, by, bz}, shared}}),
         function, gx, gy, gz, bx, by, bz, shared, stream, params);
 }
 
@@ -123,10 +120,10 @@ Result cuLaunchCooperativeKernelMultiDevice(LaunchParams* list, unsigned count, 
         Context context = nullptr;
         const bool known = call_driver<Symbol::cuStreamGetCtx>(one.stream, &context) == kSuccess;
         charge(without_waiting({launch_through<kSymbol>(one.stream),
-                                one.function,
-                                {one.grid_x, one.grid_y, one.grid_z},
-                                {one.block_x, one.block_y, one.block_z},
-                                one.shared_bytes}),
+                                {one.function,
+                                 {one.grid_x, one.grid_y, one.grid_z},
+                                 {one.block_x, one.block_y, one.block_z},
+                                 one.shared_bytes}}),
                known ? known_context(context) : nullptr);
     }
     return call_driver<kSymbol>(list, count, flags);

@@ -1,7 +1,6 @@
 #include "kernel_intercept/interposer/launch.hpp"
 
 #include "kernel_intercept/gate/gate.hpp"
-#include "kernel_intercept/interposer/cost.hpp"
 #include "kernel_intercept/interposer/functions.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
 #include "kernel_intercept/interposer/streams.hpp"
@@ -14,13 +13,8 @@ namespace {
 constexpr unsigned kReadEvery = 32;  // launches between two looks at pending events
 thread_local unsigned t_launches = 0;
 
-KernelKey key_of_launch(const KernelLaunch& kernel, const FunctionFacts& facts,
-                        const ContextRecord& gpu) noexcept {
-    return {facts.name.hash, kernel.grid, kernel.block, kernel.shared_bytes, gpu.compute_capability};
-}
-
 void trace_kernel(const KernelLaunch& kernel, const char* name, gate::Admission admission) noexcept {
-    trace({kernel.launch.entry, name, kernel.grid, kernel.block, kernel.shared_bytes,
+    trace({kernel.launch.entry, name, kernel.shape.grid, kernel.shape.block, kernel.shape.shared_bytes,
            admission == gate::Admission::kGranted});
 }
 
@@ -58,25 +52,29 @@ Admitted admit(const KernelLaunch& kernel) noexcept {
     if (!is_capturing(kernel.launch.stream, kernel.launch.null_stream)) context = current_context();
     if (context == nullptr) {
         if (__builtin_expect(now == Mode::kTracing, 0)) {
-            trace_kernel(kernel, function_facts(kernel.function, 0).name.text, gate::Admission::kPassThrough);
+            trace_kernel(kernel, function_facts(kernel.shape.function, 0).name.text,
+                         gate::Admission::kPassThrough);
         }
         return {};
     }
-    const FunctionFacts facts = function_facts(kernel.function, context->ordinal);
-    const KernelKey key = key_of_launch(kernel, facts, *context);
+    const LaunchFacts facts = launch_facts(*context, kernel.shape);
+    const KernelKey key = key_of(*context, kernel.shape, facts);
     Launch launch = kernel.launch;
     if (facts.collective) launch.waiting = Waiting::kForbidden;
-    return admit(launch, {key, expected_cost(*context, facts, key), facts.name.text}, *context);
+    return admit(launch, {key, expected_cost(key, facts), facts.name.text}, *context);
 }
 
 void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept {
     const Mode now = mode();
     if (now == Mode::kOff) return;
-    const FunctionFacts facts = function_facts(kernel.function, context == nullptr ? 0 : context->ordinal);
     if (context != nullptr && !is_capturing(kernel.launch.stream, kernel.launch.null_stream)) {
-        pay(kernel.launch, expected_cost(*context, facts, key_of_launch(kernel, facts, *context)), *context);
+        const LaunchFacts facts = launch_facts(*context, kernel.shape);
+        pay(kernel.launch, expected_cost(key_of(*context, kernel.shape, facts), facts), *context);
     }
-    if (now == Mode::kTracing) trace_kernel(kernel, facts.name.text, gate::Admission::kPassThrough);
+    if (now == Mode::kTracing) {
+        trace_kernel(kernel, function_facts(kernel.shape.function, 0).name.text,
+                     gate::Admission::kPassThrough);
+    }
 }
 
 void end_sample(const Admitted& admitted, const Launch& launch, Result result) noexcept {

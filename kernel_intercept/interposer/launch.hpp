@@ -4,6 +4,7 @@
 #include "kernel_intercept/gate/kernel.hpp"
 #include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
+#include "kernel_intercept/interposer/cost.hpp"
 
 namespace explsched::intercept {
 
@@ -27,10 +28,7 @@ struct Launch {
 
 struct KernelLaunch {
     Launch launch;
-    Function function;
-    Dim3 grid;
-    Dim3 block;
-    std::uint32_t shared_bytes;
+    LaunchShape shape;
 };
 
 // What the second half of a launch needs of the first.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
 #include "kernel_intercept/shared/reservation.hpp"
 
@@ -12,7 +11,7 @@ namespace explsched::manager {
 namespace {
 
 // A launch that has waited this long goes before all other best-effort launches.
-constexpr std::uint64_t kAgedNs = 10'000'000;
+constexpr std::uint64_t kAgedNs = 500'000;
 constexpr std::uint64_t kSoonestNs = 20'000;  // between two looks at those that wait
 
 template <typename Visit>
@@ -34,12 +33,11 @@ Gpu::Gpu(const Settings& settings, const shared::Hello& first)
     page_->header = {shared::kPageMagic, shared::kLayoutVersion, sizeof(shared::Page), shared::kSlots};
 }
 
-std::optional<std::uint32_t> Gpu::join(const Tenant& tenant) {
+std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_ns) {
     const auto free = std::find(tenants_.begin(), tenants_.end(), std::nullopt);
     if (free == tenants_.end()) return std::nullopt;
     const auto slot = static_cast<std::uint32_t>(free - tenants_.begin());
     *free = tenant;
-    const std::uint64_t now_ns = shared::now_ns();
     if (empty()) {
         last_beat_ns_ = 0;
         last_refill_ns_ = now_ns;
@@ -85,11 +83,11 @@ bool Gpu::waits(std::uint32_t slot) const {
     return (gate & shared::kGateState) == shared::kGateWaiting;
 }
 
-void Gpu::grant(std::uint32_t slot) {
+void Gpu::grant(std::uint32_t slot, std::uint64_t now_ns) {
     shared::Doorway& door = page_->slots[slot].door;
     std::uint32_t gate = door.gate.load(std::memory_order_acquire);
     const bool waiting = (gate & shared::kGateState) == shared::kGateWaiting;
-    door.granted_ns.store(shared::now_ns(), std::memory_order_relaxed);
+    door.granted_ns.store(now_ns, std::memory_order_relaxed);
     if (waiting && door.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted)) {
         shared::futex_wake_all(door.gate);
     } else {
@@ -99,7 +97,7 @@ void Gpu::grant(std::uint32_t slot) {
 
 std::uint64_t Gpu::serve(std::uint64_t now_ns) {
     if (settings_.policy == shared::Policy::kGroup) return serve_group(now_ns);
-    serve_quota();
+    serve_quota(now_ns);
     return 0;
 }
 
@@ -122,7 +120,7 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
         const auto cost = shared::unpack_cost(page_->slots[want.slot].door.want.load(std::memory_order_relaxed));
         const shared::Attempt attempt = shared::try_reserve(*page_, want.slot, cost, now_ns);
         if (attempt.reserved) {
-            grant(want.slot);
+            grant(want.slot, now_ns);
             continue;
         }
         const std::uint64_t retry_ns = std::max(attempt.retry_ns, now_ns + kSoonestNs);
@@ -136,12 +134,12 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     return next_ns;
 }
 
-void Gpu::serve_quota() {
+void Gpu::serve_quota(std::uint64_t now_ns) {
     std::uint32_t waiting = 0;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         if (!waits(slot)) return;
         if (page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0) {
-            grant(slot);
+            grant(slot, now_ns);
         } else {
             ++waiting;
         }

@@ -27,7 +27,7 @@ class Gpu {
     Gpu(const Settings& settings, const shared::Hello& first);
 
     // The slot of a new client, unless all are taken.
-    std::optional<std::uint32_t> join(const Tenant& tenant);
+    std::optional<std::uint32_t> join(const Tenant& tenant, std::uint64_t now_ns);
     // Returns all that the client had taken: a slot, room, credit.
     void leave(std::uint32_t slot);
 
@@ -40,16 +40,17 @@ class Gpu {
     int descriptor() const { return page_.descriptor(); }
     const shared::Hello& identity() const { return identity_; }
     const std::array<std::optional<Tenant>, shared::kSlots>& tenants() const { return tenants_; }
+    shared::Page& page() { return *page_; }
     const shared::Page& page() const { return *page_; }
     std::uint32_t best_effort_permille() const;
 
    private:
     std::uint64_t serve_group(std::uint64_t now_ns);
-    void serve_quota();
+    void serve_quota(std::uint64_t now_ns);
     void refill(std::uint64_t now_ns);
     void feel_pressure();
     bool waits(std::uint32_t slot) const;
-    void grant(std::uint32_t slot);
+    void grant(std::uint32_t slot, std::uint64_t now_ns);
 
     Settings settings_;
     shared::Hello identity_;

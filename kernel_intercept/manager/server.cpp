@@ -169,7 +169,7 @@ Gpu& Server::gpu_of(const shared::Hello& hello) {
 void Server::welcome(Connection& connection, const shared::Hello& hello) {
     if (gpus_.size() >= shared::kSlots && gpus_.count(hex(hello.gpu_uuid)) == 0) return;  // no machine has as many
     Gpu& gpu = gpu_of(hello);
-    const auto slot = gpu.join({connection.pid, hello.job.data(), hello.priority, hello.request_permille, hello.limit_permille});
+    const auto slot = gpu.join({connection.pid, hello.job.data(), hello.priority, hello.request_permille, hello.limit_permille}, shared::now_ns());
     if (!slot) return;
     connection.gpu = &gpu;
     connection.slot = *slot;

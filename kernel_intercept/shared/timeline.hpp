@@ -28,6 +28,7 @@ struct alignas(64) Timeline {
     std::atomic<std::uint64_t> drain_wall_ns;   // from first launch to synchronised, the last time
     std::atomic<std::uint64_t> drain_work_ns;   // running time launched in between
     std::atomic<std::uint64_t> undrained_ns;    // running time launched since
+    std::atomic<std::uint64_t> lag_ns;          // how late its launches end by then, running mean
     alignas(64) std::array<std::atomic<std::uint64_t>, kSpans> spans;  // end in ticks, and the load until then
 };
 
@@ -73,10 +74,17 @@ inline std::uint64_t push(Timeline& line, const KernelCost& cost, std::uint64_t 
     return begin;
 }
 
-// Marks all that was pushed as done at `now_ns`.
+// Marks all that was pushed as done at `now_ns`. How much later this was than predicted tells how far the
+// prediction may be off in the middle, too; only up to a sixteenth of the work, since the host may simply have
+// asked late.
 inline void settle(Timeline& line, std::uint64_t now_ns) {
+    const std::uint64_t work_ns = line.undrained_ns.exchange(0, std::memory_order_relaxed);
+    const std::uint64_t predicted_ns = line.busy_until_ns.load(std::memory_order_relaxed);
+    const std::uint64_t late_ns = now_ns > predicted_ns ? std::min(now_ns - predicted_ns, work_ns / 16) : 0;
+    const std::uint64_t lag_ns = line.lag_ns.load(std::memory_order_relaxed);
+    line.lag_ns.store(lag_ns - lag_ns / 4 + late_ns / 4, std::memory_order_relaxed);
     line.drain_wall_ns.store(now_ns - line.began_ns.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    line.drain_work_ns.store(line.undrained_ns.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
+    line.drain_work_ns.store(work_ns, std::memory_order_relaxed);
     line.settled.store(line.head.load(std::memory_order_relaxed), std::memory_order_relaxed);
     line.busy_until_ns.store(now_ns, std::memory_order_seq_cst);
     line.idle_since_ns.store(now_ns, std::memory_order_relaxed);

@@ -124,6 +124,13 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
     return set_kernel(exec, node, *params);
 }
 
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* any) {
+    if (any->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_NOT_SUPPORTED;
+    CUDA_KERNEL_NODE_PARAMS_v2 params{};
+    std::memcpy(&params, &any->kernel, sizeof params);
+    return set_kernel(exec, node, params);
+}
+
 CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode original, unsigned int* enabled) {
     const CUgraphNode_st* node = made_from(exec->graph, original);
     if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -13,10 +13,16 @@ namespace {
 constexpr DefaultStream kLegacy = DefaultStream::kLegacy;
 constexpr DefaultStream kPerThread = DefaultStream::kPerThread;
 
-// Of CUlaunchConfig and CUDA_LAUNCH_PARAMS, whose fields have the same names.
-template <typename Config>
-LaunchShape shape_of(const Config& c) {
-    return {{c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ}, c.sharedMemBytes};
+LaunchShape shape_of(const CUlaunchConfig& c) {
+    LaunchShape shape{{c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ}, c.sharedMemBytes};
+    for (unsigned i = 0; i < c.numAttrs; ++i) {
+        if (c.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) shape.cooperative = c.attrs[i].value.cooperative != 0;
+    }
+    return shape;
+}
+
+LaunchShape shape_of(const CUDA_LAUNCH_PARAMS& p) {
+    return {{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes, true};
 }
 
 CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, DefaultStream zero) {
@@ -62,11 +68,11 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void*
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                    unsigned bz, unsigned shared, CUstream stream, void**) {
-    return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, kLegacy);
+    return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared, true}, stream, kLegacy);
 }
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                         unsigned bz, unsigned shared, CUstream stream, void**) {
-    return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, kPerThread);
+    return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared, true}, stream, kPerThread);
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned int count, unsigned int) {

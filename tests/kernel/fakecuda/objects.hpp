@@ -32,6 +32,7 @@ struct LaunchShape {
     Dim grid;
     Dim block;
     unsigned dynamic_shared_bytes{0};
+    bool cooperative{false};
 };
 
 // CUfunction and CUkernel point to different things, which launches accept alike: the runtime of CUDA 12 and later passes a
@@ -98,6 +99,7 @@ struct CUlib_st {
 struct CUgraphNode_st {
     CUgraphNodeType type;
     CUDA_KERNEL_NODE_PARAMS_v2 params{};  // of a kernel node
+    bool cooperative{false};              // likewise
     std::unique_ptr<CUgraph_st> child;
     const CUgraphNode_st* original{nullptr};  // in an executable graph: the node it was made from
     bool enabled{true};
