@@ -120,7 +120,7 @@ def _result(side: Side, process: subprocess.Popen[str], timeout_s: float) -> dic
 
 
 def checked(side: Side, found: dict[str, Any]) -> dict[str, Any]:
-    """What a worker reports, if it ran as its side asks: sxrun runs its command whatever is missing. Raises `ArmError`."""
+    """What a worker reports, if it ran as its side asks: sxrun runs its command in any case. Raises `ArmError`."""
     options = side.options or ()
     if "--mps" in options and not found["mps"]:
         raise ArmError(f"the {side.role} ran without CUDA MPS; see the message of sxrun above")

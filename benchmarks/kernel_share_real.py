@@ -27,11 +27,11 @@ from pathlib import Path
 import click
 
 from benchmarks.kernel_share_arms import ARMS, ArmError, Setup, Side, base_environment, run
-from benchmarks.kernel_share_figures import arm_figures, summary
+from benchmarks.kernel_share_figures import Report, arm_figures, summary
 from wrappers import installed, mps, preload
 
 _LEARN_WINDOW_S = 0.25
-_KM_VARIABLES = ("--share", "best-effort")
+_BEST_EFFORT = ("--share", "best-effort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,13 @@ def main(
             learned = _learn(setup, machine.uuid, profiles)
             capacity = run([Side("inference")], setup, 0, {})["inference"]["rate"]
             setup = replace(setup, rate=load * capacity)
-            measured = []
+            measured: list[dict[str, Report]] = []
             for number in range(rounds):
-                measured.append({arm: run(sides, setup, number + 1, {}) for arm, sides in _arms(cpu=cpu).items()})
-                if not as_json:
-                    click.echo(json.dumps({arm: arm_figures(reports) for arm, reports in measured[-1].items()}))
+                measured.append({})
+                for arm, sides in ARMS.items():
+                    measured[-1][arm] = run(sides, setup, number + 1, {})
+                    if not as_json:
+                        click.echo(f"round {number + 1}, {arm}: {arm_figures(measured[-1][arm])}")
         except ArmError as error:
             raise click.ClickException(str(error)) from error
     result = {
@@ -110,10 +112,6 @@ def main(
     if out is not None:
         out.write_text(text + "\n")
     click.echo(text)
-
-
-def _arms(*, cpu: bool) -> dict[str, tuple[Side, ...]]:
-    return {arm: sides for arm, sides in ARMS.items() if not (cpu and arm == "mps")}
 
 
 # In a process of its own: a CUDA context of ours would lie on the GPU while others are measured.
@@ -186,7 +184,7 @@ def _learn(setup: Setup, uuid: str, profiles: Path | None) -> str:
     place.parent.mkdir(mode=0o700)
     if profiles is not None:
         shutil.copy(profiles, place)
-    sides = [Side(role, ("--mps", *_KM_VARIABLES)) for role in setup.models]
+    sides = [Side(role, ("--mps", *_BEST_EFFORT)) for role in setup.models]
     for side in sides:
         run([side], setup, 0, {})
     if profiles is not None or not uuid:

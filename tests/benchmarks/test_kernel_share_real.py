@@ -1,6 +1,5 @@
 """The measurement on a real GPU, as far as it goes without one: its figures, its arguments, its words."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +96,5 @@ def test_an_arm_that_does_not_get_what_it_asks_for_is_no_measurement() -> None:
 
 
 def test_a_worker_that_fails_is_named(setup: Setup) -> None:
-    setup = replace(setup, models={"training": "nonsense"})
-    with pytest.raises(ArmError, match="the training ended with status [12] before it was ready"):
-        run([Side("training")], setup, 1, {})
+    with pytest.raises(ArmError, match="the training ended with status 1 before it was ready"):
+        run([Side("training")], setup, 1, {"PYTHONSAFEPATH": "1"})  # it finds no module of this directory

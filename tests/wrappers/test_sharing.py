@@ -1,9 +1,11 @@
 """sxrun on a GPU node: what the command gets, and what is left when it is over."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -294,3 +296,25 @@ def test_rooms_are_private(node: GpuNode) -> None:
     done = node.sxrun("--mps", "--", "sh", "-c", f"umask 0; {script}")
     assert done.out.split()[0] == "700"
     assert done.out.split()[-1] == "600"
+
+
+def findings(node: GpuNode, **variables: str) -> dict[str, tuple[str, str]]:
+    """What `sexplsched doctor` is told: check -> level and words."""
+    argv = [sys.executable, "-m", "wrappers.share_check"]
+    done = subprocess.run(argv, env={**node.environment, **variables}, capture_output=True, text=True, check=True)
+    return {check: (level, found) for check, level, found, _ in json.loads(done.stdout)}
+
+
+def test_doctor_sees_what_sxrun_would_find(node: GpuNode) -> None:
+    assert findings(node) == {
+        "interposer": ("ok", str(node.library)),
+        "kernel manager": ("ok", str(node.directory / "sexplkmd")),
+        "CUDA MPS": ("ok", str(node.directory / "bin/nvidia-cuda-mps-control")),
+    }
+    (node.directory / "bin/nvidia-cuda-mps-control").unlink()
+    found = findings(node, EXPLSCHED_INTERCEPT_LIBRARY="/no/such.so", EXPLSCHED_KM="/no/such")
+    assert {level for level, _ in found.values()} == {"note"}
+    assert "time-sliced" in found["CUDA MPS"][1]
+    broken = findings(node, **_fault(node, "no ELF file"))["interposer"]
+    assert broken[0] == "note"
+    assert "cannot be preloaded" in broken[1]
