@@ -37,6 +37,8 @@ double number_from_environment(const char* name, double otherwise) {
     return text == nullptr ? otherwise : std::stod(text);
 }
 
+// How a virtual GPU is set up: FAKECUDA_SHARING=sliced (no MPS: processes take turns of FAKECUDA_SLICE_US, 2000) instead of
+// concurrently, FAKECUDA_SMS (132), FAKECUDA_TIME_SCALE (1: real seconds per second of the GPU), FAKECUDA_LOG (any value).
 gpu::Settings settings_from_environment() {
     gpu::Settings settings;
     const char* sharing = std::getenv("FAKECUDA_SHARING");

@@ -11,8 +11,8 @@ namespace fakecuda::gpu {
 
 class SharedFile {
   public:
-    // Maps `path`, and sets it up with `settings` if this process is the first. Throws std::system_error or
-    // std::runtime_error (a file of another layout, or no process slot left).
+    // Maps `path`. If no living process uses it, it is a new GPU with these settings; else it keeps those it has. Throws
+    // std::system_error or std::runtime_error (in use with another layout, or no process slot left).
     SharedFile(const std::string& path, const Settings& settings);
     ~SharedFile();
     SharedFile(const SharedFile&) = delete;
@@ -39,6 +39,7 @@ class SharedFile {
   private:
     void set_up(const Settings& settings);
     void take_slot();
+    bool is_in_use() const;
     bool is_alive(std::int32_t process) const;
 
     int fd_;
