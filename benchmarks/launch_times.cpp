@@ -1,12 +1,13 @@
-// Times kernel launches on the fake driver: through what a program gets from cuGetProcAddress ("seen"), which is the
-// interposer's function where one is preloaded, and through the driver's own function ("bare"), in turns in the same
-// process. Prints one line of JSON, times in ns.
+// Times kernel launches on the fake driver: through what a program gets from cuGetProcAddress ("seen"), which
+// is the interposer's function where one is preloaded, and through the driver's own function ("bare"), in
+// turns in the same process. Prints one line of JSON, times in ns.
 //
 // Arguments: number of rounds, or "idle" to launch once and then wait for the end of standard input.
 //
-// Twice over, because no clock is both fine and cheap. The usual time (p50) is that of sixteen launches in a row, divided, as
-// counters of virtual machines may tick in steps of 10 ns. For the rare slow ones (p99, and "single_p50" to compare with) each
-// launch is timed for itself, between fences that keep it from overlapping with what is around it.
+// Twice over, because no clock is both fine and cheap. The usual time (p50) is that of sixteen launches in a
+// row, divided, as counters of virtual machines may tick in steps of 10 ns. For the rare slow ones (p99, and
+// "single_p50" to compare with) each launch is timed for itself, between fences that keep it from overlapping
+// with what is around it.
 
 #include <x86intrin.h>
 
@@ -68,7 +69,8 @@ void round(Launch launch, CUfunction kernel, Times& took) {
 }
 
 double percentile(std::vector<std::uint64_t> values, double share) {
-    const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
+    const auto at =
+        values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
     std::nth_element(values.begin(), at, values.end());
     return static_cast<double>(*at);
 }
@@ -85,8 +87,8 @@ double ns_per_tick(const Clocks& from, const Clocks& to) {
 
 void print(const char* name, const Times& took, double ns) {
     std::printf(", \"%s_p50\": %.2f, \"%s_single_p50\": %.1f, \"%s_single_p99\": %.1f", name,
-                percentile(took.of_rows, 0.5) * ns / kLaunchesPerRound, name, percentile(took.of_singles, 0.5) * ns, name,
-                percentile(took.of_singles, 0.99) * ns);
+                percentile(took.of_rows, 0.5) * ns / kLaunchesPerRound, name,
+                percentile(took.of_singles, 0.5) * ns, name, percentile(took.of_singles, 0.99) * ns);
 }
 
 void measure(CUfunction kernel, int rounds) {

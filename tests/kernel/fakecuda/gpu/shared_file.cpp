@@ -18,8 +18,8 @@ namespace {
     throw std::system_error(errno, std::generic_category(), what);
 }
 
-// A record lock on one byte per process slot says that the slot's owner lives. The kernel drops it when the process ends, in
-// whatever way, even while it waits to be reaped; and a forked child does not inherit it.
+// A record lock on one byte per process slot says that the slot's owner lives. The kernel drops it when the
+// process ends, in whatever way, even while it waits to be reaped; and a forked child does not inherit it.
 struct flock slot_lock(short type, std::int32_t process) {
     struct flock lock {};
     lock.l_type = type;
@@ -57,12 +57,14 @@ SharedFile::SharedFile(const std::string& path, const Settings& settings)
     if (unused && (ftruncate(fd_, 0) != 0 || ftruncate(fd_, sizeof(State)) != 0)) fail(path);
     struct stat status {};
     if (fstat(fd_, &status) != 0) fail(path);
-    if (status.st_size != sizeof(State)) throw std::runtime_error(path + ": in use by another build of the fake driver");
+    if (status.st_size != sizeof(State))
+        throw std::runtime_error(path + ": in use by another build of the fake driver");
     void* mapped = mmap(nullptr, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (mapped == MAP_FAILED) fail(path);
     state_ = static_cast<State*>(mapped);
     if (unused) set_up(settings);
-    if (state_->magic != kMagic) throw std::runtime_error(path + ": in use by another build of the fake driver");
+    if (state_->magic != kMagic)
+        throw std::runtime_error(path + ": in use by another build of the fake driver");
     {
         const Lock lock(*state_);
         take_slot();
