@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -120,9 +121,8 @@ def _check_that_nobody_waited(command: Sequence[str | Path]) -> None:
 def _idle_client(build: Path, environment: Mapping[str, str]) -> Iterator[None]:
     command = [build / "benchmarks/launch_times", "idle"]
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     try:
-        if process.stdout.readline() != "idle\n":
+        if process.stdout is None or process.stdout.readline() != "idle\n":
             raise RuntimeError("the idle client could not launch")
         yield
     finally:
@@ -142,7 +142,7 @@ def _wakes_us(build: Path) -> list[float]:
 
 
 def _handovers(log: Sequence[Ended]) -> Iterator[tuple[Ended, Ended]]:
-    for earlier, later in zip(log, log[1:], strict=False):
+    for earlier, later in pairwise(log):
         if earlier.pid != later.pid:
             yield earlier, later
 
