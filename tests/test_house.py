@@ -45,7 +45,7 @@ def test_the_wheel_holds_the_native_parts_and_no_sources(tmp_path: Path) -> None
     assert not {Path(name).suffix for name in names} & {".cpp", ".hpp", ".c", ".h", ".S", ".def", ".map", ".o", ".a"}
 
 
-@pytest.mark.parametrize("script", ["install", "demo", "test", "lint"])
+@pytest.mark.parametrize("script", ["install", "demo", "test", "native", "lint"])
 def test_scripts_are_executable_and_short(script: str) -> None:
     path = ROOT / "scripts" / script
     assert path.stat().st_mode & 0o111

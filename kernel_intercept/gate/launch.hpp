@@ -46,32 +46,38 @@ inline bool closed_for_ageing(const shared::Control& control, std::uint32_t slot
     return aged != 0 && aged != slot + 1;
 }
 
-// One try without waiting. A grant of room or credit includes the launch itself.
-inline bool try_group(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns) {
+// The outcome of one try. A grant of room or credit includes the launch itself.
+struct Try {
+    bool launched;
+    std::uint64_t retry_ns;  // if not launched: when to try again, as far as is known; else 0
+};
+
+inline Try try_group(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns) {
     shared::Slot& slot = page.slots[index];
     const std::uint64_t others =
         page.control.occupied.load(std::memory_order_relaxed) & ~(std::uint64_t{1} << index);
     if (others == 0) {
         launch(slot, cost, now_ns);
-        return true;
+        return {true, 0};
     }
-    if (closed_for_ageing(page.control, index)) return false;
-    if (!shared::try_reserve(page, index, cost, now_ns).reserved) return false;
+    if (closed_for_ageing(page.control, index)) return {false, 0};
+    const shared::Attempt attempt = shared::try_reserve(page, index, cost, now_ns);
+    if (!attempt.reserved) return {false, attempt.retry_ns};
     launch(slot, cost, now_ns);
     slot.timeline.reserved.store(0, std::memory_order_release);
-    return true;
+    return {true, 0};
 }
 
-inline bool try_quota(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
-    if (slot.door.credit_ns.load(std::memory_order_relaxed) <= 0) return false;
+inline Try try_quota(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
+    if (slot.door.credit_ns.load(std::memory_order_relaxed) <= 0) return {false, 0};
     const std::uint64_t charge = charge_of(cost);
     slot.door.credit_ns.fetch_sub(static_cast<std::int64_t>(charge), std::memory_order_relaxed);
     slot.counters.charged_ns.fetch_add(charge, std::memory_order_relaxed);
     launch(slot, cost, now_ns);
-    return true;
+    return {true, 0};
 }
 
-inline bool try_now(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns) {
+inline Try try_now(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns) {
     return page.control.policy == shared::Policy::kGroup ? try_group(page, index, cost, now_ns)
                                                          : try_quota(page.slots[index], cost, now_ns);
 }

@@ -10,8 +10,6 @@ namespace explsched::manager {
 
 namespace {
 
-// A launch that has waited this long goes before all other best-effort launches.
-constexpr std::uint64_t kAgedNs = 500'000;
 constexpr std::uint64_t kSoonestNs = 20'000;  // between two looks at those that wait
 
 template <typename Visit>
@@ -59,6 +57,7 @@ void Gpu::leave(std::uint32_t slot) {
     const std::uint64_t bit = std::uint64_t{1} << slot;
     page_->control.occupied.fetch_and(~bit);
     page_->control.high.fetch_and(~bit);
+    page_->control.waiting.fetch_and(~bit);
     if (page_->control.aged.load() == slot + 1) page_->control.aged = 0;
     new (&page_->slots[slot]) shared::Slot{};
     tenants_[slot].reset();
@@ -112,11 +111,10 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
         wants.push_back({slot, shared::packed_load(state.door.want.load(std::memory_order_relaxed)),
                          state.door.want_since_ns.load(std::memory_order_relaxed)});
     });
-    control.waiting.store(static_cast<std::uint32_t>(wants.size()), std::memory_order_relaxed);
     std::uint64_t next_ns = 0;
     std::uint32_t aged = 0;
     const policy::Caps caps{control.cap_compute_permille, control.cap_bandwidth_permille};
-    for (const policy::Want& want : policy::order(std::move(wants), running, caps, now_ns, kAgedNs)) {
+    for (const policy::Want& want : policy::order(std::move(wants), running, caps, now_ns, shared::kAgedNs)) {
         const auto cost = shared::unpack_cost(page_->slots[want.slot].door.want.load(std::memory_order_relaxed));
         const shared::Attempt attempt = shared::try_reserve(*page_, want.slot, cost, now_ns);
         if (attempt.reserved) {
@@ -125,7 +123,7 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
         }
         const std::uint64_t retry_ns = std::max(attempt.retry_ns, now_ns + kSoonestNs);
         next_ns = next_ns == 0 ? retry_ns : std::min(next_ns, retry_ns);
-        if (!attempt.held_by_high && now_ns - want.since_ns >= kAgedNs) {
+        if (!attempt.held_by_high && now_ns - want.since_ns >= shared::kAgedNs) {
             aged = want.slot + 1;  // the others let it go first
             break;
         }
@@ -135,16 +133,9 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
 }
 
 void Gpu::serve_quota(std::uint64_t now_ns) {
-    std::uint32_t waiting = 0;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
-        if (!waits(slot)) return;
-        if (page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0) {
-            grant(slot, now_ns);
-        } else {
-            ++waiting;
-        }
+        if (waits(slot) && page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0) grant(slot, now_ns);
     });
-    page_->control.waiting.store(waiting, std::memory_order_relaxed);
 }
 
 std::uint32_t Gpu::best_effort_permille() const {

@@ -187,7 +187,7 @@ void Server::welcome(Connection& connection, const shared::Hello& hello) {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(fds));
     std::memcpy(CMSG_DATA(header), fds.data(), sizeof(fds));
-    if (sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    if (sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno != EPIPE) {
         log("pid %d: welcome: %s", connection.pid, std::strerror(errno));  // its end will be seen as a hang-up
     }
 }

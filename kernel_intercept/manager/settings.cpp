@@ -19,7 +19,7 @@ const char* const kUsage =
     "  --cap-bandwidth X      most of the memory bandwidth used together, 0.01..1 (default 0.95)\n"
     "  --hp-share X           best-effort time outstanding, as a share of the latency of the high-priority\n"
     "                         client, 0..1 (default 0.025)\n"
-    "  --ahead-ms X           time a best-effort client that shares a GPU may launch ahead (default 0.3)\n"
+    "  --ahead-ms X           time a best-effort client that shares a GPU may launch ahead (default 1)\n"
     "  --profiles FILE        kernel profiles (default ${XDG_CACHE_HOME:-~/.cache}/explsched/kernels-v1.tsv)\n"
     "  --foreground           do not detach; without it the command returns when the socket is ready\n"
     "  --status               print the state of the manager that serves DIR, one line of JSON\n"

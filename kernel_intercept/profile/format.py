@@ -51,9 +51,9 @@ def parse(text: str) -> Parsed:
 
     Where two lines have the same key the later one counts, and the earlier one is reported.
     """
-    lines = text.splitlines()
-    if not lines:
+    if not text:
         return Parsed((), ())
+    lines = text.removesuffix("\n").split("\n")  # not splitlines: a name may hold what Unicode counts as a line's end
     if lines[0] != TITLE:
         raise ProfileError(f"line 1: found {lines[0][:80]!r}, accepted is {TITLE!r}")
     if len(lines) > 1 and tuple(lines[1].split("\t")) != COLUMNS:

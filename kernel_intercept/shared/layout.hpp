@@ -31,7 +31,7 @@ static_assert(sizeof(Header) == 16);
 enum class Policy : std::uint32_t { kGroup = 0, kQuota = 1 };
 enum class Class : std::uint32_t { kBestEffort = 0, kHigh = 1 };
 
-// Written by the manager.
+// Written by the manager, but for `waiting`.
 struct alignas(64) Control {
     std::atomic<std::uint64_t> heartbeat_ns;      // monotonic clock, renewed every period
     std::atomic<std::uint64_t> beat_interval_ns;  // the longest interval between the last beats
@@ -42,8 +42,9 @@ struct alignas(64) Control {
     std::uint32_t cap_compute_permille;
     std::uint32_t cap_bandwidth_permille;
     std::uint32_t high_share_permille;   // best-effort outstanding time / latency of the high-priority client
-    std::atomic<std::uint32_t> waiting;  // launches that wait: clients that free something ring
+    std::uint32_t reserved;
     std::uint64_t ahead_ns;  // outstanding time of a best-effort client that shares the GPU
+    alignas(64) std::atomic<std::uint64_t> waiting;  // bit per client with a launch that waits, set by the client
 };
 
 // A waiting launch. `gate` is the futex: its two low bits are a state, the rest counts the waits, so that a
@@ -53,6 +54,9 @@ constexpr std::uint32_t kGatePosting = 1;  // the client writes what it wants
 constexpr std::uint32_t kGateWaiting = 2;
 constexpr std::uint32_t kGateGranted = 3;
 constexpr std::uint32_t kGateState = 3;  // mask
+
+// A launch that has waited this long goes before all other best-effort launches.
+constexpr std::uint64_t kAgedNs = 500'000;
 
 struct alignas(64) Doorway {
     std::atomic<std::uint32_t> gate;
@@ -146,7 +150,7 @@ inline const TableEntry* find(const Table& table, std::uint64_t hash) {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::is_standard_layout_v<Page> && std::is_standard_layout_v<Table>);
-static_assert(sizeof(Control) == 64 && offsetof(Page, control) == 64);
+static_assert(sizeof(Control) == 128 && offsetof(Page, control) == 64);
 static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 64);
 static_assert(sizeof(Timeline) == 128 + 8 * kSpans);
 static_assert(sizeof(KernelKey) == 40 && sizeof(KernelCost) == 16 && sizeof(RingSample) == 248);

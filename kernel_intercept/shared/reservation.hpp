@@ -24,17 +24,17 @@ struct Others {
 };
 
 inline Others others(const Page& page, std::uint64_t mask, std::uint64_t begin_ns, std::uint64_t end_ns) {
-    Others sum{{}, end_ns};
+    Others sum{{}, UINT64_MAX};
     while (mask != 0) {
         const int slot = __builtin_ctzll(mask);
         mask &= mask - 1;
         const Timeline& line = page.slots[static_cast<std::size_t>(slot)].timeline;
         // What should be over by now may run on for as long as this client usually lags.
         const std::uint64_t lag_ns = line.lag_ns.load(std::memory_order_relaxed);
-        Peak found = peak(line, begin_ns - lag_ns, end_ns);
-        found.eases_ns += lag_ns;
+        const Peak found = peak(line, begin_ns - lag_ns, end_ns);
+        if (found.load.none()) continue;
         sum.load = sum.load + found.load;
-        if (!found.load.none()) sum.eases_ns = std::min(sum.eases_ns, found.eases_ns);
+        sum.eases_ns = std::min(sum.eases_ns, found.eases_ns + lag_ns);
     }
     return sum;
 }

@@ -91,17 +91,17 @@ inline void settle(Timeline& line, std::uint64_t now_ns) {
 }
 
 // The largest load the client is expected to put on the GPU in [from_ns, to_ns), and when its first span in it
-// ends (to_ns if there is none).
+// ends (the end of time if there is none).
 struct Peak {
     Load load;
     std::uint64_t eases_ns;
 };
 
 inline Peak peak(const Timeline& line, std::uint64_t from_ns, std::uint64_t to_ns) {
-    Peak found{{}, to_ns};
+    Peak found{{}, UINT64_MAX};
     const std::uint64_t reserved = line.reserved.load(std::memory_order_seq_cst);
     if (reserved != 0) {
-        found = {packed_load(reserved), std::min(to_ns, end_ns_of(reserved, from_ns))};
+        found = {packed_load(reserved), end_ns_of(reserved, from_ns)};
     }
     if (line.busy_until_ns.load(std::memory_order_seq_cst) <= from_ns) return found;
     const std::uint32_t head = line.head.load(std::memory_order_relaxed);

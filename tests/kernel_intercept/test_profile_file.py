@@ -77,6 +77,13 @@ def test_a_bad_line_is_reported_and_the_others_count(column: int, value: str, re
         store.read_strict(path)
 
 
+def test_lines_are_numbered_as_editors_do() -> None:
+    text = text_format.render([profile("a\u00e9b")]) + "x\x0by\n"
+    parsed = text_format.parse(text.replace("\u00e9", "\x85"))
+    assert [profile.name for profile in parsed.profiles] == ["a\x85b"]
+    assert [fault.line for fault in parsed.faults] == [4]
+
+
 def test_of_two_lines_with_one_key_the_later_counts() -> None:
     first, second = profile(gpu_ns=1), profile(gpu_ns=2)
     text = text_format.render([first]) + text_format.render([second]).splitlines()[2]

@@ -1,4 +1,5 @@
-// RTLD_NEXT from a library in the middle: for a driver function, and for one that has nothing to do with CUDA.
+// RTLD_NEXT from a library in the middle: for a driver function, and for one that has nothing to do with
+// CUDA.
 
 #include "tests/kernel/callers/caller.hpp"
 #include "tests/kernel/callers/middle.hpp"

@@ -1,5 +1,5 @@
-// cuGetProcAddress for everything, as the runtime does. Arguments: "4" or "5" (which ABI of cuGetProcAddress), "legacy" or
-// "per-thread" (which default stream).
+// cuGetProcAddress for everything, as the runtime does. Arguments: "4" or "5" (which ABI of
+// cuGetProcAddress), "legacy" or "per-thread" (which default stream).
 
 #include <cstring>
 
@@ -38,7 +38,8 @@ void probe(FiveArguments* get) {
 int main(int, char** argv) {
     const bool five = std::strcmp(argv[1], "5") == 0;
     const bool per_thread = std::strcmp(argv[2], "per-thread") == 0;
-    const cuuint64_t flags = per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_DEFAULT;
+    const cuuint64_t flags =
+        per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_DEFAULT;
     caller::clear_trace();
     void* get = caller::from_dlopen(five ? "cuGetProcAddress_v2" : "cuGetProcAddress");
     REQUIRE(get != nullptr);

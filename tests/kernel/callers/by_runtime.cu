@@ -1,5 +1,5 @@
-// Compiled by nvcc, with the shared runtime: <<<...>>>, cudaLaunchKernelEx, and a captured graph. With --default-stream
-// per-thread the same source reaches the driver through other entry points.
+// Compiled by nvcc, with the shared runtime: <<<...>>>, cudaLaunchKernelEx, and a captured graph. With
+// --default-stream per-thread the same source reaches the driver through other entry points.
 
 #include <cuda_runtime.h>
 

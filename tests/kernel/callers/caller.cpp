@@ -11,7 +11,8 @@ namespace caller {
 namespace {
 
 std::string line_of(const Launched& launch) {
-    return "launch " + launch.entry + " " + launch.kernel + " " + launch.grid + " " + launch.block + " " + launch.shared;
+    return "launch " + launch.entry + " " + launch.kernel + " " + launch.grid + " " + launch.block + " " +
+           launch.shared;
 }
 
 // A graph's name holds a hash: "graph:0123456789abcdef".
@@ -47,7 +48,8 @@ std::vector<std::string> traced() {
     std::vector<std::string> lines;
     if (!is_traced()) return lines;
     std::ifstream file(std::getenv("EXPLSCHED_TRACE"));
-    for (std::string line; std::getline(file, line);) lines.push_back(without_hash(line.substr(0, line.rfind(' '))));
+    for (std::string line; std::getline(file, line);)
+        lines.push_back(without_hash(line.substr(0, line.rfind(' '))));
     return lines;
 }
 
@@ -58,6 +60,7 @@ void clear_trace() {
 std::uint64_t kernels_run() {
     void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     require(driver != nullptr, "the driver is loaded");
+    if (void* shim = dlsym(driver, "explsched_shim_driver")) driver = reinterpret_cast<void* (*)()>(shim)();
     const auto count = reinterpret_cast<std::uint64_t (*)()>(dlsym(driver, "fakecuda_kernels_run"));
     require(count != nullptr, "the driver is the fake one");
     return count();
@@ -105,7 +108,8 @@ void launch_three(const Find& find) {
     check(DRIVER(cuModuleLoadData)(&module, "image"), "cuModuleLoadData");
     check(DRIVER(cuModuleGetFunction)(&add, module, "add"), "cuModuleGetFunction");
     const auto launch = DRIVER(cuLaunchKernel);
-    for (int i = 0; i < 3; ++i) check(launch(add, 4, 1, 1, 256, 1, 1, 0, nullptr, nullptr, nullptr), "cuLaunchKernel");
+    for (int i = 0; i < 3; ++i)
+        check(launch(add, 4, 1, 1, 256, 1, 1, 0, nullptr, nullptr, nullptr), "cuLaunchKernel");
     check(DRIVER(cuStreamSynchronize)(nullptr), "cuStreamSynchronize");
 }
 

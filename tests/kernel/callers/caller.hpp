@@ -14,8 +14,8 @@ namespace caller {
 void check(CUresult result, const char* call);
 void require(bool holds, const char* claim);
 
-// One launch as the interposer's trace names it: entry point and kernel, grid, block, dynamic shared memory. A launch of a graph
-// is one line: kernel "graph", and the number of its kernels as the grid's x.
+// One launch as the interposer's trace names it: entry point and kernel, grid, block, dynamic shared memory.
+// A launch of a graph is one line: kernel "graph", and the number of its kernels as the grid's x.
 struct Launched {
     std::string entry;
     std::string kernel;
@@ -24,7 +24,8 @@ struct Launched {
     std::string shared{"0"};
 };
 
-// The trace so far (EXPLSCHED_TRACE), one string per launch, without the last word; empty where no interposer is.
+// The trace so far (EXPLSCHED_TRACE), one string per launch, without the last word; empty where no interposer
+// is.
 std::vector<std::string> traced();
 void clear_trace();
 bool is_traced();  // whether EXPLSCHED_TRACE is set
@@ -32,14 +33,15 @@ bool is_traced();  // whether EXPLSCHED_TRACE is set
 // Kernels that the fake driver has run in this process.
 std::uint64_t kernels_run();
 
-// The program's verdict: 0 if the driver ran so many kernels and, under the interposer, the trace lists exactly `launches`.
+// The program's verdict: 0 if the driver ran so many kernels and, under the interposer, the trace lists
+// exactly `launches`.
 int verdict(std::uint64_t kernels, const std::vector<Launched>& launches);
 
 // Finds a function of the driver by the name of its symbol.
 using Find = std::function<void*(const char*)>;
 
-// cuInit to context, module and function "add", and three launches of it with 4 blocks of 256 threads, all through
-// functions that `find` gives.
+// cuInit to context, module and function "add", and three launches of it with 4 blocks of 256 threads, all
+// through functions that `find` gives.
 void launch_three(const Find& find);
 
 // What `launch_three` should leave in the trace, through this entry point.

@@ -1,5 +1,5 @@
-// Stream capture in the strictest mode: any call that CUDA forbids meanwhile (waiting, event queries, work on the legacy
-// stream) would spoil it, also one that an interposer makes on its own.
+// Stream capture in the strictest mode: any call that CUDA forbids meanwhile (waiting, event queries, work on
+// the legacy stream) would spoil it, also one that an interposer makes on its own.
 
 #include <thread>
 

@@ -1,4 +1,5 @@
-// Every entry point of the driver that launches kernels, by the name of its symbol, and both kinds of handles.
+// Every entry point of the driver that launches kernels, by the name of its symbol, and both kinds of
+// handles.
 
 #include "tests/kernel/callers/session.hpp"
 
@@ -15,7 +16,8 @@ Function* found(const std::string& symbol) {
 }
 
 void plain(const std::string& entry, CUfunction function, std::vector<Launched>& expected) {
-    CHECK(found<decltype(cuLaunchKernel)>(entry)(function, 2, 3, 4, 32, 2, 1, 512, nullptr, nullptr, nullptr));
+    CHECK(
+        found<decltype(cuLaunchKernel)>(entry)(function, 2, 3, 4, 32, 2, 1, 512, nullptr, nullptr, nullptr));
     expected.push_back({entry, "add", "2,3,4", "32,2,1", "512"});
 }
 
@@ -29,7 +31,8 @@ void ex(const std::string& entry, CUfunction function, std::vector<Launched>& ex
 }
 
 void cooperative(const std::string& entry, CUfunction function, std::vector<Launched>& expected) {
-    CHECK(found<decltype(cuLaunchCooperativeKernel)>(entry)(function, 6, 1, 1, 128, 1, 1, 0, nullptr, nullptr));
+    CHECK(
+        found<decltype(cuLaunchCooperativeKernel)>(entry)(function, 6, 1, 1, 128, 1, 1, 0, nullptr, nullptr));
     expected.push_back({entry, "add", "6,1,1", "128,1,1"});
 }
 

@@ -35,9 +35,11 @@ int fork_last() {
     if (child == 0) {
         alarm(20);
         const auto init = reinterpret_cast<decltype(cuInit)*>(caller::from_dlopen("cuInit"));
-        const auto launch = reinterpret_cast<decltype(cuLaunchKernel)*>(caller::from_dlopen("cuLaunchKernel"));
+        const auto launch =
+            reinterpret_cast<decltype(cuLaunchKernel)*>(caller::from_dlopen("cuLaunchKernel"));
         REQUIRE(init(0) == CUDA_ERROR_NOT_INITIALIZED);
-        REQUIRE(launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_NOT_INITIALIZED);
+        REQUIRE(launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) ==
+                CUDA_ERROR_NOT_INITIALIZED);
         _exit(0);
     }
     REQUIRE(status_of(child) == 0);

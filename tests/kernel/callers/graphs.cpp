@@ -1,4 +1,5 @@
-// Graphs: built by hand, changed and updated after they were instantiated, with children, launched on both default streams.
+// Graphs: built by hand, changed and updated after they were instantiated, with children, launched on both
+// default streams.
 
 #include "tests/kernel/callers/session.hpp"
 

@@ -3,7 +3,7 @@
 
 extern "C" {
 
-void* middle_next(const char* symbol);   // dlsym(RTLD_NEXT, symbol), called from the library
-int middle_wrapped(int value);           // the library's own wrapper around a function that the next library also has
+void* middle_next(const char* symbol);  // dlsym(RTLD_NEXT, symbol), called from the library
+int middle_wrapped(int value);  // the library's own wrapper around a function that the next library also has
 
 }  // extern "C"

@@ -1,11 +1,12 @@
-// A driver of CUDA 11.4: no cuLaunchKernelEx, no libraries, no five-argument cuGetProcAddress. What it lacks must stay
-// missing under an interposer, and what it has must work.
+// A driver of CUDA 11.4: no cuLaunchKernelEx, no libraries, no five-argument cuGetProcAddress. What it lacks
+// must stay missing under an interposer, and what it has must work.
 
 #include "tests/kernel/callers/caller.hpp"
 
 int main() {
     caller::clear_trace();
-    for (const char* missing : {"cuLaunchKernelEx", "cuLibraryGetKernel", "cuGetProcAddress_v2", "cuFuncGetName"}) {
+    for (const char* missing :
+         {"cuLaunchKernelEx", "cuLibraryGetKernel", "cuGetProcAddress_v2", "cuFuncGetName"}) {
         caller::require(caller::from_dlopen(missing) == nullptr, missing);
     }
     caller::launch_three(caller::from_dlopen);

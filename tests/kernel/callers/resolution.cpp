@@ -1,6 +1,6 @@
-// NVIDIA's own runtime, shared or static, on the fake driver. It gives up in the end, because it finds that the driver is not
-// NVIDIA's; but before that it has looked up every function it may ever call. All of those look-ups must have passed the
-// interposer.
+// NVIDIA's own runtime, shared or static, on the fake driver. It gives up in the end, because it finds that
+// the driver is not NVIDIA's; but before that it has looked up every function it may ever call. All of those
+// look-ups must have passed the interposer.
 
 #include <cuda_runtime_api.h>
 

@@ -9,7 +9,7 @@ struct Session {
     CUcontext context{nullptr};
     CUmodule module{nullptr};
     CUlibrary library{nullptr};
-    CUfunction add{nullptr};       // of the module
+    CUfunction add{nullptr};        // of the module
     CUkernel library_add{nullptr};  // of the library
 };
 

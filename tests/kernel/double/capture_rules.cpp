@@ -1,5 +1,5 @@
-// What the fake driver refuses while a stream captures. The tests of the interposer rest on it: a double that let everything
-// pass would prove nothing.
+// What the fake driver refuses while a stream captures. The tests of the interposer rest on it: a double that
+// let everything pass would prove nothing.
 
 #include <thread>
 
@@ -41,7 +41,9 @@ auto in_thread(Call call) {
 
 int main() {
     const Fixture f;
-    const auto synchronise = [&] { REQUIRE(cuStreamSynchronize(f.stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); };
+    const auto synchronise = [&] {
+        REQUIRE(cuStreamSynchronize(f.stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    };
     const auto query = [&] { REQUIRE(cuEventQuery(f.event) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); };
     const auto allowed_query = [&] { CHECK(cuEventQuery(f.event)); };
     const auto on_legacy_stream = [&] {
@@ -53,7 +55,8 @@ int main() {
     constexpr CUstreamCaptureMode kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
 
     REQUIRE(!spoils(f, kGlobal, [] {}));
-    for (const CUstreamCaptureMode mode : {kGlobal, kThreadLocal, kRelaxed}) REQUIRE(spoils(f, mode, synchronise));
+    for (const CUstreamCaptureMode mode : {kGlobal, kThreadLocal, kRelaxed})
+        REQUIRE(spoils(f, mode, synchronise));
     REQUIRE(spoils(f, kGlobal, query));
     REQUIRE(spoils(f, kThreadLocal, query));
     REQUIRE(!spoils(f, kRelaxed, allowed_query));

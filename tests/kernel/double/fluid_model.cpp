@@ -25,8 +25,8 @@ std::unique_ptr<State> idle_gpu(Sharing sharing = Sharing::kConcurrent) {
     return state;
 }
 
-void submit(State& state, std::int32_t index, double duration_ns, std::uint32_t compute, std::uint32_t bandwidth,
-            Dependency after = {}) {
+void submit(State& state, std::int32_t index, double duration_ns, std::uint32_t compute,
+            std::uint32_t bandwidth, Dependency after = {}) {
     Stream& stream = state.streams[index];
     Work work{duration_ns, compute, bandwidth, {'k'}};
     stream.queue[stream.submitted % kQueueDepth] =
@@ -58,7 +58,8 @@ void fitting_kernels_do_not_slow_each_other() {
     const auto ended = run(*gpu);
     REQUIRE(ended[0].pid == 101 && ended[0].ended_ns == 600);
     REQUIRE(ended[1].pid == 100 && ended[1].ended_ns == 1000);
-    REQUIRE(ended[0].task.running_compute_permille == 1000 && ended[0].task.running_bandwidth_permille == 1000);
+    REQUIRE(ended[0].task.running_compute_permille == 1000 &&
+            ended[0].task.running_bandwidth_permille == 1000);
 }
 
 void the_scarcer_resource_sets_the_pace() {
@@ -83,7 +84,8 @@ void computing_in_small_steps_changes_nothing() {
     submit(*gpu, 1, 700, 600, 100);
     std::vector<EndedKernel> ended;
     for (std::int64_t now = 0; now <= 3000; now += 7) advance(*gpu, now, ended);
-    // At 1 / 1.4: the shorter ends at 980, the longer then has 300 to go. A nanosecond of rounding is allowed.
+    // At 1 / 1.4: the shorter ends at 980, the longer then has 300 to go. A nanosecond of rounding is
+    // allowed.
     REQUIRE(ended.size() == 2);
     REQUIRE(ended[0].ended_ns >= 980 && ended[0].ended_ns <= 981);
     REQUIRE(ended[1].ended_ns >= 1280 && ended[1].ended_ns <= 1281);

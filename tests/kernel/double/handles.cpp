@@ -23,6 +23,7 @@ int main() {
     CHECK(cuFuncGetName(&name, function));
     REQUIRE(std::strcmp(name, "add") == 0);
     CUfunction missing = nullptr;
-    REQUIRE(cuKernelGetFunction(&missing, reinterpret_cast<CUkernel>(session.add)) == CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(cuKernelGetFunction(&missing, reinterpret_cast<CUkernel>(session.add)) ==
+            CUDA_ERROR_INVALID_HANDLE);
     return 0;
 }

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define REQUIRE(claim)                                                                \
-    do {                                                                              \
-        if (!(claim)) {                                                               \
+#define REQUIRE(claim)                                                                      \
+    do {                                                                                    \
+        if (!(claim)) {                                                                     \
             std::fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #claim); \
-            std::exit(1);                                                             \
-        }                                                                             \
+            std::exit(1);                                                                   \
+        }                                                                                   \
     } while (false)

@@ -1,5 +1,5 @@
-// One virtual GPU, several processes: they slow each other down, and the death of one costs the others nothing.
-// Argument: a path for the GPU's file.
+// One virtual GPU, several processes: they slow each other down, and the death of one costs the others
+// nothing. Argument: a path for the GPU's file.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -25,7 +25,8 @@ constexpr Work kBusy{2e6, 900, 100, {'b', 'u', 's', 'y'}};
 struct Row {
     int pid;
     std::string kernel;
-    std::vector<std::int64_t> numbers;  // stream, admitted, started, ended, compute, bandwidth, and the two sums
+    std::vector<std::int64_t>
+        numbers;  // stream, admitted, started, ended, compute, bandwidth, and the two sums
 
     std::int64_t took_ns() const { return numbers[3] - numbers[2]; }
 };
@@ -133,7 +134,8 @@ void events_have_the_kernels_times(const std::string& path) {
     const std::int32_t stream = gpu.open_stream();
     const std::int32_t before = gpu.open_event();
     const std::int32_t after = gpu.open_event();
-    gpu.submit(stream, Work{20e6, 100, 100, {'l', 'o', 'n', 'g'}}, {});  // so that what follows is queued in time
+    gpu.submit(stream, Work{20e6, 100, 100, {'l', 'o', 'n', 'g'}},
+               {});  // so that what follows is queued in time
     gpu.mark(stream, before, {});
     gpu.submit(stream, kBusy, {});
     const std::uint64_t last = gpu.mark(stream, after, {});

@@ -82,4 +82,6 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream handle, 
 
 }  // namespace fakecuda
 
+PFN_cuLaunchKernel_v4000 fakecuda_own_launch() { return cuLaunchKernel; }
+
 std::uint64_t fakecuda_kernels_run() { return fakecuda::kernels_run.load(); }

@@ -35,8 +35,8 @@ struct LaunchShape {
     bool cooperative{false};
 };
 
-// CUfunction and CUkernel point to different things, which launches accept alike: the runtime of CUDA 12 and later passes a
-// CUkernel cast to CUfunction. The first word tells which one it is.
+// CUfunction and CUkernel point to different things, which launches accept alike: the runtime of CUDA 12 and
+// later passes a CUkernel cast to CUfunction. The first word tells which one it is.
 enum class HandleKind : std::uint64_t { kFunction = 0x66756e63, kKernel = 0x6b65726e };
 
 struct Launchable {
@@ -50,7 +50,7 @@ struct Capture;  // capture.hpp
 
 struct CUstream_st {
     CUcontext context;
-    std::int32_t queue;  // in the virtual GPU, or kNone
+    std::int32_t queue;     // in the virtual GPU, or kNone
     bool waits_for_legacy;  // false with CU_STREAM_NON_BLOCKING
     int priority{0};
     std::shared_ptr<fakecuda::Capture> capture;  // while it captures
@@ -105,8 +105,8 @@ struct CUgraphNode_st {
     bool enabled{true};
 };
 
-// Nodes run one after the other, in the order in which they were added: a legal order of every graph whose edges can only
-// point to nodes that existed before.
+// Nodes run one after the other, in the order in which they were added: a legal order of every graph whose
+// edges can only point to nodes that existed before.
 struct CUgraph_st {
     std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
 };

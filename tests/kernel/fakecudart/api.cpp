@@ -34,7 +34,9 @@ cudaError_t cudaMemcpy_ptds(void* to, const void* from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return to_runtime(driver().cuStreamCreate(stream, 0)); }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return to_runtime(driver().cuStreamDestroy(stream)); }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return to_runtime(driver().cuStreamSynchronize(stream)); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    return to_runtime(driver().cuStreamSynchronize(stream));
+}
 cudaError_t cudaStreamSynchronize_ptsz(cudaStream_t stream) {
     return to_runtime(driver().cuStreamSynchronize_ptsz(stream));
 }
@@ -61,6 +63,8 @@ cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t exec, cudaStream_t stream) {
     return to_runtime(driver().cuGraphLaunch_ptsz(exec, stream));
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return to_runtime(driver().cuGraphDestroy(graph)); }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return to_runtime(driver().cuGraphExecDestroy(exec)); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    return to_runtime(driver().cuGraphExecDestroy(exec));
+}
 
 }  // extern "C"

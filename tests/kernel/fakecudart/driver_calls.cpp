@@ -31,8 +31,10 @@ DriverCalls load() {
     // The real runtime tries an empty name first, and then asks the function for itself.
     void* nothing = nullptr;
     CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
-    if (first("", &nothing, 0, 0, &status) != CUDA_SUCCESS) give_up("the probe of cuGetProcAddress_v2 failed");
-    const auto get = reinterpret_cast<PFN_cuGetProcAddress_v12000>(look_up(first, "cuGetProcAddress", 12000, ""));
+    if (first("", &nothing, 0, 0, &status) != CUDA_SUCCESS)
+        give_up("the probe of cuGetProcAddress_v2 failed");
+    const auto get =
+        reinterpret_cast<PFN_cuGetProcAddress_v12000>(look_up(first, "cuGetProcAddress", 12000, ""));
     DriverCalls calls{};
 #define DRIVER(base, version, suffix) \
     calls.base##suffix =              \

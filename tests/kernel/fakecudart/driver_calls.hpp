@@ -1,4 +1,5 @@
-// The driver's functions, found as NVIDIA's runtime finds them: dlopen, one dlsym, then cuGetProcAddress for all.
+// The driver's functions, found as NVIDIA's runtime finds them: dlopen, one dlsym, then cuGetProcAddress for
+// all.
 #pragma once
 
 #include <cuda.h>
@@ -12,8 +13,8 @@ struct DriverCalls {
 #undef DRIVER
 };
 
-// Looks the functions up, calls cuInit and makes the primary context current in the calling thread, each once. Ends the
-// program with a message if there is no driver: this is a test double.
+// Looks the functions up, calls cuInit and makes the primary context current in the calling thread, each
+// once. Ends the program with a message if there is no driver: this is a test double.
 const DriverCalls& driver();
 
 }  // namespace fakecudart

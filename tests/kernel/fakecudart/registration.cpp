@@ -1,5 +1,5 @@
-// What code compiled by nvcc calls by itself: before main it registers its device code and kernels, and each <<<...>>> pushes
-// its shape, which the kernel's stub pops again.
+// What code compiled by nvcc calls by itself: before main it registers its device code and kernels, and each
+// <<<...>>> pushes its shape, which the kernel's stub pops again.
 
 #include "tests/kernel/fakecudart/registration.hpp"
 
@@ -24,7 +24,8 @@ struct Registered {
     CUkernel kernel{nullptr};
 };
 
-// Made at the first registration, which happens before this file's own static objects may exist; never destroyed.
+// Made at the first registration, which happens before this file's own static objects may exist; never
+// destroyed.
 std::map<const void*, Registered>& kernels() {
     static auto* const all = new std::map<const void*, Registered>;
     return *all;
@@ -47,8 +48,8 @@ CUkernel kernel_of(const void* host_function) {
     Registered& registered = found->second;
     const DriverCalls& calls = driver();
     if (registered.binary->library == nullptr) {
-        calls.cuLibraryLoadData(&registered.binary->library, registered.binary->image, nullptr, nullptr, 0, nullptr,
-                                nullptr, 0);
+        calls.cuLibraryLoadData(&registered.binary->library, registered.binary->image, nullptr, nullptr, 0,
+                                nullptr, nullptr, 0);
     }
     if (registered.kernel == nullptr) {
         calls.cuLibraryGetKernel(&registered.kernel, registered.binary->library, registered.name.c_str());
@@ -68,8 +69,8 @@ void** __cudaRegisterFatBinary(void* image) { return reinterpret_cast<void**>(ne
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void** handle) { delete reinterpret_cast<FatBinary*>(handle); }
 
-void __cudaRegisterFunction(void** handle, const char* host_function, char*, const char* name, int, uint3*, uint3*,
-                            dim3*, dim3*, int*) {
+void __cudaRegisterFunction(void** handle, const char* host_function, char*, const char* name, int, uint3*,
+                            uint3*, dim3*, dim3*, int*) {
     kernels()[host_function] = {reinterpret_cast<FatBinary*>(handle), name};
 }
 

@@ -6,7 +6,8 @@
 
 namespace fakecudart {
 
-// The driver's handle of the kernel behind a host stub, loading its library if need be; nullptr if it is not registered.
+// The driver's handle of the kernel behind a host stub, loading its library if need be; nullptr if it is not
+// registered.
 CUkernel kernel_of(const void* host_function);
 
 }  // namespace fakecudart

@@ -112,7 +112,7 @@ class Simulation {
             return true;
         }
         if (client.waits_since_ns != 0) return false;
-        if (gate::try_now(page, client.slot, cost, now_ns_)) return true;
+        if (gate::try_now(page, client.slot, cost, now_ns_).launched) return true;
         client.waits_since_ns = now_ns_;
         shared::Doorway& door = slot(client).door;
         door.want.store(shared::pack_cost(cost));
