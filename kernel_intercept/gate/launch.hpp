@@ -41,6 +41,9 @@ inline void announce(shared::Slot& slot, const KernelCost& cost, std::uint32_t s
     launch(slot, cost, now_ns);
 }
 
+// How long to leave a client alone that others let go first.
+constexpr std::uint64_t kAgedPauseNs = 200'000;
+
 inline bool closed_for_ageing(const shared::Control& control, std::uint32_t slot) {
     const std::uint32_t aged = control.aged.load(std::memory_order_relaxed);
     return aged != 0 && aged != slot + 1;
@@ -60,11 +63,13 @@ inline Try try_group(shared::Page& page, std::uint32_t index, const KernelCost& 
         launch(slot, cost, now_ns);
         return {true, 0};
     }
-    if (closed_for_ageing(page.control, index)) return {false, 0};
+    if (closed_for_ageing(page.control, index)) return {false, now_ns + kAgedPauseNs};
     const shared::Attempt attempt = shared::try_reserve(page, index, cost, now_ns);
     if (!attempt.reserved) return {false, attempt.retry_ns};
     launch(slot, cost, now_ns);
     slot.timeline.reserved.store(0, std::memory_order_release);
+    std::uint32_t aged = index + 1;  // it has gone: the way is open again
+    page.control.aged.compare_exchange_strong(aged, 0, std::memory_order_relaxed);
     return {true, 0};
 }
 

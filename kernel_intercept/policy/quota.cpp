@@ -66,7 +66,9 @@ std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns
     const std::vector<double> rate = rates(members, best_effort_permille);
     for (std::size_t i = 0; i < members.size(); ++i) {
         const auto grown = static_cast<std::int64_t>(rate[i] * static_cast<double>(elapsed_ns) / 1000);
-        const auto most = static_cast<std::int64_t>(rate[i] * static_cast<double>(kBurstNs) / 1000);
+        // Of a refill that comes late nothing is lost.
+        const double longest_ns = static_cast<double>(std::max<std::uint64_t>(kBurstNs, elapsed_ns));
+        const auto most = static_cast<std::int64_t>(rate[i] * longest_ns / 1000);
         std::int64_t& credit = members[i].credit_ns;
         credit = std::clamp(credit + grown, -kDebtNs, std::max(most, credit));
         // What was saved at a higher rate than the present one goes by a quarter at a time.

@@ -56,7 +56,7 @@ constexpr std::uint32_t kGateGranted = 3;
 constexpr std::uint32_t kGateState = 3;  // mask
 
 // A launch that has waited this long goes before all other best-effort launches.
-constexpr std::uint64_t kAgedNs = 500'000;
+constexpr std::uint64_t kAgedNs = 2'000'000;
 
 struct alignas(64) Doorway {
     std::atomic<std::uint32_t> gate;
