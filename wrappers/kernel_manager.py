@@ -50,9 +50,15 @@ def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Call
                 )
             except OSError as error:
                 raise ManagerError(f"{program}: {error.strerror}") from error
+        (room / "policy").write_text(policy)
         (room / "sexplkmd.pid").write_text(f"{child.pid} {_born(child.pid)}")
         _wait_for(child, address, room / "sexplkmd.log")
     return {SOCKET_VARIABLE: str(address)}
+
+
+def policy_of(room: Path) -> str:
+    """The policy of the room's manager, which whoever came first has chosen."""
+    return (room / "policy").read_text()
 
 
 def stop(room: Path) -> None:

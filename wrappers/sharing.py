@@ -78,7 +78,10 @@ def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: 
         if kernel_manager.answering(environment):
             return preloaded
         policy = "quota" if share.request_permille or share.limit_permille else "group"
-        return preloaded | kernel_manager.start(room, policy, environment, unblock)
+        served = kernel_manager.start(room, policy, environment, unblock)
+        if policy == "quota" and kernel_manager.policy_of(room) != policy:
+            _say("request and limit do not count: the job's kernel manager was started without, by another sxrun")
+        return preloaded | served
     except (installed.NotInstalledError, kernel_manager.ManagerError) as error:
         _say(f"kernels are not managed: {error}")
         return {}

@@ -190,6 +190,18 @@ def test_the_sxruns_of_a_job_share_daemons_until_the_last_leaves(node: GpuNode) 
     assert node.rooms() == []
 
 
+def test_a_limit_that_cannot_hold_is_told(node: GpuNode) -> None:
+    first = node.start(*SHARE, "--mps", "--", "sh", "-c", "echo ready; read -r line")
+    assert wait_for_line(first) == "ready\n"
+    assert "request and limit do not count" in node.sxrun("--limit", "0.5", "--mps", "--", "true").err
+    assert node.sxrun("--share", "best-effort", "--mps", "--", "true").err == ""
+    first.communicate("\n")
+    first = node.start("--limit", "0.5", "--mps", "--", "sh", "-c", "echo ready; read -r line")
+    assert wait_for_line(first) == "ready\n"
+    assert node.sxrun("--limit", "0.5", "--mps", "--", "true").err == ""
+    first.communicate("\n")
+
+
 def test_one_that_was_killed_counts_as_gone(node: GpuNode) -> None:
     command = (*SHARE, "--mps", "--", "sh", "-c", "echo ready; read -r line")
     first, second = node.start(*command), node.start(*command)
