@@ -8,6 +8,7 @@ ExplschedError
 ├── PlotError              a picture cannot be drawn (`sched_policy.simulator`)
 ├── WorkerError            a worker process died (`slurm_plugin.cli`)
 ├── ConfigError            a configuration file is wrong (`slurm_plugin.config`)
+├── ProfileError           profiles of kernels or their manager cannot be used (`kernel_intercept.profile`)
 ├── SlurmError             Slurm refused, is missing or cannot be reached (`slurm_plugin.client`)
 └── DevClusterError        a private cluster cannot be started or stopped (`slurm_plugin.devcluster`)
 """

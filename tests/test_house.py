@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from wrappers import preload
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,7 +26,26 @@ def test_every_package_is_in_the_wheel() -> None:
     assert set(listed) == present
 
 
-@pytest.mark.parametrize("script", ["install", "demo", "test", "lint"])
+def test_the_wheel_holds_the_native_parts_and_no_sources(tmp_path: Path) -> None:
+    # The build directory is kept, so that only the first run compiles everything.
+    argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    argv += ["--config-settings", f"build-dir={ROOT}/build/wheel", "--wheel-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(argv, check=True, capture_output=True)
+    [wheel] = tmp_path.iterdir()
+    assert wheel.name.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        daemon = next(name for name in names if name.endswith(".data/scripts/sexplkmd"))
+        archive.extractall(tmp_path)
+    library = tmp_path / "kernel_intercept/lib/libexplsched_intercept.so"
+    assert preload.fault(library, {}) is None
+    (tmp_path / daemon).chmod(0o755)  # pip does it when it installs
+    usage = subprocess.run([tmp_path / daemon, "--help"], capture_output=True, text=True, check=True).stdout
+    assert "--foreground" in usage
+    assert not {Path(name).suffix for name in names} & {".cpp", ".hpp", ".c", ".h", ".S", ".def", ".map", ".o", ".a"}
+
+
+@pytest.mark.parametrize("script", ["install", "demo", "test", "native", "lint"])
 def test_scripts_are_executable_and_short(script: str) -> None:
     path = ROOT / "scripts" / script
     assert path.stat().st_mode & 0o111

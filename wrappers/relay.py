@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO
@@ -53,11 +53,18 @@ class SignalRelay:
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
-    def start(self, command: Sequence[str], stdout: int | IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self,
+        command: Sequence[str],
+        stdout: int | IO[bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
         """Start the command with the signal mask that we were started with. Raises OSError as Popen does."""
-        return subprocess.Popen(
-            command, stdout=stdout, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
-        )
+        return subprocess.Popen(command, stdout=stdout, env=environment, preexec_fn=self.unblock)
+
+    def unblock(self) -> None:
+        """Take the signal mask that we were started with: for processes that are started meanwhile."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
     def wait(self, child: subprocess.Popen[bytes]) -> int:
         """Pass signals on until the child has ended; returns its status as `Popen.wait` does."""

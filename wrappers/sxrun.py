@@ -1,8 +1,8 @@
 """`sxrun`: runs a command inside a job, passes signals on to it and tells the scheduler about the run.
 
 With `--log-regex` or `--metrics-jsonl` it also reads progress from what the command prints or writes, so that a
-training that only logs can take part. Whatever goes wrong with the reporting, the command runs and its exit status is
-sxrun's.
+training that only logs can take part. With `--share`, `--request` or `--limit` its CUDA kernels are managed, so that it
+can share a GPU with others. Whatever goes wrong with that, the command runs and its exit status is sxrun's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from signal import Signals
 
@@ -19,6 +20,7 @@ from wrappers.checkpoint import SIGNAL_VARIABLE, signal_number
 from wrappers.follow import POLL_S, Reporter, Tail, json_reader, log_reader
 from wrappers.progress import DEFAULT_SPOOL, event
 from wrappers.relay import SignalRelay
+from wrappers.share_options import Share, add_options, chosen
 
 _LAST_OUTPUT_S = 5.0  # a background process of the command may hold its output open for ever
 _STDOUT = 1
@@ -38,37 +40,55 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.metrics_jsonl:
             reader = json_reader(options.step_key, options.value_key)
             reporter = Reporter(reader, "sxrun", options.total_steps)
+        share, warnings = chosen(options, os.environ)
     except ValueError as error:
         parser.error(str(error))
-    return _run(command, reporter, options.metrics_jsonl)
+    for warning in warnings:
+        sys.stderr.write(f"sxrun: {warning}\n")
+    with SignalRelay(_export()) as relay, _prepared(share, relay) as environment:
+        return _run(relay, command, environment, reporter, options.metrics_jsonl)
 
 
-def _run(command: list[str], reporter: Reporter | None, metrics_file: Path | None) -> int:
-    with SignalRelay(_export()) as relay:
-        # The event tells the daemon that signals may come: not before they are held back.
-        event("start")
-        tail = Tail(metrics_file) if metrics_file else None
-        try:
-            child = relay.start(command, stdout=subprocess.PIPE if reporter and not tail else None)
-        except OSError as error:
-            sys.stderr.write(f"sxrun: {command[0]}: {error.strerror}\n")
-            event("end")
-            return 127 if isinstance(error, FileNotFoundError) else 126
-        ended = threading.Event()
-        follower = None
-        if reporter and tail:
-            follower = threading.Thread(target=tail.follow, args=(reporter, lambda: ended.wait(POLL_S)), daemon=True)
-        elif reporter:
-            follower = threading.Thread(target=_tee, args=(child, reporter), daemon=True)
-        if follower:
-            follower.start()
-        status = relay.wait(child)
-        ended.set()
-        if follower:
-            follower.join(_LAST_OUTPUT_S)
-        if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
-            event("end")
-        return status if status >= 0 else 128 - status
+def _run(
+    relay: SignalRelay,
+    command: list[str],
+    environment: dict[str, str],
+    reporter: Reporter | None,
+    metrics_file: Path | None,
+) -> int:
+    # The event tells the daemon that signals may come: not before they are held back.
+    event("start")
+    tail = Tail(metrics_file) if metrics_file else None
+    try:
+        child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)
+    except OSError as error:
+        sys.stderr.write(f"sxrun: {command[0]}: {error.strerror}\n")
+        event("end")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    ended = threading.Event()
+    follower = None
+    if reporter and tail:
+        follower = threading.Thread(target=tail.follow, args=(reporter, lambda: ended.wait(POLL_S)), daemon=True)
+    elif reporter:
+        follower = threading.Thread(target=_tee, args=(child, reporter), daemon=True)
+    if follower:
+        follower.start()
+    status = relay.wait(child)
+    ended.set()
+    if follower:
+        follower.join(_LAST_OUTPUT_S)
+    if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
+        event("end")
+    return status if status >= 0 else 128 - status
+
+
+def _prepared(share: Share, relay: SignalRelay) -> AbstractContextManager[dict[str, str]]:
+    """The command's environment, and around it what sharing a GPU takes."""
+    if share.priority is None and not share.mps:
+        return nullcontext(dict(os.environ))
+    from wrappers.sharing import prepared  # most commands do not share, and should not pay for its imports
+
+    return prepared(share, os.environ, relay.unblock)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         "--value-key", metavar="KEY", help="key of the value in JSON lines (default: the metric's name)"
     )
     parser.add_argument("--total-steps", type=int, help="steps the job will run in all, for progress that is read")
+    add_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     return parser
 

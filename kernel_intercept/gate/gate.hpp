@@ -43,6 +43,10 @@ bool sampling_due(const KernelKey& key) noexcept;
 // Waits, for at most 50 ms, until the launch may go to the GPU, and charges its cost.
 Admission admit(int ordinal, const KernelCost& cost) noexcept;
 
+// Charges the cost of a launch that must not wait: blocks of a cooperative kernel wait for each other, and a
+// collective waits for other GPUs.
+void charge(int ordinal, const KernelCost& cost) noexcept;
+
 // All that this process has launched on the GPU so far is done: a synchronising call has returned.
 void drained(int ordinal) noexcept;
 

@@ -69,6 +69,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
     )
     yield _spool(config.progress.spool)
+    yield from _sharing()
     for plugin in plugins.found():
         fault, advice = plugin.fault, f"mend or remove the package: pip uninstall {plugin.package}"
         what = f"policy {plugin.name!r} of package {plugin.package!r}"
@@ -126,6 +127,17 @@ def privilege() -> Finding:
         advice = "sacctmgr add user <daemon's user> account=... AdminLevel=Operator"
         return Finding("privilege", "note", f"uid {os.geteuid()} may not steer jobs ({words})", advice)
     return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs")
+
+
+def _sharing() -> Iterator[Finding]:
+    """What jobs would find here that share a GPU. The wrappers look themselves: what they find is what counts."""
+    argv = [sys.executable, "-m", "wrappers.share_check"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        yield Finding("GPU sharing", "fault", done.stderr.strip()[-200:], "install explsched again")
+        return
+    for words in json.loads(done.stdout):
+        yield Finding(*words)
 
 
 def _spool(path: Path) -> Finding:

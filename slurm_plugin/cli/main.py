@@ -16,6 +16,7 @@ _COMMANDS = {
     "config": ("config_", "Check and show the configuration."),
     "doctor": ("doctor", "What is installed, reachable and permitted."),
     "explain": ("explain", "Why a job waits or runs, and what it is worth."),
+    "kernels": ("kernels", "What CUDA kernels cost, and who shares GPUs here."),
     "metrics": ("metrics", "The figures of a site's own history."),
     "plan": ("plan", "What the daemon would change now, and why."),
     "policies": ("policies", "The scheduling policies."),

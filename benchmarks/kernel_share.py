@@ -1,0 +1,184 @@
+"""How well processes share a GPU: an inference server with trainings, and quotas; alone, under MPS alone, and managed.
+
+`--virtual` runs real processes on a virtual GPU (the fake driver of `tests/kernel`), through the interposer and the
+kernel manager. All kernels that run together are slowed down there by max(1, sum of compute, sum of bandwidth).
+
+Latencies are from the virtual GPU's log, from a request's first launch to the end of its last kernel; `--host` takes what
+the server itself measured, which includes the time until this machine's cores let it run again.
+
+The last line is JSON: hp_p99_ratio (managed / alone, the worst mix), be_retained (best-effort work, managed / MPS alone,
+the worst mix), quota_shares, quota_total (managed / unmanaged), and one row for each mix.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from benchmarks.kernel_share_run import Bench, Client, Kernel, Trial
+
+# The server's kernels are like a convolution and a normalisation of 1 ms each; those of the trainings are shorter.
+_KERNELS = (
+    Kernel("conv", 1000, 600, 200),
+    Kernel("norm", 1000, 200, 600),
+    Kernel("math", 500, 250, 100),
+    Kernel("copy", 500, 100, 250),
+    Kernel("whole", 700, 1000, 400),
+)
+_SERVER = Client("high", ",".join(["conv,norm"] * 20), pause_ms=80)
+_TRAININGS = {
+    "math": Client("best-effort", "math*40"),
+    "copy": Client("best-effort", "copy*40"),
+    "both": Client("best-effort", ",".join(["math,copy"] * 20)),
+    "runs": Client("best-effort", ",".join(["math*2,copy*2"] * 10)),
+}
+_MIXES = (("math",), ("copy",), ("both",), ("math", "copy"), ("math", "both"), ("math", "copy", "both"), tuple(_TRAININGS))
+_CAP = 950
+_GROUP_OPTIONS = ("--ahead-ms", "4")
+_QUOTA_PERMILLE = (300, 700)
+
+
+@dataclass(frozen=True, slots=True)
+class MixRow:
+    """One server and some trainings: ratios of the medians over the repetitions."""
+
+    trainings: str
+    hp_p99_ratio: float
+    hp_p99_ratio_mps: float
+    be_retained: float
+    above_caps: float  # share of the time, requests that arrive on top of what runs included
+    be_above_caps: float  # by best-effort kernels alone
+    longest_wait_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRow:
+    """Two busy clients with requests of 30 % and 70 %."""
+
+    shares: tuple[float, float]
+    total: float
+
+
+@click.command()
+@click.option("--virtual", is_flag=True, help="On the virtual GPU.")
+@click.option("--build", default="build", show_default=True, type=click.Path(path_type=Path), help="CMake build directory.")
+@click.option("--seconds", default=5.0, show_default=True, help="Of each run.")
+@click.option("--repeat", default=3, show_default=True, help="Runs of each kind, in turns.")
+@click.option("--host", is_flag=True, help="Latencies as the server itself measures them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
+def main(virtual: bool, build: Path, seconds: float, repeat: int, host: bool, as_json: bool) -> None:  # noqa: FBT001
+    """Measure how processes share a GPU."""
+    if not virtual:
+        raise click.UsageError("only --virtual is implemented")
+    bench = Bench(build.resolve(), _KERNELS)
+    rows = []
+    for mix in _MIXES:
+        rows.append(_mix(bench, mix, seconds, repeat, host=host))
+        if not as_json:
+            print(rows[-1])
+    quota = _quota(bench, seconds, repeat)
+    if not as_json:
+        print(quota)
+    result = {
+        "hp_p99_ratio": max(row.hp_p99_ratio for row in rows),
+        "be_retained": min(row.be_retained for row in rows),
+        "quota_shares": quota.shares,
+        "quota_total": quota.total,
+        "mixes": [asdict(row) for row in rows],
+    }
+    print(json.dumps(result))
+
+
+def _mix(bench: Bench, mix: Sequence[str], seconds: float, repeat: int, *, host: bool) -> MixRow:
+    clients = [_SERVER, *(_TRAININGS[name] for name in mix)]
+    alone, free, ours = [], [], []
+    for _ in range(repeat):
+        alone.append(bench.run([_SERVER], seconds, None))
+        free.append(bench.run(clients, seconds, None))
+        ours.append(bench.run(clients, seconds, _GROUP_OPTIONS))
+    alone_ms = _p99_ms(alone, host=host)
+    above = [_above_caps(trial) for trial in ours]
+    return MixRow(
+        "+".join(mix),
+        round(_p99_ms(ours, host=host) / alone_ms, 4),
+        round(_p99_ms(free, host=host) / alone_ms, 4),
+        round(statistics.median(map(_best_effort_work, ours)) / statistics.median(map(_best_effort_work, free)), 4),
+        round(statistics.median(share for share, _ in above), 5),
+        round(statistics.median(share for _, share in above), 5),
+        round(max(_longest_wait_ms(trial) for trial in ours), 2),
+    )
+
+
+def _quota(bench: Bench, seconds: float, repeat: int) -> QuotaRow:
+    clients = [Client("best-effort", "whole*40", request_permille=share) for share in _QUOTA_PERMILLE]
+    shares, totals = [], []
+    for _ in range(repeat):
+        free = bench.run(clients, seconds, None)
+        ours = bench.run(clients, seconds, ("--policy", "quota"))
+        free_launches, launches = ([c.launches for c in trial.clients] for trial in (free, ours))
+        shares.append(launches[0] / sum(launches))
+        totals.append(sum(launches) / sum(free_launches))
+    share = round(statistics.median(shares), 4)
+    return QuotaRow((share, round(1 - share, 4)), round(statistics.median(totals), 4))
+
+
+def _p99_ms(trials: Sequence[Trial], *, host: bool) -> float:
+    """The 99th percentile of the requests of all trials together."""
+    latencies_ms = []
+    for trial in trials:
+        if host:
+            latencies_ms += [us / 1e3 for us in trial.clients[0].latencies_us]
+        else:
+            latencies_ms += _request_ms(trial)
+    latencies_ms.sort()
+    return latencies_ms[int(0.99 * len(latencies_ms))]
+
+
+def _request_ms(trial: Trial) -> list[float]:
+    kernels = sum(part.count(",") + 1 for part in [_SERVER.kernels])
+    log = [ended for ended in trial.log if ended.pid == trial.pids[0]]
+    whole = len(log) // kernels * kernels
+    return [
+        (log[last].ended_ns - log[last - kernels + 1].admitted_ns) / 1e6 for last in range(kernels - 1, whole, kernels)
+    ]
+
+
+def _best_effort_work(trial: Trial) -> int:
+    return sum(client.launches for client in trial.clients[1:])
+
+
+def _longest_wait_ms(trial: Trial) -> float:
+    return max((client["longest_wait_ns"] for gpu in trial.status["gpus"] for client in gpu["clients"]), default=0) / 1e6
+
+
+def _above_caps(trial: Trial) -> tuple[float, float]:
+    """The share of the time in which what ran together exceeded the caps: all kernels, and those of the trainings alone."""
+    shares = {kernel.name: (kernel.compute_permille, kernel.bandwidth_permille) for kernel in _KERNELS}
+    changes = []
+    for ended in trial.log:
+        load = shares[ended.kernel]
+        best_effort = ended.pid != trial.pids[0]
+        changes.append((ended.started_ns, 1, *load, best_effort))
+        changes.append((ended.ended_ns, -1, *load, best_effort))
+    changes.sort()
+    running = {False: [0, 0], True: [0, 0]}
+    above_ns = best_effort_above_ns = 0
+    before_ns = changes[0][0]
+    for now_ns, sign, compute, bandwidth, best_effort in changes:
+        high, low = running[False], running[True]
+        above_ns += (now_ns - before_ns) * (max(high[0] + low[0], high[1] + low[1]) > _CAP)
+        best_effort_above_ns += (now_ns - before_ns) * (max(low) > _CAP)
+        running[best_effort][0] += sign * compute
+        running[best_effort][1] += sign * bandwidth
+        before_ns = now_ns
+    span_ns = before_ns - changes[0][0]
+    return above_ns / span_ns, best_effort_above_ns / span_ns
+
+
+if __name__ == "__main__":
+    main()

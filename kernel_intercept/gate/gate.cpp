@@ -1,0 +1,117 @@
+#include "kernel_intercept/gate/gate.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernel_intercept/gate/admission.hpp"
+#include "kernel_intercept/gate/link.hpp"
+#include "kernel_intercept/shared/clock.hpp"
+#include "kernel_intercept/shared/timeline.hpp"
+
+namespace explsched::gate {
+
+namespace {
+
+constexpr int kAttachPatienceMs = 100;
+
+// Per process: how often each key was asked for. Keys that share a counter are sampled less often.
+constexpr std::uint32_t kCounters = 4096;
+constexpr std::uint32_t kWarmUpLaunches = 1;  // the first launch may load its module
+constexpr std::uint32_t kFirstSamples = 8;
+constexpr std::uint32_t kSampleEvery = 64;
+
+std::array<Link, kMaxGpus> links;
+std::array<std::atomic<std::uint32_t>, kCounters> asked;
+std::atomic<Link*> newest{nullptr};  // whose profile table is used; all of a manager's clients see the same
+
+Link* link_of(int ordinal) { return ordinal >= 0 && ordinal < kMaxGpus ? &links[static_cast<std::size_t>(ordinal)] : nullptr; }
+
+// The page, while its manager is alive.
+shared::Page* live_page(Link& link, std::uint64_t now_ns) {
+    shared::Page* page = link.page.load(std::memory_order_acquire);
+    if (page != nullptr && manager_alive(page->control, now_ns)) return page;
+    link.recover(now_ns);
+    return nullptr;
+}
+
+}  // namespace
+
+void attach(int ordinal, const GpuIdentity& gpu) noexcept {
+    Link* link = link_of(ordinal);
+    if (link == nullptr || link->wanted()) return;
+    link->attach(gpu, kAttachPatienceMs);
+    newest.store(link, std::memory_order_release);
+}
+
+std::optional<KernelCost> lookup(const KernelKey& key) noexcept {
+    Link* link = newest.load(std::memory_order_acquire);
+    const shared::Table* table = link == nullptr ? nullptr : link->table.load(std::memory_order_acquire);
+    if (table == nullptr) return std::nullopt;
+    const shared::TableEntry* entry = shared::find(*table, shared::hash_of(key));
+    if (entry == nullptr) return std::nullopt;
+    return shared::unpack_cost(entry->cost.load(std::memory_order_relaxed));
+}
+
+bool sampling_due(const KernelKey& key) noexcept {
+    Link* link = newest.load(std::memory_order_acquire);
+    if (link == nullptr || link->page.load(std::memory_order_relaxed) == nullptr) return false;
+    const std::uint32_t count = asked[shared::hash_of(key) % kCounters].fetch_add(1, std::memory_order_relaxed);
+    return (count >= kWarmUpLaunches && count < kWarmUpLaunches + kFirstSamples) || (count != 0 && count % kSampleEvery == 0);
+}
+
+Admission admit(int ordinal, const KernelCost& cost) noexcept {
+    Link* link = link_of(ordinal);
+    if (link == nullptr || !link->wanted()) return Admission::kPassThrough;
+    const std::uint64_t now_ns = shared::now_ns();
+    shared::Page* page = live_page(*link, now_ns);
+    return page == nullptr ? Admission::kPassThrough : admit_managed(*link, *page, cost, now_ns);
+}
+
+void charge(int ordinal, const KernelCost& cost) noexcept {
+    Link* link = link_of(ordinal);
+    if (link == nullptr || !link->wanted()) return;
+    const std::uint64_t now_ns = shared::now_ns();
+    shared::Page* page = live_page(*link, now_ns);
+    if (page != nullptr) charge_managed(*link, *page, cost, now_ns);
+}
+
+void drained(int ordinal) noexcept {
+    Link* link = link_of(ordinal);
+    if (link == nullptr || !link->wanted()) return;
+    shared::Page* page = link->page.load(std::memory_order_acquire);
+    if (page == nullptr) return;
+    shared::Slot& slot = page->slots[link->slot.load(std::memory_order_relaxed)];
+    if (shared::drained(slot.timeline)) return;
+    shared::settle(slot.timeline, shared::now_ns());
+    slot.counters.drains.fetch_add(1, std::memory_order_relaxed);
+    if (page->control.waiting.load(std::memory_order_relaxed) != 0) link->ring();
+}
+
+void record(int ordinal, const Sample& sample) noexcept {
+    Link* link = link_of(ordinal);
+    shared::Page* page = link == nullptr ? nullptr : link->page.load(std::memory_order_acquire);
+    if (page == nullptr) return;
+    shared::SampleRing& ring = page->slots[link->slot.load(std::memory_order_relaxed)].ring;
+    const bool taken = link->recording.exchange(true, std::memory_order_acquire);
+    const std::uint64_t written = ring.written.load(std::memory_order_relaxed);
+    if (taken || written - ring.read.load(std::memory_order_acquire) >= shared::kRingSamples) {
+        ring.dropped.fetch_add(1, std::memory_order_relaxed);
+    } else {
+        shared::RingSample& place = ring.samples[written % shared::kRingSamples];
+        place.key = sample.key;
+        place.cost = sample.cost;
+        place.name.fill('\0');
+        if (sample.name != nullptr) {
+            std::memcpy(place.name.data(), sample.name, std::min<std::size_t>(std::strlen(sample.name), place.name.size() - 1));
+        }
+        ring.written.store(written + 1, std::memory_order_release);
+    }
+    if (!taken) link->recording.store(false, std::memory_order_release);
+}
+
+void reset_after_fork() noexcept {
+    newest = nullptr;
+    for (Link& link : links) link.forget();
+}
+
+}  // namespace explsched::gate

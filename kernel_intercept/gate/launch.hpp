@@ -1,0 +1,100 @@
+// What a launch does to the shared page, without waiting and without a clock.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernel_intercept/shared/reservation.hpp"
+
+namespace explsched::gate {
+
+constexpr std::uint64_t kLongestPeriodNs = 100'000'000;
+
+inline std::uint64_t charge_of(const KernelCost& cost) {
+    const shared::Load load = shared::load_of(cost);
+    return cost.gpu_ns * std::max({load.compute_permille, load.bandwidth_permille, 1U}) / 1000;
+}
+
+inline void launch(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
+    shared::push(slot.timeline, cost, now_ns);
+    slot.counters.launches.fetch_add(1, std::memory_order_relaxed);
+    slot.counters.gpu_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
+}
+
+// A high-priority client tells what it does and goes on. The length of its busy periods is the running mean
+// (weight 1/8) of the work launched in each; its own work, not the time that passed, so that interference does
+// not raise the bound that limits interference.
+inline void announce(shared::Slot& slot, const KernelCost& cost, std::uint32_t share_permille, std::uint64_t now_ns) {
+    shared::Timeline& line = slot.timeline;
+    const std::uint64_t idle_ns =
+        shared::drained(line) ? line.idle_since_ns.load(std::memory_order_relaxed) : line.busy_until_ns.load(std::memory_order_relaxed);
+    const std::uint64_t work_ns = line.period_work_ns.load(std::memory_order_relaxed);
+    if (now_ns > idle_ns + policy::kGraceNs || work_ns > kLongestPeriodNs) {
+        const std::uint64_t mean_ns = line.latency_ns.load(std::memory_order_relaxed);
+        const std::uint64_t next_ns = mean_ns == 0 ? work_ns : mean_ns - mean_ns / 8 + work_ns / 8;
+        line.latency_ns.store(next_ns, std::memory_order_relaxed);
+        line.exposure_ns.store(static_cast<std::int64_t>(next_ns * share_permille / 1000), std::memory_order_relaxed);
+        line.period_work_ns.store(cost.gpu_ns, std::memory_order_relaxed);
+    } else {
+        line.period_work_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
+    }
+    launch(slot, cost, now_ns);
+}
+
+// How long to leave a client alone that others let go first.
+constexpr std::uint64_t kAgedPauseNs = 200'000;
+
+inline bool closed_for_ageing(const shared::Control& control, std::uint32_t slot) {
+    const std::uint32_t aged = control.aged.load(std::memory_order_relaxed);
+    return aged != 0 && aged != slot + 1;
+}
+
+// The outcome of one try. A grant of room or credit includes the launch itself.
+struct Try {
+    bool launched;
+    std::uint64_t retry_ns;  // if not launched: when to try again, as far as is known; else 0
+};
+
+inline Try try_group(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns) {
+    shared::Slot& slot = page.slots[index];
+    const std::uint64_t others =
+        page.control.occupied.load(std::memory_order_relaxed) & ~(std::uint64_t{1} << index);
+    if (others == 0) {
+        launch(slot, cost, now_ns);
+        return {true, 0};
+    }
+    if (closed_for_ageing(page.control, index)) return {false, now_ns + kAgedPauseNs};
+    const shared::Attempt attempt = shared::try_reserve(page, index, cost, now_ns);
+    if (!attempt.reserved) return {false, attempt.retry_ns};
+    launch(slot, cost, now_ns);
+    slot.timeline.reserved.store(0, std::memory_order_release);
+    std::uint32_t aged = index + 1;  // it has gone: the way is open again
+    page.control.aged.compare_exchange_strong(aged, 0, std::memory_order_relaxed);
+    return {true, 0};
+}
+
+inline Try try_quota(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
+    if (slot.door.credit_ns.load(std::memory_order_relaxed) <= 0) return {false, 0};
+    const std::uint64_t charge = charge_of(cost);
+    slot.door.credit_ns.fetch_sub(static_cast<std::int64_t>(charge), std::memory_order_relaxed);
+    slot.counters.charged_ns.fetch_add(charge, std::memory_order_relaxed);
+    launch(slot, cost, now_ns);
+    return {true, 0};
+}
+
+inline Try try_now(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns) {
+    return page.control.policy == shared::Policy::kGroup ? try_group(page, index, cost, now_ns)
+                                                         : try_quota(page.slots[index], cost, now_ns);
+}
+
+// Launches whatever the credit: after a grant, or after a wait that reached its bound. Both are debts.
+inline void launch_on_debt(shared::Page& page, shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
+    if (page.control.policy == shared::Policy::kQuota) {
+        const std::uint64_t charge = charge_of(cost);
+        slot.door.credit_ns.fetch_sub(static_cast<std::int64_t>(charge), std::memory_order_relaxed);
+        slot.counters.charged_ns.fetch_add(charge, std::memory_order_relaxed);
+    }
+    launch(slot, cost, now_ns);
+}
+
+}  // namespace explsched::gate

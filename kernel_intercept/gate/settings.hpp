@@ -1,0 +1,24 @@
+// What the environment says about this process.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernel_intercept/shared/protocol.hpp"
+
+namespace explsched::gate {
+
+struct Settings {
+    std::array<char, 108> socket_path;  // of the manager; empty if there is none
+    shared::Class priority;
+    std::uint32_t request_permille;
+    std::uint32_t limit_permille;
+    std::array<char, 64> job;
+};
+
+// EXPLSCHED_KM_SOCKET, EXPLSCHED_CLASS (high or best-effort), EXPLSCHED_REQUEST and EXPLSCHED_LIMIT (permille of
+// the GPU), SLURM_JOB_ID. Best-effort, with all of the GPU as the limit, is what holds when they are unset or
+// cannot be read: a wrong value must not make a job more important than others.
+Settings settings_of_environment() noexcept;
+
+}  // namespace explsched::gate

@@ -1,0 +1,159 @@
+#include "kernel_intercept/interposer/contexts.hpp"
+
+#include <algorithm>
+
+#include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/fork.hpp"
+
+namespace explsched::intercept {
+namespace {
+
+std::array<ContextRecord, 64> g_records{};
+std::atomic<std::uint32_t> g_epoch{1};  // grows when a record is dropped
+
+// What the thread saw last. Trivial, so that thread-local storage needs no construction.
+struct Seen {
+    Context context;
+    ContextRecord* record;
+    std::uint32_t epoch;
+};
+thread_local Seen t_seen{nullptr, nullptr, 0};
+
+bool ask_uuid(Device device, Uuid& uuid) noexcept {
+    // The second version tells instances of a partitioned GPU apart.
+    return call_driver<Symbol::cuDeviceGetUuid_v2>(&uuid, device) == kSuccess ||
+           call_driver<Symbol::cuDeviceGetUuid>(&uuid, device) == kSuccess;
+}
+
+bool ask_attribute(int attribute, Device device, std::uint32_t& value) noexcept {
+    int found = 0;
+    if (call_driver<Symbol::cuDeviceGetAttribute>(&found, attribute, device) != kSuccess || found < 0)
+        return false;
+    value = static_cast<std::uint32_t>(found);
+    return true;
+}
+
+// Fills in the GPU of the current context. False if it is none we can know.
+bool identify(ContextRecord& record) noexcept {
+    Device device = -1;
+    Uuid uuid{};
+    std::uint32_t major = 0;
+    std::uint32_t minor = 0;
+    if (call_driver<Symbol::cuCtxGetDevice>(&device) != kSuccess) return false;
+    if (device < 0 || device >= gate::kMaxGpus) return false;
+    if (!ask_uuid(device, uuid)) return false;
+    if (!ask_attribute(kDeviceMultiprocessors, device, record.multiprocessors)) return false;
+    if (!ask_attribute(kDeviceCapabilityMajor, device, major)) return false;
+    if (!ask_attribute(kDeviceCapabilityMinor, device, minor)) return false;
+    record.ordinal = device;
+    record.compute_capability = 10 * major + minor;
+    record.limits = multiprocessor_limits(record.compute_capability);
+    gate::GpuIdentity identity{};
+    std::copy(std::begin(uuid.bytes), std::end(uuid.bytes), identity.uuid.begin());
+    identity.compute_capability = record.compute_capability;
+    identity.multiprocessors = record.multiprocessors;
+    gate::attach(device, identity);
+    return true;
+}
+
+void release(ContextRecord& record) noexcept {
+    record.ready.store(false, std::memory_order_relaxed);
+    record.streams.store(0, std::memory_order_relaxed);
+    record.pending.store(0, std::memory_order_relaxed);
+    for (TimedLaunch& timed : record.timed) {
+        timed.start = nullptr;
+        timed.end = nullptr;
+        timed.state.store(TimedLaunch::State::kFree, std::memory_order_relaxed);
+    }
+    record.context.store(nullptr, std::memory_order_release);
+}
+
+template <typename Condition>
+void forget_if(Condition condition) noexcept {
+    for (ContextRecord& record : g_records) {
+        if (record.context.load(std::memory_order_acquire) != nullptr && condition(record)) release(record);
+    }
+    g_epoch.fetch_add(1, std::memory_order_acq_rel);
+}
+
+// Claims a free record for the context. The claim is its context field: a second thread sees it.
+ContextRecord* make_record(Context context) noexcept {
+    for (ContextRecord& record : g_records) {
+        Context none = nullptr;
+        if (!record.context.compare_exchange_strong(none, context, std::memory_order_acq_rel)) {
+            if (none == context) return nullptr;  // another thread is at it
+            continue;
+        }
+        watch_forks();
+        if (!identify(record)) {
+            release(record);
+            return nullptr;
+        }
+        record.ready.store(true, std::memory_order_release);
+        return &record;
+    }
+    return nullptr;
+}
+
+Context ask_current() noexcept {
+    Context context = nullptr;
+    return call_driver<Symbol::cuCtxGetCurrent>(&context) == kSuccess ? context : nullptr;
+}
+
+ContextRecord* remembered(Context context, ContextRecord* record) noexcept {
+    if (record != nullptr) t_seen = {context, record, g_epoch.load(std::memory_order_acquire)};
+    return record;
+}
+
+ContextRecord* seen_record(Context context) noexcept {
+    if (t_seen.context == context && t_seen.epoch == g_epoch.load(std::memory_order_acquire))
+        return t_seen.record;
+    return remembered(context, known_context(context));
+}
+
+}  // namespace
+
+ContextRecord* known_context(Context context) noexcept {
+    for (ContextRecord& record : g_records) {
+        if (record.context.load(std::memory_order_acquire) != context) continue;
+        return record.ready.load(std::memory_order_acquire) ? &record : nullptr;
+    }
+    return nullptr;
+}
+
+ContextRecord* current_context() noexcept {
+    const Context context = ask_current();
+    if (context == nullptr) return nullptr;
+    ContextRecord* record = seen_record(context);
+    return record != nullptr ? record : remembered(context, make_record(context));
+}
+
+ContextRecord* launched_context() noexcept {
+    const Context context = ask_current();
+    return context == nullptr ? nullptr : seen_record(context);
+}
+
+int contexts_on(int ordinal) noexcept {
+    return static_cast<int>(
+        std::count_if(g_records.begin(), g_records.end(), [ordinal](const ContextRecord& record) {
+            return record.ready.load(std::memory_order_acquire) && record.ordinal == ordinal;
+        }));
+}
+
+void forget_context(Context context) noexcept {
+    forget_if([context](const ContextRecord& record) {
+        return record.context.load(std::memory_order_relaxed) == context;
+    });
+}
+
+void forget_contexts_on(int ordinal) noexcept {
+    forget_if([ordinal](const ContextRecord& record) {
+        return record.ready.load(std::memory_order_relaxed) && record.ordinal == ordinal;
+    });
+}
+
+void forget_all_contexts() noexcept {
+    forget_if([](const ContextRecord&) { return true; });
+}
+
+}  // namespace explsched::intercept

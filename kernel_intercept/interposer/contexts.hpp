@@ -1,0 +1,56 @@
+// The contexts that launches go to: which GPU each belongs to, and what of it is being timed.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/interposer/driver_abi.hpp"
+#include "kernel_intercept/interposer/occupancy.hpp"
+
+namespace explsched::intercept {
+
+// A launch between two events. The events are made at first use and kept for the context's life.
+struct TimedLaunch {
+    enum class State : std::uint8_t { kFree, kRecording, kPending, kReading };
+    std::atomic<State> state;
+    Event start;
+    Event end;
+    gate::Sample sample;
+};
+
+struct ContextRecord {
+    std::atomic<Context> context;  // null: unused
+    std::atomic<bool> ready;       // the fields below are set
+    int ordinal;
+    std::uint32_t compute_capability;
+    std::uint32_t multiprocessors;
+    MultiprocessorLimits limits;
+
+    // The stream that all launches since the last known idle moment went to; see streams.hpp.
+    std::atomic<std::uintptr_t> streams;
+
+    std::atomic<int> pending;  // timed launches not read yet
+    std::array<TimedLaunch, 16> timed;
+};
+
+// The record of the thread's current context; made at first sight, which registers the GPU with the manager.
+// Null if there is no context, the GPU is none we know, or another thread is making the record right now.
+ContextRecord* current_context() noexcept;
+
+// The same, but null unless something was launched there before.
+ContextRecord* launched_context() noexcept;
+
+// The record of a given context, if one was made.
+ContextRecord* known_context(Context context) noexcept;
+
+// How many contexts of this process launch on a GPU.
+int contexts_on(int ordinal) noexcept;
+
+// A context is gone, and its events with it.
+void forget_context(Context context) noexcept;
+void forget_contexts_on(int ordinal) noexcept;
+void forget_all_contexts() noexcept;
+
+}  // namespace explsched::intercept

@@ -1,0 +1,99 @@
+// The part of the CUDA driver's binary interface that the interposer touches.
+//
+// Written from the documented interface, so that the build needs no toolkit. Where one is installed, a
+// test compares every size, offset and constant here with its cuda.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace explsched::intercept {
+
+// Handles are opaque: only their values are compared.
+using Handle = void*;
+using Function = Handle;  // CUfunction, or a CUkernel cast to one
+using Stream = Handle;
+using Context = Handle;
+using Event = Handle;
+using Graph = Handle;
+using GraphNode = Handle;
+using GraphExec = Handle;
+using Module = Handle;  // CUmodule or CUlibrary
+using Device = int;     // CUdevice: the ordinal
+using Result = int;     // CUresult
+
+constexpr Result kSuccess = 0;
+constexpr Result kErrorNotReady = 600;        // CUDA_ERROR_NOT_READY
+constexpr Result kErrorSymbolNotFound = 302;  // CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND
+
+constexpr int kFunctionMaxThreads = 0;  // CU_FUNC_ATTRIBUTE_*
+constexpr int kFunctionSharedBytes = 1;
+constexpr int kFunctionRegisters = 4;
+
+constexpr int kDeviceMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_*
+constexpr int kDeviceCapabilityMajor = 75;
+constexpr int kDeviceCapabilityMinor = 76;
+
+constexpr int kNotCapturing = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
+
+constexpr int kNodeKernel = 0;  // CU_GRAPH_NODE_TYPE_*
+constexpr int kNodeChildGraph = 4;
+
+constexpr int kAttributeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_*
+constexpr int kAttributeProgrammaticSerialization = 6;
+constexpr int kAttributeProgrammaticEvent = 7;
+
+constexpr std::uintptr_t kLegacyStream = 1;     // CU_STREAM_LEGACY
+constexpr std::uintptr_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
+
+struct Uuid {
+    unsigned char bytes[16];
+};
+
+union LaunchAttributeValue {  // CUlaunchAttributeValue
+    char padding[64];
+    int cooperative;
+};
+
+struct LaunchAttribute {  // CUlaunchAttribute
+    int id;
+    char padding[4];
+    alignas(8) LaunchAttributeValue value;
+};
+
+struct LaunchConfig {  // CUlaunchConfig
+    unsigned grid_x, grid_y, grid_z;
+    unsigned block_x, block_y, block_z;
+    unsigned shared_bytes;
+    Stream stream;
+    const LaunchAttribute* attributes;
+    unsigned attribute_count;
+};
+
+struct LaunchParams {  // CUDA_LAUNCH_PARAMS
+    Function function;
+    unsigned grid_x, grid_y, grid_z;
+    unsigned block_x, block_y, block_z;
+    unsigned shared_bytes;
+    Stream stream;
+    void** kernel_params;
+};
+
+struct KernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2 and _v3; _v1 ends before `kernel`
+    Function function;
+    unsigned grid_x, grid_y, grid_z;
+    unsigned block_x, block_y, block_z;
+    unsigned shared_bytes;
+    void** kernel_params;
+    void** extra;
+    Handle kernel;
+    Context context;
+};
+
+struct GraphNodeParams {  // the head of CUgraphNodeParams, of which only kernel nodes are read
+    int type;
+    int reserved[3];
+    KernelNodeParams kernel;
+};
+
+}  // namespace explsched::intercept

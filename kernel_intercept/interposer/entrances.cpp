@@ -1,0 +1,65 @@
+// The two look-ups through which programs get the driver's entry points: dlsym and cuGetProcAddress.
+// The third entrance is the exported functions themselves.
+//
+// A look-up is answered from the pointer that the real one returned, never from name or version alone: the
+// same name stands for functions of different types in different versions of the driver.
+
+#include <dlfcn.h>
+
+#include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/libc_dlsym.hpp"
+#include "kernel_intercept/interposer/routes.hpp"
+#include "kernel_intercept/interposer/settings.hpp"
+
+namespace explsched::intercept {
+namespace {
+
+// Returned in two registers; see dlsym.S.
+struct DlsymRoute {
+    Dlsym jump_to;
+    void* answer;
+};
+
+bool names_driver_call(const char* name) noexcept {
+    return name != nullptr && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("hidden"))) DlsymRoute explsched_route_dlsym(void* handle,
+                                                                                  const char* name,
+                                                                                  const void* caller) {
+    const DlsymRoute pass{libc_dlsym(), nullptr};
+    if (!names_driver_call(name) || mode() == Mode::kOff) return pass;
+    const Symbol symbol = hooked_symbol(name);
+    if (symbol == Symbol::kCount) return pass;
+    const bool searches = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
+    if (!find_driver()) {
+        // Our exports alone must not make a program believe that there is a driver.
+        return handle == RTLD_DEFAULT ? DlsymRoute{nullptr, nullptr} : pass;
+    }
+    // The driver looks up its own functions (from release 570 on) and must get them.
+    void* entry = g_driver_entries[static_cast<std::size_t>(symbol)].load(std::memory_order_acquire);
+    if (in_driver(caller)) return searches && entry != nullptr ? DlsymRoute{nullptr, entry} : pass;
+    // What the C library would answer to a search depends on the caller, and it cannot be asked in its name.
+    // But the driver is loaded, and what it lacks, nobody has.
+    if (searches) return {nullptr, entry == nullptr ? nullptr : hook_of(symbol)};
+    return {nullptr, route(pass.jump_to(handle, name))};
+}
+
+// The flags choose between legacy and per-thread entries, and the real call has honoured them already. An
+// empty name and a null status are the driver's to answer.
+extern "C" Result cuGetProcAddress(const char* symbol, void** entry, int version, std::uint64_t flags) {
+    const Result result = call_driver<Symbol::cuGetProcAddress>(symbol, entry, version, flags);
+    if (result == kSuccess && entry != nullptr && mode() != Mode::kOff) *entry = route(*entry);
+    return result;
+}
+
+extern "C" Result cuGetProcAddress_v2(const char* symbol, void** entry, int version, std::uint64_t flags,
+                                      int* status) {
+    const Result result = call_driver<Symbol::cuGetProcAddress_v2>(symbol, entry, version, flags, status);
+    if (result == kSuccess && entry != nullptr && mode() != Mode::kOff) *entry = route(*entry);
+    return result;
+}
+
+}  // namespace explsched::intercept

@@ -1,0 +1,127 @@
+#include "kernel_intercept/interposer/functions.hpp"
+
+#include <cstring>
+
+#include "kernel_intercept/interposer/capture.hpp"
+#include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/epoch.hpp"
+#include "kernel_intercept/interposer/handle_table.hpp"
+
+namespace explsched::intercept {
+
+std::atomic<std::uint32_t> g_handle_epoch{1};
+
+namespace {
+
+struct NotedHandle {
+    const char* name;
+    HandleKind kind;
+};
+
+// Notes outlive epochs: a later look-up of the same handle overwrites them, and the driver is asked first.
+constexpr std::uint32_t kAlways = 1;
+
+HandleTable<FunctionFacts, 8192> g_facts;
+HandleTable<NotedHandle, 8192> g_notes;
+HandleTable<BlockShape, 256> g_shapes;
+
+// Parts of the names of kernels that wait for their peers on other GPUs: NCCL and NVSHMEM, and the custom
+// collectives of vLLM, TensorRT-LLM and PyTorch's symmetric memory.
+constexpr const char* kCollectiveNames[] = {
+    "nccl",      "nvshmem",   "cross_device_reduce", "allreduce",     "AllReduce",     "all_reduce",
+    "allgather", "AllGather", "all_gather",          "ReduceScatter", "reduceScatter", "reduce_scatter",
+    "multimem",
+};
+
+bool is_collective(const char* name) noexcept {
+    for (const char* part : kCollectiveNames) {
+        if (std::strstr(name, part) != nullptr) return true;
+    }
+    return false;
+}
+
+// A CUkernel is turned into the function of the current context first, so that one set of calls serves both.
+Function as_function(Function handle, HandleKind kind) noexcept {
+    Function function = nullptr;
+    if (kind == HandleKind::kFunction) return handle;
+    return call_driver<Symbol::cuKernelGetFunction>(&function, handle) == kSuccess ? function : nullptr;
+}
+
+bool ask_attributes(Function handle, HandleKind kind, Device device, FunctionFacts& facts) noexcept {
+    const Function function = as_function(handle, kind);
+    const auto ask = [&](int attribute, int& value) {
+        if (function != nullptr &&
+            call_driver<Symbol::cuFuncGetAttribute>(&value, attribute, function) == kSuccess) {
+            return true;
+        }
+        return kind == HandleKind::kKernel &&
+               call_driver<Symbol::cuKernelGetAttribute>(&value, attribute, handle, device) == kSuccess;
+    };
+    int registers = 0;
+    int shared = 0;
+    int threads = 0;
+    if (!ask(kFunctionRegisters, registers)) return false;
+    if (!ask(kFunctionSharedBytes, shared) || !ask(kFunctionMaxThreads, threads)) return false;
+    facts.registers_per_thread = static_cast<std::uint16_t>(registers);
+    facts.static_shared_bytes = static_cast<std::uint32_t>(shared);
+    facts.max_threads_per_block = static_cast<std::uint16_t>(threads);
+    return true;
+}
+
+const char* ask_name(Function handle, HandleKind kind) noexcept {
+    const char* name = nullptr;
+    const Result result = kind == HandleKind::kFunction ? call_driver<Symbol::cuFuncGetName>(&name, handle)
+                                                        : call_driver<Symbol::cuKernelGetName>(&name, handle);
+    return result == kSuccess ? name : nullptr;
+}
+
+constexpr HandleKind other(HandleKind kind) {
+    return kind == HandleKind::kFunction ? HandleKind::kKernel : HandleKind::kFunction;
+}
+
+FunctionFacts ask_driver(Function handle, Device device) noexcept {
+    const auto noted = g_notes.find(key_of(handle), kAlways);
+    const HandleKind likely = noted ? noted->kind : HandleKind::kFunction;
+    FunctionFacts facts{};
+    // Handles that we did not see being looked up can be of either kind.
+    if (!ask_attributes(handle, likely, device, facts)) ask_attributes(handle, other(likely), device, facts);
+    const char* name = ask_name(handle, likely);
+    if (name == nullptr) name = ask_name(handle, other(likely));
+    if (name == nullptr && noted) name = noted->name;  // drivers before 12.3
+    facts.name = kept_name(name);
+    facts.collective = name != nullptr && is_collective(name);
+    return facts;
+}
+
+FunctionFacts facts_without_driver(Function handle) noexcept {
+    FunctionFacts facts{};
+    const auto noted = g_notes.find(key_of(handle), kAlways);
+    facts.name = kept_name(noted ? noted->name : nullptr);
+    facts.collective = is_collective(facts.name.text);
+    return facts;
+}
+
+}  // namespace
+
+FunctionFacts function_facts(Function function, Device device) noexcept {
+    const std::uint32_t epoch = handle_epoch();
+    if (const auto known = g_facts.find(key_of(function), epoch)) return *known;
+    if (any_capture()) return facts_without_driver(function);
+    const FunctionFacts facts = ask_driver(function, device);
+    g_facts.put(key_of(function), epoch, facts);
+    return facts;
+}
+
+void note_handle(Function handle, HandleKind kind, const char* name) noexcept {
+    g_notes.put(key_of(handle), kAlways, {kept_name(name).text, kind});
+}
+
+BlockShape block_shape(Function function) noexcept {
+    return g_shapes.find(key_of(function), handle_epoch()).value_or(BlockShape{});
+}
+
+void note_block_shape(Function function, const BlockShape& shape) noexcept {
+    g_shapes.put(key_of(function), handle_epoch(), shape);
+}
+
+}  // namespace explsched::intercept

@@ -1,0 +1,29 @@
+// What instantiated graphs cost: added up when a graph is instantiated or changed, charged at each launch.
+//
+// To the gate a graph is one launch. Its name stands for what is in it: two graphs of the same kernels have
+// the same key, so that a timed launch of one tells the cost of the other, in a later run too.
+#pragma once
+
+#include "kernel_intercept/interposer/launch.hpp"
+
+namespace explsched::intercept {
+
+// Adds up the kernel nodes of a graph, child graphs included. Bodies of conditional nodes are not seen: how
+// often they run is decided on the GPU, and timing covers it.
+void note_graph(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept;
+
+// One kernel node was given other parameters.
+void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
+               const ContextRecord& gpu) noexcept;
+
+void forget_graph(GraphExec exec) noexcept;
+
+struct GraphLaunch {
+    KnownLaunch known;
+    Waiting waiting;  // forbidden if a kernel in it must not wait
+};
+
+// Of a graph never seen (or forgotten, see handle_table.hpp), the cost of one unknown kernel.
+GraphLaunch graph_launch(GraphExec exec, const ContextRecord& gpu) noexcept;
+
+}  // namespace explsched::intercept

@@ -1,0 +1,105 @@
+// What is known about a handle: a table of fixed size that is read without locks.
+//
+// Each slot is a seqlock over atomic words: a reader copies the words and takes them only if no writer was
+// there meanwhile; a writer that meets another one gives up. So the table may forget, under collisions or
+// when full, and is right otherwise: callers must be able to do without an entry. All zero is empty, hence
+// no constructor, and pages never used cost no memory.
+//
+// Handles are reused by the driver. An entry carries the epoch of its making and is found in that one only.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+
+namespace explsched::intercept {
+
+constexpr std::uint64_t mixed(std::uint64_t value) noexcept {  // the finaliser of SplitMix64
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
+    return value ^ (value >> 31);
+}
+
+template <typename Value, std::size_t kCapacity>
+class HandleTable {
+    static_assert(std::is_trivially_copyable_v<Value>);
+    static_assert((kCapacity & (kCapacity - 1)) == 0, "a power of two");
+
+    static constexpr std::size_t kWords = (sizeof(Value) + 7) / 8;
+    static constexpr std::size_t kProbes = 8;
+    using Words = std::array<std::uint64_t, kWords>;
+
+   public:
+    // Keys are handles or hashes, never 0.
+    std::optional<Value> find(std::uint64_t key, std::uint32_t epoch) const noexcept {
+        const std::size_t start = mixed(key);
+        for (std::size_t i = 0; i < kProbes; ++i) {
+            const Slot& slot = slots_[(start + i) & (kCapacity - 1)];
+            const std::uint64_t held = slot.key.load(std::memory_order_acquire);
+            if (held == 0) return std::nullopt;
+            if (held != key) continue;
+            Words words;
+            if (!slot.read(key, epoch, words)) continue;
+            Value value;
+            std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
+            return value;
+        }
+        return std::nullopt;
+    }
+
+    void put(std::uint64_t key, std::uint32_t epoch, const Value& value) noexcept {
+        Words words{};
+        std::memcpy(words.data(), &value, sizeof value);
+        const std::size_t start = mixed(key);
+        // Its own slot, else an empty one, else one of those in its reach, chosen by its hash.
+        std::size_t place = start + (mixed(start) % kProbes);
+        for (std::size_t i = 0; i < kProbes; ++i) {
+            const std::uint64_t held =
+                slots_[(start + i) & (kCapacity - 1)].key.load(std::memory_order_relaxed);
+            if (held == key || held == 0) {
+                place = start + i;
+                break;
+            }
+        }
+        slots_[place & (kCapacity - 1)].write(key, epoch, words);
+    }
+
+   private:
+    struct Slot {
+        std::atomic<std::uint32_t> sequence;  // odd while written
+        std::atomic<std::uint32_t> epoch;
+        std::atomic<std::uint64_t> key;
+        std::array<std::atomic<std::uint64_t>, kWords> words;
+
+        bool read(std::uint64_t wanted, std::uint32_t wanted_epoch, Words& out) const noexcept {
+            const std::uint32_t before = sequence.load(std::memory_order_acquire);
+            if ((before & 1) != 0) return false;
+            const bool same = key.load(std::memory_order_relaxed) == wanted &&
+                              epoch.load(std::memory_order_relaxed) == wanted_epoch;
+            for (std::size_t i = 0; i < kWords; ++i) out[i] = words[i].load(std::memory_order_relaxed);
+            std::atomic_thread_fence(std::memory_order_acquire);
+            return same && sequence.load(std::memory_order_relaxed) == before;
+        }
+
+        void write(std::uint64_t new_key, std::uint32_t new_epoch, const Words& in) noexcept {
+            std::uint32_t before = sequence.load(std::memory_order_relaxed);
+            if ((before & 1) != 0) return;
+            if (!sequence.compare_exchange_strong(before, before + 1, std::memory_order_acquire)) return;
+            std::atomic_thread_fence(std::memory_order_release);
+            epoch.store(new_epoch, std::memory_order_relaxed);
+            for (std::size_t i = 0; i < kWords; ++i) words[i].store(in[i], std::memory_order_relaxed);
+            key.store(new_key, std::memory_order_relaxed);
+            sequence.store(before + 2, std::memory_order_release);
+        }
+    };
+
+    std::array<Slot, kCapacity> slots_;
+};
+
+inline std::uint64_t key_of(const void* handle) noexcept { return reinterpret_cast<std::uintptr_t>(handle); }
+
+}  // namespace explsched::intercept

@@ -1,0 +1,123 @@
+// Graphs: their costs follow their making and changing, and a launch pays for all of a graph at once.
+
+#include <cstring>
+
+#include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/graphs.hpp"
+#include "kernel_intercept/interposer/settings.hpp"
+#include "kernel_intercept/interposer/trace.hpp"
+
+namespace explsched::intercept {
+namespace {
+
+ContextRecord* gpu_of_graphs() noexcept { return mode() == Mode::kOff ? nullptr : current_context(); }
+
+Result instantiated(Result result, const GraphExec* exec, Graph graph) noexcept {
+    if (result != kSuccess || exec == nullptr) return result;
+    if (const ContextRecord* gpu = gpu_of_graphs()) note_graph(*exec, graph, *gpu);
+    return result;
+}
+
+Result updated(Result result, GraphExec exec, Graph graph) noexcept {
+    return instantiated(result, &exec, graph);
+}
+
+Result node_changed(Result result, GraphExec exec, GraphNode node, const KernelNodeParams& params) noexcept {
+    if (result != kSuccess) return result;
+    if (const ContextRecord* gpu = gpu_of_graphs()) note_node(exec, node, params, *gpu);
+    return result;
+}
+
+// The first version of the parameters ends before the kernel handle.
+KernelNodeParams first_version(const KernelNodeParams& params) noexcept {
+    KernelNodeParams read{};
+    std::memcpy(&read, &params, offsetof(KernelNodeParams, kernel));
+    return read;
+}
+
+template <Symbol kSymbol, NullStream kNullStream>
+Result launch_graph(GraphExec exec, Stream stream) {
+    const char* entry = kSymbolNames[static_cast<std::size_t>(kSymbol)].data();
+    Launch launch{entry, stream, kNullStream};
+    if (mode() == Mode::kOff) return call_driver<kSymbol>(exec, stream);
+    ContextRecord* context = is_capturing(stream, kNullStream) ? nullptr : current_context();
+    if (context == nullptr) {
+        if (mode() == Mode::kTracing) trace({entry, "graph", {}, {}, 0, false});
+        return call_driver<kSymbol>(exec, stream);
+    }
+    const GraphLaunch graph = graph_launch(exec, *context);
+    launch.waiting = graph.waiting;
+    const Admitted admitted = admit(launch, graph.known, *context);
+    const Result result = call_driver<kSymbol>(exec, stream);
+    launched(admitted, launch, result);
+    return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+Result cuGraphInstantiate(GraphExec* exec, Graph graph, GraphNode* error_node, char* log, std::size_t size) {
+    return instantiated(call_driver<Symbol::cuGraphInstantiate>(exec, graph, error_node, log, size), exec,
+                        graph);
+}
+
+Result cuGraphInstantiate_v2(GraphExec* exec, Graph graph, GraphNode* error_node, char* log,
+                             std::size_t size) {
+    return instantiated(call_driver<Symbol::cuGraphInstantiate_v2>(exec, graph, error_node, log, size), exec,
+                        graph);
+}
+
+Result cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, std::uint64_t flags) {
+    return instantiated(call_driver<Symbol::cuGraphInstantiateWithFlags>(exec, graph, flags), exec, graph);
+}
+
+Result cuGraphInstantiateWithParams(GraphExec* exec, Graph graph, void* params) {
+    return instantiated(call_driver<Symbol::cuGraphInstantiateWithParams>(exec, graph, params), exec, graph);
+}
+
+Result cuGraphInstantiateWithParams_ptsz(GraphExec* exec, Graph graph, void* params) {
+    return instantiated(call_driver<Symbol::cuGraphInstantiateWithParams_ptsz>(exec, graph, params), exec,
+                        graph);
+}
+
+Result cuGraphExecUpdate(GraphExec exec, Graph graph, GraphNode* error_node, int* result) {
+    return updated(call_driver<Symbol::cuGraphExecUpdate>(exec, graph, error_node, result), exec, graph);
+}
+
+Result cuGraphExecUpdate_v2(GraphExec exec, Graph graph, void* result) {
+    return updated(call_driver<Symbol::cuGraphExecUpdate_v2>(exec, graph, result), exec, graph);
+}
+
+Result cuGraphExecKernelNodeSetParams(GraphExec exec, GraphNode node, const KernelNodeParams* params) {
+    const Result result = call_driver<Symbol::cuGraphExecKernelNodeSetParams>(exec, node, params);
+    return params == nullptr ? result : node_changed(result, exec, node, first_version(*params));
+}
+
+Result cuGraphExecKernelNodeSetParams_v2(GraphExec exec, GraphNode node, const KernelNodeParams* params) {
+    const Result result = call_driver<Symbol::cuGraphExecKernelNodeSetParams_v2>(exec, node, params);
+    return params == nullptr ? result : node_changed(result, exec, node, *params);
+}
+
+Result cuGraphExecNodeSetParams(GraphExec exec, GraphNode node, GraphNodeParams* params) {
+    const Result result = call_driver<Symbol::cuGraphExecNodeSetParams>(exec, node, params);
+    const bool is_kernel = params != nullptr && params->type == kNodeKernel;
+    return is_kernel ? node_changed(result, exec, node, params->kernel) : result;
+}
+
+Result cuGraphExecDestroy(GraphExec exec) {
+    forget_graph(exec);
+    return call_driver<Symbol::cuGraphExecDestroy>(exec);
+}
+
+Result cuGraphLaunch(GraphExec exec, Stream stream) {
+    return launch_graph<Symbol::cuGraphLaunch, NullStream::kLegacy>(exec, stream);
+}
+
+Result cuGraphLaunch_ptsz(GraphExec exec, Stream stream) {
+    return launch_graph<Symbol::cuGraphLaunch_ptsz, NullStream::kPerThread>(exec, stream);
+}
+
+}  // extern "C"
+
+}  // namespace explsched::intercept

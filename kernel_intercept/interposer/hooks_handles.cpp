@@ -1,0 +1,85 @@
+// Handles that appear and vanish: names are noted, and what was known of the dead is forgotten.
+
+#include "kernel_intercept/interposer/contexts.hpp"
+#include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/epoch.hpp"
+#include "kernel_intercept/interposer/functions.hpp"
+#include "kernel_intercept/interposer/settings.hpp"
+
+namespace explsched::intercept {
+namespace {
+
+Result noted(Result result, Function* handle, HandleKind kind, const char* name) noexcept {
+    if (result == kSuccess && handle != nullptr && mode() != Mode::kOff) note_handle(*handle, kind, name);
+    return result;
+}
+
+// Before the driver frees the handles: afterwards another thread may get them anew.
+template <Symbol kSymbol>
+Result unload(Module module) {
+    start_handle_epoch();
+    return call_driver<kSymbol>(module);
+}
+
+template <Symbol kSymbol>
+Result destroy_context(Context context) {
+    start_handle_epoch();
+    forget_context(context);
+    return call_driver<kSymbol>(context);
+}
+
+// The primary context dies with its last user. Others on the same GPU are met anew at their next launch.
+template <Symbol kSymbol>
+Result end_primary_context(Device device) {
+    const Result result = call_driver<kSymbol>(device);
+    unsigned flags = 0;
+    int active = 0;
+    const bool known = call_driver<Symbol::cuDevicePrimaryCtxGetState>(device, &flags, &active) == kSuccess;
+    if (!known || active == 0) {
+        start_handle_epoch();
+        forget_contexts_on(device);
+    }
+    return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+Result cuModuleGetFunction(Function* function, Module module, const char* name) {
+    return noted(call_driver<Symbol::cuModuleGetFunction>(function, module, name), function,
+                 HandleKind::kFunction, name);
+}
+
+Result cuLibraryGetKernel(Function* kernel, Module library, const char* name) {
+    return noted(call_driver<Symbol::cuLibraryGetKernel>(kernel, library, name), kernel, HandleKind::kKernel,
+                 name);
+}
+
+Result cuModuleUnload(Module module) { return unload<Symbol::cuModuleUnload>(module); }
+
+Result cuLibraryUnload(Module library) { return unload<Symbol::cuLibraryUnload>(library); }
+
+Result cuCtxDestroy(Context context) { return destroy_context<Symbol::cuCtxDestroy>(context); }
+
+Result cuCtxDestroy_v2(Context context) { return destroy_context<Symbol::cuCtxDestroy_v2>(context); }
+
+Result cuDevicePrimaryCtxRelease(Device device) {
+    return end_primary_context<Symbol::cuDevicePrimaryCtxRelease>(device);
+}
+
+Result cuDevicePrimaryCtxRelease_v2(Device device) {
+    return end_primary_context<Symbol::cuDevicePrimaryCtxRelease_v2>(device);
+}
+
+Result cuDevicePrimaryCtxReset(Device device) {
+    return end_primary_context<Symbol::cuDevicePrimaryCtxReset>(device);
+}
+
+Result cuDevicePrimaryCtxReset_v2(Device device) {
+    return end_primary_context<Symbol::cuDevicePrimaryCtxReset_v2>(device);
+}
+
+}  // extern "C"
+
+}  // namespace explsched::intercept

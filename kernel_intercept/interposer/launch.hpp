@@ -1,0 +1,61 @@
+// What happens before and after a launch goes to the driver. All entry points for launches end here.
+#pragma once
+
+#include "kernel_intercept/gate/kernel.hpp"
+#include "kernel_intercept/interposer/capture.hpp"
+#include "kernel_intercept/interposer/contexts.hpp"
+#include "kernel_intercept/interposer/cost.hpp"
+
+namespace explsched::intercept {
+
+enum class Waiting : std::uint8_t {
+    kAllowed,
+    kForbidden,  // charged only: blocks or GPUs wait for each other, and would wait for us
+};
+
+enum class Timing : std::uint8_t {
+    kAllowed,
+    kForbidden,  // events around the launch would change what it overlaps with
+};
+
+struct Launch {
+    const char* entry;  // the driver's entry point
+    Stream stream;
+    NullStream null_stream;
+    Waiting waiting{Waiting::kAllowed};
+    Timing timing{Timing::kAllowed};
+};
+
+struct KernelLaunch {
+    Launch launch;
+    LaunchShape shape;
+};
+
+// What the second half of a launch needs of the first.
+struct Admitted {
+    ContextRecord* context{nullptr};
+    TimedLaunch* timed{nullptr};
+};
+
+// Waits and pays for the launch as the gate says.
+Admitted admit(const KernelLaunch& kernel) noexcept;
+
+// Pays for a launch on another context than the current one, without waiting.
+void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept;
+
+// A launch whose cost is known: a graph. `name` is told with a sample.
+struct KnownLaunch {
+    KernelKey key;
+    KernelCost cost;
+    const char* name;
+};
+Admitted admit(const Launch& launch, const KnownLaunch& known, ContextRecord& context) noexcept;
+
+void end_sample(const Admitted& admitted, const Launch& launch, Result result) noexcept;
+
+// To be called after the driver, with its answer.
+inline void launched(const Admitted& admitted, const Launch& launch, Result result) noexcept {
+    if (__builtin_expect(admitted.timed != nullptr, 0)) end_sample(admitted, launch, result);
+}
+
+}  // namespace explsched::intercept

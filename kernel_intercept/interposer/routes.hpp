@@ -1,0 +1,19 @@
+// Which of our functions stands for which entry point of the driver.
+#pragma once
+
+#include <string_view>
+
+#include "kernel_intercept/interposer/symbols.hpp"
+
+namespace explsched::intercept {
+
+// The hooked symbol of this name; kCount if it is none.
+Symbol hooked_symbol(std::string_view name) noexcept;
+
+// Our function for a symbol; null if we only call it.
+void* hook_of(Symbol symbol) noexcept;
+
+// Our function for an address that the driver handed out; the address itself if we have none.
+void* route(void* driver_entry) noexcept;
+
+}  // namespace explsched::intercept

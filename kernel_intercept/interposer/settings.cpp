@@ -1,0 +1,41 @@
+#include "kernel_intercept/interposer/settings.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace explsched::intercept {
+
+std::atomic<Mode> g_mode{Mode::kUnread};
+
+namespace {
+
+std::atomic<char*> g_trace_path{nullptr};
+
+bool is_off(const char* value) noexcept { return value != nullptr && std::strcmp(value, "off") == 0; }
+
+// Keeps a copy: the program may change its environment later.
+bool keep_trace_path(const char* value) noexcept {
+    if (value == nullptr || value[0] == '\0') return false;
+    char* copy = strdup(value);
+    if (copy == nullptr) return false;
+    char* none = nullptr;
+    if (!g_trace_path.compare_exchange_strong(none, copy)) std::free(copy);  // another thread was first
+    return true;
+}
+
+}  // namespace
+
+Mode read_environment() noexcept {
+    Mode found = Mode::kOn;
+    if (is_off(std::getenv("EXPLSCHED_INTERCEPT"))) {
+        found = Mode::kOff;
+    } else if (keep_trace_path(std::getenv("EXPLSCHED_TRACE"))) {
+        found = Mode::kTracing;
+    }
+    g_mode.store(found, std::memory_order_release);
+    return found;
+}
+
+const char* trace_path() noexcept { return g_trace_path.load(std::memory_order_acquire); }
+
+}  // namespace explsched::intercept

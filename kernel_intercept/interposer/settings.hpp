@@ -1,0 +1,28 @@
+// What the environment says, read once.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace explsched::intercept {
+
+enum class Mode : std::uint8_t {
+    kUnread,
+    kOff,  // EXPLSCHED_INTERCEPT=off: every call goes straight to the driver
+    kOn,
+    kTracing,  // EXPLSCHED_TRACE=<file>: one line per launch
+};
+
+extern std::atomic<Mode> g_mode;
+
+Mode read_environment() noexcept;
+
+inline Mode mode() noexcept {
+    const Mode known = g_mode.load(std::memory_order_acquire);
+    return __builtin_expect(known == Mode::kUnread, 0) ? read_environment() : known;
+}
+
+// The file of EXPLSCHED_TRACE; null unless mode() is kTracing.
+const char* trace_path() noexcept;
+
+}  // namespace explsched::intercept

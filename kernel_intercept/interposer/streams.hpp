@@ -1,0 +1,30 @@
+// Whether a wait for one stream was a wait for everything.
+//
+// A context remembers the one stream that all its launches since the last idle moment went to. Waiting for
+// that stream is then waiting for all of them; most inference servers and many trainings use a single one.
+#pragma once
+
+#include "kernel_intercept/interposer/capture.hpp"
+#include "kernel_intercept/interposer/contexts.hpp"
+
+namespace explsched::intercept {
+
+constexpr std::uintptr_t kNoStream = 0;
+constexpr std::uintptr_t kManyStreams = UINTPTR_MAX;
+
+// Streams per thread share one handle, so they count as many.
+inline std::uintptr_t stream_identity(Stream stream, NullStream null_stream) noexcept {
+    const auto handle = reinterpret_cast<std::uintptr_t>(stream);
+    if (handle == 0) return null_stream == NullStream::kLegacy ? kLegacyStream : kManyStreams;
+    return handle == kPerThreadStream ? kManyStreams : handle;
+}
+
+inline void note_stream(ContextRecord& record, std::uintptr_t stream) noexcept {
+    std::uintptr_t held = record.streams.load(std::memory_order_relaxed);
+    while (held != stream && held != kManyStreams) {
+        const std::uintptr_t next = held == kNoStream ? stream : kManyStreams;
+        if (record.streams.compare_exchange_weak(held, next, std::memory_order_relaxed)) return;
+    }
+}
+
+}  // namespace explsched::intercept

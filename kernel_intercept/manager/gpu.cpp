@@ -1,0 +1,197 @@
+#include "kernel_intercept/manager/gpu.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernel_intercept/shared/futex.hpp"
+#include "kernel_intercept/shared/reservation.hpp"
+
+namespace explsched::manager {
+
+namespace {
+
+constexpr std::uint64_t kSoonestNs = 20'000;  // between two looks at those that wait
+
+template <typename Visit>
+void each_bit(std::uint64_t mask, const Visit& visit) {
+    for (; mask != 0; mask &= mask - 1) visit(static_cast<std::uint32_t>(__builtin_ctzll(mask)));
+}
+
+}  // namespace
+
+Gpu::Gpu(const Settings& settings, const shared::Hello& first)
+    : settings_(settings), identity_(first), page_("explsched-gpu", Access::kBothWrite) {
+    shared::Control& control = page_->control;
+    control.policy = settings.policy;
+    control.cap_compute_permille = settings.cap_compute_permille;
+    control.cap_bandwidth_permille = settings.cap_bandwidth_permille;
+    control.high_share_permille = settings.high_share_permille;
+    control.ahead_ns = settings.ahead_ns;
+    control.beat_interval_ns = settings.beat_ns;
+    page_->header = {shared::kPageMagic, shared::kLayoutVersion, sizeof(shared::Page), shared::kSlots};
+}
+
+std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_ns) {
+    const auto free = std::find(tenants_.begin(), tenants_.end(), std::nullopt);
+    if (free == tenants_.end()) return std::nullopt;
+    const auto slot = static_cast<std::uint32_t>(free - tenants_.begin());
+    *free = tenant;
+    if (empty()) {
+        last_beat_ns_ = 0;
+        last_refill_ns_ = now_ns;
+    }
+    demand_permille_[slot] = 0;
+    charged_ns_[slot] = 0;
+    drains_[slot] = 0;
+    pressure_[slot] = {};
+    // A first credit, so that a client can start before the first refill.
+    page_->slots[slot].door.credit_ns = static_cast<std::int64_t>(settings_.beat_ns * tenant.request_permille / 1000);
+    const std::uint64_t bit = std::uint64_t{1} << slot;
+    if (tenant.priority == shared::Class::kHigh) page_->control.high.fetch_or(bit);
+    page_->control.occupied.fetch_or(bit);
+    beat(now_ns);
+    return slot;
+}
+
+void Gpu::leave(std::uint32_t slot) {
+    const std::uint64_t bit = std::uint64_t{1} << slot;
+    page_->control.occupied.fetch_and(~bit);
+    page_->control.high.fetch_and(~bit);
+    page_->control.waiting.fetch_and(~bit);
+    if (page_->control.aged.load() == slot + 1) page_->control.aged = 0;
+    new (&page_->slots[slot]) shared::Slot{};
+    tenants_[slot].reset();
+}
+
+void Gpu::beat(std::uint64_t now_ns) {
+    shared::Control& control = page_->control;
+    if (last_beat_ns_ != 0) {
+        // The longest of late: at once when longer, a sixteenth nearer when shorter.
+        const std::uint64_t longest = control.beat_interval_ns.load(std::memory_order_relaxed);
+        const std::uint64_t passed = std::max(now_ns - last_beat_ns_, settings_.beat_ns);
+        control.beat_interval_ns.store(passed >= longest ? passed : longest - (longest - passed) / 16,
+                                       std::memory_order_relaxed);
+    }
+    last_beat_ns_ = now_ns;
+    control.heartbeat_ns.store(now_ns, std::memory_order_relaxed);
+    if (settings_.policy == shared::Policy::kQuota) refill(now_ns);
+}
+
+bool Gpu::waits(std::uint32_t slot) const {
+    const std::uint32_t gate = page_->slots[slot].door.gate.load(std::memory_order_acquire);
+    return (gate & shared::kGateState) == shared::kGateWaiting;
+}
+
+void Gpu::grant(std::uint32_t slot, std::uint64_t now_ns) {
+    shared::Doorway& door = page_->slots[slot].door;
+    std::uint32_t gate = door.gate.load(std::memory_order_acquire);
+    const bool waiting = (gate & shared::kGateState) == shared::kGateWaiting;
+    door.granted_ns.store(now_ns, std::memory_order_relaxed);
+    if (waiting && door.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted)) {
+        shared::futex_wake_all(door.gate);
+    } else {
+        page_->slots[slot].timeline.reserved.store(0, std::memory_order_release);  // it gave up meanwhile
+    }
+}
+
+std::uint64_t Gpu::serve(std::uint64_t now_ns) {
+    if (settings_.policy == shared::Policy::kGroup) return serve_group(now_ns);
+    serve_quota(now_ns);
+    return 0;
+}
+
+std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
+    shared::Control& control = page_->control;
+    std::vector<policy::Want> wants;
+    shared::Load running;
+    each_bit(control.occupied.load(), [&](std::uint32_t slot) {
+        const shared::Slot& state = page_->slots[slot];
+        running = running + shared::peak(state.timeline, now_ns, now_ns + 1).load;
+        if (!waits(slot)) return;
+        wants.push_back({slot, shared::packed_load(state.door.want.load(std::memory_order_relaxed)),
+                         state.door.want_since_ns.load(std::memory_order_relaxed)});
+    });
+    std::uint64_t next_ns = 0;
+    std::uint32_t aged = 0;
+    const policy::Caps caps{control.cap_compute_permille, control.cap_bandwidth_permille};
+    for (const policy::Want& want : policy::order(std::move(wants), running, caps, now_ns, shared::kAgedNs)) {
+        const auto cost = shared::unpack_cost(page_->slots[want.slot].door.want.load(std::memory_order_relaxed));
+        const shared::Attempt attempt = shared::try_reserve(*page_, want.slot, cost, now_ns);
+        if (attempt.reserved) {
+            grant(want.slot, now_ns);
+            continue;
+        }
+        const std::uint64_t retry_ns = std::max(attempt.retry_ns, now_ns + kSoonestNs);
+        next_ns = next_ns == 0 ? retry_ns : std::min(next_ns, retry_ns);
+        if (!attempt.held_by_high && now_ns - want.since_ns >= shared::kAgedNs) {
+            aged = want.slot + 1;  // the others let it go first
+            break;
+        }
+    }
+    control.aged.store(aged, std::memory_order_relaxed);
+    return next_ns;
+}
+
+void Gpu::serve_quota(std::uint64_t now_ns) {
+    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
+        if (waits(slot) && page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0) grant(slot, now_ns);
+    });
+}
+
+std::uint32_t Gpu::best_effort_permille() const {
+    std::uint32_t least = 1000;
+    each_bit(page_->control.high.load(), [&](std::uint32_t slot) { least = std::min(least, pressure_[slot].best_effort_permille()); });
+    return least;
+}
+
+void Gpu::feel_pressure() {
+    each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
+        const shared::Slot& state = page_->slots[slot];
+        const std::uint64_t drains = state.counters.drains.load(std::memory_order_relaxed);
+        if (drains == drains_[slot]) return;
+        drains_[slot] = drains;
+        pressure_[slot].period(state.timeline.drain_wall_ns.load(std::memory_order_relaxed),
+                               state.timeline.drain_work_ns.load(std::memory_order_relaxed));
+    });
+}
+
+void Gpu::refill(std::uint64_t now_ns) {
+    feel_pressure();
+    std::vector<policy::Member> members;
+    std::vector<std::uint32_t> slots;
+    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
+        const shared::Slot& state = page_->slots[slot];
+        const Tenant& tenant = *tenants_[slot];
+        const std::uint64_t charged_ns = state.counters.charged_ns.load(std::memory_order_relaxed);
+        members.push_back({tenant.request_permille, tenant.limit_permille, tenant.priority == shared::Class::kHigh,
+                           waits(slot), charged_ns - charged_ns_[slot],
+                           state.door.credit_ns.load(std::memory_order_relaxed), demand_permille_[slot]});
+        charged_ns_[slot] = charged_ns;
+        slots.push_back(slot);
+    });
+    const std::vector<policy::Member> after = policy::refill(members, now_ns - last_refill_ns_, best_effort_permille());
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+        // Added, not stored: the client spends at the same time.
+        page_->slots[slots[i]].door.credit_ns.fetch_add(after[i].credit_ns - members[i].credit_ns, std::memory_order_relaxed);
+        demand_permille_[slots[i]] = after[i].demand_permille;
+    }
+    last_refill_ns_ = now_ns;
+}
+
+void Gpu::take_samples(const std::function<void(const shared::RingSample&)>& take) {
+    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
+        shared::SampleRing& ring = page_->slots[slot].ring;
+        const std::uint64_t written = ring.written.load(std::memory_order_acquire);
+        std::uint64_t read = ring.read.load(std::memory_order_relaxed);
+        // A client that writes nonsense here costs one pass over the ring, no more.
+        if (written - read > shared::kRingSamples) read = written - shared::kRingSamples;
+        for (; read != written; ++read) {
+            shared::RingSample sample = ring.samples[read % shared::kRingSamples];
+            sample.name.back() = '\0';
+            take(sample);
+        }
+        ring.read.store(read, std::memory_order_release);
+    });
+}
+
+}  // namespace explsched::manager

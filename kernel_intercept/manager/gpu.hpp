@@ -1,0 +1,67 @@
+// One GPU: its shared page and the clients on it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "kernel_intercept/manager/memory.hpp"
+#include "kernel_intercept/manager/settings.hpp"
+#include "kernel_intercept/policy/quota.hpp"
+#include "kernel_intercept/shared/protocol.hpp"
+
+namespace explsched::manager {
+
+struct Tenant {
+    std::int32_t pid;
+    std::string job;
+    shared::Class priority;
+    std::uint32_t request_permille;
+    std::uint32_t limit_permille;
+};
+
+class Gpu {
+   public:
+    Gpu(const Settings& settings, const shared::Hello& first);
+
+    // The slot of a new client, unless all are taken.
+    std::optional<std::uint32_t> join(const Tenant& tenant, std::uint64_t now_ns);
+    // Returns all that the client had taken: a slot, room, credit.
+    void leave(std::uint32_t slot);
+
+    void beat(std::uint64_t now_ns);
+    // Serves the launches that wait. Returns when to look again at the latest, 0 for no such time.
+    std::uint64_t serve(std::uint64_t now_ns);
+    void take_samples(const std::function<void(const shared::RingSample&)>& take);
+
+    bool empty() const { return page_->control.occupied.load(std::memory_order_relaxed) == 0; }
+    int descriptor() const { return page_.descriptor(); }
+    const shared::Hello& identity() const { return identity_; }
+    const std::array<std::optional<Tenant>, shared::kSlots>& tenants() const { return tenants_; }
+    shared::Page& page() { return *page_; }
+    const shared::Page& page() const { return *page_; }
+    std::uint32_t best_effort_permille() const;
+
+   private:
+    std::uint64_t serve_group(std::uint64_t now_ns);
+    void serve_quota(std::uint64_t now_ns);
+    void refill(std::uint64_t now_ns);
+    void feel_pressure();
+    bool waits(std::uint32_t slot) const;
+    void grant(std::uint32_t slot, std::uint64_t now_ns);
+
+    Settings settings_;
+    shared::Hello identity_;
+    Shared<shared::Page> page_;
+    std::array<std::optional<Tenant>, shared::kSlots> tenants_;
+    std::array<double, shared::kSlots> demand_permille_{};
+    std::array<std::uint64_t, shared::kSlots> charged_ns_{};  // as of the last refill
+    std::array<std::uint64_t, shared::kSlots> drains_{};      // as of the last look at the busy periods
+    std::array<policy::Pressure, shared::kSlots> pressure_{};
+    std::uint64_t last_beat_ns_{0};
+    std::uint64_t last_refill_ns_{0};
+};
+
+}  // namespace explsched::manager

@@ -1,0 +1,160 @@
+#include "kernel_intercept/manager/profile.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <optional>
+#include <stdexcept>
+
+namespace explsched::manager {
+
+const std::string_view kTitle = "# explsched kernel profiles 1";
+const std::string_view kColumns =
+    "name_hash\tgrid\tblock\tshared_bytes\tcc\tsamples\tgpu_ns\tcompute_permille\tbandwidth_permille\tsource\tname";
+
+namespace {
+
+constexpr std::array<std::string_view, 3> kSources{"timing", "nvml", "ncu"};
+constexpr std::size_t kCells = 11;
+
+std::string quoted(std::string_view text) { return "'" + std::string(text.substr(0, 40)) + "'"; }
+
+template <typename Number>
+Number whole(std::string_view column, std::string_view text, std::uint64_t most, int base = 10) {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+    if (error != std::errc{} || end != text.data() + text.size() || value > most) {
+        throw std::invalid_argument(std::string(column) + ": found " + quoted(text) +
+                                    ", accepted are whole numbers from 0 to " + std::to_string(most));
+    }
+    return static_cast<Number>(value);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+    std::vector<std::string_view> parts;
+    for (std::size_t at = 0;;) {
+        const std::size_t end = text.find(separator, at);
+        parts.push_back(text.substr(at, end - at));
+        if (end == std::string_view::npos) return parts;
+        at = end + 1;
+    }
+}
+
+Dim3 dim3(std::string_view column, std::string_view text) {
+    const auto parts = split(text, ',');
+    if (parts.size() != 3) throw std::invalid_argument(std::string(column) + ": found " + quoted(text) + ", accepted is x,y,z");
+    const auto extent = [&](std::size_t i) { return whole<std::uint32_t>(column, parts[i], UINT32_MAX); };
+    return {extent(0), extent(1), extent(2)};
+}
+
+std::uint64_t name_hash(std::string_view text) {
+    const auto digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+    if (text.size() != 16 || !std::all_of(text.begin(), text.end(), digit)) {
+        throw std::invalid_argument("name_hash: found " + quoted(text) + ", accepted are 16 hexadecimal digits");
+    }
+    return whole<std::uint64_t>("name_hash", text, UINT64_MAX, 16);
+}
+
+Source source_named(std::string_view text) {
+    const auto found = std::find(kSources.begin(), kSources.end(), text);
+    if (found == kSources.end()) {
+        throw std::invalid_argument("source: found " + quoted(text) + ", accepted are timing, nvml and ncu");
+    }
+    return static_cast<Source>(found - kSources.begin());
+}
+
+Profile parse_line(std::string_view line) {
+    const auto cells = split(line, '\t');
+    if (cells.size() != kCells) {
+        throw std::invalid_argument("found " + std::to_string(cells.size()) + " columns, accepted are " + std::to_string(kCells));
+    }
+    const KernelKey key{name_hash(cells[0]), dim3("grid", cells[1]), dim3("block", cells[2]),
+                        whole<std::uint32_t>("shared_bytes", cells[3], UINT32_MAX), whole<std::uint32_t>("cc", cells[4], 999)};
+    const KernelCost cost{whole<std::uint64_t>("gpu_ns", cells[6], UINT64_MAX),
+                          whole<std::uint32_t>("compute_permille", cells[7], 1000),
+                          whole<std::uint32_t>("bandwidth_permille", cells[8], 1000)};
+    return {key, whole<std::uint64_t>("samples", cells[5], UINT64_MAX), cost, source_named(cells[9]), std::string(cells[10])};
+}
+
+std::string text_of(const Dim3& extents) {
+    return std::to_string(extents.x) + ',' + std::to_string(extents.y) + ',' + std::to_string(extents.z);
+}
+
+void append(std::string& text, const Profile& profile) {
+    std::array<char, 17> hash{};
+    std::snprintf(hash.data(), hash.size(), "%016llx", static_cast<unsigned long long>(profile.key.name_hash));
+    text += hash.data();
+    for (const std::string& cell :
+         {text_of(profile.key.grid), text_of(profile.key.block), std::to_string(profile.key.dynamic_shared_bytes),
+          std::to_string(profile.key.compute_capability), std::to_string(profile.samples), std::to_string(profile.cost.gpu_ns),
+          std::to_string(profile.cost.compute_permille), std::to_string(profile.cost.bandwidth_permille),
+          std::string(kSources[static_cast<std::size_t>(profile.source)])}) {
+        text += '\t';
+        text += cell;
+    }
+    text += '\t';
+    for (const char c : profile.name) text += c >= ' ' && c <= '~' ? c : '?';
+    text += '\n';
+}
+
+bool same_extents(const Dim3& a, const Dim3& b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
+
+}  // namespace
+
+ProfileText parse_profiles(std::string_view text) {
+    ProfileText result;
+    if (text.empty()) return result;
+    if (text.back() == '\n') text.remove_suffix(1);
+    const auto lines = split(text, '\n');
+    if (lines[0] != kTitle) {
+        throw std::invalid_argument("line 1: found " + quoted(lines[0]) + ", accepted is '" + std::string(kTitle) + "'");
+    }
+    if (lines.size() > 1 && lines[1] != kColumns) {
+        throw std::invalid_argument("line 2: found " + quoted(lines[1]) + ", accepted are the column names of version 1");
+    }
+    for (std::size_t i = 2; i < lines.size(); ++i) {
+        try {
+            result.profiles.push_back(parse_line(lines[i]));
+        } catch (const std::invalid_argument& error) {
+            result.faults.push_back({i + 1, error.what()});
+        }
+    }
+    return result;
+}
+
+std::string render_profiles(const std::vector<Profile>& profiles) {
+    std::string text = std::string(kTitle) + '\n' + std::string(kColumns) + '\n';
+    for (const Profile& profile : profiles) append(text, profile);
+    return text;
+}
+
+bool same_key(const KernelKey& a, const KernelKey& b) {
+    return a.name_hash == b.name_hash && same_extents(a.grid, b.grid) && same_extents(a.block, b.block) &&
+           a.dynamic_shared_bytes == b.dynamic_shared_bytes && a.compute_capability == b.compute_capability;
+}
+
+Profile with_sample(Profile profile, const KernelCost& sample) {
+    constexpr std::uint64_t kLongestMemory = 32;
+    const auto weight = static_cast<std::int64_t>(std::min(profile.samples + 1, kLongestMemory));
+    const auto before = static_cast<std::int64_t>(profile.samples == 0 ? sample.gpu_ns : profile.cost.gpu_ns);
+    profile.cost.gpu_ns = static_cast<std::uint64_t>(before + (static_cast<std::int64_t>(sample.gpu_ns) - before) / weight);
+    profile.samples += 1;
+    if (profile.source == Source::kTiming) {
+        profile.cost.compute_permille = std::min(sample.compute_permille, 1000U);
+        profile.cost.bandwidth_permille = std::min(sample.bandwidth_permille, 1000U);
+    }
+    return profile;
+}
+
+Profile merged(const Profile& ours, const Profile& file) {
+    const Profile& timed = ours.samples > file.samples ? ours : file;
+    const Profile& shared = ours.source > file.source ? ours : file;
+    return {file.key,
+            timed.samples,
+            {timed.cost.gpu_ns, shared.cost.compute_permille, shared.cost.bandwidth_permille},
+            shared.source,
+            file.name.empty() ? ours.name : file.name};
+}
+
+}  // namespace explsched::manager

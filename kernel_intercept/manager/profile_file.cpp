@@ -1,0 +1,96 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+
+#include "kernel_intercept/manager/profile_store.hpp"
+#include "kernel_intercept/shared/descriptor.hpp"
+#include "kernel_intercept/shared/layout.hpp"
+
+namespace explsched::manager {
+
+namespace {
+
+using shared::Descriptor;
+
+[[noreturn]] void fail(const std::string& path) { throw std::runtime_error(path + ": " + std::strerror(errno)); }
+
+std::string contents(const std::string& path) {
+    const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file && errno == ENOENT) return {};
+    if (!file) fail(path);
+    std::string text;
+    char part[65536];
+    for (ssize_t got = 0; (got = read(file.get(), part, sizeof(part))) != 0;) {
+        if (got < 0 && errno != EINTR) fail(path);
+        if (got > 0) text.append(part, static_cast<std::size_t>(got));
+    }
+    return text;
+}
+
+void replace(const std::string& path, const std::string& text) {
+    const std::string temporary = path + "." + std::to_string(getpid());
+    Descriptor file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file) fail(temporary);
+    std::size_t done = 0;
+    while (done < text.size()) {
+        const ssize_t put = write(file.get(), text.data() + done, text.size() - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) break;
+        done += static_cast<std::size_t>(put);
+    }
+    if (done < text.size() || fsync(file.get()) != 0 || rename(temporary.c_str(), path.c_str()) != 0) {
+        const int error = errno;
+        unlink(temporary.c_str());
+        errno = error;
+        fail(temporary);
+    }
+}
+
+Descriptor lock(const std::string& path) {
+    Descriptor file(open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file) fail(path + ".lock");
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    while (fcntl(file.get(), F_OFD_SETLKW, &whole) != 0) {
+        if (errno != EINTR) fail(path + ".lock");
+    }
+    return file;
+}
+
+ProfileText parsed(const std::string& path) {
+    try {
+        return parse_profiles(contents(path));
+    } catch (const std::invalid_argument& error) {
+        throw std::runtime_error(path + ": " + error.what());
+    }
+}
+
+}  // namespace
+
+ProfileText load_profiles(const std::string& path) { return parsed(path); }
+
+std::vector<Profile> save_profiles(const std::string& path, const std::vector<Profile>& ours) {
+    const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+    std::error_code error;
+    if (std::filesystem::create_directories(directory, error)) chmod(directory.c_str(), 0700);
+    const Descriptor held = lock(path);
+    std::map<std::uint64_t, Profile> all;
+    for (const Profile& profile : ours) all.insert_or_assign(shared::hash_of(profile.key), profile);
+    for (const Profile& profile : parsed(path).profiles) {
+        const std::uint64_t hash = shared::hash_of(profile.key);
+        const auto found = all.find(hash);
+        all.insert_or_assign(hash, found == all.end() ? profile : merged(found->second, profile));
+    }
+    std::vector<Profile> result;
+    for (auto& [hash, profile] : all) result.push_back(std::move(profile));
+    replace(path, render_profiles(result));
+    return result;
+}
+
+}  // namespace explsched::manager

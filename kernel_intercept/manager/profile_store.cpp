@@ -1,0 +1,77 @@
+#include "kernel_intercept/manager/profile_store.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+namespace explsched::manager {
+
+namespace {
+
+constexpr std::size_t kMostKernels = shared::kTableEntries / 4 * 3;  // beyond, look-ups of a linear table get long
+
+auto rank(const KernelKey& key) {
+    return std::make_tuple(key.name_hash, key.grid.x, key.grid.y, key.grid.z, key.block.x, key.block.y, key.block.z,
+                           key.dynamic_shared_bytes, key.compute_capability);
+}
+
+}  // namespace
+
+ProfileStore::ProfileStore() : table_("explsched-profiles", Access::kOthersRead) {
+    table_->header = {shared::kTableMagic, shared::kLayoutVersion, sizeof(shared::Table), shared::kTableEntries};
+}
+
+void ProfileStore::add(const shared::RingSample& sample) {
+    const std::uint64_t hash = shared::hash_of(sample.key);
+    const auto found = profiles_.find(hash);
+    if (sample.cost.gpu_ns == 0 || sample.cost.gpu_ns > shared::kTimeMask ||
+        (found == profiles_.end() && profiles_.size() >= kMostKernels)) {
+        ++refused_;
+        return;
+    }
+    Profile& profile = found != profiles_.end()
+                           ? found->second
+                           : profiles_.emplace(hash, Profile{sample.key, 0, sample.cost, Source::kTiming, ""}).first->second;
+    profile = with_sample(std::move(profile), sample.cost);
+    if (profile.name.empty()) profile.name = sample.name.data();
+    ++samples_;
+    publish(hash, profile);
+}
+
+void ProfileStore::adopt(const std::vector<Profile>& profiles) {
+    for (const Profile& profile : profiles) {
+        const std::uint64_t hash = shared::hash_of(profile.key);
+        const auto found = profiles_.find(hash);
+        if (found == profiles_.end() && profiles_.size() >= kMostKernels) {
+            ++refused_;
+            continue;
+        }
+        if (found == profiles_.end()) {
+            profiles_.emplace(hash, profile);
+        } else {
+            found->second = merged(found->second, profile);
+        }
+        publish(hash, profiles_.at(hash));
+    }
+}
+
+void ProfileStore::publish(std::uint64_t hash, const Profile& profile) {
+    const std::uint64_t cost = shared::pack_cost(profile.cost);
+    for (std::uint32_t step = 0; step < shared::kTableEntries; ++step) {
+        shared::TableEntry& entry = table_->entries[(hash + step) % shared::kTableEntries];
+        const std::uint64_t key = entry.key.load(std::memory_order_relaxed);
+        if (key != 0 && key != hash) continue;
+        entry.cost.store(cost, std::memory_order_relaxed);
+        entry.key.store(hash, std::memory_order_release);
+        return;
+    }
+}
+
+std::vector<Profile> ProfileStore::profiles() const {
+    std::vector<Profile> all;
+    all.reserve(profiles_.size());
+    for (const auto& [hash, profile] : profiles_) all.push_back(profile);
+    std::sort(all.begin(), all.end(), [](const Profile& a, const Profile& b) { return rank(a.key) < rank(b.key); });
+    return all;
+}
+
+}  // namespace explsched::manager

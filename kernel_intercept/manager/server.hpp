@@ -1,0 +1,83 @@
+// The daemon's event loop: clients come and go, launches that wait are served.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kernel_intercept/manager/gpu.hpp"
+#include "kernel_intercept/manager/profile_store.hpp"
+#include "kernel_intercept/manager/settings.hpp"
+#include "kernel_intercept/shared/descriptor.hpp"
+
+namespace explsched::manager {
+
+struct Connection {
+    shared::Descriptor socket;
+    shared::Descriptor process;  // pidfd
+    std::int32_t pid;
+    Gpu* gpu;  // nullptr until it has said hello
+    std::uint32_t slot;
+};
+
+struct Totals {
+    std::uint64_t accepted;
+    std::uint64_t foreign;    // peers of another user
+    std::uint64_t malformed;  // messages
+    std::uint64_t refused;
+    std::uint64_t saves;
+    std::uint64_t save_errors;
+    std::uint64_t profile_faults;  // lines of the profile file left out
+};
+
+class Server {
+   public:
+    explicit Server(const Settings& settings);  // throws std::system_error; std::runtime_error if another one serves
+    ~Server();
+    Server(const Server&) = delete;
+    Server& operator=(const Server&) = delete;
+
+    // Until SIGTERM or SIGINT, which must be blocked. Saves the profiles at the end.
+    void run();
+
+    std::string status() const;
+
+   private:
+    void watch(int descriptor, std::uint64_t what);
+    void handle(std::uint64_t what);
+    void accept_clients();
+    void hear(std::uint64_t id);
+    void answer(Connection& connection, std::uint64_t id, const char* data, std::size_t size);
+    void welcome(Connection& connection, const shared::Hello& hello);
+    void refuse(Connection& connection, std::uint64_t id, const char* reason);
+    void drop(std::uint64_t id);
+    Gpu& gpu_of(const shared::Hello& hello);
+    void work();
+    void load();
+    void save(bool wait);
+
+    Settings settings_;
+    shared::Descriptor lock_, listener_, epoll_, timer_, signals_;
+    ProfileStore profiles_;
+    std::map<std::string, std::unique_ptr<Gpu>> gpus_;  // by UUID
+    std::map<std::uint64_t, Connection> connections_;
+    std::uint64_t next_id_{0};
+    std::future<std::vector<Profile>> saving_;
+    std::uint64_t saved_samples_{0};
+    std::uint64_t next_beat_ns_{0};
+    std::uint64_t next_save_ns_{0};
+    Totals totals_{};
+    bool stopping_{false};
+};
+
+// Whether the process at the other end of a unix socket belongs to `uid`; its pid through `pid`.
+bool belongs_to(int socket, std::uint32_t uid, std::int32_t& pid);
+
+// Why a hello cannot be accepted, or nullptr.
+const char* fault_of(const shared::Hello& hello);
+
+std::string hex(const std::array<unsigned char, 16>& uuid);
+
+}  // namespace explsched::manager

@@ -1,0 +1,108 @@
+#include "kernel_intercept/manager/settings.hpp"
+
+#include <getopt.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace explsched::manager {
+
+const char* const kUsage =
+    "Usage: sexplkmd --dir DIR [OPTION]...\n"
+    "Shares GPUs among the processes of one user that run with libexplsched_intercept.so.\n"
+    "\n"
+    "  --dir DIR              directory of the socket, made with mode 0700; clients find it through\n"
+    "                         EXPLSCHED_KM_SOCKET=DIR/kernel-manager.sock\n"
+    "  --policy group|quota   kernels within the caps together (default), or shares by request and limit\n"
+    "  --cap-compute X        most of the SMs' throughput used together, 0.01..1 (default 0.95)\n"
+    "  --cap-bandwidth X      most of the memory bandwidth used together, 0.01..1 (default 0.95)\n"
+    "  --hp-share X           best-effort time outstanding, as a share of the latency of the high-priority\n"
+    "                         client, 0..1 (default 0.025)\n"
+    "  --ahead-ms X           time a best-effort client that shares a GPU may launch ahead (default 1)\n"
+    "  --profiles FILE        kernel profiles (default ${XDG_CACHE_HOME:-~/.cache}/explsched/kernels-v1.tsv)\n"
+    "  --foreground           do not detach; without it the command returns when the socket is ready\n"
+    "  --status               print the state of the manager that serves DIR, one line of JSON\n"
+    "  --help                 print this\n";
+
+namespace {
+
+enum Option { kDir = 1, kPolicy, kCapCompute, kCapBandwidth, kHighShare, kAhead, kProfiles, kForeground, kStatus, kHelp };
+
+double number(const char* option, const char* text, double least, double most) {
+    char* end = nullptr;
+    const double value = std::strtod(text, &end);
+    if (end == text || *end != '\0' || !(value >= least && value <= most)) {
+        throw std::invalid_argument(std::string(option) + ": found '" + text + "', accepted is a number from " +
+                                    std::to_string(least) + " to " + std::to_string(most));
+    }
+    return value;
+}
+
+std::uint32_t permille(const char* option, const char* text, double least) {
+    return static_cast<std::uint32_t>(std::lround(number(option, text, least, 1) * 1000));
+}
+
+shared::Policy policy_named(const std::string& name) {
+    if (name == "group") return shared::Policy::kGroup;
+    if (name == "quota") return shared::Policy::kQuota;
+    throw std::invalid_argument("--policy: found '" + name + "', accepted are group and quota");
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, char** argv) {
+    static const option options[] = {
+        {"dir", required_argument, nullptr, kDir},
+        {"policy", required_argument, nullptr, kPolicy},
+        {"cap-compute", required_argument, nullptr, kCapCompute},
+        {"cap-bandwidth", required_argument, nullptr, kCapBandwidth},
+        {"hp-share", required_argument, nullptr, kHighShare},
+        {"ahead-ms", required_argument, nullptr, kAhead},
+        {"profiles", required_argument, nullptr, kProfiles},
+        {"foreground", no_argument, nullptr, kForeground},
+        {"status", no_argument, nullptr, kStatus},
+        {"help", no_argument, nullptr, kHelp},
+        {nullptr, 0, nullptr, 0},
+    };
+    CommandLine line{Action::kServe, {}};
+    Settings& settings = line.settings;
+    optind = 0;  // start anew: tests parse several command lines in one process
+    opterr = 0;
+    for (int found = 0; (found = getopt_long(argc, argv, ":", options, nullptr)) != -1;) {
+        switch (found) {
+            case kDir: settings.directory = optarg; break;
+            case kPolicy: settings.policy = policy_named(optarg); break;
+            case kCapCompute: settings.cap_compute_permille = permille("--cap-compute", optarg, 0.01); break;
+            case kCapBandwidth: settings.cap_bandwidth_permille = permille("--cap-bandwidth", optarg, 0.01); break;
+            case kHighShare: settings.high_share_permille = permille("--hp-share", optarg, 0); break;
+            case kAhead: settings.ahead_ns = static_cast<std::uint64_t>(number("--ahead-ms", optarg, 0, 1000) * 1e6); break;
+            case kProfiles: settings.profiles = optarg; break;
+            case kForeground: settings.foreground = true; break;
+            case kStatus: line.action = Action::kStatus; break;
+            case kHelp: line.action = Action::kHelp; return line;
+            default:
+                throw std::invalid_argument(std::string("option ") + argv[optind - 1] +
+                                            (found == ':' ? ": a value is missing" : ": unknown; see --help"));
+        }
+    }
+    if (optind < argc) throw std::invalid_argument(std::string("argument '") + argv[optind] + "': none is accepted");
+    if (settings.directory.empty()) throw std::invalid_argument("--dir: missing; accepted is a directory");
+    if (socket_path(settings).size() >= 108) {
+        throw std::invalid_argument("--dir: '" + settings.directory + "' is too long for a socket address of 107 bytes");
+    }
+    if (settings.profiles.empty()) settings.profiles = default_profiles_path();
+    return line;
+}
+
+std::string socket_path(const Settings& settings) { return settings.directory + "/kernel-manager.sock"; }
+
+std::string default_profiles_path() {
+    const char* cache = std::getenv("XDG_CACHE_HOME");
+    const char* home = std::getenv("HOME");
+    // The XDG base directory specification: a relative path is to be ignored.
+    const std::string base = cache != nullptr && *cache == '/' ? cache : std::string(home == nullptr ? "" : home) + "/.cache";
+    return base + "/explsched/kernels-v1.tsv";
+}
+
+}  // namespace explsched::manager

@@ -1,0 +1,66 @@
+#include "kernel_intercept/manager/start.hpp"
+
+#include <fcntl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+
+namespace explsched::manager {
+
+using shared::Descriptor;
+
+void make_directory(const std::string& path) {
+    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw std::runtime_error(path + ": " + std::strerror(errno));
+    struct stat info {};
+    if (lstat(path.c_str(), &info) != 0) throw std::runtime_error(path + ": " + std::strerror(errno));
+    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+        throw std::runtime_error(path + ": accepted is a directory of this user with mode 0700");
+    }
+}
+
+Descriptor only_instance(const std::string& directory) {
+    const std::string path = directory + "/kernel-manager.lock";
+    Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file) throw std::runtime_error(path + ": " + std::strerror(errno));
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    if (fcntl(file.get(), F_OFD_SETLK, &whole) != 0) {
+        throw std::runtime_error(errno == EAGAIN || errno == EACCES ? directory + ": another manager serves it"
+                                                                    : path + ": " + std::strerror(errno));
+    }
+    return file;
+}
+
+Descriptor listen_at(const std::string& path) {
+    Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+    unlink(path.c_str());  // of a manager that was killed; a living one would hold the lock
+    if (!listener || bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+        chmod(path.c_str(), 0600) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
+        throw std::system_error(errno, std::generic_category(), path);
+    }
+    return listener;
+}
+
+Descriptor stop_signals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    Descriptor descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!descriptor) throw std::system_error(errno, std::generic_category(), "signalfd");
+    return descriptor;
+}
+
+}  // namespace explsched::manager

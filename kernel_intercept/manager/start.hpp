@@ -1,0 +1,22 @@
+// What a manager sets up before it serves.
+#pragma once
+
+#include <string>
+
+#include "kernel_intercept/shared/descriptor.hpp"
+
+namespace explsched::manager {
+
+// Makes `path` with mode 0700, or checks that it belongs to this user and to nobody else. Throws
+// std::runtime_error that names it.
+void make_directory(const std::string& path);
+
+// A lock that the kernel releases when the process ends. Throws std::runtime_error if another manager holds it.
+shared::Descriptor only_instance(const std::string& directory);
+
+shared::Descriptor listen_at(const std::string& path);  // throws std::system_error
+
+// A signalfd of SIGTERM and SIGINT, which are blocked for this thread and those it starts.
+shared::Descriptor stop_signals();  // throws std::system_error
+
+}  // namespace explsched::manager

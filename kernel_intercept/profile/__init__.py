@@ -1,0 +1,1 @@
+"""What kernels cost: the profile file, imports from Nsight Compute and refinement from device counters."""

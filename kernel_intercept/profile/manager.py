@@ -1,0 +1,58 @@
+"""Asks a running kernel manager for its status. The protocol is that of `kernel_intercept/shared/protocol.hpp`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernel_intercept.profile.errors import ProfileError
+
+SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
+_MAGIC, _VERSION, _STATUS = 0x4D505845, 1, 4
+_LONGEST = 128 * 1024
+_TIMEOUT_S = 2.0
+_TEMPORARY = "/tmp"  # noqa: S108  only looked at; the manager itself checks who asks
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a manager tells: the socket asked, and its answer, decoded JSON."""
+
+    path: Path
+    answer: dict[str, Any]
+
+
+def sockets(job: int | None, uid: int) -> list[Path]:
+    """The sockets that a manager of this user could have on this machine.
+
+    The one that the environment names, and those that `sxrun` makes for one job or all (`wrappers/job_room.py`).
+    """
+    named = os.environ.get(SOCKET_VARIABLE)
+    bases = [Path(base) for base in (os.environ.get("SLURM_TMPDIR", ""), _TEMPORARY) if base.startswith("/")]
+    pattern = f"explsched-{uid}-{'*' if job is None else job}-*/km/kernel-manager.sock"
+    found = [path for base in bases for path in sorted(base.glob(pattern))]
+    return list(dict.fromkeys([*([Path(named)] if named else []), *found]))
+
+
+def ask(path: Path) -> Status:
+    """The manager's status. Raises `ProfileError` if none answers in two seconds, or not as expected."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_TIMEOUT_S)
+        try:
+            connection.connect(str(path))
+            connection.send(struct.pack("=IHH", _MAGIC, _VERSION, _STATUS))
+            data = connection.recv(_LONGEST)
+        except OSError as error:
+            raise ProfileError(f"{path}: no kernel manager answers: {error.strerror or error}") from error
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise ProfileError(f"{path}: found {data[:80]!r}, accepted is one JSON object")
+    return Status(path, answer)

@@ -1,0 +1,160 @@
+// The memory a manager shares with its clients: one page set per GPU (written by both) and one table of
+// kernel profiles (written by the manager only; sealed against writing by clients).
+//
+// The header of each never changes its meaning; everything behind it belongs to `kLayoutVersion`. Sizes are
+// fixed, so nothing is ever resized under a client.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernel_intercept/gate/kernel.hpp"
+#include "kernel_intercept/shared/timeline.hpp"
+
+namespace explsched::shared {
+
+constexpr std::uint32_t kPageMagic = 0x4b505845;   // "EXPK"
+constexpr std::uint32_t kTableMagic = 0x54505845;  // "EXPT"
+constexpr std::uint32_t kLayoutVersion = 1;
+
+struct Header {
+    std::uint32_t magic;
+    std::uint32_t layout_version;
+    std::uint32_t size;   // bytes of the whole memory
+    std::uint32_t slots;  // clients per page, or entries of the table
+};
+static_assert(sizeof(Header) == 16);
+
+enum class Policy : std::uint32_t { kGroup = 0, kQuota = 1 };
+enum class Class : std::uint32_t { kBestEffort = 0, kHigh = 1 };
+
+// Written by the manager, but for `waiting`.
+struct alignas(64) Control {
+    std::atomic<std::uint64_t> heartbeat_ns;      // monotonic clock, renewed every period
+    std::atomic<std::uint64_t> beat_interval_ns;  // the longest interval between the last beats
+    std::atomic<std::uint64_t> occupied;          // bit per slot in use
+    std::atomic<std::uint64_t> high;              // of them, bit per high-priority client
+    std::atomic<std::uint32_t> aged;              // 1 + slot that all other best-effort clients let go first; 0 = none
+    Policy policy;
+    std::uint32_t cap_compute_permille;
+    std::uint32_t cap_bandwidth_permille;
+    std::uint32_t high_share_permille;   // best-effort outstanding time / latency of the high-priority client
+    std::uint32_t reserved;
+    std::uint64_t ahead_ns;  // outstanding time of a best-effort client that shares the GPU
+    alignas(64) std::atomic<std::uint64_t> waiting;  // bit per client with a launch that waits, set by the client
+};
+
+// A waiting launch. `gate` is the futex: its two low bits are a state, the rest counts the waits, so that a
+// grant for an earlier wait is never taken for this one.
+constexpr std::uint32_t kGateIdle = 0;
+constexpr std::uint32_t kGatePosting = 1;  // the client writes what it wants
+constexpr std::uint32_t kGateWaiting = 2;
+constexpr std::uint32_t kGateGranted = 3;
+constexpr std::uint32_t kGateState = 3;  // mask
+
+// A launch that has waited this long goes before all other best-effort launches.
+constexpr std::uint64_t kAgedNs = 2'000'000;
+
+struct alignas(64) Doorway {
+    std::atomic<std::uint32_t> gate;
+    std::atomic<std::uint32_t> in_use;  // set by the manager when a client takes the slot
+    std::atomic<std::uint64_t> want;    // packed cost of the waiting launch
+    std::atomic<std::uint64_t> want_since_ns;
+    std::atomic<std::int64_t> credit_ns;  // policy `quota`: GPU time left
+    std::atomic<std::uint64_t> granted_ns;  // monotonic time of the last grant, for measurements
+};
+
+struct alignas(64) Counters {
+    std::atomic<std::uint64_t> launches;
+    std::atomic<std::uint64_t> gpu_ns;      // predicted running time of them
+    std::atomic<std::uint64_t> charged_ns;  // running time x the larger share
+    std::atomic<std::uint64_t> waits;
+    std::atomic<std::uint64_t> waited_ns;
+    std::atomic<std::uint64_t> longest_wait_ns;
+    std::atomic<std::uint64_t> passed;  // waits that ended without a grant
+    std::atomic<std::uint64_t> drains;
+};
+
+constexpr std::uint32_t kNameBytes = 192;
+constexpr std::uint32_t kRingSamples = 32;
+
+struct RingSample {
+    KernelKey key;
+    KernelCost cost;
+    std::array<char, kNameBytes> name;  // cut if longer; zero-terminated; empty if not told
+};
+
+// One producer (a thread of the client), one consumer (the manager).
+struct alignas(64) SampleRing {
+    std::atomic<std::uint64_t> written;
+    std::atomic<std::uint64_t> dropped;  // newest dropped while full
+    alignas(64) std::atomic<std::uint64_t> read;
+    alignas(64) std::array<RingSample, kRingSamples> samples;
+};
+
+struct Slot {
+    Doorway door;
+    Counters counters;
+    Timeline timeline;
+    SampleRing ring;
+};
+
+constexpr std::uint32_t kSlots = 64;
+
+struct Page {
+    Header header;
+    Control control;
+    std::array<Slot, kSlots> slots;
+};
+
+// Open addressing with linear probing; entries are never removed while the table lives.
+struct TableEntry {
+    std::atomic<std::uint64_t> key;   // `hash_of`, 0 = free; written after the cost
+    std::atomic<std::uint64_t> cost;  // `pack_cost`
+};
+
+constexpr std::uint32_t kTableEntries = 16384;
+
+struct Table {
+    Header header;
+    alignas(64) std::array<TableEntry, kTableEntries> entries;
+};
+
+// Never 0.
+constexpr std::uint64_t hash_of(const KernelKey& key) {
+    std::uint64_t hash = key.name_hash;
+    const std::array<std::uint64_t, 5> words{
+        std::uint64_t{key.grid.x} << 32 | key.grid.y, std::uint64_t{key.grid.z} << 32 | key.block.x,
+        std::uint64_t{key.block.y} << 32 | key.block.z, key.dynamic_shared_bytes, key.compute_capability};
+    for (const std::uint64_t word : words) {  // each step as in splitmix64 (Steele et al. 2014)
+        hash = (hash ^ word) + 0x9e3779b97f4a7c15U;
+        hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9U;
+        hash = (hash ^ hash >> 27) * 0x94d049bb133111ebU;
+        hash ^= hash >> 31;
+    }
+    return hash == 0 ? 1 : hash;
+}
+
+inline const TableEntry* find(const Table& table, std::uint64_t hash) {
+    for (std::uint32_t step = 0; step < kTableEntries; ++step) {
+        const TableEntry& entry = table.entries[(hash + step) % kTableEntries];
+        const std::uint64_t key = entry.key.load(std::memory_order_acquire);
+        if (key == hash) return &entry;
+        if (key == 0) return nullptr;
+    }
+    return nullptr;
+}
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(std::is_standard_layout_v<Page> && std::is_standard_layout_v<Table>);
+static_assert(sizeof(Control) == 128 && offsetof(Page, control) == 64);
+static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 64);
+static_assert(sizeof(Timeline) == 128 + 8 * kSpans);
+static_assert(sizeof(KernelKey) == 40 && sizeof(KernelCost) == 16 && sizeof(RingSample) == 248);
+static_assert(sizeof(TableEntry) == 16);
+static_assert(sizeof(Page) % 64 == 0 && sizeof(Page) < 1U << 20);
+
+}  // namespace explsched::shared

@@ -1,0 +1,63 @@
+// Messages between a client and the manager: one SEQPACKET datagram each, both on one machine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/shared/layout.hpp"
+
+namespace explsched::shared {
+
+constexpr std::uint32_t kMessageMagic = 0x4d505845;  // "EXPM"
+constexpr std::uint16_t kProtocolVersion = 1;
+constexpr const char* kSocketVariable = "EXPLSCHED_KM_SOCKET";
+
+enum class MessageKind : std::uint16_t { kHello = 1, kWelcome = 2, kRefused = 3, kStatus = 4, kRing = 5 };
+
+struct Preamble {
+    std::uint32_t magic;
+    std::uint16_t version;
+    MessageKind kind;
+};
+
+struct Hello {
+    Preamble preamble;
+    Class priority;
+    std::uint32_t request_permille;  // of the GPU's time, 1..1000
+    std::uint32_t limit_permille;    // request..1000
+    std::uint32_t compute_capability;
+    std::uint32_t multiprocessors;
+    std::uint32_t reserved;
+    std::array<unsigned char, 16> gpu_uuid;
+    std::array<char, 64> job;  // Slurm job id, zero-terminated; empty outside of jobs
+};
+
+// Comes with two file descriptors: the page of the GPU and the profile table. The connection stays open as
+// long as the client lives; on it the client rings for a launch that waits.
+struct Welcome {
+    Preamble preamble;
+    std::uint32_t slot;
+    std::uint32_t page_bytes;
+    std::uint32_t table_bytes;
+    std::uint32_t reserved;
+};
+
+struct Refused {
+    Preamble preamble;
+    std::array<char, 120> reason;  // zero-terminated
+};
+
+// kStatus and kRing are a preamble alone. The answer to kStatus is one datagram of JSON text.
+
+constexpr std::uint32_t kWelcomeDescriptors = 2;
+constexpr std::size_t kLongestMessage = 256;
+constexpr std::size_t kLongestStatus = 128 * 1024;
+
+constexpr Preamble preamble(MessageKind kind) { return {kMessageMagic, kProtocolVersion, kind}; }
+
+static_assert(sizeof(Preamble) == 8 && sizeof(Hello) == 112 && sizeof(Welcome) == 24 && sizeof(Refused) == 128);
+static_assert(std::is_trivially_copyable_v<Hello> && sizeof(Hello) <= kLongestMessage);
+
+}  // namespace explsched::shared

@@ -1,0 +1,136 @@
+"""What `sexplsched kernels` prints: profiles, and the clients of kernel managers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernel_intercept.profile.manager import Status
+from kernel_intercept.profile.model import KernelProfile
+from kernel_intercept.profile.names import demangled, outline
+
+_NS_PER_US, _NS_PER_MS = 1e3, 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel. `total_ns` is the measured time of all its samples, what the table is ordered by."""
+
+    kernel: str
+    mangled: str
+    name_hash: str
+    grid: str
+    block: str
+    shared_bytes: int
+    compute_capability: int
+    samples: int
+    gpu_ns: int
+    total_ns: int
+    compute_permille: int
+    bandwidth_permille: int
+    source: str
+
+
+def rows(profiles: Sequence[KernelProfile]) -> list[Row]:
+    """All kernels, most time first."""
+    readable = demangled({profile.name for profile in profiles})
+    found = [_row(profile, readable[profile.name]) for profile in profiles]
+    return sorted(found, key=lambda row: (-row.total_ns, -row.gpu_ns, row.name_hash, row.grid, row.block))
+
+
+def _row(profile: KernelProfile, readable: str) -> Row:
+    key = profile.key
+    return Row(
+        kernel=outline(readable) if readable else f"{key.name_hash:016x}",  # a name that was cut cannot be demangled
+        mangled=profile.name,
+        name_hash=f"{key.name_hash:016x}",
+        grid=str(key.grid),
+        block=str(key.block),
+        shared_bytes=key.shared_bytes,
+        compute_capability=key.compute_capability,
+        samples=profile.samples,
+        gpu_ns=profile.gpu_ns,
+        total_ns=profile.samples * profile.gpu_ns,
+        compute_permille=profile.compute_permille,
+        bandwidth_permille=profile.bandwidth_permille,
+        source=profile.source,
+    )
+
+
+def table(shown: Sequence[Row], width: int) -> list[str]:
+    """The kernels as lines of at most so many characters; names give way."""
+    form = "{:<15} {:<12} {:>7} {:>4} {:>8} {:>9} {:>5} {:>5} {:<6} {}"
+    lines = [form.format("GRID", "BLOCK", "SHARED", "CC", "SAMPLES", "TIME_US", "SM%", "MEM%", "FROM", "KERNEL")]
+    for row in shown:
+        line = form.format(
+            row.grid,
+            row.block,
+            row.shared_bytes,
+            f"{row.compute_capability // 10}.{row.compute_capability % 10}",
+            row.samples,
+            f"{row.gpu_ns / _NS_PER_US:.1f}",
+            f"{row.compute_permille / 10:.1f}",
+            f"{row.bandwidth_permille / 10:.1f}",
+            row.source,
+            row.kernel,
+        )
+        lines.append(line[:width].rstrip())
+    return lines
+
+
+_CLIENT = "{:<12} {:>8} {:>8} {:<11} {:>5} {:>5} {:>10} {:>10} {:>8} {:>10} {:>8} {:>7}"
+
+
+def clients(status: Status, job: int | None) -> list[str]:
+    """The processes that a manager serves, or those of one job, as lines; none if there are none."""
+    lines = [
+        _client(str(gpu.get("uuid", "?")), client)
+        for gpu in _objects(status.answer, "gpus")
+        for client in _objects(gpu, "clients")
+        if job is None or str(client.get("job")) == str(job)
+    ]
+    if not lines:
+        return []
+    head = (
+        "GPU",
+        "JOB",
+        "PID",
+        "CLASS",
+        "REQ%",
+        "LIM%",
+        "LAUNCHES",
+        "GPU_MS",
+        "WAITS",
+        "WAITED_MS",
+        "LONGEST",
+        "PASSED",
+    )
+    return [f"{status.path}: policy {status.answer.get('policy', '?')}", _CLIENT.format(*head), *lines]
+
+
+def _client(uuid: str, client: Mapping[str, Any]) -> str:
+    def number(name: str, scale: float, places: int) -> str:
+        value = client.get(name)
+        return f"{value / scale:.{places}f}" if isinstance(value, int | float) else "?"
+
+    return _CLIENT.format(
+        uuid.removeprefix("GPU-")[:12],
+        str(client.get("job") or "-"),
+        str(client.get("pid", "?")),
+        str(client.get("class", "?")),
+        number("request_permille", 10, 1),
+        number("limit_permille", 10, 1),
+        number("launches", 1, 0),
+        number("gpu_ns", _NS_PER_MS, 1),
+        number("waits", 1, 0),
+        number("waited_ns", _NS_PER_MS, 1),
+        number("longest_wait_ns", _NS_PER_MS, 2),
+        number("passed", 1, 0),
+    )
+
+
+def _objects(parent: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """A list of JSON objects; whatever else is there counts as none."""
+    value = parent.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

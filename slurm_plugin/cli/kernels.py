@@ -1,0 +1,197 @@
+"""`sexplsched kernels`: what kernels cost, and what the kernel managers of this machine do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import click
+
+from kernel_intercept.profile import ncu, store
+from kernel_intercept.profile.errors import ProfileError
+from kernel_intercept.profile.format import Fault
+from kernel_intercept.profile.manager import Status, ask, sockets
+from kernel_intercept.profile.match import profiles_of
+from kernel_intercept.profile.merge import merged
+from kernel_intercept.profile.model import KernelProfile
+from slurm_plugin.cli.kernel_report import clients, rows, table
+from slurm_plugin.cli.options import json_option
+
+_FAULTS_SHOWN = 10
+_UNLIMITED = 1_000_000
+
+_profiles = click.option(
+    "--profiles",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=store.default_path,
+    show_default="~/.cache/explsched/kernels-v1.tsv",
+    help="Profile file.",
+)
+_dry_run = click.option("-n", "--dry-run", is_flag=True, help="Change nothing, only tell.")
+
+
+_HELP = """Show what CUDA kernels cost, most time first, and the processes that share GPUs on this machine.
+
+Managers are looked for where sxrun starts them, and at EXPLSCHED_KM_SOCKET. For a job on another node:
+
+\b
+srun --jobid=42 --overlap sexplsched kernels --job 42
+
+SM% and MEM% are the shares of the SMs' throughput and of the memory bandwidth that a kernel uses while it runs alone.
+FROM tells what they come from: ncu and nvml are measured, timing is only reckoned from the occupancy.
+"""
+_IMPORT_HELP = """Take over what Nsight Compute measured. FILE is what this prints:
+
+\b
+ncu --csv --page raw --print-kernel-base mangled --print-units base \\
+    --set full python train.py > FILE
+
+A kernel is known by its mangled name. Without --print-kernel-base mangled, names are compared with those of kernels
+that have run under sxrun before, and what is not found is reported.
+"""
+
+
+@click.group(invoke_without_command=True, help=_HELP)
+@click.option("-j", "--job", type=int, help="Only processes of this job.")
+@click.option("-s", "--socket", "address", type=click.Path(path_type=Path), help="Socket of the manager to ask.")
+@_profiles
+@json_option
+@click.pass_context
+def kernels(ctx: click.Context, job: int | None, address: Path | None, path: Path, as_json: bool) -> None:  # noqa: FBT001
+    """Show what CUDA kernels cost, and who shares GPUs."""
+    if ctx.invoked_subcommand is not None:
+        return
+    parsed = store.read(path)
+    _tell(path, parsed.faults)
+    statuses = _statuses(job, address)
+    found = rows(parsed.profiles)
+    if as_json:
+        managers = [{"socket": str(status.path), **status.answer} for status in statuses]
+        click.echo(json.dumps({"kernels": [asdict(row) for row in found], "managers": managers}, indent=1))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
+    blocks = [lines for status in statuses if (lines := clients(status, job))]
+    if job is not None and not blocks:
+        click.echo(f"sexplsched: no manager on this machine serves job {job}; see --help for other nodes", err=True)
+    blocks.append(table(found, width) if found else [f"{path}: no kernels are known yet"])
+    click.echo("\n\n".join("\n".join(block) for block in blocks))
+
+
+@kernels.command("import", help=_IMPORT_HELP)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--strict", "is_strict", is_flag=True, help="Fail, and change nothing, if any row cannot be used.")
+@_dry_run
+@_profiles
+def import_(file: Path, is_strict: bool, dry_run: bool, path: Path) -> None:  # noqa: FBT001
+    """Take over what Nsight Compute measured."""
+    try:
+        with file.open(newline="", errors="replace") as lines:
+            export = ncu.parse(lines)
+    except (ProfileError, OSError) as error:
+        raise ProfileError(f"{file}: {error}") from error
+    imported, faults = profiles_of(export, store.read(path).profiles)
+    _tell(file, faults)
+    if not imported or (is_strict and faults):
+        raise ProfileError(f"{file}: {len(faults)} rows cannot be used, nothing is imported")
+    if not dry_run:
+        store.update(path, lambda old: merged(old, imported))
+    done = "would be imported" if dry_run else "imported"
+    click.echo(f"{len(imported)} kernels of {len(export.launches)} launches {done}")
+
+
+@kernels.command()
+@click.argument("pattern")
+@_dry_run
+@_profiles
+def forget(pattern: str, dry_run: bool, path: Path) -> None:  # noqa: FBT001
+    """Forget kernels whose name, readable or mangled, or whose hash matches PATTERN, such as '*elementwise*'.
+
+    A manager that runs knows them still, and writes them again.
+    """
+    before = store.read(path).profiles
+    gone = {
+        profile.key
+        for profile, row in zip(before, _rows_in_order(before), strict=True)
+        if any(fnmatchcase(text, pattern) for text in row)
+    }
+    if not gone:
+        raise ProfileError(f"{path}: none of {len(before)} kernels matches {pattern!r}")
+    if not dry_run:
+        store.update(path, lambda old: [profile for profile in old if profile.key not in gone])
+    click.echo(f"{len(gone)} kernels {'would be ' if dry_run else ''}forgotten")
+
+
+@kernels.command()
+@click.option(
+    "--trace",
+    "trace_path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="EXPLSCHED_TRACE of the job that runs.",
+)
+@click.option(
+    "--gpu", "uuid", required=True, metavar="UUID", help="The GPU it runs on, and nothing else; see nvidia-smi -L."
+)
+@click.option(
+    "--windows", default=200, show_default=True, type=click.IntRange(min=2), help="How many windows to observe."
+)
+@click.option(
+    "--window", "window_s", default=0.5, show_default=True, type=click.FloatRange(min=0.1), help="Seconds of each."
+)
+@_dry_run
+@_profiles
+def refine(trace_path: Path, uuid: str, windows: int, window_s: float, dry_run: bool, path: Path) -> None:  # noqa: FBT001
+    """Measure shares of kernels with NVML while a job runs them (Hopper or newer).
+
+    The job runs alone on the GPU under `EXPLSCHED_TRACE=FILE sxrun --share best-effort -- ...`. Shares are those that
+    explain best, by least squares, how busy the GPU was in each window; kernels that the windows cannot tell apart stay
+    as they are.
+    """
+    from kernel_intercept.profile.gpm import open_gpm
+    from kernel_intercept.profile.refine import refined
+    from kernel_intercept.profile.trace import TraceCounter
+    from kernel_intercept.profile.windows import record
+
+    with open_gpm(uuid) as source:
+        counter = TraceCounter(trace_path, source.compute_capability)
+        seen = record(source, counter, time.monotonic_ns, lambda: time.sleep(window_s), windows)
+    known = store.read(path).profiles
+    found = refined(seen, known)
+    if found and not dry_run:
+        store.update(path, lambda old: merged(old, found))
+    click.echo(f"shares of {len(found)} of {len(known)} kernels {'would be' if dry_run else 'are'} measured")
+
+
+def _statuses(job: int | None, address: Path | None) -> list[Status]:
+    if address is not None:
+        return [ask(address)]  # asked for by name: an error if nobody answers
+    found = []
+    for path in sockets(job, os.geteuid()):
+        try:
+            found.append(ask(path))
+        except ProfileError as error:  # left behind by a manager that was killed
+            click.echo(f"sexplsched: {error}", err=True)
+    return found
+
+
+def _rows_in_order(profiles: Sequence[KernelProfile]) -> list[tuple[str, str, str]]:
+    by_key = {(row.name_hash, row.mangled): row.kernel for row in rows(profiles)}
+    return [
+        (by_key[f"{profile.key.name_hash:016x}", profile.name], profile.name, f"{profile.key.name_hash:016x}")
+        for profile in profiles
+    ]
+
+
+def _tell(path: Path, faults: Sequence[Fault]) -> None:
+    for fault in faults[:_FAULTS_SHOWN]:
+        click.echo(f"sexplsched: {path}: {fault}", err=True)
+    if len(faults) > _FAULTS_SHOWN:
+        click.echo(f"sexplsched: {path}: and {len(faults) - _FAULTS_SHOWN} more", err=True)

@@ -1,0 +1,175 @@
+// Contexts: primary ones, which the runtime uses, and created ones.
+
+#include <algorithm>
+
+#include "tests/kernel/fakecuda/capture.hpp"
+#include "tests/kernel/fakecuda/driver.hpp"
+
+using fakecuda::context_stack;
+using fakecuda::current_context;
+using fakecuda::Device;
+using fakecuda::device;
+using fakecuda::initialised;
+
+namespace {
+
+CUcontext make_context(Device& device) {
+    auto* context = new CUctx_st{&device, std::make_unique<CUstream_st>(), {}, {}, {}};
+    context->legacy->context = context;
+    context->legacy->queue = device.gpu == nullptr ? fakecuda::gpu::kNone : device.gpu->open_stream();
+    context->legacy->waits_for_legacy = false;
+    return context;
+}
+
+void destroy_context(CUcontext context) {
+    fakecuda::synchronise(context);
+    if (fakecuda::gpu::VirtualGpu* gpu = context->device->gpu.get()) {
+        gpu->close_stream(context->legacy->queue);
+        for (const auto& stream : context->streams) gpu->close_stream(stream->queue);
+        for (const auto& event : context->events) {
+            if (event->slot != fakecuda::gpu::kNone) gpu->close_event(event->slot);
+        }
+    }
+    auto& stack = context_stack();
+    stack.erase(std::remove(stack.begin(), stack.end(), context), stack.end());
+    delete context;
+}
+
+CUresult create(CUcontext* context, CUdevice ordinal) {
+    if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
+    if (device(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    *context = make_context(*device(ordinal));
+    context_stack().push_back(*context);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
+    if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
+    Device* owner = device(ordinal);
+    if (owner == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    if (owner->primary == nullptr) owner->primary = make_context(*owner);
+    ++owner->primary_users;
+    *context = owner->primary;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+    Device* owner = device(ordinal);
+    if (owner == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    if (owner->primary_users == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--owner->primary_users == 0) {
+        destroy_context(owner->primary);
+        owner->primary = nullptr;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
+    Device* owner = device(ordinal);
+    if (owner == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    if (owner->primary != nullptr) destroy_context(owner->primary);
+    owner->primary = nullptr;
+    owner->primary_users = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return cuDevicePrimaryCtxRelease_v2(ordinal); }
+CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return cuDevicePrimaryCtxReset_v2(ordinal); }
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {
+    if (device(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    *flags = 0;
+    *active = device(ordinal)->primary != nullptr ? 1 : 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int) {
+    return device(ordinal) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned int, CUdevice ordinal) {
+    return create(context, ordinal);
+}
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int, unsigned int, CUdevice ordinal) {
+    return create(context, ordinal);
+}
+CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams*, unsigned int, CUdevice ordinal) {
+    return create(context, ordinal);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    destroy_context(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    context_stack().push_back(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext* context) {
+    if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context != nullptr) *context = current_context();
+    context_stack().pop_back();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) {
+    if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
+    auto& stack = context_stack();
+    if (!stack.empty()) stack.pop_back();
+    if (context != nullptr) stack.push_back(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* context) {
+    if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
+    *context = current_context();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice* ordinal, CUcontext context) {
+    if (context == nullptr) context = current_context();
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    *ordinal = context->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice* ordinal) { return cuCtxGetDevice_v2(ordinal, nullptr); }
+
+CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+    if (least != nullptr) *least = 0;
+    if (greatest != nullptr) *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+    if (context == nullptr) context = current_context();
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (const CUresult refused = fakecuda::refuse_unsafe_call()) return refused;
+    fakecuda::synchronise(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
+
+// A green context is a context of its own here; its share of the SMs is not modelled.
+CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc, CUdevice ordinal, unsigned int) {
+    if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
+    if (device(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    *green = new CUgreenCtx_st{make_context(*device(ordinal))};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    destroy_context(green->context);
+    delete green;
+    return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,34 @@
+#include "tests/kernel/fakecuda/fault.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace fakecuda {
+namespace {
+
+constexpr std::array<std::pair<const char*, Fault>, 3> kNames{{
+    {"launch_error", Fault::kLaunchError},
+    {"slow_call", Fault::kSlowCall},
+    {"dlsym_in_init", Fault::kDlsymInInit},
+}};
+
+}  // namespace
+
+Fault fault = Fault::kNone;
+
+void read_fault_from_environment() {
+    const char* wanted = std::getenv("FAKECUDA_FAULT");
+    if (wanted == nullptr) return;
+    for (const auto& [name, value] : kNames) {
+        if (std::string(name) == wanted) {
+            fault = value;
+            return;
+        }
+    }
+    throw std::runtime_error(std::string("FAKECUDA_FAULT: unknown fault ") + wanted);
+}
+
+}  // namespace fakecuda

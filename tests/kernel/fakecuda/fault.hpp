@@ -1,0 +1,16 @@
+// Faults to inject, by FAKECUDA_FAULT:
+//   launch_error    every launch fails with CUDA_ERROR_LAUNCH_FAILED
+//   slow_call       every launch takes a millisecond before it returns
+//   dlsym_in_init   cuInit asks dlsym for the driver's own symbols, as drivers from 570 on do
+// (An old driver that lacks symbols is a build of its own: see CMakeLists.txt.)
+#pragma once
+
+namespace fakecuda {
+
+enum class Fault { kNone, kLaunchError, kSlowCall, kDlsymInInit };
+
+void read_fault_from_environment();  // throws std::runtime_error for an unknown name
+
+extern Fault fault;
+
+}  // namespace fakecuda

@@ -1,0 +1,180 @@
+#include "tests/kernel/fakecuda/gpu/virtual_gpu.hpp"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <ctime>
+#include <stdexcept>
+
+#include "tests/kernel/fakecuda/gpu/fluid.hpp"
+
+namespace fakecuda::gpu {
+namespace {
+
+constexpr std::int64_t kCensusPeriodNs = 2'000'000;  // how long the work of a dead process may run on
+constexpr std::int64_t kLongestSleepNs = 5'000'000;  // a death speeds others up: look again now and then
+constexpr std::int64_t kShortestSleepNs = 2'000;
+
+using Lock = SharedFile::Lock;
+
+}  // namespace
+
+VirtualGpu::VirtualGpu(const std::string& path, const Settings& settings) : file_(path, settings) {
+    if (file_.state().settings.logs != 0) log_.emplace(path + ".log");
+}
+
+void VirtualGpu::catch_up() {
+    State& state = file_.state();
+    const std::int64_t clock_ns = monotonic_ns();
+    const auto virtual_ns = static_cast<double>(clock_ns - state.epoch_ns) / state.settings.time_scale;
+    ended_.clear();
+    advance(state, std::max(state.now_ns, static_cast<std::int64_t>(virtual_ns)), ended_);
+    if (log_) log_->append(ended_);
+    if (clock_ns < state.census_due_ns) return;
+    state.census_due_ns = clock_ns + kCensusPeriodNs;
+    for (const std::int32_t process : file_.dead_processes()) bury(state, process);
+}
+
+std::int32_t VirtualGpu::open_stream() {
+    const Lock lock(file_.state());
+    catch_up();
+    State& state = file_.state();
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(kMaxStreams); ++i) {
+        Stream& stream = state.streams[i];
+        // A stream that its process has closed keeps its place until it is empty.
+        if (stream.process != kNone || is_pending(stream)) continue;
+        stream.submitted = stream.completed = 0;
+        stream.process = file_.process();
+        state.stream_limit = std::max(state.stream_limit, i + 1);
+        return i;
+    }
+    throw std::runtime_error("the virtual GPU has no stream left");
+}
+
+void VirtualGpu::close_stream(std::int32_t stream) {
+    wait_until_ended(stream, submitted(stream));
+    const Lock lock(file_.state());
+    file_.state().streams[stream].process = kNone;
+}
+
+std::int32_t VirtualGpu::open_event() {
+    const Lock lock(file_.state());
+    auto& events = file_.state().events;
+    const auto free =
+        std::find_if(events.begin(), events.end(), [](const Event& e) { return e.process == kNone; });
+    if (free == events.end()) throw std::runtime_error("the virtual GPU has no event left");
+    *free = Event{file_.process(), kNone};
+    return static_cast<std::int32_t>(free - events.begin());
+}
+
+void VirtualGpu::close_event(std::int32_t event) {
+    const Lock lock(file_.state());
+    file_.state().events[event].process = kNone;
+}
+
+bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int32_t event,
+                            const std::vector<Dependency>& after) {
+    State& state = file_.state();
+    Stream& stream = state.streams[index];
+    // A task has room for a few dependencies; marks before it carry the rest.
+    const std::size_t tasks =
+        std::max<std::size_t>(1, (after.size() + kMaxDependencies - 1) / kMaxDependencies);
+    if (stream.submitted - stream.completed + tasks > kQueueDepth) return false;
+    for (std::size_t n = 0; n < tasks; ++n) {
+        const bool last = n + 1 == tasks;
+        const Work& own = last ? work : Work{};
+        Task task{own, own.duration_ns, state.now_ns, kNone, 0, 0, last ? event : kNone, {}};
+        for (std::size_t i = 0; i < kMaxDependencies && n * kMaxDependencies + i < after.size(); ++i) {
+            task.after[i] = after[n * kMaxDependencies + i];
+        }
+        stream.queue[stream.submitted % kQueueDepth] = task;
+        ++stream.submitted;
+    }
+    return true;
+}
+
+std::uint64_t VirtualGpu::append(std::int32_t index, const Work& work, std::int32_t event,
+                                 const std::vector<Dependency>& after) {
+    for (;;) {
+        std::int64_t room_ns = 0;
+        {
+            const Lock lock(file_.state());
+            catch_up();
+            const Stream& stream = file_.state().streams[index];
+            if (event != kNone) file_.state().events[event].ended_ns = kNone;
+            if (try_append(index, work, event, after)) {
+                const std::uint64_t count = stream.submitted;
+                catch_up();  // what can start, starts now
+                return count;
+            }
+            room_ns = earliest_end_ns(file_.state(), index, stream.completed + 1);
+        }
+        sleep_until(room_ns);
+    }
+}
+
+std::vector<Dependency> VirtualGpu::all_of(const std::vector<std::int32_t>& streams) {
+    const Lock lock(file_.state());
+    std::vector<Dependency> all;
+    for (const std::int32_t stream : streams)
+        all.push_back({stream, file_.state().streams[stream].submitted});
+    return all;
+}
+
+std::uint64_t VirtualGpu::submit(std::int32_t stream, const Work& work,
+                                 const std::vector<std::int32_t>& after) {
+    return append(stream, work, kNone, all_of(after));
+}
+
+std::uint64_t VirtualGpu::mark(std::int32_t stream, std::int32_t event,
+                               const std::vector<std::int32_t>& after) {
+    return append(stream, Work{}, event, all_of(after));
+}
+
+void VirtualGpu::wait_for(std::int32_t stream, Dependency on) { append(stream, Work{}, kNone, {on}); }
+
+std::uint64_t VirtualGpu::submitted(std::int32_t stream) {
+    const Lock lock(file_.state());
+    return file_.state().streams[stream].submitted;
+}
+
+bool VirtualGpu::has_ended(std::int32_t stream, std::uint64_t count) {
+    const Lock lock(file_.state());
+    catch_up();
+    return file_.state().streams[stream].completed >= count;
+}
+
+void VirtualGpu::wait_until_ended(std::int32_t stream, std::uint64_t count) {
+    for (;;) {
+        std::int64_t end_ns = 0;
+        {
+            const Lock lock(file_.state());
+            catch_up();
+            if (file_.state().streams[stream].completed >= count) return;
+            end_ns = earliest_end_ns(file_.state(), stream, count);
+        }
+        sleep_until(end_ns);
+    }
+}
+
+std::optional<std::int64_t> VirtualGpu::event_time_ns(std::int32_t event) {
+    const Lock lock(file_.state());
+    catch_up();
+    const std::int64_t ended = file_.state().events[event].ended_ns;
+    return ended == kNone ? std::nullopt : std::optional(ended);
+}
+
+void VirtualGpu::sleep_until(std::int64_t virtual_ns) const {
+    // Without this, Linux may wake a thread 50 us late.
+    thread_local const int slack = prctl(PR_SET_TIMERSLACK, 1UL);
+    static_cast<void>(slack);
+    const State& state = file_.state();
+    const auto real = static_cast<std::int64_t>(static_cast<double>(virtual_ns) * state.settings.time_scale);
+    const std::int64_t now = monotonic_ns();
+    const std::int64_t until =
+        std::clamp(state.epoch_ns + real, now + kShortestSleepNs, now + kLongestSleepNs);
+    const timespec target{until / 1'000'000'000, until % 1'000'000'000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &target, nullptr);
+}
+
+}  // namespace fakecuda::gpu

@@ -1,0 +1,181 @@
+// Kills the manager, a client, or both, at random moments, and looks at what is left.
+//
+//   kill_stress MANAGER ROUNDS SEED POLICY
+//
+// Four clients launch without pause; a fifth process only reads the clock between naps of 1 ms, which shows how long this
+// machine itself holds up a process. Prints one JSON object; fails if a slot, a file or a mapping leaks, or if the clients
+// are not granted launches again at the end. Times are only printed.
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <random>
+#include <string>
+
+#include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/shared/clock.hpp"
+#include "tests/kernel/gate/check.hpp"
+#include "tests/kernel/manager/daemon.hpp"
+
+using namespace explsched;
+using daemon_under_test::Daemon;
+using daemon_under_test::number_in;
+
+namespace {
+
+constexpr int kClients = 4;
+constexpr std::uint64_t kBoundNs = 50'000'000;
+
+struct Tally {
+    std::atomic<std::uint64_t> launches, granted, longest_ns, over_bound;
+};
+
+struct Board {
+    std::array<Tally, kClients> clients;
+    std::atomic<std::uint64_t> longest_stall_ns;
+};
+
+void raise_to(std::atomic<std::uint64_t>& most, std::uint64_t value) {
+    if (value > most.load()) most.store(value);
+}
+
+[[noreturn]] void launch_for_ever(const std::string& socket, Tally& tally, unsigned seed) {
+    gate::reset_after_fork();
+    setenv("EXPLSCHED_KM_SOCKET", socket.c_str(), 1);
+    setenv("EXPLSCHED_REQUEST", "250", 1);
+    std::mt19937 generator(seed);
+    const auto random = [&] { return static_cast<std::uint32_t>(generator()); };
+    gate::attach(0, {{1}, 90, 132});
+    for (std::uint32_t n = 1;; ++n) {
+        const KernelCost cost{50'000 + random() % 400'000, 200 + random() % 500, 200 + random() % 500};
+        const std::uint64_t before_ns = shared::now_ns();
+        const gate::Admission admission = gate::admit(0, cost);
+        const std::uint64_t took_ns = shared::now_ns() - before_ns;
+        raise_to(tally.longest_ns, took_ns);
+        if (took_ns > kBoundNs) tally.over_bound.fetch_add(1);
+        tally.launches.fetch_add(1);
+        if (admission == gate::Admission::kGranted) tally.granted.fetch_add(1);
+        if (n % 16 == 0) gate::drained(0);
+        gate::record(0, {{random() % 100, {1, 1, 1}, {1, 1, 1}, 0, 90}, cost, "kernel"});
+        usleep(100);  // passing everything must not take the whole machine
+    }
+}
+
+[[noreturn]] void watch_the_clock(std::atomic<std::uint64_t>& longest_ns) {
+    for (;;) {
+        const std::uint64_t before_ns = shared::now_ns();
+        usleep(1000);
+        raise_to(longest_ns, shared::now_ns() - before_ns - 1'000'000);
+    }
+}
+
+template <typename Condition>
+bool soon(const Condition& condition) {
+    for (int i = 0; i < 20'000; ++i) {
+        if (condition()) return true;
+        usleep(1000);
+    }
+    return false;
+}
+
+int mappings_of(pid_t pid) {
+    std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) count += line.find("memfd:explsched") != std::string::npos;
+    return count;
+}
+
+class Stress {
+   public:
+    Stress(const std::string& manager, unsigned seed, const std::string& policy)
+        : daemon_(manager, "--policy " + policy), random_(seed) {
+        void* at = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        board_ = new (at) Board{};
+        empty_files_ = daemon_.open_files();
+        for (int i = 0; i < kClients; ++i) start(i);
+        clock_ = fork();
+        if (clock_ == 0) watch_the_clock(board_->longest_stall_ns);
+    }
+
+    void round() {
+        usleep(static_cast<useconds_t>(random_() % 20'000));
+        const auto victim = static_cast<int>(random_() % kClients);
+        const unsigned what = random_() % 3;
+        if (what != 0) end(victim);
+        if (what != 1) {
+            daemon_.kill_hard();
+            usleep(static_cast<useconds_t>(random_() % 30'000));
+            daemon_.start();
+        }
+        if (what != 0) start(victim);
+    }
+
+    void finish(int rounds) {
+        // All find their way back, without anything left of former managers.
+        std::array<std::uint64_t, kClients> granted{};
+        for (int i = 0; i < kClients; ++i) granted[i] = board_->clients[i].granted;
+        for (int i = 0; i < kClients; ++i) {
+            CHECK(soon([&] { return board_->clients[i].granted > granted[i] + 100; }));
+            CHECK(mappings_of(clients_[i]) == 2);
+        }
+        for (int i = 0; i < kClients; ++i) end(i);
+        kill(clock_, SIGKILL);
+        waitpid(clock_, nullptr, 0);
+        CHECK(soon([&] { return daemon_.status().find("\"clients\": []") != std::string::npos; }));
+        CHECK(number_in(daemon_.status(), "waiting") == 0);
+        CHECK(soon([&] { return daemon_.open_files() == empty_files_ + 1; }));  // and the page of the GPU
+        std::uint64_t longest_ns = 0, over = 0, launches = 0, all_granted = 0;
+        for (const Tally& tally : board_->clients) {
+            longest_ns = std::max(longest_ns, tally.longest_ns.load());
+            over += tally.over_bound;
+            launches += tally.launches;
+            all_granted += tally.granted;
+        }
+        std::printf("{\"rounds\": %d, \"launches\": %llu, \"granted\": %llu, \"longest_block_ms\": %.2f, "
+                    "\"blocks_over_50_ms\": %llu, \"longest_stall_of_an_idle_process_ms\": %.2f, \"failed_checks\": %d}\n",
+                    rounds, static_cast<unsigned long long>(launches), static_cast<unsigned long long>(all_granted),
+                    static_cast<double>(longest_ns) / 1e6, static_cast<unsigned long long>(over),
+                    static_cast<double>(board_->longest_stall_ns.load()) / 1e6, check::failures);
+    }
+
+   private:
+    void start(int client) {
+        const unsigned seed = static_cast<unsigned>(random_());
+        clients_[client] = fork();
+        if (clients_[client] == 0) launch_for_ever(daemon_.socket(), board_->clients[client], seed);
+    }
+
+    void end(int client) {
+        kill(clients_[client], SIGKILL);
+        waitpid(clients_[client], nullptr, 0);
+    }
+
+    Daemon daemon_;
+    std::mt19937 random_;
+    Board* board_;
+    int empty_files_{0};
+    std::array<pid_t, kClients> clients_{};
+    pid_t clock_{-1};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 5) {
+        std::fprintf(stderr, "usage: kill_stress MANAGER ROUNDS SEED POLICY\n");
+        return 2;
+    }
+    const int rounds = std::atoi(argv[2]);
+    Stress stress(argv[1], static_cast<unsigned>(std::atoi(argv[3])), argv[4]);
+    for (int i = 0; i < rounds; ++i) stress.round();
+    stress.finish(rounds);
+    return check::result();
+}

@@ -1,0 +1,170 @@
+// Profile files: what is read, what is left out, how they are merged and written.
+
+#include "kernel_intercept/manager/profile.hpp"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "kernel_intercept/manager/profile_store.hpp"
+#include "tests/kernel/gate/check.hpp"
+
+using namespace explsched;
+using namespace explsched::manager;
+
+namespace {
+
+const std::string kHead = std::string(kTitle) + "\n" + std::string(kColumns) + "\n";
+const std::string kGood = "00000000000000ff\t1,2,3\t4,5,6\t7\t90\t8\t9000\t100\t200\tncu\t_Z3addPf";
+
+Profile profile(std::uint64_t name, std::uint64_t samples, std::uint64_t gpu_ns, std::uint32_t compute, Source source) {
+    return {{name, {1, 1, 1}, {32, 1, 1}, 0, 90}, samples, {gpu_ns, compute, 50}, source, "k"};
+}
+
+bool refuses(const std::string& text) {
+    try {
+        parse_profiles(text);
+        return false;
+    } catch (const std::invalid_argument&) {
+        return true;
+    }
+}
+
+void a_line_is_read() {
+    const ProfileText text = parse_profiles(kHead + kGood + "\n");
+    REQUIRE(text.profiles.size() == 1 && text.faults.empty());
+    const Profile& found = text.profiles[0];
+    CHECK(found.key.name_hash == 0xff && found.key.grid.z == 3 && found.key.block.x == 4);
+    CHECK(found.key.dynamic_shared_bytes == 7 && found.key.compute_capability == 90);
+    CHECK(found.samples == 8 && found.cost.gpu_ns == 9000 && found.cost.compute_permille == 100);
+    CHECK(found.cost.bandwidth_permille == 200 && found.source == Source::kNcu && found.name == "_Z3addPf");
+    CHECK(render_profiles(text.profiles) == kHead + kGood + "\n");
+}
+
+void bad_lines_are_left_out_and_told_with_their_number() {
+    std::string text = kHead;
+    const char* bad[] = {"", "x", "\t\t\t\t\t\t\t\t\t\t",
+                         "00000000000000FF\t1,2,3\t4,5,6\t7\t90\t8\t9\t1\t2\tncu\tn",
+                         "ff\t1,2,3\t4,5,6\t7\t90\t8\t9\t1\t2\tncu\tn",
+                         "00000000000000ff\t1,2\t4,5,6\t7\t90\t8\t9\t1\t2\tncu\tn",
+                         "00000000000000ff\t1,2,-3\t4,5,6\t7\t90\t8\t9\t1\t2\tncu\tn",
+                         "00000000000000ff\t1,2,4294967296\t4,5,6\t7\t90\t8\t9\t1\t2\tncu\tn",
+                         "00000000000000ff\t1,2,3\t4,5,6\t7\t90\t8\t9\t1001\t2\tncu\tn",
+                         "00000000000000ff\t1,2,3\t4,5,6\t7\t90\t8\t9\t1\t2\tguess\tn",
+                         "00000000000000ff\t1,2,3\t4,5,6\t7\t90\t8\t9 \t1\t2\tncu\tn",
+                         "00000000000000ff\t1,2,3\t4,5,6\t7\t90\t99999999999999999999\t9\t1\t2\tncu\tn"};
+    for (const char* line : bad) text += std::string(line) + "\n" + kGood + "\n";
+    const ProfileText found = parse_profiles(text);
+    const std::size_t count = sizeof(bad) / sizeof(bad[0]);
+    CHECK(found.profiles.size() == count);
+    REQUIRE(found.faults.size() == count);
+    for (std::size_t i = 0; i < count; ++i) {
+        CHECK(found.faults[i].line == 3 + 2 * i);
+        CHECK(!found.faults[i].reason.empty());
+    }
+}
+
+void other_files_are_refused() {
+    CHECK(parse_profiles("").profiles.empty());
+    CHECK(refuses("hello\n"));
+    CHECK(refuses("# explsched kernel profiles 2\n"));
+    CHECK(refuses(std::string(kTitle) + "\nname\n"));
+}
+
+void names_cannot_break_the_file() {
+    Profile odd = profile(1, 1, 10, 10, Source::kTiming);
+    odd.name = "a\tb\nc\x80";
+    const ProfileText text = parse_profiles(render_profiles({odd}));
+    REQUIRE(text.profiles.size() == 1 && text.faults.empty());
+    CHECK(text.profiles[0].name == "a?b?c?");
+}
+
+void timings_are_averaged_and_follow_change() {
+    Profile mean = profile(1, 0, 999, 0, Source::kTiming);
+    for (const std::uint64_t ns : {100, 200, 300}) mean = with_sample(mean, {ns, 10, 20});
+    CHECK(mean.samples == 3 && mean.cost.gpu_ns == 200 && mean.cost.compute_permille == 10);
+    for (int i = 0; i < 1000; ++i) mean = with_sample(mean, {10'000, 10, 20});
+    for (int i = 0; i < 300; ++i) mean = with_sample(mean, {20'000, 10, 20});
+    CHECK(mean.cost.gpu_ns > 19'900);
+}
+
+void measured_shares_are_not_overwritten_by_estimates() {
+    const Profile after = with_sample(profile(1, 5, 100, 700, Source::kNcu), {100, 10, 20});
+    CHECK(after.cost.compute_permille == 700 && after.source == Source::kNcu && after.samples == 6);
+}
+
+void merging_keeps_the_better_of_each() {
+    const Profile timed = profile(1, 100, 500, 10, Source::kTiming), imported = profile(1, 0, 400, 700, Source::kNcu);
+    for (const Profile& both : {merged(timed, imported), merged(imported, timed)}) {
+        CHECK(both.samples == 100 && both.cost.gpu_ns == 500);
+        CHECK(both.cost.compute_permille == 700 && both.source == Source::kNcu);
+    }
+    // At equal trust what a tool has written counts.
+    CHECK(merged(profile(1, 1, 1, 1, Source::kNcu), profile(1, 1, 2, 2, Source::kNcu)).cost.compute_permille == 2);
+}
+
+shared::RingSample sample(std::uint64_t name, std::uint64_t gpu_ns) {
+    shared::RingSample made{{name, {1, 1, 1}, {32, 1, 1}, 0, 90}, {gpu_ns, 40, 50}, {}};
+    made.name[0] = 'k';
+    return made;
+}
+
+void files_are_written_with_what_others_added() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "profiles-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    const std::string path = pattern + "/new/kernels-v1.tsv";
+    CHECK(load_profiles(path).profiles.empty());
+    ProfileStore store;
+    store.add(sample(1, 100));
+    CHECK(save_profiles(path, store.profiles()).size() == 1);
+    CHECK(save_profiles(path, {profile(2, 0, 5, 600, Source::kNcu)}).size() == 2);  // a tool's import
+    store.add(sample(1, 300));
+    store.adopt(save_profiles(path, store.profiles()));
+    CHECK(store.size() == 2);
+    const ProfileText text = load_profiles(path);
+    REQUIRE(text.profiles.size() == 2 && text.faults.empty());
+    CHECK(store.profiles()[0].cost.gpu_ns == 200 && store.profiles()[0].samples == 2);
+    struct stat info {};
+    CHECK(stat(path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600);
+    std::ofstream(path) << "another program's file\n";
+    bool refused = false;
+    try {
+        save_profiles(path, store.profiles());
+    } catch (const std::runtime_error&) {
+        refused = true;
+    }
+    std::stringstream left;
+    left << std::ifstream(path).rdbuf();
+    CHECK(refused && left.str() == "another program's file\n");
+    std::filesystem::remove_all(pattern);
+}
+
+void the_table_has_all_and_never_overflows() {
+    ProfileStore store;
+    for (std::uint64_t name = 1; name <= shared::kTableEntries; ++name) store.add(sample(name, name));
+    CHECK(store.size() == shared::kTableEntries / 4 * 3);
+    CHECK(store.refused() == shared::kTableEntries / 4);
+    store.add(sample(1, 0));  // says nothing
+    CHECK(store.refused() == shared::kTableEntries / 4 + 1);
+    store.add(sample(1, 5));
+    CHECK(store.samples() == store.size() + 1);
+}
+
+}  // namespace
+
+int main() {
+    a_line_is_read();
+    bad_lines_are_left_out_and_told_with_their_number();
+    other_files_are_refused();
+    names_cannot_break_the_file();
+    timings_are_averaged_and_follow_change();
+    measured_shares_are_not_overwritten_by_estimates();
+    merging_keeps_the_better_of_each();
+    files_are_written_with_what_others_added();
+    the_table_has_all_and_never_overflows();
+    return check::result();
+}

@@ -1,0 +1,213 @@
+// What the manager answers, to clients and to anything else. Argument: the manager's program.
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/manager/server.hpp"
+#include "kernel_intercept/manager/settings.hpp"
+#include "kernel_intercept/shared/protocol.hpp"
+#include "tests/kernel/gate/check.hpp"
+#include "tests/kernel/manager/daemon.hpp"
+
+using namespace explsched;
+using namespace explsched::shared;
+using daemon_under_test::connect_to;
+using daemon_under_test::Daemon;
+using daemon_under_test::number_in;
+
+namespace {
+
+std::string manager_program;
+
+Hello good_hello() {
+    Hello hello{};
+    hello.preamble = preamble(MessageKind::kHello);
+    hello.request_permille = 300;
+    hello.limit_permille = 1000;
+    hello.compute_capability = 90;
+    hello.multiprocessors = 132;
+    hello.gpu_uuid[0] = 1;
+    std::strcpy(hello.job.data(), "4711");
+    return hello;
+}
+
+// The kind of the answer to one message; nothing if the connection was closed without one.
+struct Answer {
+    bool any;
+    MessageKind kind;
+};
+
+Answer answer_to(int fd, const void* message, std::size_t size) {
+    send(fd, message, size, MSG_NOSIGNAL);
+    std::array<char, kLongestMessage> data{};
+    const ssize_t got = recv(fd, data.data(), data.size(), 0);
+    Preamble head{};
+    if (got < static_cast<ssize_t>(sizeof(head))) return {false, {}};
+    std::memcpy(&head, data.data(), sizeof(head));
+    return {true, head.kind};
+}
+
+bool refused(const Daemon& daemon, const void* message, std::size_t size) {
+    const int fd = connect_to(daemon.socket());
+    const Answer answer = answer_to(fd, message, size);
+    char byte = 0;
+    const bool closed = recv(fd, &byte, 1, 0) == 0;
+    close(fd);
+    return answer.any && answer.kind == MessageKind::kRefused && closed;
+}
+
+template <typename Change>
+bool refuses_hello(const Daemon& daemon, const Change& change) {
+    Hello hello = good_hello();
+    change(hello);
+    return refused(daemon, &hello, sizeof(hello));
+}
+
+void wrong_messages_are_refused_and_counted() {
+    const Daemon daemon(manager_program);
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.preamble.magic = 1; }));
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.preamble.version = kProtocolVersion + 1; }));
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.preamble.kind = MessageKind::kWelcome; }));
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.preamble.kind = static_cast<MessageKind>(999); }));
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.priority = static_cast<Class>(7); }));
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.request_permille = 0; }));
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.limit_permille = 1001; }));
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.limit_permille = 299; }));
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.job.fill('x'); }));
+    const Hello hello = good_hello();
+    CHECK(refused(daemon, &hello, 1));
+    CHECK(refused(daemon, &hello, sizeof(Preamble)));
+    CHECK(refused(daemon, &hello, sizeof(hello) - 1));
+    const std::vector<char> longer(100'000, 'x');
+    CHECK(refused(daemon, longer.data(), longer.size()));
+    std::vector<char> padded(sizeof(hello) + 1);
+    std::memcpy(padded.data(), &hello, sizeof(hello));
+    CHECK(refused(daemon, padded.data(), padded.size()));
+    const Preamble bell = preamble(MessageKind::kRing);
+    CHECK(refused(daemon, &bell, sizeof(bell)));  // before it has said hello
+    CHECK(number_in(daemon.status(), "malformed") == 15);
+    const int fd = connect_to(daemon.socket());
+    CHECK(answer_to(fd, &hello, sizeof(hello)).kind == MessageKind::kWelcome);  // still serves
+    CHECK(answer_to(fd, &hello, sizeof(hello)).kind == MessageKind::kRefused);  // once is enough
+    close(fd);
+}
+
+void only_the_same_user_is_served() {
+    int pair[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+    std::int32_t pid = 0;
+    CHECK(manager::belongs_to(pair[0], geteuid(), pid) && pid == getpid());
+    CHECK(!manager::belongs_to(pair[0], geteuid() + 1, pid));
+    CHECK(!manager::belongs_to(0x7fff, geteuid(), pid));
+    close(pair[0]);
+    close(pair[1]);
+    if (geteuid() != 0) return;  // only root can become somebody else
+    const Daemon daemon(manager_program);
+    // Even where the directory lets others in.
+    CHECK(chmod(daemon.directory().c_str(), 0755) == 0 && chmod(daemon.socket().c_str(), 0666) == 0);
+    const pid_t stranger = fork();
+    if (stranger == 0) {
+        const Hello hello = good_hello();
+        if (setuid(65534) != 0) _exit(2);
+        const int fd = connect_to(daemon.socket());
+        _exit(fd >= 0 && !answer_to(fd, &hello, sizeof(hello)).any ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(waitpid(stranger, &status, 0) == stranger && status == 0);
+    CHECK(number_in(daemon.status(), "foreign") == 1);
+}
+
+void slots_are_given_and_returned() {
+    const Daemon daemon(manager_program);
+    for (int i = 0; i < 5000 && number_in(daemon.status(), "open") != 1; ++i) usleep(1000);
+    usleep(100'000);  // until the connections so far are closed
+    const int files = daemon.open_files();
+    const Hello hello = good_hello();
+    for (int round = 0; round < 3; ++round) {
+        std::vector<int> fds;
+        for (std::uint32_t i = 0; i < kSlots; ++i) {
+            fds.push_back(connect_to(daemon.socket()));
+            CHECK(answer_to(fds.back(), &hello, sizeof(hello)).kind == MessageKind::kWelcome);
+        }
+        CHECK(refused(daemon, &hello, sizeof(hello)));  // all are taken
+        const std::string full = daemon.status();
+        CHECK(std::count(full.begin(), full.end(), '{') == static_cast<long>(kSlots) + 4);
+        CHECK(full.find("\"job\": \"4711\"") != std::string::npos);
+        for (const int fd : fds) close(fd);
+        CHECK(daemon.status().find("\"clients\": []") != std::string::npos);
+    }
+    // One GPU's page has come. The last connection may be closed a little later.
+    for (int i = 0; i < 5000 && daemon.open_files() != files + 1; ++i) usleep(1000);
+    CHECK(daemon.open_files() == files + 1);
+}
+
+void one_manager_per_directory() {
+    const Daemon daemon(manager_program);
+    const pid_t second = fork();
+    if (second == 0) {
+        close(STDERR_FILENO);
+        execl(manager_program.c_str(), "sexplkmd", "--dir", daemon.directory().c_str(), "--foreground", nullptr);
+        _exit(127);
+    }
+    int status = 0;
+    CHECK(waitpid(second, &status, 0) == second && WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    CHECK(!daemon.status().empty());
+}
+
+void it_stops_cleanly() {
+    Daemon daemon(manager_program);
+    CHECK(daemon.stop() == 0);
+    CHECK(!std::filesystem::exists(daemon.socket()));
+    daemon.start();
+    CHECK(!daemon.status().empty());
+}
+
+bool rejects(std::vector<std::string> words) {
+    words.insert(words.begin(), "sexplkmd");
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    try {
+        manager::parse_command_line(static_cast<int>(words.size()), arguments.data());
+        return false;
+    } catch (const std::invalid_argument&) {
+        return true;
+    }
+}
+
+void command_lines_are_checked() {
+    CHECK(!rejects({"--dir", "/tmp/x"}));
+    CHECK(!rejects({"--dir", "/tmp/x", "--policy", "quota", "--cap-compute", "1", "--hp-share", "0", "--ahead-ms", "0.5"}));
+    CHECK(!rejects({"--help"}));
+    CHECK(rejects({}));
+    CHECK(rejects({"--dir"}));
+    CHECK(rejects({"--dir", std::string(200, 'x')}));
+    CHECK(rejects({"--dir", "/tmp/x", "--policy", "best"}));
+    CHECK(rejects({"--dir", "/tmp/x", "--cap-compute", "1.5"}));
+    CHECK(rejects({"--dir", "/tmp/x", "--cap-bandwidth", "half"}));
+    CHECK(rejects({"--dir", "/tmp/x", "--hp-share", "nan"}));
+    CHECK(rejects({"--dir", "/tmp/x", "--unknown"}));
+    CHECK(rejects({"--dir", "/tmp/x", "more"}));
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+    manager_program = argv[1];
+    wrong_messages_are_refused_and_counted();
+    only_the_same_user_is_served();
+    slots_are_given_and_returned();
+    one_manager_per_directory();
+    it_stops_cleanly();
+    command_lines_are_checked();
+    return check::result();
+}

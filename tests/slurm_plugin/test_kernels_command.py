@@ -1,0 +1,196 @@
+"""`sexplsched kernels` as a user calls it."""
+
+import json
+import os
+import socket
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kernel_intercept.profile import store
+from kernel_intercept.profile.model import Source
+from slurm_plugin.cli import kernels as command
+from slurm_plugin.cli.main import root
+from tests.kernel_intercept.profiles import FILL, profile
+from tests.kernel_intercept.test_ncu import DETAILS, details, raw
+
+CLIENT = {
+    "pid": 77,
+    "job": "42",
+    "class": "best-effort",
+    "request_permille": 250,
+    "limit_permille": 500,
+    "launches": 123456,
+    "gpu_ns": 4_500_000_000,
+    "waits": 17,
+    "waited_ns": 12_500_000,
+    "longest_wait_ns": 1_230_000,
+    "passed": 3,
+}
+GPU = {"uuid": "GPU-01234567-89ab", "clients": [CLIENT, {**CLIENT, "pid": 78, "job": ""}]}
+STATUS = {"policy": "quota", "gpus": [GPU]}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's profile file, not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("EXPLSCHED_KM_SOCKET", raising=False)
+    monkeypatch.delenv("SLURM_TMPDIR", raising=False)
+    monkeypatch.setattr("kernel_intercept.profile.manager._TEMPORARY", str(tmp_path / "tmp"))
+    return store.default_path()
+
+
+@contextmanager
+def manager(address: Path, answer: bytes) -> Iterator[None]:
+    """Answers one status request, and checks that it is one."""
+    address.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(address))
+        server.listen()
+        asked: list[bytes] = []
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                asked.append(connection.recv(100))
+                connection.send(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+        assert asked == [struct.pack("=IHH", 0x4D505845, 1, 4)]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(root, ["kernels", *arguments])
+
+
+def test_an_empty_table(file: Path) -> None:
+    done = run()
+    assert (done.exit_code, done.output) == (0, f"{file}: no kernels are known yet\n")
+
+
+def test_kernels_are_ordered_by_total_time_and_readable(file: Path) -> None:
+    cut = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0"
+    profiles = [
+        profile("small", samples=3, gpu_ns=1000),
+        profile(cut, samples=100, gpu_ns=12_345, source=Source.NCU),
+        profile(FILL, samples=10, gpu_ns=90_000),
+    ]
+    store.update(file, lambda _: profiles)
+    lines = run().output.splitlines()
+    assert [line.split()[-1] if "(" not in line else "fill" for line in lines[1:]] == [
+        "at::native::elementwise_kernel<...>",
+        "fill",
+        "small",
+    ]
+    assert lines[1].split()[:9] == ["64,1,1", "256,1,1", "0", "9.0", "100", "12.3", "30.0", "40.0", "ncu"]
+    shown = json.loads(run("--json").output)
+    assert [row["total_ns"] for row in shown["kernels"]] == [1_234_500, 900_000, 3000]
+    assert shown["kernels"][1]["mangled"] == FILL
+
+
+def test_bad_lines_are_told_and_the_rest_is_shown(file: Path) -> None:
+    store.update(file, lambda _: [profile()])
+    with file.open("a") as stream:
+        stream.writelines(["nonsense\n"] * 12)
+    done = run()
+    assert done.exit_code == 0
+    assert done.stderr.count("found 1 columns, accepted are 11") == 10
+    assert "and 2 more" in done.stderr
+    assert "vectorized_elementwise_kernel" in done.stdout
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory of a job, short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="sx-") as directory:
+        monkeypatch.setenv("SLURM_TMPDIR", directory)
+        yield Path(directory)
+
+
+def test_the_clients_of_the_managers_of_this_machine(file: Path, short: Path) -> None:
+    address = short / f"explsched-{os.geteuid()}-42-abc/km/kernel-manager.sock"
+    with manager(address, json.dumps(STATUS).encode()):
+        lines = run("--job", "42").output.splitlines()
+    assert lines[0] == f"{address}: policy quota"
+    expected = "01234567-89a 42 77 best-effort 25.0 50.0 123456 4500.0 17 12.5 1.23 3"
+    assert [line.split() for line in lines[2:4]] == [expected.split(), []]
+    address.unlink()
+    with manager(address, json.dumps(STATUS).encode()):
+        shown = json.loads(run("--json", "--socket", str(address)).output)
+    assert shown["managers"] == [{"socket": str(address), **STATUS}]
+
+
+def test_a_job_that_no_manager_serves(file: Path) -> None:
+    done = run("--job", "43")
+    assert done.exit_code == 0
+    assert "no manager on this machine serves job 43" in done.stderr
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b'{"gpus": ', b"\xff"])
+def test_a_manager_that_answers_nonsense(file: Path, short: Path, answer: bytes) -> None:
+    with manager(short / "s", answer):
+        done = run("--socket", str(short / "s"))
+    assert "accepted is one JSON object" in str(done.exception)
+
+
+def test_a_manager_that_is_gone_is_told(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLSCHED_KM_SOCKET", str(tmp_path / "gone"))
+    done = run()
+    assert done.exit_code == 0
+    assert f"{tmp_path}/gone: no kernel manager answers" in done.stderr
+    assert run("--socket", str(tmp_path / "gone")).exit_code == 1
+
+
+def test_import_and_forget(file: Path, tmp_path: Path) -> None:
+    store.update(file, lambda _: [profile(FILL, samples=10, gpu_ns=5000)])
+    export = tmp_path / "ncu.csv"
+    export.write_text(
+        "".join([*details(*DETAILS), *raw((FILL, "40", "9", "0", "12.5"), ("unknown<1>(T1)", "1", "1", "0", "1"))])
+    )
+    tried = run("import", str(export), "--dry-run")
+    assert tried.stdout == "2 kernels of 3 launches would be imported\n"
+    assert "'unknown<1>(T1)' is none of the 1 known kernels" in tried.stderr
+    assert len(store.read(file).profiles) == 1
+    refused = run("import", str(export), "--strict")
+    assert (refused.exit_code, str(refused.exception)) == (1, f"{export}: 1 rows cannot be used, nothing is imported")
+    assert run("import", str(export)).exit_code == 0
+    [fill, triton] = sorted(store.read_strict(file), key=lambda p: p.name)
+    assert (fill.source, fill.samples, fill.gpu_ns, fill.compute_permille) == (Source.NCU, 10, 5000, 125)
+    assert (triton.name, triton.samples, triton.gpu_ns) == ("triton_poi_0", 0, 2570)
+
+    assert run("forget", "*vectorized*", "-n").output == "1 kernels would be forgotten\n"
+    assert len(store.read_strict(file)) == 2
+    assert run("forget", "*vectorized*").output == "1 kernels forgotten\n"
+    assert store.read_strict(file) == (triton,)
+    assert "none of 1 kernels matches 'nothing'" in str(run("forget", "nothing").exception)
+    assert run("forget", f"{triton.key.name_hash:016x}").exit_code == 0
+    assert store.read_strict(file) == ()
+
+
+def test_what_is_no_export_is_refused_by_name(file: Path, tmp_path: Path) -> None:
+    export = tmp_path / "log.txt"
+    export.write_text("step 1\n")
+    assert f"{export}: no table with a column 'Kernel Name'" in str(run("import", str(export)).exception)
+    assert run("import", str(tmp_path / "none")).exit_code == 2
+    assert not file.exists()
+
+
+def test_the_help_shows_the_commands_to_type(file: Path) -> None:
+    assert "srun --jobid=42 --overlap sexplsched kernels --job 42\n" in run("--help").output
+    assert "--page raw --print-kernel-base mangled" in run("import", "--help").output
+
+
+def test_refine_without_a_gpu_names_what_is_missing(file: Path, tmp_path: Path) -> None:
+    done = run("refine", "--trace", str(tmp_path / "trace"), "--gpu", "GPU-0")
+    assert isinstance(done.exception, command.ProfileError)
+    assert "NVML cannot be used" in str(done.exception) or "GPU-0: " in str(done.exception)

@@ -1,0 +1,332 @@
+"""sxrun on a GPU node: what the command gets, and what is left when it is over."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.wrappers.gpu_node import GpuNode, build
+from wrappers.job_room import place
+
+SHARE = ("--share", "high")
+UUIDS = "GPU-0a,GPU-0b"
+
+
+@pytest.fixture
+def node() -> Iterator[GpuNode]:
+    # Not tmp_path: it is too long for sockets, as many a job's directory.
+    with tempfile.TemporaryDirectory(prefix="sx-") as directory:
+        yield build(Path(directory))
+
+
+def test_the_command_gets_what_it_asked_for_and_nothing_is_left(node: GpuNode) -> None:
+    arguments = ("--share", "best-effort", "--request", "0.25", "--limit", "0.5", "--mps")
+    script = 'env; stat -c %a "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY" "${EXPLSCHED_KM_SOCKET%/*}"'
+    done = node.sxrun(*arguments, "--", "sh", "-c", script)
+    assert (done.status, done.err) == (0, "")
+    given = done.variables()
+    [room] = {Path(given["EXPLSCHED_KM_SOCKET"]).parent.parent, Path(given["CUDA_MPS_PIPE_DIRECTORY"]).parent}
+    assert room.parent == node.directory / "tmp"
+    expected = {
+        "LD_PRELOAD": str(node.library),
+        "EXPLSCHED_CLASS": "best-effort",
+        "EXPLSCHED_REQUEST": "250",
+        "EXPLSCHED_LIMIT": "500",
+        "CUDA_MPS_CLIENT_PRIORITY": "1",
+    }
+    assert {name: given[name] for name in expected} == expected
+    assert done.out.splitlines()[-3:] == ["700"] * 3
+    assert node.log() == [
+        f"-d pipe={room}/mps visible=",
+        f"manager starts --dir {room}/km --policy quota --foreground masked 0",
+        "manager ends",
+        f" pipe={room}/mps visible=",
+        "quit",
+    ]
+    assert node.rooms() == []
+
+
+def test_a_command_that_asks_for_nothing_gets_nothing(node: GpuNode) -> None:
+    done = node.sxrun("--", "env")
+    assert (done.status, done.err, node.log(), node.rooms()) == (0, "", [], [])
+    assert "LD_PRELOAD" not in done.variables()
+
+
+def test_the_environment_asks_too_and_options_count_first(node: GpuNode) -> None:
+    variables = {"EXPLSCHED_CLASS": "high", "EXPLSCHED_LIMIT": "300", "EXPLSCHED_MPS": "1"}
+    given = node.sxrun("--limit", "0.4", "--", "env", **variables).variables()
+    assert (given["EXPLSCHED_CLASS"], given["EXPLSCHED_LIMIT"]) == ("high", "400")
+    assert "CUDA_MPS_PIPE_DIRECTORY" in given
+    assert "CUDA_MPS_CLIENT_PRIORITY" not in given
+
+
+def test_the_kill_switch(node: GpuNode) -> None:
+    done = node.sxrun(*SHARE, "--limit", "0.5", "--", "env", EXPLSCHED_INTERCEPT="off")
+    assert (done.status, done.err, node.log()) == (0, "", [])
+    assert not {"LD_PRELOAD", "EXPLSCHED_CLASS", "EXPLSCHED_LIMIT"} & set(done.variables())
+
+
+def test_without_mps_it_is_said_what_that_means(node: GpuNode) -> None:
+    done = node.sxrun(*SHARE, "--", "true")
+    assert "no CUDA MPS serves this command (--mps starts one)" in done.err
+    assert "time-sliced" in done.err
+    (node.directory / "bin/nvidia-cuda-mps-control").unlink()
+    done = node.sxrun(*SHARE, "--mps", "--", "sh", "-c", 'echo "$LD_PRELOAD"; exit 3')
+    assert (done.status, done.out) == (3, f"{node.library}\n")
+    assert "nvidia-cuda-mps-control is not on PATH" in done.err
+    assert "time-sliced" in done.err
+
+
+def test_what_is_preloaded_already_stays_in_front(node: GpuNode) -> None:
+    other = node.directory / "libother.so"
+    shutil.copy(node.library, other)
+    outer = [*SHARE, "--mps", "--", "env", f"LD_PRELOAD={other} "]
+    inner = ["python3", "-m", "wrappers.sxrun", *SHARE, "--mps", "--", "env"]
+    assert node.sxrun(*outer, *inner).variables()["LD_PRELOAD"] == f"{other}:{node.library}"
+    twice = node.sxrun(*SHARE, "--mps", "--", *inner)
+    assert twice.variables()["LD_PRELOAD"] == str(node.library)
+
+
+def _fault(node: GpuNode, which: str) -> dict[str, str]:
+    bad = node.directory / "bad.so"
+    if which == "no library":
+        return {"EXPLSCHED_INTERCEPT_LIBRARY": "/no/such.so"}
+    if which == "no ELF file":
+        bad.write_text("no library")
+    elif which == "a symbol that nobody has":
+        source = node.directory / "bad.c"
+        source.write_text("void nobody_has_this(void);\nvoid stand_in(void) { nobody_has_this(); }\n")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", bad, source], check=True)
+    elif which == "a colon in its path":
+        (node.directory / "a:b").mkdir()
+        bad = node.directory / "a:b/bad.so"
+        shutil.copy(node.library, bad)
+    elif which == "no manager":
+        return {"EXPLSCHED_KM": "/no/such"}
+    elif which == "a manager that fails":
+        return {"STAND_IN_MANAGER_FAULT": "no memory for pages"}
+    elif which == "a manager that cannot run":
+        bad.write_text("\x7fELF")
+        bad.chmod(0o755)
+        return {"EXPLSCHED_KM": str(bad)}
+    return {"EXPLSCHED_INTERCEPT_LIBRARY": str(bad)}
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ("no library", "the interposer is not at /no/such.so"),
+        ("no ELF file", "cannot be preloaded"),
+        ("a symbol that nobody has", "nobody_has_this"),
+        ("a colon in its path", "which LD_PRELOAD cannot hold"),
+        ("no manager", "the kernel manager is not at /no/such"),
+        ("a manager that fails", "the kernel manager ends with status 1: no memory for pages"),
+        ("a manager that cannot run", "Exec format error"),
+    ],
+)
+def test_whatever_is_wrong_the_command_runs(node: GpuNode, which: str, message: str) -> None:
+    done = node.sxrun(*SHARE, "--mps", "--", "sh", "-c", "echo ran; env; exit 4", **_fault(node, which))
+    assert done.status == 4
+    assert done.out.startswith("ran\n")
+    assert "LD_PRELOAD" not in done.variables()
+    assert "CUDA_MPS_PIPE_DIRECTORY" in done.variables()
+    [line] = done.err.splitlines()
+    assert line.startswith("sxrun: kernels are not managed: ")
+    assert message in line
+    assert node.rooms() == []
+
+
+def test_mps_that_fails_is_told_with_its_words(node: GpuNode) -> None:
+    done = node.sxrun(*SHARE, "--mps", "--", "env", STAND_IN_MPS_FAULT="Failed to start MPS")
+    assert "no MPS: " in done.err
+    assert "-d ends with status 1: Failed to start MPS" in done.err
+    assert "LD_PRELOAD" in done.variables()
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in done.variables()
+    assert node.rooms() == []
+
+
+@pytest.mark.parametrize(("visible", "inside"), [("1,3", "0,1"), (UUIDS, UUIDS), ("0", "0"), ("", "")])
+def test_gpus_are_numbered_as_the_mps_daemon_sees_them(node: GpuNode, visible: str, inside: str) -> None:
+    given = node.sxrun("--mps", "--", "env", CUDA_VISIBLE_DEVICES=visible).variables()
+    assert given["CUDA_VISIBLE_DEVICES"] == inside
+    assert node.log()[0].endswith(f"visible={visible}")
+
+
+def test_daemons_that_serve_the_node_are_used_and_left_alone(node: GpuNode) -> None:
+    inner = ["python3", "-m", "wrappers.sxrun", *SHARE, "--mps", "--", "env"]
+    script = "env; CUDA_VISIBLE_DEVICES=7 exec " + " ".join(inner)  # other GPUs: not the same room
+    done = node.sxrun(*SHARE, "--mps", "--", "sh", "-c", script)
+    assert (done.status, done.err) == (0, "")
+    for name in ("CUDA_MPS_PIPE_DIRECTORY", "EXPLSCHED_KM_SOCKET"):
+        assert len({line for line in done.out.splitlines() if line.startswith(name)}) == 1
+    assert [line.split(" ")[0] for line in node.log()] == ["-d", "manager", "manager", "", "quit"]
+
+
+def wait_for_line(running: subprocess.Popen[str]) -> str:
+    assert running.stdout is not None
+    return running.stdout.readline()
+
+
+def test_the_sxruns_of_a_job_share_daemons_until_the_last_leaves(node: GpuNode) -> None:
+    command = (*SHARE, "--mps", "--", "sh", "-c", 'echo "$EXPLSCHED_KM_SOCKET"; read -r line')
+    first, second = node.start(*command), node.start(*command)
+    assert wait_for_line(first) == wait_for_line(second) != "\n"
+    first.communicate("\n")
+    assert "manager ends" not in node.log()
+    third = node.start(*command)
+    assert wait_for_line(third)
+    second.communicate("\n")
+    assert "manager ends" not in node.log()
+    third.communicate("\n")
+    assert [line.split(" ")[0] for line in node.log()] == ["-d", "manager", "manager", "", "quit"]
+    assert node.rooms() == []
+
+
+def test_a_limit_that_cannot_hold_is_told(node: GpuNode) -> None:
+    first = node.start(*SHARE, "--mps", "--", "sh", "-c", "echo ready; read -r line")
+    assert wait_for_line(first) == "ready\n"
+    assert "request and limit do not count" in node.sxrun("--limit", "0.5", "--mps", "--", "true").err
+    assert node.sxrun("--share", "best-effort", "--mps", "--", "true").err == ""
+    first.communicate("\n")
+    first = node.start("--limit", "0.5", "--mps", "--", "sh", "-c", "echo ready; read -r line")
+    assert wait_for_line(first) == "ready\n"
+    assert node.sxrun("--limit", "0.5", "--mps", "--", "true").err == ""
+    first.communicate("\n")
+
+
+def test_one_that_was_killed_counts_as_gone(node: GpuNode) -> None:
+    command = (*SHARE, "--mps", "--", "sh", "-c", "echo ready; read -r line")
+    first, second = node.start(*command), node.start(*command)
+    assert wait_for_line(first) == wait_for_line(second) == "ready\n"
+    first.kill()
+    first.wait()
+    second.communicate("\n")
+    first.communicate()
+    assert "manager ends" in node.log()
+    assert node.log()[-1] == "quit"
+    assert node.rooms() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_ends_the_command_leaves_nothing(node: GpuNode, number: signal.Signals) -> None:
+    running = node.start(*SHARE, "--mps", "--", "sh", "-c", "echo ready; exec sleep 60")
+    assert wait_for_line(running) == "ready\n"
+    running.send_signal(number)
+    running.communicate()
+    assert running.returncode == 128 + number
+    assert "manager ends" in node.log()
+    assert node.log()[-1] == "quit"
+    assert node.rooms() == []
+
+
+def test_coming_and_going_at_once(node: GpuNode) -> None:
+    probe = (
+        "import os, socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET);"
+        "s.connect(os.environ['EXPLSCHED_KM_SOCKET']); assert os.path.exists(os.environ['CUDA_MPS_PIPE_DIRECTORY'])"
+    )
+    running = []
+    for _ in range(12):
+        running.append(node.start(*SHARE, "--mps", "--", "python3", "-c", probe))
+        time.sleep(0.05)
+    for each in running:
+        _, err = each.communicate()
+        assert (each.returncode, err) == (0, "")
+    words = [line.split(" masked")[0].split(" --")[0] for line in node.log()]
+    assert words.count("manager starts") == words.count("manager ends") == words.count("quit") >= 1
+    assert node.rooms() == []
+
+
+@pytest.mark.parametrize("trap", ["a directory others may enter", "a link", "a file"])
+def test_a_room_that_is_not_ours_alone_is_not_used(node: GpuNode, trap: str) -> None:
+    room = place(node.environment)
+    if trap == "a link":
+        room.symlink_to(node.directory)
+    elif trap == "a file":
+        room.write_text("")
+    else:
+        room.mkdir()
+        room.chmod(0o755)
+    done = node.sxrun(*SHARE, "--mps", "--", "env")
+    assert done.status == 0
+    assert done.err == f"sxrun: the GPU is not shared: {room}: is not a directory of this user alone\n"
+    assert "LD_PRELOAD" not in done.variables()
+    assert room in node.rooms()
+
+
+def test_a_directory_too_long_for_sockets_is_not_used() -> None:
+    short = place({"SLURM_JOB_ID": "7", "SLURM_TMPDIR": os.sep + "nowhere"})
+    assert short.parent == Path("/tmp")  # noqa: S108
+    assert short.name.startswith(f"explsched-{os.geteuid()}-7-")
+    with tempfile.TemporaryDirectory() as directory:
+        deep = Path(directory, "x" * 60)
+        deep.mkdir()
+        assert place({"SLURM_TMPDIR": str(deep)}).parent == Path("/tmp")  # noqa: S108
+        assert place({"SLURM_TMPDIR": directory}).parent == Path(directory)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--share", "low"], "invalid choice: 'low'"),
+        (["--limit", "2"], "found '2', accepted are fractions of a GPU from 0.001 to 1"),
+        (["--request", "nan"], "found 'nan', accepted are fractions"),
+        (["--request", "0.5", "--limit", "0.25"], "--request 0.5 is more than --limit 0.25"),
+    ],
+)
+def test_wrong_options_are_refused(node: GpuNode, arguments: list[str], message: str) -> None:
+    done = node.sxrun(*arguments, "--", "true")
+    assert done.status == 2
+    assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"EXPLSCHED_CLASS": "low"}, "EXPLSCHED_CLASS: found 'low', accepted are high and best-effort"),
+        ({"EXPLSCHED_LIMIT": "0.5"}, "EXPLSCHED_LIMIT: found '0.5', accepted are thousandths of a GPU from 1 to 1000"),
+        (
+            {"EXPLSCHED_REQUEST": "500", "EXPLSCHED_LIMIT": "300", "EXPLSCHED_MPS": "1"},
+            "the request of 500 permille is lowered to the limit of 300",
+        ),
+    ],
+)
+def test_wrong_variables_are_told_and_the_command_runs(node: GpuNode, variables: dict[str, str], message: str) -> None:
+    done = node.sxrun("--", "sh", "-c", "exit 5", **variables)
+    assert (done.status, done.err) == (5, f"sxrun: {message}\n")
+
+
+def test_rooms_are_private(node: GpuNode) -> None:
+    script = 'stat -c "%a %n" "$SLURM_TMPDIR"/*; stat -c %a "$SLURM_TMPDIR"/*/users.lock'
+    done = node.sxrun("--mps", "--", "sh", "-c", f"umask 0; {script}")
+    assert done.out.split()[0] == "700"
+    assert done.out.split()[-1] == "600"
+
+
+def findings(node: GpuNode, **variables: str) -> dict[str, tuple[str, str]]:
+    """What `sexplsched doctor` is told: check -> level and words."""
+    argv = [sys.executable, "-m", "wrappers.share_check"]
+    done = subprocess.run(argv, env={**node.environment, **variables}, capture_output=True, text=True, check=True)
+    return {check: (level, found) for check, level, found, _ in json.loads(done.stdout)}
+
+
+def test_doctor_sees_what_sxrun_would_find(node: GpuNode) -> None:
+    assert findings(node) == {
+        "interposer": ("ok", str(node.library)),
+        "kernel manager": ("ok", str(node.directory / "sexplkmd")),
+        "CUDA MPS": ("ok", str(node.directory / "bin/nvidia-cuda-mps-control")),
+    }
+    (node.directory / "bin/nvidia-cuda-mps-control").unlink()
+    found = findings(node, EXPLSCHED_INTERCEPT_LIBRARY="/no/such.so", EXPLSCHED_KM="/no/such")
+    assert {level for level, _ in found.values()} == {"note"}
+    assert "time-sliced" in found["CUDA MPS"][1]
+    broken = findings(node, **_fault(node, "no ELF file"))["interposer"]
+    assert broken[0] == "note"
+    assert "cannot be preloaded" in broken[1]

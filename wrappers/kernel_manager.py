@@ -1,0 +1,120 @@
+"""A kernel manager (`sexplkmd`) of one job, for nodes that have none of their own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from wrappers.installed import manager
+
+SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
+_START_S, _POLL_S, _STOP_MS = 5.0, 0.01, 5000
+
+
+class ManagerError(Exception):
+    """The kernel manager does not start; the message says what was found."""
+
+
+def answering(environment: Mapping[str, str]) -> Path | None:
+    """The socket of the manager that the environment names, if one listens there."""
+    named = environment.get(SOCKET_VARIABLE)
+    return Path(named) if named and _listens(Path(named)) else None
+
+
+def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+    """Start a manager in the room unless it is there; returns what its clients need in their environment.
+
+    `policy` is `group` or `quota`; one that is there keeps its own. `unblock` is run in the child before the program: a
+    daemon must not inherit a signal mask. Raises `ManagerError`, or `NotInstalledError` from `wrappers.installed`.
+    """
+    address = room / "km" / "kernel-manager.sock"
+    if not _listens(address):
+        program = manager(environment)
+        with (room / "sexplkmd.log").open("ab") as log:
+            try:
+                child = subprocess.Popen(
+                    [str(program), "--dir", str(address.parent), "--policy", policy, "--foreground"],
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C is for the command
+                    preexec_fn=unblock,
+                )
+            except OSError as error:
+                raise ManagerError(f"{program}: {error.strerror}") from error
+        (room / "policy").write_text(policy)
+        (room / "sexplkmd.pid").write_text(f"{child.pid} {_born(child.pid)}")
+        _wait_for(child, address, room / "sexplkmd.log")
+    return {SOCKET_VARIABLE: str(address)}
+
+
+def policy_of(room: Path) -> str:
+    """The policy of the room's manager, which whoever came first has chosen."""
+    return (room / "policy").read_text()
+
+
+def stop(room: Path) -> None:
+    """End the room's manager, if it runs. It may be the child of an `sxrun` that is gone."""
+    try:
+        pid, _, born = (room / "sexplkmd.pid").read_text().partition(" ")
+        descriptor = os.pidfd_open(int(pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    try:
+        if not born or _born(int(pid)) != born:
+            return
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            signal.pidfd_send_signal(descriptor, number)
+            if ended.poll(_STOP_MS):
+                _reap(int(pid))
+                return
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _reap(pid: int) -> None:
+    """A child of ours would stay as a zombie where nobody adopts it, as in many containers."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def _wait_for(child: subprocess.Popen[bytes], address: Path, log: Path) -> None:
+    end_s = time.monotonic() + _START_S
+    while not _listens(address):
+        status = child.poll()
+        if status is not None or time.monotonic() > end_s:
+            words = log.read_text(errors="replace").strip().splitlines() or ["no message"]
+            late = f"has not opened {address} after {_START_S:.0f} s"
+            ended = late if status is None else f"ends with status {status}"
+            raise ManagerError(f"the kernel manager {ended}: {words[-1]}")
+        time.sleep(_POLL_S)
+
+
+def _listens(address: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(address))
+        except OSError:
+            return False
+        return True
+
+
+def _born(pid: int) -> str:
+    """The start time of a process, field 22 of /proc/PID/stat: a pid alone may be another's by now."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,127 @@
+"""A CUDA MPS daemon of one job, in private directories.
+
+MPS (Multi-Process Service) is what lets kernels of several processes run at the same time; without it the GPU gives
+each process its turn. Names and commands as in nvidia-cuda-mps-control(1).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+_CONTROL = "nvidia-cuda-mps-control"
+PIPE_VARIABLE, LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+_PRIORITY_VARIABLE = "CUDA_MPS_CLIENT_PRIORITY"
+_DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  where CUDA looks when no directory is named
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.02
+BELOW_NORMAL = {_PRIORITY_VARIABLE: "1"}
+
+
+class MpsError(Exception):
+    """MPS is missing, or does not start or end; the message says what was found."""
+
+
+def answering(environment: Mapping[str, str]) -> Path | None:
+    """The pipe directory of the daemon that a CUDA program of this environment would find, or None."""
+    pipes = Path(environment.get(PIPE_VARIABLE) or _DEFAULT_PIPES)
+    return pipes if _is_alive(pipes) else None
+
+
+def control(environment: Mapping[str, str]) -> Path:
+    """The control program. Raises `MpsError` if it is not on PATH."""
+    found = shutil.which(_CONTROL, path=environment.get("PATH"))
+    if found is None:
+        raise MpsError(
+            f"{_CONTROL} is not on PATH (it comes with the NVIDIA driver): without CUDA MPS kernels of different "
+            "processes do not run at the same time, they are time-sliced"
+        )
+    return Path(found)
+
+
+def start(room: Path, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+    """Start a daemon in the room unless it is there; returns what its clients need in their environment.
+
+    `unblock` is run in the child before the program: a daemon must not inherit a signal mask. Raises `MpsError`.
+    """
+    own = {PIPE_VARIABLE: str(room / "mps"), LOG_VARIABLE: str(room / "mps-log")}
+    if not _is_alive(room / "mps"):
+        for directory in own.values():
+            Path(directory).mkdir(mode=0o700, exist_ok=True)
+        _tell_start([str(control(environment)), "-d"], {**environment, **own}, room / "mps-start.log", unblock)
+        _wait_for(room / "mps")
+    return {**own, **_renumbered(environment)}
+
+
+def stop(room: Path, environment: Mapping[str, str]) -> None:
+    """End the room's daemon, if there is one. Raises `MpsError`."""
+    if not _is_alive(room / "mps"):
+        return
+    own = {PIPE_VARIABLE: str(room / "mps"), LOG_VARIABLE: str(room / "mps-log")}
+    try:
+        subprocess.run(
+            [str(control(environment))],
+            env={**environment, **own},
+            input=b"quit\n",
+            capture_output=True,
+            timeout=_STOP_S,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        raise MpsError(f"{_CONTROL} has not ended after {_STOP_S:.0f} s: a process of the job still uses it") from None
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise MpsError(f"{_CONTROL} cannot be ended: {error}") from error
+
+
+def _tell_start(argv: list[str], environment: Mapping[str, str], log: Path, unblock: Callable[[], None]) -> None:
+    try:
+        with log.open("wb") as output:  # not a pipe: the daemon may keep it open
+            done = subprocess.run(
+                argv,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=_START_S,
+                check=False,
+                start_new_session=True,  # Ctrl-C is for the command
+                preexec_fn=unblock,
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MpsError(f"{argv[0]} -d: {error}") from error
+    if done.returncode:
+        words = log.read_text(errors="replace").strip() or "no message"
+        raise MpsError(f"{argv[0]} -d ends with status {done.returncode}: {words}")
+
+
+def _wait_for(pipes: Path) -> None:
+    end_s = time.monotonic() + _START_S
+    while not _is_alive(pipes):
+        if time.monotonic() > end_s:
+            raise MpsError(f"{_CONTROL} -d has made no {pipes}/control after {_START_S:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def _is_alive(pipes: Path) -> bool:
+    """Whether a daemon serves the directory: its control pipe is there, and its process, where it tells which."""
+    if not (pipes / "control").exists():
+        return False
+    try:
+        pid = (pipes / f"{_CONTROL}.pid").read_text().strip()
+    except OSError:
+        return True
+    return not pid.isdecimal() or Path(f"/proc/{pid}").exists()
+
+
+def _renumbered(environment: Mapping[str, str]) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES for clients: the daemon numbers the GPUs that it was started with from 0 on.
+
+    With its own `1,3` a client would ask for a GPU that the daemon does not have. UUIDs stay valid.
+    """
+    words = environment.get(_VISIBLE, "").split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        return {}
+    return {_VISIBLE: ",".join(str(number) for number in range(len(words)))}

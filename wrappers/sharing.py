@@ -1,0 +1,105 @@
+"""Prepares the environment of a command that shares a GPU, and puts everything away after it.
+
+Whatever is missing is told once on standard error, and the command runs without it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from wrappers import installed, kernel_manager, mps, preload
+from wrappers.job_room import JobRoom, place
+from wrappers.share_options import Share
+
+
+@contextmanager
+def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[], None]) -> Iterator[dict[str, str]]:
+    """The command's environment: `environment` and what sharing needs. At the end the daemons it needed are stopped.
+
+    `unblock` restores the signal mask in the daemons' processes.
+    """
+    command = {**environment, **share.environment()}
+    room = _joined(environment)
+    try:
+        if room is not None:
+            command |= _served(share, room, environment, unblock)
+        # MPS, too, can put a process behind others; without MPS the variable means nothing.
+        yield mps.BELOW_NORMAL | command if share.priority == "best-effort" else command
+    finally:
+        if room is not None:
+            _leave(room, environment)
+
+
+def _served(share: Share, room: JobRoom, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+    try:
+        with room.locked():
+            own = _mps(share, room.path, environment, unblock)
+            return own | _kernels(share, room.path, environment, unblock)
+    except OSError as error:
+        _say(f"the GPU is not shared: {error.filename or room.path}: {error.strerror}")
+        return {}
+
+
+def _joined(environment: Mapping[str, str]) -> JobRoom | None:
+    path = place(environment)
+    try:
+        return JobRoom(path)
+    except OSError as error:
+        _say(f"the GPU is not shared: {error.filename or path}: {error.strerror}")
+        return None
+
+
+def _mps(share: Share, room: Path, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+    if mps.answering(environment):
+        return {}
+    if not share.mps:
+        _say("no CUDA MPS serves this command (--mps starts one): kernels of different processes are time-sliced")
+        return {}
+    try:
+        return mps.start(room, environment, unblock)
+    except mps.MpsError as error:
+        _say(f"no MPS: {error}")
+        return {}
+
+
+def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+    if share.priority is None:
+        return {}
+    try:
+        library = installed.library(environment)
+        fault = preload.fault(library, environment)
+        if fault:
+            _say(f"kernels are not managed: {library} cannot be preloaded: {fault}")
+            return {}
+        preloaded = {"LD_PRELOAD": preload.added(library, environment)}
+        if kernel_manager.answering(environment):
+            return preloaded
+        policy = "quota" if share.request_permille or share.limit_permille else "group"
+        served = kernel_manager.start(room, policy, environment, unblock)
+        if policy == "quota" and kernel_manager.policy_of(room) != policy:
+            _say("request and limit do not count: the job's kernel manager was started without, by another sxrun")
+        return preloaded | served
+    except (installed.NotInstalledError, kernel_manager.ManagerError) as error:
+        _say(f"kernels are not managed: {error}")
+        return {}
+
+
+def _leave(room: JobRoom, environment: Mapping[str, str]) -> None:
+    def stop_all() -> None:
+        kernel_manager.stop(room.path)
+        try:
+            mps.stop(room.path, environment)
+        except mps.MpsError as error:
+            _say(str(error))
+
+    try:
+        room.close(stop_all)
+    except OSError as error:
+        _say(f"{error.filename or room.path}: {error.strerror}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"sxrun: {text}\n")
