@@ -55,7 +55,7 @@ def main() -> int:
     library, symbols_def = sys.argv[1], Path(sys.argv[2])
     found = problems(library, symbols_def)
     for problem in found:
-        print(f"{library}: {problem}", file=sys.stderr)
+        sys.stderr.write(f"{library}: {problem}\n")
     return 1 if found else 0
 
 
