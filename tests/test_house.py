@@ -22,7 +22,7 @@ def test_every_package_is_in_the_wheel() -> None:
     assert set(listed) == present
 
 
-@pytest.mark.parametrize("script", ["install", "demo", "test", "lint"])
+@pytest.mark.parametrize("script", ["install", "demo", "test", "native", "lint"])
 def test_scripts_are_executable_and_short(script: str) -> None:
     path = ROOT / "scripts" / script
     assert path.stat().st_mode & 0o111

@@ -23,6 +23,7 @@ using Device = int;     // CUdevice: the ordinal
 using Result = int;     // CUresult
 
 constexpr Result kSuccess = 0;
+constexpr Result kErrorNotReady = 600;        // CUDA_ERROR_NOT_READY
 constexpr Result kErrorSymbolNotFound = 302;  // CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND
 
 constexpr int kFunctionMaxThreads = 0;  // CU_FUNC_ATTRIBUTE_*
@@ -38,7 +39,9 @@ constexpr int kNotCapturing = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
 constexpr int kNodeKernel = 0;  // CU_GRAPH_NODE_TYPE_*
 constexpr int kNodeChildGraph = 4;
 
-constexpr int kAttributeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+constexpr int kAttributeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_*
+constexpr int kAttributeProgrammaticSerialization = 6;
+constexpr int kAttributeProgrammaticEvent = 7;
 
 constexpr std::uintptr_t kLegacyStream = 1;     // CU_STREAM_LEGACY
 constexpr std::uintptr_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD

@@ -7,8 +7,6 @@ namespace {
 
 using State = TimedLaunch::State;
 
-constexpr Result kErrorNotReady = 600;  // CUDA_ERROR_NOT_READY
-
 Result record_event(Event event, Stream stream, NullStream null_stream) noexcept {
     return null_stream == NullStream::kLegacy ? call_driver<Symbol::cuEventRecord>(event, stream)
                                               : call_driver<Symbol::cuEventRecord_ptsz>(event, stream);

@@ -48,8 +48,14 @@ CUresult begin_capture(CUstream stream, CUgraph into, CUstreamCaptureMode mode) 
     if (stream->capture != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
     static cuuint64_t last_id = 0;
     const bool is_new = into == nullptr;
-    stream->capture = std::make_shared<Capture>(Capture{is_new ? new CUgraph_st : into, is_new, mode, stream,
-                                                        std::this_thread::get_id(), ++last_id, false, {stream}});
+    stream->capture = std::make_shared<Capture>(Capture{is_new ? new CUgraph_st : into,
+                                                        is_new,
+                                                        mode,
+                                                        stream,
+                                                        std::this_thread::get_id(),
+                                                        ++last_id,
+                                                        false,
+                                                        {stream}});
     active.push_back(stream->capture);
     ++active_count;
     return CUDA_SUCCESS;
@@ -95,7 +101,9 @@ void join_capture(CUstream stream, const std::shared_ptr<Capture>& capture) {
     capture->streams.push_back(stream);
 }
 
-CUresult refuse_unsafe_call() { return spoil_if(forbids) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS; }
+CUresult refuse_unsafe_call() {
+    return spoil_if(forbids) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
 
 CUresult refuse_legacy_stream(CUcontext context) {
     const auto blocks = [&](const Capture& capture) {
@@ -144,21 +152,25 @@ extern "C" {
 
 CUresult cuStreamBeginCapture(CUstream s) { return begin(s, nullptr, kGlobal, kLegacy); }
 CUresult cuStreamBeginCapture_ptsz(CUstream s) { return begin(s, nullptr, kGlobal, kPerThread); }
-CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) { return begin(s, nullptr, mode, kLegacy); }
+CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) {
+    return begin(s, nullptr, mode, kLegacy);
+}
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, CUstreamCaptureMode mode) {
     return begin(s, nullptr, mode, kPerThread);
 }
-CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
-                                     CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*,
+                                     size_t, CUstreamCaptureMode mode) {
     return begin(s, graph, mode, kLegacy);
 }
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
-                                          CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph graph, const CUgraphNode*,
+                                          const CUgraphEdgeData*, size_t, CUstreamCaptureMode mode) {
     return begin(s, graph, mode, kPerThread);
 }
 CUresult cuStreamEndCapture(CUstream s, CUgraph* graph) { return end(s, graph, kLegacy); }
 CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph* graph) { return end(s, graph, kPerThread); }
-CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus* status) { return info(s, status, nullptr, kLegacy); }
+CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus* status) {
+    return info(s, status, nullptr, kLegacy);
+}
 CUresult cuStreamIsCapturing_ptsz(CUstream s, CUstreamCaptureStatus* status) {
     return info(s, status, nullptr, kPerThread);
 }

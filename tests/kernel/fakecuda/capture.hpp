@@ -1,5 +1,5 @@
-// Stream capture: launches become nodes of a graph instead of work. While it goes on, much is forbidden, and a forbidden
-// call spoils the capture: what an interposer must never do.
+// Stream capture: launches become nodes of a graph instead of work. While it goes on, much is forbidden, and
+// a forbidden call spoils the capture: what an interposer must never do.
 #pragma once
 
 #include <memory>
@@ -20,18 +20,20 @@ struct Capture {
     std::vector<CUstream> streams;  // origin first; the others joined by waiting for an event
 };
 
-CUresult begin_capture(CUstream stream, CUgraph into, CUstreamCaptureMode mode);  // into: nullptr for a new graph
+CUresult begin_capture(CUstream stream, CUgraph into,
+                       CUstreamCaptureMode mode);  // into: nullptr for a new graph
 CUresult end_capture(CUstream stream, CUgraph* graph);
 CUstreamCaptureStatus capture_status(CUstream stream);
 
-// Adds a node for work submitted to a capturing stream. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if the capture is spoilt.
+// Adds a node for work submitted to a capturing stream. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if the capture
+// is spoilt.
 CUresult capture_node(Capture& capture, std::unique_ptr<CUgraphNode_st> node);
 
 // Another stream joins the capture in which `event` was recorded.
 void join_capture(CUstream stream, const std::shared_ptr<Capture>& capture);
 
-// For calls that CUDA calls "potentially unsafe" during captures, and for those on the legacy stream: CUDA_SUCCESS, or the
-// error after spoiling the captures concerned.
+// For calls that CUDA calls "potentially unsafe" during captures, and for those on the legacy stream:
+// CUDA_SUCCESS, or the error after spoiling the captures concerned.
 CUresult refuse_unsafe_call();
 CUresult refuse_legacy_stream(CUcontext context);
 // For calls that no capturing stream can take (synchronise, query).

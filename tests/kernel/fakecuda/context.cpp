@@ -91,7 +91,9 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int) {
     return device(ordinal) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult cuCtxCreate_v2(CUcontext* context, unsigned int, CUdevice ordinal) { return create(context, ordinal); }
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned int, CUdevice ordinal) {
+    return create(context, ordinal);
+}
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int, unsigned int, CUdevice ordinal) {
     return create(context, ordinal);
 }

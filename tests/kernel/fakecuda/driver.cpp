@@ -37,10 +37,14 @@ double number_from_environment(const char* name, double otherwise) {
     return text == nullptr ? otherwise : std::stod(text);
 }
 
+// How a virtual GPU is set up: FAKECUDA_SHARING=sliced (no MPS: processes take turns of FAKECUDA_SLICE_US,
+// 2000) instead of concurrently, FAKECUDA_SMS (132), FAKECUDA_TIME_SCALE (1: real seconds per second of the
+// GPU), FAKECUDA_LOG (any value).
 gpu::Settings settings_from_environment() {
     gpu::Settings settings;
     const char* sharing = std::getenv("FAKECUDA_SHARING");
-    if (sharing != nullptr && std::strcmp(sharing, "sliced") == 0) settings.sharing = gpu::Sharing::kTimeSliced;
+    if (sharing != nullptr && std::strcmp(sharing, "sliced") == 0)
+        settings.sharing = gpu::Sharing::kTimeSliced;
     settings.multiprocessors = static_cast<std::int32_t>(number_from_environment("FAKECUDA_SMS", 132));
     settings.slice_ns = number_from_environment("FAKECUDA_SLICE_US", 2000) * 1e3;
     settings.time_scale = number_from_environment("FAKECUDA_TIME_SCALE", 1);
@@ -86,9 +90,7 @@ CUresult initialise() {
     return CUDA_SUCCESS;
 }
 
-CUresult initialised() {
-    return driver().phase == Phase::kReady ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-}
+CUresult initialised() { return driver().phase == Phase::kReady ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 
 std::deque<Device>& devices() { return driver().devices; }
 

@@ -33,14 +33,16 @@ CUresult ready();
 
 enum class DefaultStream { kLegacy, kPerThread };
 
-// The stream behind a handle in the current context: 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are no pointers.
+// The stream behind a handle in the current context: 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are no
+// pointers.
 CUstream resolve(CUstream handle, DefaultStream zero_means);
 
-// The queues of the virtual GPU that work submitted to `stream` must wait for: the legacy stream waits for every blocking
-// stream of its context, and they for it.
+// The queues of the virtual GPU that work submitted to `stream` must wait for: the legacy stream waits for
+// every blocking stream of its context, and they for it.
 std::vector<std::int32_t> implicit_dependencies(CUstream stream);
 
-// Waits until everything submitted to the stream (and, for the legacy stream, to those it waits for) has ended.
+// Waits until everything submitted to the stream (and, for the legacy stream, to those it waits for) has
+// ended.
 void synchronise(CUstream stream);
 void synchronise(CUcontext context);
 

@@ -22,7 +22,8 @@ CUresult record(CUevent event, CUstream handle, DefaultStream zero) {
     event->recorded_ns = gpu::monotonic_ns();
     if (gpu::VirtualGpu* gpu = gpu_of(event)) {
         if (event->slot == gpu::kNone) event->slot = gpu->open_event();
-        event->mark = {stream->queue, gpu->mark(stream->queue, event->slot, fakecuda::implicit_dependencies(stream))};
+        event->mark = {stream->queue,
+                       gpu->mark(stream->queue, event->slot, fakecuda::implicit_dependencies(stream))};
     }
     return CUDA_SUCCESS;
 }

@@ -1,7 +1,8 @@
 // Names and attributes of functions and kernels. Unlike launches, these do not take one handle for the other.
 
-#include "tests/kernel/fakecuda/driver.hpp"
 #include "tests/kernel/fakecuda/function.hpp"
+
+#include "tests/kernel/fakecuda/driver.hpp"
 
 using fakecuda::HandleKind;
 using fakecuda::KernelSpec;
@@ -62,7 +63,9 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute, int) {
     return of_function(function) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
-CUresult cuFuncGetName(const char** name, CUfunction function) { return name_of(of_function(function), name); }
+CUresult cuFuncGetName(const char** name, CUfunction function) {
+    return name_of(of_function(function), name);
+}
 
 CUresult cuFuncGetModule(CUmodule* module, CUfunction function) {
     if (of_function(function) == nullptr) return CUDA_ERROR_INVALID_HANDLE;

@@ -8,7 +8,8 @@ namespace fakecuda {
 // What a launch makes of its CUfunction, which may be a CUkernel in disguise; nullptr if it is neither.
 inline const Launchable* launchable(CUfunction handle) {
     const auto* found = reinterpret_cast<const Launchable*>(handle);
-    const bool valid = found != nullptr && (found->kind == HandleKind::kFunction || found->kind == HandleKind::kKernel);
+    const bool valid =
+        found != nullptr && (found->kind == HandleKind::kFunction || found->kind == HandleKind::kKernel);
     return valid ? found : nullptr;
 }
 

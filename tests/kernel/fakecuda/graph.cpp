@@ -16,6 +16,7 @@ std::unique_ptr<CUgraph_st> clone(const CUgraph_st& graph) {
         auto made = std::make_unique<CUgraphNode_st>();
         made->type = node->type;
         made->params = node->params;
+        made->cooperative = node->cooperative;
         made->child = node->child == nullptr ? nullptr : clone(*node->child);
         made->original = node.get();
         made->enabled = node->enabled;
@@ -111,14 +112,16 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraph
 CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t) {
     return add(node, graph, node_of(CU_GRAPH_NODE_TYPE_EMPTY));
 }
-CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, CUgraph child) {
+CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t,
+                                  CUgraph child) {
     return add_child(node, graph, child);
 }
-CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, CUgraphNodeParams* params) {
+CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t,
+                        CUgraphNodeParams* params) {
     return add_any(node, graph, *params);
 }
-CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
-                           CUgraphNodeParams* params) {
+CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*,
+                           size_t, CUgraphNodeParams* params) {
     return add_any(node, graph, *params);
 }
 
@@ -155,6 +158,14 @@ CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PAR
 }
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* params) {
     return set_kernel(*node, *params);
+}
+
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
+                                       CUkernelNodeAttrValue* value) {
+    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
+    *value = {};
+    if (attribute == CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE) value->cooperative = node->cooperative ? 1 : 0;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* graph) {

@@ -89,12 +89,14 @@ CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode*, c
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long) {
     return instantiate(exec, graph);
 }
-CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
     params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
     params->hErrNode_out = nullptr;
     return instantiate(exec, graph);
 }
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
     return cuGraphInstantiateWithParams(exec, graph, params);
 }
 
@@ -102,9 +104,12 @@ CUresult cuGraphUpload(CUgraphExec, CUstream) { return fakecuda::ready(); }
 CUresult cuGraphUpload_ptsz(CUgraphExec, CUstream) { return fakecuda::ready(); }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream s) { return launch_graph(exec, s, DefaultStream::kLegacy); }
-CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream s) { return launch_graph(exec, s, DefaultStream::kPerThread); }
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream s) {
+    return launch_graph(exec, s, DefaultStream::kPerThread);
+}
 
-CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* result) {
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
+                           CUgraphExecUpdateResult* result) {
     *error_node = nullptr;
     *result = update(exec, graph);
     return *result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
@@ -114,7 +119,8 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
     return info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* old) {
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1* old) {
     CUDA_KERNEL_NODE_PARAMS_v2 params{};
     std::memcpy(&params, old, sizeof *old);
     return set_kernel(exec, node, params);
@@ -122,6 +128,13 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, cons
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS_v2* params) {
     return set_kernel(exec, node, *params);
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* any) {
+    if (any->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_NOT_SUPPORTED;
+    CUDA_KERNEL_NODE_PARAMS_v2 params{};
+    std::memcpy(&params, &any->kernel, sizeof params);
+    return set_kernel(exec, node, params);
 }
 
 CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode original, unsigned int* enabled) {

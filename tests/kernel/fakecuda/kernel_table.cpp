@@ -45,7 +45,8 @@ void KernelTable::read(const std::string& path) {
             spec.work.compute_permille >> spec.work.bandwidth_permille;
         std::string rest;
         if (!line || line >> rest) {
-            throw std::runtime_error(path + ":" + std::to_string(number) + ": expected a name and five numbers");
+            throw std::runtime_error(path + ":" + std::to_string(number) +
+                                     ": expected a name and five numbers");
         }
         rows_[name] = spec;
     }

@@ -22,7 +22,7 @@ struct KernelSpec {
 };
 
 class KernelTable {
-  public:
+   public:
     // Throws std::runtime_error naming the file and the line that is wrong.
     static KernelTable from_environment();
 
@@ -32,7 +32,7 @@ class KernelTable {
     // The kernels that have a line of their own, by name.
     std::vector<const KernelSpec*> listed() const;
 
-  private:
+   private:
     void read(const std::string& path);
 
     std::map<std::string, KernelSpec> rows_;

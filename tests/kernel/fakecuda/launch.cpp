@@ -17,6 +17,7 @@ CUresult capture(Capture& into, CUfunction function, const LaunchShape& shape) {
     auto node = std::make_unique<CUgraphNode_st>();
     node->type = CU_GRAPH_NODE_TYPE_KERNEL;
     node->params = node_params(function, shape);
+    node->cooperative = shape.cooperative;
     return capture_node(into, std::move(node));
 }
 
@@ -25,14 +26,16 @@ CUresult capture(Capture& into, CUfunction function, const LaunchShape& shape) {
 bool is_possible(const KernelSpec& spec, const LaunchShape& shape) {
     constexpr std::uint64_t kMostThreads = 1024;
     constexpr std::uint64_t kMostSharedBytes = 227 * 1024;
-    const auto& [grid, block, shared] = shape;
+    const Dim& grid = shape.grid;
+    const Dim& block = shape.block;
     const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
     return grid.x != 0 && grid.y != 0 && grid.z != 0 && threads != 0 && threads <= kMostThreads &&
-           spec.static_shared_bytes + std::uint64_t{shared} <= kMostSharedBytes;
+           spec.static_shared_bytes + std::uint64_t{shape.dynamic_shared_bytes} <= kMostSharedBytes;
 }
 
 CUDA_KERNEL_NODE_PARAMS_v2 node_params(CUfunction function, const LaunchShape& shape) {
-    const auto& [grid, block, shared] = shape;
+    const Dim& grid = shape.grid;
+    const Dim& block = shape.block;
     CUDA_KERNEL_NODE_PARAMS_v2 params{};
     if (launchable(function)->kind == HandleKind::kKernel) {
         params.kern = reinterpret_cast<CUkernel>(function);
@@ -45,7 +48,7 @@ CUDA_KERNEL_NODE_PARAMS_v2 node_params(CUfunction function, const LaunchShape& s
     params.blockDimX = block.x;
     params.blockDimY = block.y;
     params.blockDimZ = block.z;
-    params.sharedMemBytes = shared;
+    params.sharedMemBytes = shape.dynamic_shared_bytes;
     return params;
 }
 
@@ -78,5 +81,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream handle, 
 }
 
 }  // namespace fakecuda
+
+PFN_cuLaunchKernel_v4000 fakecuda_own_launch() { return cuLaunchKernel; }
 
 std::uint64_t fakecuda_kernels_run() { return fakecuda::kernels_run.load(); }

@@ -25,3 +25,5 @@ CUDA_KERNEL_NODE_PARAMS_v2 node_params(CUfunction function, const LaunchShape& s
 
 // For tests: what reached the driver. Kernels of graphs count one each.
 extern "C" std::uint64_t fakecuda_kernels_run();
+// For benchmarks: the driver's own cuLaunchKernel, whatever lies before it.
+extern "C" PFN_cuLaunchKernel_v4000 fakecuda_own_launch();

@@ -13,10 +13,21 @@ namespace {
 constexpr DefaultStream kLegacy = DefaultStream::kLegacy;
 constexpr DefaultStream kPerThread = DefaultStream::kPerThread;
 
-// Of CUlaunchConfig and CUDA_LAUNCH_PARAMS, whose fields have the same names.
-template <typename Config>
-LaunchShape shape_of(const Config& c) {
-    return {{c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ}, c.sharedMemBytes};
+LaunchShape shape_of(const CUlaunchConfig& c) {
+    LaunchShape shape{
+        {c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ}, c.sharedMemBytes};
+    for (unsigned i = 0; i < c.numAttrs; ++i) {
+        if (c.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+            shape.cooperative = c.attrs[i].value.cooperative != 0;
+    }
+    return shape;
+}
+
+LaunchShape shape_of(const CUDA_LAUNCH_PARAMS& p) {
+    return {{p.gridDimX, p.gridDimY, p.gridDimZ},
+            {p.blockDimX, p.blockDimY, p.blockDimZ},
+            p.sharedMemBytes,
+            true};
 }
 
 CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, DefaultStream zero) {
@@ -27,7 +38,8 @@ CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, De
         node->type = CU_GRAPH_NODE_TYPE_HOST;
         return capture_node(*stream->capture, std::move(node));
     }
-    fakecuda::synchronise(stream);  // in its turn, but the caller waits: the double has no thread to call it from
+    fakecuda::synchronise(
+        stream);  // in its turn, but the caller waits: the double has no thread to call it from
     function(data);
     return CUDA_SUCCESS;
 }
@@ -44,12 +56,12 @@ CUresult launch_grid(CUfunction function, int width, int height, CUstream stream
 
 extern "C" {
 
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                        unsigned shared, CUstream stream, void**, void**) {
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared, CUstream stream, void**, void**) {
     return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, kLegacy);
 }
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                             unsigned shared, CUstream stream, void**, void**) {
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                             unsigned bz, unsigned shared, CUstream stream, void**, void**) {
     return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, kPerThread);
 }
 
@@ -60,18 +72,20 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void*
     return launch(f, shape_of(*config), config->hStream, kPerThread);
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                                   unsigned bz, unsigned shared, CUstream stream, void**) {
-    return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, kLegacy);
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                   unsigned by, unsigned bz, unsigned shared, CUstream stream, void**) {
+    return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared, true}, stream, kLegacy);
 }
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                                        unsigned bz, unsigned shared, CUstream stream, void**) {
-    return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, kPerThread);
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                        unsigned by, unsigned bz, unsigned shared, CUstream stream, void**) {
+    return launch(f, {{gx, gy, gz}, {bx, by, bz}, shared, true}, stream, kPerThread);
 }
 
-CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned int count, unsigned int) {
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned int count,
+                                              unsigned int) {
     for (unsigned i = 0; i < count; ++i) {
-        const CUresult result = launch(launches[i].function, shape_of(launches[i]), launches[i].hStream, kLegacy);
+        const CUresult result =
+            launch(launches[i].function, shape_of(launches[i]), launches[i].hStream, kLegacy);
         if (result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;
@@ -79,7 +93,9 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsi
 
 CUresult cuLaunch(CUfunction f) { return launch_grid(f, 1, 1, nullptr); }
 CUresult cuLaunchGrid(CUfunction f, int width, int height) { return launch_grid(f, width, height, nullptr); }
-CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream s) { return launch_grid(f, width, height, s); }
+CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream s) {
+    return launch_grid(f, width, height, s);
+}
 
 CUresult cuLaunchHostFunc(CUstream s, CUhostFn function, void* data) {
     return launch_host_function(s, function, data, kLegacy);

@@ -1,4 +1,5 @@
-// Device memory is host memory here. Copies happen at once: kernels compute nothing, so there is nothing to wait for but time.
+// Device memory is host memory here. Copies happen at once: kernels compute nothing, so there is nothing to
+// wait for but time.
 
 #include <cstdlib>
 #include <cstring>
@@ -43,7 +44,8 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, DefaultStream
     return CUDA_SUCCESS;
 }
 
-CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream handle, DefaultStream zero) {
+CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream handle,
+                    DefaultStream zero) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     bool captured = false;
     const CUresult result = captured_as(CU_GRAPH_NODE_TYPE_MEMCPY, fakecuda::resolve(handle, zero), captured);
@@ -51,7 +53,8 @@ CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstrea
     return result;
 }
 
-CUresult set_async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream handle, DefaultStream zero) {
+CUresult set_async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream handle,
+                   DefaultStream zero) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     bool captured = false;
     const CUresult result = captured_as(CU_GRAPH_NODE_TYPE_MEMSET, fakecuda::resolve(handle, zero), captured);
@@ -85,8 +88,12 @@ CUresult cuMemFreeHost(void* pointer) {
     std::free(pointer);
     return CUDA_SUCCESS;
 }
-CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream) { return allocate(pointer, bytes); }
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream) { return allocate(pointer, bytes); }
+CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream) {
+    return allocate(pointer, bytes);
+}
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream) {
+    return allocate(pointer, bytes);
+}
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream) {
     std::free(host(pointer));
     return CUDA_SUCCESS;
@@ -94,12 +101,18 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream) {
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return cuMemFreeAsync(pointer, stream); }
 
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, std::size_t n) { return copy(to, from, n, kLegacy); }
-CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, std::size_t n) { return copy(to, from, n, kPerThread); }
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t n) { return copy(to, device(from), n, kLegacy); }
+CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, std::size_t n) {
+    return copy(to, from, n, kPerThread);
+}
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t n) {
+    return copy(to, device(from), n, kLegacy);
+}
 CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, std::size_t n) {
     return copy(to, device(from), n, kPerThread);
 }
-CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, std::size_t n) { return copy(device(to), from, n, kLegacy); }
+CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, std::size_t n) {
+    return copy(device(to), from, n, kLegacy);
+}
 CUresult cuMemcpyDtoH_v2_ptds(void* to, CUdeviceptr from, std::size_t n) {
     return copy(device(to), from, n, kPerThread);
 }

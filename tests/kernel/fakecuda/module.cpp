@@ -1,7 +1,8 @@
-// Modules and libraries. What an image holds does not matter: every module holds the kernels of the kernel table.
+// Modules and libraries. What an image holds does not matter: every module holds the kernels of the kernel
+// table.
 //
-// A module belongs to a context and gives CUfunctions. A library (CUDA 12) belongs to none, is loaded into contexts as
-// needed, and gives CUkernels.
+// A module belongs to a context and gives CUfunctions. A library (CUDA 12) belongs to none, is loaded into
+// contexts as needed, and gives CUkernels.
 
 #include <algorithm>
 #include <cstdio>
@@ -77,8 +78,8 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned int, CUlibraryOption*,
-                           void**, unsigned int) {
+CUresult cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned int,
+                           CUlibraryOption*, void**, unsigned int) {
     if (const CUresult not_ready = fakecuda::initialised()) return not_ready;
     *library = new CUlib_st;
     return CUDA_SUCCESS;

@@ -32,10 +32,11 @@ struct LaunchShape {
     Dim grid;
     Dim block;
     unsigned dynamic_shared_bytes{0};
+    bool cooperative{false};
 };
 
-// CUfunction and CUkernel point to different things, which launches accept alike: the runtime of CUDA 12 and later passes a
-// CUkernel cast to CUfunction. The first word tells which one it is.
+// CUfunction and CUkernel point to different things, which launches accept alike: the runtime of CUDA 12 and
+// later passes a CUkernel cast to CUfunction. The first word tells which one it is.
 enum class HandleKind : std::uint64_t { kFunction = 0x66756e63, kKernel = 0x6b65726e };
 
 struct Launchable {
@@ -49,7 +50,7 @@ struct Capture;  // capture.hpp
 
 struct CUstream_st {
     CUcontext context;
-    std::int32_t queue;  // in the virtual GPU, or kNone
+    std::int32_t queue;     // in the virtual GPU, or kNone
     bool waits_for_legacy;  // false with CU_STREAM_NON_BLOCKING
     int priority{0};
     std::shared_ptr<fakecuda::Capture> capture;  // while it captures
@@ -98,13 +99,14 @@ struct CUlib_st {
 struct CUgraphNode_st {
     CUgraphNodeType type;
     CUDA_KERNEL_NODE_PARAMS_v2 params{};  // of a kernel node
+    bool cooperative{false};              // likewise
     std::unique_ptr<CUgraph_st> child;
     const CUgraphNode_st* original{nullptr};  // in an executable graph: the node it was made from
     bool enabled{true};
 };
 
-// Nodes run one after the other, in the order in which they were added: a legal order of every graph whose edges can only
-// point to nodes that existed before.
+// Nodes run one after the other, in the order in which they were added: a legal order of every graph whose
+// edges can only point to nodes that existed before.
 struct CUgraph_st {
     std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
 };

@@ -1,6 +1,7 @@
 // How programs find the driver's functions: cuGetProcAddress in both its ABIs, over the table of entries.def.
 //
-// The runtime links none of the driver's functions. It asks dlsym for cuGetProcAddress_v2 alone, and that for all others.
+// The runtime links none of the driver's functions. It asks dlsym for cuGetProcAddress_v2 alone, and that for
+// all others.
 
 #include <algorithm>
 #include <array>
@@ -32,11 +33,10 @@ struct Entry {
     void* function;
 };
 
-// An older driver has the rows of its time. The table is filled when it is first asked: function addresses are no
-// compile-time constants.
+// An older driver has the rows of its time. The table is filled when it is first asked: function addresses
+// are no compile-time constants.
 const auto& entries() {
-#define LEGACY(base, since, symbol) \
-    Entry{#base, since, Variant::kLegacy, reinterpret_cast<void*>(&(symbol))},
+#define LEGACY(base, since, symbol) Entry{#base, since, Variant::kLegacy, reinterpret_cast<void*>(&(symbol))},
 #define PER_THREAD(base, since, symbol, suffix) \
     Entry{#base, since, Variant::kPerThread, reinterpret_cast<void*>(&symbol##suffix)},
     static const std::array table{
@@ -52,7 +52,8 @@ struct Found {
     bool name_known{false};
 };
 
-// The newest ABI of `base` that is no newer than `version`; with the flag, its per-thread twin where one exists.
+// The newest ABI of `base` that is no newer than `version`; with the flag, its per-thread twin where one
+// exists.
 Found find(std::string_view base, int version, cuuint64_t flags) {
     const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     const Entry* best = nullptr;
@@ -73,7 +74,8 @@ Found find(std::string_view base, int version, cuuint64_t flags) {
 
 void log_look_up(const char* base, int version, cuuint64_t flags, bool found, const void* return_address) {
     fakecuda::log_call("cuGetProcAddress " + std::string(*base == '\0' ? "(empty)" : base) + " " +
-                           std::to_string(version) + " " + std::to_string(flags) + (found ? " found" : " missing"),
+                           std::to_string(version) + " " + std::to_string(flags) +
+                           (found ? " found" : " missing"),
                        return_address);
 }
 
@@ -89,8 +91,8 @@ CUresult cuGetProcAddress(const char* base, void** function, int version, cuuint
     return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
-// The ABI from CUDA 12.0 on: a missing function is no error, the status tells. The runtime starts with an empty name to see
-// whether the function works at all.
+// The ABI from CUDA 12.0 on: a missing function is no error, the status tells. The runtime starts with an
+// empty name to see whether the function works at all.
 CUresult cuGetProcAddress_v2(const char* base, void** function, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* status) {
     if (base == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -105,8 +107,8 @@ CUresult cuGetProcAddress_v2(const char* base, void** function, int version, cuu
     return CUDA_SUCCESS;
 }
 
-// Undocumented tables of functions, by which NVIDIA's runtime checks that the driver is NVIDIA's. There are none here, so
-// that runtime gives up after it has looked its symbols up.
+// Undocumented tables of functions, by which NVIDIA's runtime checks that the driver is NVIDIA's. There are
+// none here, so that runtime gives up after it has looked its symbols up.
 CUresult cuGetExportTable(const void** table, const CUuuid*) {
     if (table == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *table = nullptr;

@@ -93,9 +93,9 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
     if (context->device->gpu != nullptr) context->device->gpu->close_stream(stream->queue);
     const std::lock_guard lock(context->mutex);
     auto& streams = context->streams;
-    streams.erase(
-        std::remove_if(streams.begin(), streams.end(), [&](const auto& other) { return other.get() == stream; }),
-        streams.end());
+    streams.erase(std::remove_if(streams.begin(), streams.end(),
+                                 [&](const auto& other) { return other.get() == stream; }),
+                  streams.end());
     return CUDA_SUCCESS;
 }
 
@@ -104,12 +104,20 @@ CUresult cuStreamQuery_ptsz(CUstream s) { return query(s, kPerThread); }
 CUresult cuStreamSynchronize(CUstream s) { return synchronise(s, kLegacy); }
 CUresult cuStreamSynchronize_ptsz(CUstream s) { return synchronise(s, kPerThread); }
 CUresult cuStreamWaitEvent(CUstream s, CUevent event, unsigned int) { return wait_for(s, event, kLegacy); }
-CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent event, unsigned int) { return wait_for(s, event, kPerThread); }
+CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent event, unsigned int) {
+    return wait_for(s, event, kPerThread);
+}
 CUresult cuStreamGetPriority(CUstream s, int* priority) { return get(s, priority, kLegacy, priority_of); }
-CUresult cuStreamGetPriority_ptsz(CUstream s, int* priority) { return get(s, priority, kPerThread, priority_of); }
+CUresult cuStreamGetPriority_ptsz(CUstream s, int* priority) {
+    return get(s, priority, kPerThread, priority_of);
+}
 CUresult cuStreamGetFlags(CUstream s, unsigned int* flags) { return get(s, flags, kLegacy, flags_of); }
-CUresult cuStreamGetFlags_ptsz(CUstream s, unsigned int* flags) { return get(s, flags, kPerThread, flags_of); }
+CUresult cuStreamGetFlags_ptsz(CUstream s, unsigned int* flags) {
+    return get(s, flags, kPerThread, flags_of);
+}
 CUresult cuStreamGetCtx(CUstream s, CUcontext* context) { return get(s, context, kLegacy, context_of); }
-CUresult cuStreamGetCtx_ptsz(CUstream s, CUcontext* context) { return get(s, context, kPerThread, context_of); }
+CUresult cuStreamGetCtx_ptsz(CUstream s, CUcontext* context) {
+    return get(s, context, kPerThread, context_of);
+}
 
 }  // extern "C"

@@ -26,7 +26,8 @@ CUstream per_thread_stream(CUcontext context) {
 }  // namespace
 
 CUstream resolve(CUstream handle, DefaultStream zero_means) {
-    if (handle == nullptr) handle = zero_means == DefaultStream::kLegacy ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
+    if (handle == nullptr)
+        handle = zero_means == DefaultStream::kLegacy ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
     if (handle == CU_STREAM_LEGACY) return current_context()->legacy.get();
     if (handle == CU_STREAM_PER_THREAD) return per_thread_stream(current_context());
     return handle;

@@ -156,10 +156,12 @@ void advance(State& state, std::int64_t until_ns, std::vector<EndedKernel>& ende
 }
 
 std::int64_t earliest_end_ns(const State& state, std::int32_t index, std::uint64_t count) {
-    // Two bounds, both never late: this stream's work at full speed, and the next end of any kernel that runs now.
+    // Two bounds, both never late: this stream's work at full speed, and the next end of any kernel that runs
+    // now.
     const Stream& stream = state.streams[index];
     double own_ns = 0;
-    for (std::uint64_t n = stream.completed; n < count; ++n) own_ns += stream.queue[n % kQueueDepth].remaining_ns;
+    for (std::uint64_t n = stream.completed; n < count; ++n)
+        own_ns += stream.queue[n % kQueueDepth].remaining_ns;
     const Load running = load(state);
     double next_ns = running.any ? least_remaining_ns(state) * running.slowdown() : 0;
     if (state.settings.sharing == Sharing::kTimeSliced) {

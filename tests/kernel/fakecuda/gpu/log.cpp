@@ -15,7 +15,8 @@ std::string line(const EndedKernel& kernel) {
     for (const long long field :
          {static_cast<long long>(kernel.stream), static_cast<long long>(task.admitted_ns),
           static_cast<long long>(task.started_ns), static_cast<long long>(kernel.ended_ns),
-          static_cast<long long>(task.work.compute_permille), static_cast<long long>(task.work.bandwidth_permille),
+          static_cast<long long>(task.work.compute_permille),
+          static_cast<long long>(task.work.bandwidth_permille),
           static_cast<long long>(task.running_compute_permille),
           static_cast<long long>(task.running_bandwidth_permille)}) {
         text += ',' + std::to_string(field);

@@ -1,7 +1,7 @@
 // The log of a virtual GPU: one line of CSV per kernel that ended, for benchmarks and tests.
 //
-// Columns: pid, kernel, stream, admitted_ns, started_ns, ended_ns (all of the virtual GPU), compute_permille and
-// bandwidth_permille of the kernel, and the sums over all kernels running when it started.
+// Columns: pid, kernel, stream, admitted_ns, started_ns, ended_ns (all of the virtual GPU), compute_permille
+// and bandwidth_permille of the kernel, and the sums over all kernels running when it started.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace fakecuda::gpu {
 
 class Log {
-  public:
+   public:
     explicit Log(const std::string& path);  // throws std::system_error
     ~Log();
     Log(const Log&) = delete;
@@ -21,7 +21,7 @@ class Log {
     // Whole lines in one write each call: processes append side by side.
     void append(const std::vector<EndedKernel>& ended) const;
 
-  private:
+   private:
     int fd_;
 };
 

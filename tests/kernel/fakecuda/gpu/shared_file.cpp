@@ -18,8 +18,8 @@ namespace {
     throw std::system_error(errno, std::generic_category(), what);
 }
 
-// A record lock on one byte per process slot says that the slot's owner lives. The kernel drops it when the process ends, in
-// whatever way, even while it waits to be reaped; and a forked child does not inherit it.
+// A record lock on one byte per process slot says that the slot's owner lives. The kernel drops it when the
+// process ends, in whatever way, even while it waits to be reaped; and a forked child does not inherit it.
 struct flock slot_lock(short type, std::int32_t process) {
     struct flock lock {};
     lock.l_type = type;
@@ -51,20 +51,25 @@ SharedFile::Lock::~Lock() { pthread_mutex_unlock(&state_.mutex); }
 SharedFile::SharedFile(const std::string& path, const Settings& settings)
     : fd_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
     if (fd_ < 0) fail(path);
+    // Until this process has a slot, so that the next to come does not take the GPU for unused.
     if (flock(fd_, LOCK_EX) != 0) fail(path);
+    const bool unused = !is_in_use();
+    if (unused && (ftruncate(fd_, 0) != 0 || ftruncate(fd_, sizeof(State)) != 0)) fail(path);
     struct stat status {};
     if (fstat(fd_, &status) != 0) fail(path);
-    const bool first = status.st_size == 0;
-    if (first && ftruncate(fd_, sizeof(State)) != 0) fail(path);
-    if (!first && status.st_size != sizeof(State)) throw std::runtime_error(path + ": not a virtual GPU of this build");
+    if (status.st_size != sizeof(State))
+        throw std::runtime_error(path + ": in use by another build of the fake driver");
     void* mapped = mmap(nullptr, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (mapped == MAP_FAILED) fail(path);
     state_ = static_cast<State*>(mapped);
-    // A process that died in its set-up left the magic number out: the next one starts over.
-    if (state_->magic != kMagic) set_up(settings);
+    if (unused) set_up(settings);
+    if (state_->magic != kMagic)
+        throw std::runtime_error(path + ": in use by another build of the fake driver");
+    {
+        const Lock lock(*state_);
+        take_slot();
+    }
     flock(fd_, LOCK_UN);
-    const Lock lock(*state_);
-    take_slot();
 }
 
 SharedFile::~SharedFile() {
@@ -97,6 +102,12 @@ void SharedFile::take_slot() {
         return;
     }
     throw std::runtime_error("the virtual GPU has no room for another process");
+}
+
+bool SharedFile::is_in_use() const {
+    struct flock any = slot_lock(F_WRLCK, 0);
+    any.l_len = kMaxProcesses;
+    return fcntl(fd_, F_GETLK, &any) == 0 && any.l_type != F_UNLCK;
 }
 
 bool SharedFile::is_alive(std::int32_t process) const {

@@ -1,7 +1,8 @@
 // What the processes that share a virtual GPU share: the layout of the file that FAKECUDA_GPU names.
 //
-// A process may be killed while it changes any of this. Counters are therefore published last (`submitted` after the task
-// is written, `completed` after it ended), so that whoever comes next finds a valid state, at most one step behind.
+// A process may be killed while it changes any of this. Counters are therefore published last (`submitted`
+// after the task is written, `completed` after it ended), so that whoever comes next finds a valid state, at
+// most one step behind.
 #pragma once
 
 #include <pthread.h>
@@ -38,7 +39,7 @@ struct Task {
     Work work;
     double remaining_ns;  // of work.duration_ns
     std::int64_t admitted_ns;
-    std::int64_t started_ns;  // kNone while it waits
+    std::int64_t started_ns;                 // kNone while it waits
     std::uint32_t running_compute_permille;  // sum over all that ran when it started, itself included
     std::uint32_t running_bandwidth_permille;
     std::int32_t event;  // gets the time when this task has ended, or kNone
@@ -67,21 +68,21 @@ enum class Sharing : std::int32_t { kConcurrent = 1, kTimeSliced = 2 };  // with
 struct Settings {
     Sharing sharing{Sharing::kConcurrent};
     std::int32_t multiprocessors{132};
-    double slice_ns{2e6};   // of a process's turn when time-sliced
-    double time_scale{1};   // real seconds per second of the virtual GPU
-    std::int32_t logs{0};   // 1: every ended kernel is a line in FAKECUDA_GPU's file name + ".log"
+    double slice_ns{2e6};  // of a process's turn when time-sliced
+    double time_scale{1};  // real seconds per second of the virtual GPU
+    std::int32_t logs{0};  // 1: every ended kernel is a line in FAKECUDA_GPU's file name + ".log"
 };
 
 struct State {
     std::uint64_t magic;
     pthread_mutex_t mutex;  // robust and shared
     Settings settings;
-    std::int64_t epoch_ns;        // CLOCK_MONOTONIC at time 0 of the virtual GPU
-    std::int64_t now_ns;          // the model has been computed up to here
-    std::int32_t turn;            // time-sliced: the process that runs
+    std::int64_t epoch_ns;  // CLOCK_MONOTONIC at time 0 of the virtual GPU
+    std::int64_t now_ns;    // the model has been computed up to here
+    std::int32_t turn;      // time-sliced: the process that runs
     std::int64_t turn_ends_ns;
-    std::int64_t census_due_ns;   // CLOCK_MONOTONIC: look for dead processes then
-    std::int32_t stream_limit;    // streams from here on were never used
+    std::int64_t census_due_ns;  // CLOCK_MONOTONIC: look for dead processes then
+    std::int32_t stream_limit;   // streams from here on were never used
     std::array<Process, kMaxProcesses> processes;
     std::array<Event, kMaxEvents> events;
     std::array<Stream, kMaxStreams> streams;

@@ -60,7 +60,8 @@ void VirtualGpu::close_stream(std::int32_t stream) {
 std::int32_t VirtualGpu::open_event() {
     const Lock lock(file_.state());
     auto& events = file_.state().events;
-    const auto free = std::find_if(events.begin(), events.end(), [](const Event& e) { return e.process == kNone; });
+    const auto free =
+        std::find_if(events.begin(), events.end(), [](const Event& e) { return e.process == kNone; });
     if (free == events.end()) throw std::runtime_error("the virtual GPU has no event left");
     *free = Event{file_.process(), kNone};
     return static_cast<std::int32_t>(free - events.begin());
@@ -76,7 +77,8 @@ bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int32_t e
     State& state = file_.state();
     Stream& stream = state.streams[index];
     // A task has room for a few dependencies; marks before it carry the rest.
-    const std::size_t tasks = std::max<std::size_t>(1, (after.size() + kMaxDependencies - 1) / kMaxDependencies);
+    const std::size_t tasks =
+        std::max<std::size_t>(1, (after.size() + kMaxDependencies - 1) / kMaxDependencies);
     if (stream.submitted - stream.completed + tasks > kQueueDepth) return false;
     for (std::size_t n = 0; n < tasks; ++n) {
         const bool last = n + 1 == tasks;
@@ -114,15 +116,18 @@ std::uint64_t VirtualGpu::append(std::int32_t index, const Work& work, std::int3
 std::vector<Dependency> VirtualGpu::all_of(const std::vector<std::int32_t>& streams) {
     const Lock lock(file_.state());
     std::vector<Dependency> all;
-    for (const std::int32_t stream : streams) all.push_back({stream, file_.state().streams[stream].submitted});
+    for (const std::int32_t stream : streams)
+        all.push_back({stream, file_.state().streams[stream].submitted});
     return all;
 }
 
-std::uint64_t VirtualGpu::submit(std::int32_t stream, const Work& work, const std::vector<std::int32_t>& after) {
+std::uint64_t VirtualGpu::submit(std::int32_t stream, const Work& work,
+                                 const std::vector<std::int32_t>& after) {
     return append(stream, work, kNone, all_of(after));
 }
 
-std::uint64_t VirtualGpu::mark(std::int32_t stream, std::int32_t event, const std::vector<std::int32_t>& after) {
+std::uint64_t VirtualGpu::mark(std::int32_t stream, std::int32_t event,
+                               const std::vector<std::int32_t>& after) {
     return append(stream, Work{}, event, all_of(after));
 }
 

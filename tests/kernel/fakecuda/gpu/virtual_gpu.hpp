@@ -1,7 +1,7 @@
 // A GPU that several processes share, and its queues.
 //
-// The model is computed lazily: whoever touches the GPU first brings it up to the present. Nobody runs in the background,
-// and a process that dies can hold nobody up.
+// The model is computed lazily: whoever touches the GPU first brings it up to the present. Nobody runs in the
+// background, and a process that dies can hold nobody up.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace fakecuda::gpu {
 
 class VirtualGpu {
-  public:
+   public:
     VirtualGpu(const std::string& path, const Settings& settings);  // throws as SharedFile and Log do
 
     std::int32_t open_stream();  // throws std::runtime_error when none is left
@@ -23,8 +23,8 @@ class VirtualGpu {
     std::int32_t open_event();  // likewise
     void close_event(std::int32_t event);
 
-    // Appends to the stream's queue, not to run before all that was submitted to the streams `after`. Waits while the queue
-    // is full. Returns the stream's count of tasks with this one.
+    // Appends to the stream's queue, not to run before all that was submitted to the streams `after`. Waits
+    // while the queue is full. Returns the stream's count of tasks with this one.
     std::uint64_t submit(std::int32_t stream, const Work& work, const std::vector<std::int32_t>& after);
     // Appends a mark that ends when everything before it has, and then gives its time to `event`.
     std::uint64_t mark(std::int32_t stream, std::int32_t event, const std::vector<std::int32_t>& after);
@@ -40,9 +40,10 @@ class VirtualGpu {
 
     const Settings& settings() const { return file_.state().settings; }
 
-  private:
+   private:
     void catch_up();  // the caller holds the lock
-    bool try_append(std::int32_t stream, const Work& work, std::int32_t event, const std::vector<Dependency>& after);
+    bool try_append(std::int32_t stream, const Work& work, std::int32_t event,
+                    const std::vector<Dependency>& after);
     std::uint64_t append(std::int32_t stream, const Work& work, std::int32_t event,
                          const std::vector<Dependency>& after);
     std::vector<Dependency> all_of(const std::vector<std::int32_t>& streams);

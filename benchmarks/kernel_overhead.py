@@ -1,0 +1,151 @@
+"""What the interposer adds to kernel launches, on the fake driver: no GPU is needed.
+
+Prints medians over the repetitions:
+
+- `passthrough_p50_ns`, `passthrough_p99_ns`: added by the interposer alone, without a kernel manager;
+- `credit_p50_ns`: added when the launch is paid for at once, in a best-effort client of a manager that has a second,
+  idle client (`credit_alone_p50_ns`: without the second one);
+- `wake_p99_us`: from the end of the kernel in the way to the start of the launch that waited for it, for two
+  best-effort clients whose kernels do not fit together (`wake_p50_us`: the usual case).
+
+Added time is measured in one process that launches in turns through the interposer and through the driver's own
+function. A p50 is the difference of the medians. A p99 is what 99 % of the launches through the interposer stay under,
+less the median of the bare ones: the bare launch's own tail counts as added time, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median, quantiles
+
+import click
+
+from benchmarks.kernel_share_run import Bench, Client, Ended, Kernel
+
+_ROUNDS = 20_000  # of 32 launches each
+_MARGIN_NS = 300_000_000  # of the start of a wake-up measurement, left out
+_HALF = Kernel("half", duration_us=500, compute_permille=600, bandwidth_permille=100)
+
+
+@click.command()
+@click.option(
+    "--build", default="build/native", show_default=True, type=click.Path(path_type=Path), help="CMake build."
+)
+@click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 100), help="Repetitions.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def main(build: Path, repeats: int, as_json: bool) -> None:  # noqa: FBT001  click passes by name
+    """Measure the added time of launches and of wake-ups."""
+    build = build.resolve()
+    if not (build / "benchmarks/launch_times").exists():
+        raise click.ClickException(f"{build}: no native build here; run scripts/native, or name one with --build")
+    runs = [_measure(build) for _ in range(repeats)]
+    figures = {name: round(median(run[name] for run in runs), 2) for name in runs[0]}
+    if as_json:
+        print(json.dumps(figures))
+    else:
+        print("\n".join(f"{name:<24} {value:.2f}" for name, value in figures.items()))
+
+
+def _measure(build: Path) -> dict[str, float]:
+    interposed = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(build / "tests/kernel/fakecuda/fakecuda"),
+        "LD_PRELOAD": str(build / "kernel_intercept/interposer/libexplsched_intercept.so"),
+    }
+    passthrough = _launch_times(build, interposed)
+    with _manager(build) as socket:
+        managed = {**interposed, "EXPLSCHED_KM_SOCKET": socket, "EXPLSCHED_CLASS": "best-effort"}
+        alone = _launch_times(build, managed)
+        with _idle_client(build, managed):
+            beside = _launch_times(build, managed)
+    wakes_us = _wakes_us(build)
+    return {
+        "passthrough_p50_ns": passthrough["seen_p50"] - passthrough["bare_p50"],
+        "passthrough_p99_ns": passthrough["seen_single_p99"] - passthrough["bare_single_p50"],
+        "credit_p50_ns": beside["seen_p50"] - beside["bare_p50"],
+        "wake_p99_us": quantiles(wakes_us, n=100)[98],
+        "bare_p50_ns": passthrough["bare_p50"],
+        "bare_p99_ns": passthrough["bare_single_p99"] - passthrough["bare_single_p50"],
+        "credit_alone_p50_ns": alone["seen_p50"] - alone["bare_p50"],
+        "wake_p50_us": median(wakes_us),
+        "wakes": len(wakes_us),
+    }
+
+
+def _launch_times(build: Path, environment: Mapping[str, str]) -> dict[str, float]:
+    command = [build / "benchmarks/launch_times", str(_ROUNDS)]
+    times = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    if not times.pop("intercepted"):
+        raise RuntimeError("the interposer is not between the program and the driver")
+    return dict(times)
+
+
+@contextmanager
+def _manager(build: Path) -> Iterator[str]:
+    """A kernel manager of its own; yields its socket."""
+    with tempfile.TemporaryDirectory(prefix="kernel-overhead-") as home:  # mode 0700
+        command = [build / "kernel_intercept/manager/sexplkmd", "--dir", home, "--profiles", f"{home}/profiles.tsv"]
+        process = subprocess.Popen([*command, "--foreground"])
+        socket = Path(home) / "kernel-manager.sock"
+        try:
+            while not socket.exists():
+                if process.poll() is not None:
+                    raise RuntimeError(f"sexplkmd ended with {process.returncode}")
+                time.sleep(0.01)
+            yield str(socket)
+            _check_that_nobody_waited(command)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=10)
+
+
+def _check_that_nobody_waited(command: Sequence[str | Path]) -> None:
+    status = subprocess.run([*command, "--status"], capture_output=True, text=True, check=True).stdout
+    clients = [client for gpu in json.loads(status)["gpus"] for client in gpu["clients"]]
+    if any(client["waits"] or client["passed"] for client in clients):
+        raise RuntimeError(
+            f"launches waited or passed unpaid, so the time with credit is not what was measured: {clients}"
+        )
+
+
+@contextmanager
+def _idle_client(build: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    command = [build / "benchmarks/launch_times", "idle"]
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        if process.stdout is None or process.stdout.readline() != "idle\n":
+            raise RuntimeError("the idle client could not launch")
+        yield
+    finally:
+        process.communicate()
+
+
+def _wakes_us(build: Path) -> list[float]:
+    """For each kernel that began after one of the other client had ended: how much later."""
+    client = Client(priority="best-effort", kernels=_HALF.name)
+    trial = Bench(build, [_HALF]).run([client, client], seconds=3, manager=[])
+    first_ns = min(kernel.started_ns for kernel in trial.log)
+    log = sorted(
+        (kernel for kernel in trial.log if kernel.started_ns > first_ns + _MARGIN_NS),
+        key=lambda kernel: kernel.started_ns,
+    )
+    return [max(0, later.started_ns - earlier.ended_ns) / 1e3 for earlier, later in _handovers(log)]
+
+
+def _handovers(log: Sequence[Ended]) -> Iterator[tuple[Ended, Ended]]:
+    for earlier, later in pairwise(log):
+        if earlier.pid != later.pid:
+            yield earlier, later
+
+
+if __name__ == "__main__":
+    main()

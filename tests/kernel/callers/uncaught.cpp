@@ -1,0 +1,9 @@
+// EXPLSCHED_INTERCEPT=off: launches work and nobody looks.
+
+#include "tests/kernel/callers/caller.hpp"
+
+int main() {
+    caller::clear_trace();
+    caller::launch_three(caller::from_dlopen);
+    return caller::verdict(3, {});
+}

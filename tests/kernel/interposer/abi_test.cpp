@@ -1,0 +1,62 @@
+// Our declarations of the driver's interface against NVIDIA's header. Checked when compiled.
+
+#include <cuda.h>
+
+#include <cstddef>
+
+#include "kernel_intercept/interposer/driver_abi.hpp"
+
+namespace ours = explsched::intercept;
+
+#define SAME_FIELD(ours_type, our_field, theirs, their_field) \
+    static_assert(offsetof(ours_type, our_field) == offsetof(theirs, their_field))
+
+static_assert(sizeof(ours::LaunchConfig) == sizeof(CUlaunchConfig));
+SAME_FIELD(ours::LaunchConfig, block_x, CUlaunchConfig, blockDimX);
+SAME_FIELD(ours::LaunchConfig, shared_bytes, CUlaunchConfig, sharedMemBytes);
+SAME_FIELD(ours::LaunchConfig, stream, CUlaunchConfig, hStream);
+SAME_FIELD(ours::LaunchConfig, attributes, CUlaunchConfig, attrs);
+SAME_FIELD(ours::LaunchConfig, attribute_count, CUlaunchConfig, numAttrs);
+
+static_assert(sizeof(ours::LaunchAttribute) == sizeof(CUlaunchAttribute));
+SAME_FIELD(ours::LaunchAttribute, value, CUlaunchAttribute, value);
+static_assert(sizeof(ours::LaunchAttributeValue) == sizeof(CUlaunchAttributeValue));
+
+static_assert(sizeof(ours::LaunchParams) == sizeof(CUDA_LAUNCH_PARAMS));
+SAME_FIELD(ours::LaunchParams, block_x, CUDA_LAUNCH_PARAMS, blockDimX);
+SAME_FIELD(ours::LaunchParams, stream, CUDA_LAUNCH_PARAMS, hStream);
+
+static_assert(sizeof(ours::KernelNodeParams) == sizeof(CUDA_KERNEL_NODE_PARAMS_v2));
+static_assert(offsetof(ours::KernelNodeParams, kernel) == sizeof(CUDA_KERNEL_NODE_PARAMS_v1));
+SAME_FIELD(ours::KernelNodeParams, block_x, CUDA_KERNEL_NODE_PARAMS_v2, blockDimX);
+SAME_FIELD(ours::KernelNodeParams, shared_bytes, CUDA_KERNEL_NODE_PARAMS_v2, sharedMemBytes);
+SAME_FIELD(ours::KernelNodeParams, kernel, CUDA_KERNEL_NODE_PARAMS_v2, kern);
+static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v3) == sizeof(CUDA_KERNEL_NODE_PARAMS_v2));
+SAME_FIELD(ours::GraphNodeParams, kernel, CUgraphNodeParams, kernel);
+
+static_assert(sizeof(ours::Uuid) == sizeof(CUuuid));
+static_assert(sizeof(ours::Result) == sizeof(CUresult));
+static_assert(sizeof(ours::Device) == sizeof(CUdevice));
+
+static_assert(ours::kErrorSymbolNotFound == CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND);
+static_assert(ours::kErrorNotReady == CUDA_ERROR_NOT_READY);
+static_assert(ours::kFunctionMaxThreads == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+static_assert(ours::kFunctionSharedBytes == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+static_assert(ours::kFunctionRegisters == CU_FUNC_ATTRIBUTE_NUM_REGS);
+static_assert(ours::kDeviceMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+static_assert(ours::kDeviceCapabilityMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+static_assert(ours::kDeviceCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+static_assert(ours::kNotCapturing == CU_STREAM_CAPTURE_STATUS_NONE);
+static_assert(ours::kNodeKernel == CU_GRAPH_NODE_TYPE_KERNEL);
+static_assert(ours::kNodeChildGraph == CU_GRAPH_NODE_TYPE_GRAPH);
+static_assert(ours::kAttributeCooperative == CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+static_assert(ours::kAttributeProgrammaticSerialization ==
+              CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+static_assert(ours::kAttributeProgrammaticEvent == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT);
+
+int main() {
+    // Constants that are casts in the header, so not known to the compiler.
+    const bool same = reinterpret_cast<CUstream>(ours::kLegacyStream) == CU_STREAM_LEGACY &&
+                      reinterpret_cast<CUstream>(ours::kPerThreadStream) == CU_STREAM_PER_THREAD;
+    return same ? 0 : 1;
+}

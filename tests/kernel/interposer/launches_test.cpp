@@ -1,0 +1,104 @@
+// What the gate is told of each kind of launch. Run with the interposer of the recording gate.
+//
+// The virtual GPU has 132 multiprocessors; a kernel there needs 32 registers, so a multiprocessor holds 8
+// blocks of 256 threads: 528 blocks take 66 of them, half of the GPU.
+
+#include "tests/kernel/interposer/gate_log.hpp"
+#include "tests/kernel/interposer/session.hpp"
+
+using explsched::test::told_to_gate;
+
+namespace {
+
+constexpr const char* kHalf = "admit 0 20000 500 1000";
+constexpr const char* kHalfCharged = "charge 0 20000 500 1000";
+
+void launch_extended(CUfunction function, CUlaunchAttribute* attribute) {
+    CUlaunchConfig config{};
+    config.gridDimX = 528;
+    config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = 256;
+    config.blockDimY = config.blockDimZ = 1;
+    config.attrs = attribute;
+    config.numAttrs = attribute == nullptr ? 0 : 1;
+    DO(cuLaunchKernelEx(&config, function, nullptr, nullptr));
+}
+
+void test_plain(CUmodule module) {
+    const CUfunction function = explsched::test::function_of(module, "_Z4halfv");
+    explsched::test::launch(function, 528, nullptr);
+    CHECK_EQUAL(told_to_gate(), std::string("attach 0 cc 90 sms 132|") + kHalf);
+    explsched::test::launch(function, 100'000, nullptr);
+    CHECK_EQUAL(told_to_gate(), std::string("admit 0 20000 1000 1000"));
+    launch_extended(function, nullptr);
+    CHECK_EQUAL(told_to_gate(), std::string(kHalf));
+}
+
+void test_kernels_that_must_not_wait(CUmodule module) {
+    const CUfunction function = explsched::test::function_of(module, "_Z4halfv");
+    DO(cuLaunchCooperativeKernel(function, 528, 1, 1, 256, 1, 1, 0, nullptr, nullptr));
+    CHECK_EQUAL(told_to_gate(), std::string(kHalfCharged));
+    CUlaunchAttribute cooperative{};
+    cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    cooperative.value.cooperative = 1;
+    launch_extended(function, &cooperative);
+    CHECK_EQUAL(told_to_gate(), std::string(kHalfCharged));
+    cooperative.value.cooperative = 0;
+    launch_extended(function, &cooperative);
+    CHECK_EQUAL(told_to_gate(), std::string(kHalf));
+    const CUfunction collective = explsched::test::function_of(module, "_Z23ncclDevKernel_AllReducev");
+    explsched::test::launch(collective, 528, nullptr);
+    CHECK_EQUAL(told_to_gate(), std::string(kHalfCharged));
+}
+
+// The runtime of CUDA 12 and later passes CUkernel handles where the type says CUfunction.
+void test_kernel_handle() {
+    CUlibrary library{};
+    CUkernel kernel{};
+    DO(cuLibraryLoadData(&library, "image", nullptr, nullptr, 0, nullptr, nullptr, 0));
+    DO(cuLibraryGetKernel(&kernel, library, "_Z6handlev"));
+    explsched::test::launch(reinterpret_cast<CUfunction>(kernel), 528, nullptr);
+    CHECK_EQUAL(told_to_gate(), std::string(kHalf));
+    DO(cuLibraryUnload(library));
+}
+
+// What was a collective's handle must not make its next owner one.
+void test_handle_used_again() {
+    for (int i = 0; i < 8; ++i) {
+        CUmodule module = explsched::test::load_module();
+        const bool collective = i % 2 == 0;
+        const CUfunction function =
+            explsched::test::function_of(module, collective ? "_Z10ncclKernelv" : "_Z6normalv");
+        explsched::test::launch(function, 528, nullptr);
+        CHECK_EQUAL(told_to_gate(), std::string(collective ? kHalfCharged : kHalf));
+        DO(cuModuleUnload(module));
+    }
+}
+
+void test_failed_calls() {
+    CHECK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) != CUDA_SUCCESS);
+    told_to_gate();
+}
+
+void test_second_context() {
+    CUcontext other{};
+    DO(cuCtxCreate(&other, nullptr, 0, 0));
+    CUmodule module = explsched::test::load_module();
+    explsched::test::launch(explsched::test::function_of(module, "_Z4halfv"), 528, nullptr);
+    CHECK_EQUAL(told_to_gate(), std::string("attach 0 cc 90 sms 132|") + kHalf);
+    DO(cuCtxDestroy(other));
+}
+
+}  // namespace
+
+int main() {
+    explsched::test::open_context(0);
+    told_to_gate();  // what an earlier run left
+    CUmodule module = explsched::test::load_module();
+    test_plain(module);
+    test_kernels_that_must_not_wait(module);
+    test_kernel_handle();
+    test_handle_used_again();
+    test_failed_calls();
+    test_second_context();
+}
