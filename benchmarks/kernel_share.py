@@ -3,11 +3,11 @@
 `--virtual` runs real processes on a virtual GPU (the fake driver of `tests/kernel`), through the interposer and the
 kernel manager. All kernels that run together are slowed down there by max(1, sum of compute, sum of bandwidth).
 
-Latencies are from the virtual GPU's log, from a request's first launch to the end of its last kernel; `--host` takes what
-the server itself measured, which includes the time until this machine's cores let it run again.
+Latencies are from the virtual GPU's log, from a request's first launch to the end of its last kernel; `--host` takes
+what the server itself measured, which includes the time until this machine's cores let it run again.
 
-The last line is JSON: hp_p99_ratio (managed / alone, the worst mix), be_retained (best-effort work, managed / MPS alone,
-the worst mix), quota_shares, quota_total (managed / unmanaged), and one row for each mix.
+The last line is JSON: hp_p99_ratio (managed / alone, the worst mix), be_retained (best-effort work, managed / MPS
+alone, the worst mix), quota_shares, quota_total (managed / unmanaged), and one row for each mix.
 """
 
 from __future__ import annotations
@@ -37,7 +37,15 @@ _TRAININGS = {
     "both": Client("best-effort", ",".join(["math,copy"] * 20)),
     "runs": Client("best-effort", ",".join(["math*2,copy*2"] * 10)),
 }
-_MIXES = (("math",), ("copy",), ("both",), ("math", "copy"), ("math", "both"), ("math", "copy", "both"), tuple(_TRAININGS))
+_MIXES = (
+    ("math",),
+    ("copy",),
+    ("both",),
+    ("math", "copy"),
+    ("math", "both"),
+    ("math", "copy", "both"),
+    tuple(_TRAININGS),
+)
 _CAP = 950
 _GROUP_OPTIONS = ("--ahead-ms", "4")
 _QUOTA_PERMILLE = (300, 700)
@@ -66,7 +74,9 @@ class QuotaRow:
 
 @click.command()
 @click.option("--virtual", is_flag=True, help="On the virtual GPU.")
-@click.option("--build", default="build", show_default=True, type=click.Path(path_type=Path), help="CMake build directory.")
+@click.option(
+    "--build", default="build", show_default=True, type=click.Path(path_type=Path), help="CMake build directory."
+)
 @click.option("--seconds", default=5.0, show_default=True, help="Of each run.")
 @click.option("--repeat", default=3, show_default=True, help="Runs of each kind, in turns.")
 @click.option("--host", is_flag=True, help="Latencies as the server itself measures them.")
@@ -81,7 +91,7 @@ def main(virtual: bool, build: Path, seconds: float, repeat: int, host: bool, as
         rows.append(_mix(bench, mix, seconds, repeat, host=host))
         if not as_json:
             print(rows[-1])
-    quota = _quota(bench, seconds, repeat)
+    quota = _quota(bench, 3 * seconds, repeat)  # whole steps are counted, and the last one ends late
     if not as_json:
         print(quota)
     result = {
@@ -153,11 +163,13 @@ def _best_effort_work(trial: Trial) -> int:
 
 
 def _longest_wait_ms(trial: Trial) -> float:
-    return max((client["longest_wait_ns"] for gpu in trial.status["gpus"] for client in gpu["clients"]), default=0) / 1e6
+    return (
+        max((client["longest_wait_ns"] for gpu in trial.status["gpus"] for client in gpu["clients"]), default=0) / 1e6
+    )
 
 
 def _above_caps(trial: Trial) -> tuple[float, float]:
-    """The share of the time in which what ran together exceeded the caps: all kernels, and those of the trainings alone."""
+    """The share of the time in which what ran exceeded the caps: all kernels, and those of the trainings alone."""
     shares = {kernel.name: (kernel.compute_permille, kernel.bandwidth_permille) for kernel in _KERNELS}
     changes = []
     for ended in trial.log:

@@ -106,7 +106,13 @@ class Bench:
         }
 
     def _trial(
-        self, home: Path, clients: Sequence[Client], seconds: float, environment: dict[str, str], *, managed: bool = False
+        self,
+        home: Path,
+        clients: Sequence[Client],
+        seconds: float,
+        environment: dict[str, str],
+        *,
+        managed: bool = False,
     ) -> Trial:
         start_ns = time.monotonic_ns() + int(_START_DELAY_S * 1e9)
         processes = [

@@ -41,8 +41,8 @@ struct Wait {
     std::uint64_t deadline_ns;
 };
 
-// Tells the manager of a launch that waits, unless the launch can do without: nobody else waits, it knows itself
-// when there will be room, and it has not waited for long. False if the manager is gone.
+// Tells the manager of a launch that waits, unless the launch can do without: nobody else waits, it knows
+// itself when there will be room, and it has not waited for long. False if the manager is gone.
 bool call_manager(const Wait& wait, std::uint64_t retry_ns, std::uint64_t now_ns) {
     const std::uint64_t others = wait.page.control.waiting.load() & ~(std::uint64_t{1} << wait.index);
     if (others == 0 && retry_ns != 0 && now_ns - wait.since_ns < shared::kAgedNs) return true;
@@ -51,7 +51,8 @@ bool call_manager(const Wait& wait, std::uint64_t retry_ns, std::uint64_t now_ns
 
 void spin(const std::atomic<std::uint32_t>& gate, std::uint32_t waiting) {
     const std::uint64_t until_ns = shared::now_ns() + kSpinNs;
-    while (gate.load(std::memory_order_acquire) == waiting && shared::now_ns() < until_ns) __builtin_ia32_pause();
+    while (gate.load(std::memory_order_acquire) == waiting && shared::now_ns() < until_ns)
+        __builtin_ia32_pause();
 }
 
 // Sleeps until granted, or tries again itself when it may fit.
@@ -92,7 +93,8 @@ Outcome await_grant(const Wait& wait, std::uint32_t waiting) {
     wait.page.control.waiting.fetch_and(~bit);
     std::uint32_t expected = waiting;
     if (gate.compare_exchange_strong(expected, idle)) return outcome;
-    if (expected != (idle | shared::kGateGranted)) return outcome;  // the page was replaced: the manager is gone
+    if (expected != (idle | shared::kGateGranted))
+        return outcome;  // the page was replaced: the manager is gone
     // A grant after the launch has been made is void, and so is the manager's reservation for it.
     if (outcome == Outcome::kLaunched) slot.timeline.reserved.store(0, std::memory_order_release);
     gate.store(idle, std::memory_order_release);
@@ -107,7 +109,8 @@ void count_wait(Slot& slot, std::uint64_t waited_ns, bool passed) {
     if (passed) slot.counters.passed.fetch_add(1, std::memory_order_relaxed);
 }
 
-Admission wait(Link& link, shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t since_ns) {
+Admission wait(Link& link, shared::Page& page, std::uint32_t index, const KernelCost& cost,
+               std::uint64_t since_ns) {
     Slot& slot = page.slots[index];
     std::atomic<std::uint32_t>& gate = slot.door.gate;
     const std::uint64_t deadline_ns = since_ns + kLongestWaitNs;
@@ -148,7 +151,8 @@ bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcep
     return now_ns < beat + bound;
 }
 
-Admission admit_managed(Link& link, shared::Page& page, const KernelCost& cost, std::uint64_t now_ns) noexcept {
+Admission admit_managed(Link& link, shared::Page& page, const KernelCost& cost,
+                        std::uint64_t now_ns) noexcept {
     const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
     Slot& slot = page.slots[index];
     if (announces(page, index)) {

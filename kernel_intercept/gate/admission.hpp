@@ -15,7 +15,8 @@ constexpr std::uint64_t kLongestWaitNs = 45'000'000;
 // most 40 ms.
 bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcept;
 
-Admission admit_managed(Link& link, shared::Page& page, const KernelCost& cost, std::uint64_t now_ns) noexcept;
+Admission admit_managed(Link& link, shared::Page& page, const KernelCost& cost,
+                        std::uint64_t now_ns) noexcept;
 
 // Counts a launch that goes on in any case: a debt where there is no credit.
 void charge_managed(Link& link, shared::Page& page, const KernelCost& cost, std::uint64_t now_ns) noexcept;

@@ -24,7 +24,9 @@ std::array<Link, kMaxGpus> links;
 std::array<std::atomic<std::uint32_t>, kCounters> asked;
 std::atomic<Link*> newest{nullptr};  // whose profile table is used; all of a manager's clients see the same
 
-Link* link_of(int ordinal) { return ordinal >= 0 && ordinal < kMaxGpus ? &links[static_cast<std::size_t>(ordinal)] : nullptr; }
+Link* link_of(int ordinal) {
+    return ordinal >= 0 && ordinal < kMaxGpus ? &links[static_cast<std::size_t>(ordinal)] : nullptr;
+}
 
 // The page, while its manager is alive.
 shared::Page* live_page(Link& link, std::uint64_t now_ns) {
@@ -55,8 +57,10 @@ std::optional<KernelCost> lookup(const KernelKey& key) noexcept {
 bool sampling_due(const KernelKey& key) noexcept {
     Link* link = newest.load(std::memory_order_acquire);
     if (link == nullptr || link->page.load(std::memory_order_relaxed) == nullptr) return false;
-    const std::uint32_t count = asked[shared::hash_of(key) % kCounters].fetch_add(1, std::memory_order_relaxed);
-    return (count >= kWarmUpLaunches && count < kWarmUpLaunches + kFirstSamples) || (count != 0 && count % kSampleEvery == 0);
+    const std::uint32_t count =
+        asked[shared::hash_of(key) % kCounters].fetch_add(1, std::memory_order_relaxed);
+    return (count >= kWarmUpLaunches && count < kWarmUpLaunches + kFirstSamples) ||
+           (count != 0 && count % kSampleEvery == 0);
 }
 
 Admission admit(int ordinal, const KernelCost& cost) noexcept {
@@ -102,7 +106,8 @@ void record(int ordinal, const Sample& sample) noexcept {
         place.cost = sample.cost;
         place.name.fill('\0');
         if (sample.name != nullptr) {
-            std::memcpy(place.name.data(), sample.name, std::min<std::size_t>(std::strlen(sample.name), place.name.size() - 1));
+            std::memcpy(place.name.data(), sample.name,
+                        std::min<std::size_t>(std::strlen(sample.name), place.name.size() - 1));
         }
         ring.written.store(written + 1, std::memory_order_release);
     }

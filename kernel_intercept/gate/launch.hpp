@@ -22,18 +22,20 @@ inline void launch(shared::Slot& slot, const KernelCost& cost, std::uint64_t now
 }
 
 // A high-priority client tells what it does and goes on. The length of its busy periods is the running mean
-// (weight 1/8) of the work launched in each; its own work, not the time that passed, so that interference does
-// not raise the bound that limits interference.
-inline void announce(shared::Slot& slot, const KernelCost& cost, std::uint32_t share_permille, std::uint64_t now_ns) {
+// (weight 1/8) of the work launched in each; its own work, not the time that passed, so that interference
+// does not raise the bound that limits interference.
+inline void announce(shared::Slot& slot, const KernelCost& cost, std::uint32_t share_permille,
+                     std::uint64_t now_ns) {
     shared::Timeline& line = slot.timeline;
-    const std::uint64_t idle_ns =
-        shared::drained(line) ? line.idle_since_ns.load(std::memory_order_relaxed) : line.busy_until_ns.load(std::memory_order_relaxed);
+    const std::uint64_t idle_ns = shared::drained(line) ? line.idle_since_ns.load(std::memory_order_relaxed)
+                                                        : line.busy_until_ns.load(std::memory_order_relaxed);
     const std::uint64_t work_ns = line.period_work_ns.load(std::memory_order_relaxed);
     if (now_ns > idle_ns + policy::kGraceNs || work_ns > kLongestPeriodNs) {
         const std::uint64_t mean_ns = line.latency_ns.load(std::memory_order_relaxed);
         const std::uint64_t next_ns = mean_ns == 0 ? work_ns : mean_ns - mean_ns / 8 + work_ns / 8;
         line.latency_ns.store(next_ns, std::memory_order_relaxed);
-        line.exposure_ns.store(static_cast<std::int64_t>(next_ns * share_permille / 1000), std::memory_order_relaxed);
+        line.exposure_ns.store(static_cast<std::int64_t>(next_ns * share_permille / 1000),
+                               std::memory_order_relaxed);
         line.period_work_ns.store(cost.gpu_ns, std::memory_order_relaxed);
     } else {
         line.period_work_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
@@ -88,7 +90,8 @@ inline Try try_now(shared::Page& page, std::uint32_t index, const KernelCost& co
 }
 
 // Launches whatever the credit: after a grant, or after a wait that reached its bound. Both are debts.
-inline void launch_on_debt(shared::Page& page, shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
+inline void launch_on_debt(shared::Page& page, shared::Slot& slot, const KernelCost& cost,
+                           std::uint64_t now_ns) {
     if (page.control.policy == shared::Policy::kQuota) {
         const std::uint64_t charge = charge_of(cost);
         slot.door.credit_ns.fetch_sub(static_cast<std::int64_t>(charge), std::memory_order_relaxed);

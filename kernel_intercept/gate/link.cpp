@@ -31,7 +31,8 @@ Memory* map(int fd, int protection, std::uint32_t magic) {
     if (at == MAP_FAILED) return nullptr;
     auto* memory = static_cast<Memory*>(at);
     const shared::Header& header = memory->header;
-    if (header.magic == magic && header.layout_version == shared::kLayoutVersion && header.size == sizeof(Memory)) {
+    if (header.magic == magic && header.layout_version == shared::kLayoutVersion &&
+        header.size == sizeof(Memory)) {
         return memory;
     }
     munmap(at, sizeof(Memory));
@@ -46,7 +47,8 @@ void blank(const void* at, std::size_t size) {
 bool same_user(int fd) {
     ucred peer{};
     socklen_t size = sizeof(peer);
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           (peer.uid == geteuid() || peer.uid == 0);
 }
 
 }  // namespace
@@ -173,8 +175,9 @@ bool Link::ring() noexcept {
     const shared::Preamble bell = shared::preamble(shared::MessageKind::kRing);
     const int kept_errno = errno;
     // Programs that close all descriptors close ours too, and may have opened another file in its place.
-    const bool alive = socket_is_ours() &&
-                       (send(socket_.load(), &bell, sizeof(bell), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno == EAGAIN);
+    const bool alive =
+        socket_is_ours() &&
+        (send(socket_.load(), &bell, sizeof(bell), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno == EAGAIN);
     errno = kept_errno;
     return alive;
 }
@@ -201,7 +204,8 @@ void Link::retire() noexcept {
 
 void Link::forget() noexcept {
     if (shared::Page* old = page.exchange(nullptr)) munmap(old, sizeof(shared::Page));
-    if (const shared::Table* old = table.exchange(nullptr)) munmap(const_cast<shared::Table*>(old), sizeof(shared::Table));
+    if (const shared::Table* old = table.exchange(nullptr))
+        munmap(const_cast<shared::Table*>(old), sizeof(shared::Table));
     if (socket_.load() >= 0 && socket_is_ours()) close(socket_.load());
     if (fresh_socket_ >= 0) close(fresh_socket_);
     socket_ = -1;

@@ -13,8 +13,8 @@
 namespace explsched::gate {
 
 // Threads only read `page` and `table`, and use them without further checks. They therefore stay valid
-// addresses for ever: when the manager is gone, its memory is replaced by zero pages at the same address. Zero
-// pages look like a dead manager and an empty table.
+// addresses for ever: when the manager is gone, its memory is replaced by zero pages at the same address.
+// Zero pages look like a dead manager and an empty table.
 //
 // One thread at a time changes the link, the one that holds `changing`; the others go on without.
 class Link {

@@ -27,11 +27,13 @@ Settings settings_of_environment() noexcept {
     Settings settings{};
     copy_text(settings.socket_path, std::getenv(shared::kSocketVariable));
     const char* priority = std::getenv("EXPLSCHED_CLASS");
-    settings.priority = priority != nullptr && std::strcmp(priority, "high") == 0 ? shared::Class::kHigh
-                                                                                  : shared::Class::kBestEffort;
+    settings.priority = priority != nullptr && std::strcmp(priority, "high") == 0
+                            ? shared::Class::kHigh
+                            : shared::Class::kBestEffort;
     settings.limit_permille = permille("EXPLSCHED_LIMIT", 1000);
     settings.request_permille = permille("EXPLSCHED_REQUEST", settings.limit_permille);
-    if (settings.request_permille > settings.limit_permille) settings.request_permille = settings.limit_permille;
+    if (settings.request_permille > settings.limit_permille)
+        settings.request_permille = settings.limit_permille;
     copy_text(settings.job, std::getenv("SLURM_JOB_ID"));
     return settings;
 }

@@ -42,10 +42,12 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
     }
     demand_permille_[slot] = 0;
     charged_ns_[slot] = 0;
+    launches_[slot] = 0;
     drains_[slot] = 0;
     pressure_[slot] = {};
     // A first credit, so that a client can start before the first refill.
-    page_->slots[slot].door.credit_ns = static_cast<std::int64_t>(settings_.beat_ns * tenant.request_permille / 1000);
+    page_->slots[slot].door.credit_ns =
+        static_cast<std::int64_t>(settings_.beat_ns * tenant.request_permille / 1000);
     const std::uint64_t bit = std::uint64_t{1} << slot;
     if (tenant.priority == shared::Class::kHigh) page_->control.high.fetch_or(bit);
     page_->control.occupied.fetch_or(bit);
@@ -87,7 +89,8 @@ void Gpu::grant(std::uint32_t slot, std::uint64_t now_ns) {
     std::uint32_t gate = door.gate.load(std::memory_order_acquire);
     const bool waiting = (gate & shared::kGateState) == shared::kGateWaiting;
     door.granted_ns.store(now_ns, std::memory_order_relaxed);
-    if (waiting && door.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted)) {
+    if (waiting &&
+        door.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted)) {
         shared::futex_wake_all(door.gate);
     } else {
         page_->slots[slot].timeline.reserved.store(0, std::memory_order_release);  // it gave up meanwhile
@@ -115,7 +118,8 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     std::uint32_t aged = 0;
     const policy::Caps caps{control.cap_compute_permille, control.cap_bandwidth_permille};
     for (const policy::Want& want : policy::order(std::move(wants), running, caps, now_ns, shared::kAgedNs)) {
-        const auto cost = shared::unpack_cost(page_->slots[want.slot].door.want.load(std::memory_order_relaxed));
+        const auto cost =
+            shared::unpack_cost(page_->slots[want.slot].door.want.load(std::memory_order_relaxed));
         const shared::Attempt attempt = shared::try_reserve(*page_, want.slot, cost, now_ns);
         if (attempt.reserved) {
             grant(want.slot, now_ns);
@@ -134,13 +138,15 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
 
 void Gpu::serve_quota(std::uint64_t now_ns) {
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
-        if (waits(slot) && page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0) grant(slot, now_ns);
+        if (waits(slot) && page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0)
+            grant(slot, now_ns);
     });
 }
 
 std::uint32_t Gpu::best_effort_permille() const {
     std::uint32_t least = 1000;
-    each_bit(page_->control.high.load(), [&](std::uint32_t slot) { least = std::min(least, pressure_[slot].best_effort_permille()); });
+    each_bit(page_->control.high.load(),
+             [&](std::uint32_t slot) { least = std::min(least, pressure_[slot].best_effort_permille()); });
     return least;
 }
 
@@ -163,22 +169,41 @@ void Gpu::refill(std::uint64_t now_ns) {
         const shared::Slot& state = page_->slots[slot];
         const Tenant& tenant = *tenants_[slot];
         const std::uint64_t charged_ns = state.counters.charged_ns.load(std::memory_order_relaxed);
-        members.push_back({tenant.request_permille, tenant.limit_permille, tenant.priority == shared::Class::kHigh,
-                           waits(slot), charged_ns - charged_ns_[slot],
+        members.push_back({tenant.request_permille, tenant.limit_permille,
+                           tenant.priority == shared::Class::kHigh, waits(slot),
+                           charged_ns - charged_ns_[slot],
                            state.door.credit_ns.load(std::memory_order_relaxed), demand_permille_[slot]});
         charged_ns_[slot] = charged_ns;
         slots.push_back(slot);
     });
-    const std::vector<policy::Member> after = policy::refill(members, now_ns - last_refill_ns_, best_effort_permille());
+    const std::vector<policy::Member> after =
+        policy::refill(members, now_ns - last_refill_ns_, best_effort_permille());
     for (std::size_t i = 0; i < slots.size(); ++i) {
         // Added, not stored: the client spends at the same time.
-        page_->slots[slots[i]].door.credit_ns.fetch_add(after[i].credit_ns - members[i].credit_ns, std::memory_order_relaxed);
+        page_->slots[slots[i]].door.credit_ns.fetch_add(after[i].credit_ns - members[i].credit_ns,
+                                                        std::memory_order_relaxed);
         demand_permille_[slots[i]] = after[i].demand_permille;
     }
     last_refill_ns_ = now_ns;
 }
 
-void Gpu::take_samples(const std::function<void(const shared::RingSample&)>& take) {
+// Timings are read some time after their launch, so company lasts a while longer than it is seen.
+Company Gpu::company() {
+    constexpr std::uint64_t kReadLaterNs = 100'000'000;
+    int active = 0;
+    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
+        const shared::Slot& state = page_->slots[slot];
+        const std::uint64_t launches = state.counters.launches.load(std::memory_order_relaxed);
+        const bool busy = state.timeline.busy_until_ns.load(std::memory_order_relaxed) > last_beat_ns_;
+        if (launches != launches_[slot] || busy) ++active;
+        launches_[slot] = launches;
+    });
+    if (active > 1) company_until_ns_ = last_beat_ns_ + kReadLaterNs;
+    return last_beat_ns_ < company_until_ns_ ? Company::kShared : Company::kAlone;
+}
+
+void Gpu::take_samples(const std::function<void(const shared::RingSample&, Company)>& take) {
+    const Company now = company();
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         shared::SampleRing& ring = page_->slots[slot].ring;
         const std::uint64_t written = ring.written.load(std::memory_order_acquire);
@@ -188,7 +213,7 @@ void Gpu::take_samples(const std::function<void(const shared::RingSample&)>& tak
         for (; read != written; ++read) {
             shared::RingSample sample = ring.samples[read % shared::kRingSamples];
             sample.name.back() = '\0';
-            take(sample);
+            take(sample, now);
         }
         ring.read.store(read, std::memory_order_release);
     });

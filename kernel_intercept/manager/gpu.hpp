@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernel_intercept/manager/memory.hpp"
+#include "kernel_intercept/manager/profile.hpp"
 #include "kernel_intercept/manager/settings.hpp"
 #include "kernel_intercept/policy/quota.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
@@ -34,7 +35,7 @@ class Gpu {
     void beat(std::uint64_t now_ns);
     // Serves the launches that wait. Returns when to look again at the latest, 0 for no such time.
     std::uint64_t serve(std::uint64_t now_ns);
-    void take_samples(const std::function<void(const shared::RingSample&)>& take);
+    void take_samples(const std::function<void(const shared::RingSample&, Company)>& take);
 
     bool empty() const { return page_->control.occupied.load(std::memory_order_relaxed) == 0; }
     int descriptor() const { return page_.descriptor(); }
@@ -49,6 +50,7 @@ class Gpu {
     void serve_quota(std::uint64_t now_ns);
     void refill(std::uint64_t now_ns);
     void feel_pressure();
+    Company company();
     bool waits(std::uint32_t slot) const;
     void grant(std::uint32_t slot, std::uint64_t now_ns);
 
@@ -59,7 +61,9 @@ class Gpu {
     std::array<double, shared::kSlots> demand_permille_{};
     std::array<std::uint64_t, shared::kSlots> charged_ns_{};  // as of the last refill
     std::array<std::uint64_t, shared::kSlots> drains_{};      // as of the last look at the busy periods
+    std::array<std::uint64_t, shared::kSlots> launches_{};    // as of the last look at the samples
     std::array<policy::Pressure, shared::kSlots> pressure_{};
+    std::uint64_t company_until_ns_{0};  // timings up to then may have been taken in company
     std::uint64_t last_beat_ns_{0};
     std::uint64_t last_refill_ns_{0};
 };

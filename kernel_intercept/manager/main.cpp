@@ -36,11 +36,13 @@ int print_status(const manager::Settings& settings) {
     return 0;
 }
 
-// From here on the daemon holds none of its caller's files, so that whoever reads the command's output sees its end.
+// From here on the daemon holds none of its caller's files, so that whoever reads the command's output sees
+// its end.
 void close_standard_streams(const manager::Settings& settings) {
     const shared::Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
     const std::string path = settings.directory + "/kernel-manager.log";
-    const shared::Descriptor log(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
+    const shared::Descriptor log(
+        open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!nothing || !log) throw std::runtime_error(path + ": " + std::strerror(errno));
     dup2(nothing.get(), STDIN_FILENO);
     dup2(nothing.get(), STDOUT_FILENO);
@@ -68,7 +70,8 @@ int serve(const manager::Settings& settings) {
     const shared::Descriptor ready(settings.foreground ? -1 : detach());
     manager::Server server(settings);
     if (ready) close_standard_streams(settings);
-    if (ready && write(ready.get(), "1", 1) != 1) throw std::runtime_error("the command that started this is gone");
+    if (ready && write(ready.get(), "1", 1) != 1)
+        throw std::runtime_error("the command that started this is gone");
     server.run();
     return 0;
 }

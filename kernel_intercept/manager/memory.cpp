@@ -19,7 +19,8 @@ SharedMemory::SharedMemory(const char* name, std::size_t size, Access access)
     }
     address_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
     if (address_ == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap of a memfd");
-    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (access == Access::kOthersRead ? F_SEAL_FUTURE_WRITE : 0);
+    const int seals =
+        F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (access == Access::kOthersRead ? F_SEAL_FUTURE_WRITE : 0);
     if (fcntl(descriptor_.get(), F_ADD_SEALS, seals) != 0) {
         const int error = errno;
         munmap(address_, size_);

@@ -11,7 +11,8 @@ namespace explsched::manager {
 
 enum class Access : std::uint8_t { kBothWrite, kOthersRead };
 
-// A sealed memfd: nobody can resize it, and with `kOthersRead` nobody who maps it from now on can write to it.
+// A sealed memfd: nobody can resize it, and with `kOthersRead` nobody who maps it from now on can write to
+// it.
 class SharedMemory {
    public:
     SharedMemory(const char* name, std::size_t size, Access access);  // throws std::system_error

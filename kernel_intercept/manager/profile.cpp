@@ -7,11 +7,14 @@
 #include <optional>
 #include <stdexcept>
 
+#include "kernel_intercept/shared/packed.hpp"
+
 namespace explsched::manager {
 
 const std::string_view kTitle = "# explsched kernel profiles 1";
 const std::string_view kColumns =
-    "name_hash\tgrid\tblock\tshared_bytes\tcc\tsamples\tgpu_ns\tcompute_permille\tbandwidth_permille\tsource\tname";
+    "name_hash\tgrid\tblock\tshared_bytes\tcc\tsamples\tgpu_ns\tcompute_permille\tbandwidth_"
+    "permille\tsource\tname";
 
 namespace {
 
@@ -43,7 +46,8 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 
 Dim3 dim3(std::string_view column, std::string_view text) {
     const auto parts = split(text, ',');
-    if (parts.size() != 3) throw std::invalid_argument(std::string(column) + ": found " + quoted(text) + ", accepted is x,y,z");
+    if (parts.size() != 3)
+        throw std::invalid_argument(std::string(column) + ": found " + quoted(text) + ", accepted is x,y,z");
     const auto extent = [&](std::size_t i) { return whole<std::uint32_t>(column, parts[i], UINT32_MAX); };
     return {extent(0), extent(1), extent(2)};
 }
@@ -51,7 +55,8 @@ Dim3 dim3(std::string_view column, std::string_view text) {
 std::uint64_t name_hash(std::string_view text) {
     const auto digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
     if (text.size() != 16 || !std::all_of(text.begin(), text.end(), digit)) {
-        throw std::invalid_argument("name_hash: found " + quoted(text) + ", accepted are 16 hexadecimal digits");
+        throw std::invalid_argument("name_hash: found " + quoted(text) +
+                                    ", accepted are 16 hexadecimal digits");
     }
     return whole<std::uint64_t>("name_hash", text, UINT64_MAX, 16);
 }
@@ -67,14 +72,17 @@ Source source_named(std::string_view text) {
 Profile parse_line(std::string_view line) {
     const auto cells = split(line, '\t');
     if (cells.size() != kCells) {
-        throw std::invalid_argument("found " + std::to_string(cells.size()) + " columns, accepted are " + std::to_string(kCells));
+        throw std::invalid_argument("found " + std::to_string(cells.size()) + " columns, accepted are " +
+                                    std::to_string(kCells));
     }
     const KernelKey key{name_hash(cells[0]), dim3("grid", cells[1]), dim3("block", cells[2]),
-                        whole<std::uint32_t>("shared_bytes", cells[3], UINT32_MAX), whole<std::uint32_t>("cc", cells[4], 999)};
+                        whole<std::uint32_t>("shared_bytes", cells[3], UINT32_MAX),
+                        whole<std::uint32_t>("cc", cells[4], 999)};
     const KernelCost cost{whole<std::uint64_t>("gpu_ns", cells[6], UINT64_MAX),
                           whole<std::uint32_t>("compute_permille", cells[7], 1000),
                           whole<std::uint32_t>("bandwidth_permille", cells[8], 1000)};
-    return {key, whole<std::uint64_t>("samples", cells[5], UINT64_MAX), cost, source_named(cells[9]), std::string(cells[10])};
+    return {key, whole<std::uint64_t>("samples", cells[5], UINT64_MAX), cost, source_named(cells[9]),
+            std::string(cells[10])};
 }
 
 std::string text_of(const Dim3& extents) {
@@ -83,11 +91,13 @@ std::string text_of(const Dim3& extents) {
 
 void append(std::string& text, const Profile& profile) {
     std::array<char, 17> hash{};
-    std::snprintf(hash.data(), hash.size(), "%016llx", static_cast<unsigned long long>(profile.key.name_hash));
+    std::snprintf(hash.data(), hash.size(), "%016llx",
+                  static_cast<unsigned long long>(profile.key.name_hash));
     text += hash.data();
     for (const std::string& cell :
-         {text_of(profile.key.grid), text_of(profile.key.block), std::to_string(profile.key.dynamic_shared_bytes),
-          std::to_string(profile.key.compute_capability), std::to_string(profile.samples), std::to_string(profile.cost.gpu_ns),
+         {text_of(profile.key.grid), text_of(profile.key.block),
+          std::to_string(profile.key.dynamic_shared_bytes), std::to_string(profile.key.compute_capability),
+          std::to_string(profile.samples), std::to_string(profile.cost.gpu_ns),
           std::to_string(profile.cost.compute_permille), std::to_string(profile.cost.bandwidth_permille),
           std::string(kSources[static_cast<std::size_t>(profile.source)])}) {
         text += '\t';
@@ -108,10 +118,12 @@ ProfileText parse_profiles(std::string_view text) {
     if (text.back() == '\n') text.remove_suffix(1);
     const auto lines = split(text, '\n');
     if (lines[0] != kTitle) {
-        throw std::invalid_argument("line 1: found " + quoted(lines[0]) + ", accepted is '" + std::string(kTitle) + "'");
+        throw std::invalid_argument("line 1: found " + quoted(lines[0]) + ", accepted is '" +
+                                    std::string(kTitle) + "'");
     }
     if (lines.size() > 1 && lines[1] != kColumns) {
-        throw std::invalid_argument("line 2: found " + quoted(lines[1]) + ", accepted are the column names of version 1");
+        throw std::invalid_argument("line 2: found " + quoted(lines[1]) +
+                                    ", accepted are the column names of version 1");
     }
     for (std::size_t i = 2; i < lines.size(); ++i) {
         try {
@@ -134,11 +146,17 @@ bool same_key(const KernelKey& a, const KernelKey& b) {
            a.dynamic_shared_bytes == b.dynamic_shared_bytes && a.compute_capability == b.compute_capability;
 }
 
-Profile with_sample(Profile profile, const KernelCost& sample) {
-    constexpr std::uint64_t kLongestMemory = 32;
+Profile with_sample(Profile profile, const KernelCost& sample, Company company) {
+    constexpr std::uint64_t kLongestMemory = 32, kSettled = 4;
+    const std::uint64_t mean_ns =
+        std::min(profile.samples == 0 ? sample.gpu_ns : profile.cost.gpu_ns, shared::kTimeMask);
+    if (company == Company::kShared && sample.gpu_ns > mean_ns) return profile;
+    const std::uint64_t taken_ns =
+        profile.samples < kSettled ? sample.gpu_ns : std::min(sample.gpu_ns, mean_ns + mean_ns / 4 + 1);
     const auto weight = static_cast<std::int64_t>(std::min(profile.samples + 1, kLongestMemory));
-    const auto before = static_cast<std::int64_t>(profile.samples == 0 ? sample.gpu_ns : profile.cost.gpu_ns);
-    profile.cost.gpu_ns = static_cast<std::uint64_t>(before + (static_cast<std::int64_t>(sample.gpu_ns) - before) / weight);
+    const std::int64_t step_ns =
+        (static_cast<std::int64_t>(taken_ns) - static_cast<std::int64_t>(mean_ns)) / weight;
+    profile.cost.gpu_ns = static_cast<std::uint64_t>(static_cast<std::int64_t>(mean_ns) + step_ns);
     profile.samples += 1;
     if (profile.source == Source::kTiming) {
         profile.cost.compute_permille = std::min(sample.compute_permille, 1000U);

@@ -1,6 +1,7 @@
 // A kernel's profile and its line in the profile file.
 //
-// The file, version 1: line 1 is `kTitle`, line 2 the column names, then one kernel a line, cells separated by tabs.
+// The file, version 1: line 1 is `kTitle`, line 2 the column names, then one kernel a line, cells separated
+// by tabs.
 #pragma once
 
 #include <cstdint>
@@ -35,19 +36,25 @@ struct ProfileText {
 extern const std::string_view kTitle;
 extern const std::string_view kColumns;
 
-// Throws std::invalid_argument if the text is not a profile file of version 1. A bad line is only reported. Where
-// lines have the same key all are returned, in order: the last one counts.
+// Throws std::invalid_argument if the text is not a profile file of version 1. A bad line is only reported.
+// Where lines have the same key all are returned, in order: the last one counts.
 ProfileText parse_profiles(std::string_view text);
 std::string render_profiles(const std::vector<Profile>& profiles);
 
 bool same_key(const KernelKey& a, const KernelKey& b);
 
-// The profile after one more timing. The time is the running mean of the first 32, then follows with weight 1/32.
-// Shares that come with a timing are estimates and replace only estimates.
-Profile with_sample(Profile profile, const KernelCost& sample);
+// Whether other processes used the GPU about when a launch was timed.
+enum class Company : std::uint8_t { kAlone, kShared };
 
-// One profile of what this process knows and what the file says: the time of the one with more timings (the file's
-// at a tie: tools may have changed it), the shares of the more trusted source (again the file's at a tie).
+// The profile after one more timing. The time is the running mean of the first 32, then follows with weight
+// 1/32. It is to be the time alone, and timings err on one side: the host may be held up between the events,
+// and others slow a kernel down. So a long timing counts as 5/4 of the mean at most, and one in company only
+// if it is shorter. Shares that come with a timing are estimates and replace only estimates.
+Profile with_sample(Profile profile, const KernelCost& sample, Company company);
+
+// One profile of what this process knows and what the file says: the time of the one with more timings (the
+// file's at a tie: tools may have changed it), the shares of the more trusted source (again the file's at a
+// tie).
 Profile merged(const Profile& ours, const Profile& file);
 
 }  // namespace explsched::manager

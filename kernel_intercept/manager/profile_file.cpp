@@ -17,7 +17,9 @@ namespace {
 
 using shared::Descriptor;
 
-[[noreturn]] void fail(const std::string& path) { throw std::runtime_error(path + ": " + std::strerror(errno)); }
+[[noreturn]] void fail(const std::string& path) {
+    throw std::runtime_error(path + ": " + std::strerror(errno));
+}
 
 std::string contents(const std::string& path) {
     const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));

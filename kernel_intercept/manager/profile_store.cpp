@@ -7,20 +7,22 @@ namespace explsched::manager {
 
 namespace {
 
-constexpr std::size_t kMostKernels = shared::kTableEntries / 4 * 3;  // beyond, look-ups of a linear table get long
+constexpr std::size_t kMostKernels =
+    shared::kTableEntries / 4 * 3;  // beyond, look-ups of a linear table get long
 
 auto rank(const KernelKey& key) {
-    return std::make_tuple(key.name_hash, key.grid.x, key.grid.y, key.grid.z, key.block.x, key.block.y, key.block.z,
-                           key.dynamic_shared_bytes, key.compute_capability);
+    return std::make_tuple(key.name_hash, key.grid.x, key.grid.y, key.grid.z, key.block.x, key.block.y,
+                           key.block.z, key.dynamic_shared_bytes, key.compute_capability);
 }
 
 }  // namespace
 
 ProfileStore::ProfileStore() : table_("explsched-profiles", Access::kOthersRead) {
-    table_->header = {shared::kTableMagic, shared::kLayoutVersion, sizeof(shared::Table), shared::kTableEntries};
+    table_->header = {shared::kTableMagic, shared::kLayoutVersion, sizeof(shared::Table),
+                      shared::kTableEntries};
 }
 
-void ProfileStore::add(const shared::RingSample& sample) {
+void ProfileStore::add(const shared::RingSample& sample, Company company) {
     const std::uint64_t hash = shared::hash_of(sample.key);
     const auto found = profiles_.find(hash);
     if (sample.cost.gpu_ns == 0 || sample.cost.gpu_ns > shared::kTimeMask ||
@@ -28,10 +30,11 @@ void ProfileStore::add(const shared::RingSample& sample) {
         ++refused_;
         return;
     }
-    Profile& profile = found != profiles_.end()
-                           ? found->second
-                           : profiles_.emplace(hash, Profile{sample.key, 0, sample.cost, Source::kTiming, ""}).first->second;
-    profile = with_sample(std::move(profile), sample.cost);
+    Profile& profile =
+        found != profiles_.end()
+            ? found->second
+            : profiles_.emplace(hash, Profile{sample.key, 0, sample.cost, Source::kTiming, ""}).first->second;
+    profile = with_sample(std::move(profile), sample.cost, company);
     if (profile.name.empty()) profile.name = sample.name.data();
     ++samples_;
     publish(hash, profile);
@@ -70,7 +73,8 @@ std::vector<Profile> ProfileStore::profiles() const {
     std::vector<Profile> all;
     all.reserve(profiles_.size());
     for (const auto& [hash, profile] : profiles_) all.push_back(profile);
-    std::sort(all.begin(), all.end(), [](const Profile& a, const Profile& b) { return rank(a.key) < rank(b.key); });
+    std::sort(all.begin(), all.end(),
+              [](const Profile& a, const Profile& b) { return rank(a.key) < rank(b.key); });
     return all;
 }
 

@@ -16,7 +16,7 @@ class ProfileStore {
    public:
     ProfileStore();
 
-    void add(const shared::RingSample& sample);
+    void add(const shared::RingSample& sample, Company company);
     void adopt(const std::vector<Profile>& profiles);  // of the file
 
     int table_descriptor() const { return table_.descriptor(); }

@@ -19,7 +19,8 @@ namespace explsched::manager {
 
 namespace {
 
-// What an epoll event belongs to: one of these, or 2 * id of a connection for its socket, and + 1 for its process.
+// What an epoll event belongs to: one of these, or 2 * id of a connection for its socket, and + 1 for its
+// process.
 constexpr std::uint64_t kListener = 0, kTimer = 1, kSignals = 2, kFirstId = 2;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -35,8 +36,10 @@ bool belongs_to(int socket, std::uint32_t uid, std::int32_t& pid) {
 }
 
 const char* fault_of(const shared::Hello& hello) {
-    if (hello.priority != shared::Class::kHigh && hello.priority != shared::Class::kBestEffort) return "unknown class";
-    if (hello.request_permille < 1 || hello.request_permille > hello.limit_permille || hello.limit_permille > 1000) {
+    if (hello.priority != shared::Class::kHigh && hello.priority != shared::Class::kBestEffort)
+        return "unknown class";
+    if (hello.request_permille < 1 || hello.request_permille > hello.limit_permille ||
+        hello.limit_permille > 1000) {
         return "request and limit must be 1..1000 permille, request <= limit";
     }
     if (std::memchr(hello.job.data(), '\0', hello.job.size()) == nullptr) return "job id too long";
@@ -92,7 +95,8 @@ void Server::handle(std::uint64_t what) {
     if (what == kListener) {
         accept_clients();
     } else if (what == kTimer) {
-        if (read(timer_.get(), &expirations, sizeof(expirations)) < 0 && errno != EAGAIN) fail("read of a timerfd");
+        if (read(timer_.get(), &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
+            fail("read of a timerfd");
     } else if (what == kSignals) {
         stopping_ = true;
     } else if (what % 2 == 0) {
@@ -104,10 +108,12 @@ void Server::handle(std::uint64_t what) {
 
 void Server::accept_clients() {
     for (;;) {
-        Connection connection{shared::Descriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
-                              shared::Descriptor(), 0, nullptr, 0};
+        Connection connection{
+            shared::Descriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
+            shared::Descriptor(), 0, nullptr, 0};
         if (!connection.socket) {
-            if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) log("accept: %s", std::strerror(errno));
+            if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+                log("accept: %s", std::strerror(errno));
             return;
         }
         if (!belongs_to(connection.socket.get(), geteuid(), connection.pid)) {
@@ -140,14 +146,18 @@ void Server::hear(std::uint64_t id) {
 
 void Server::answer(Connection& connection, std::uint64_t id, const char* data, std::size_t size) {
     shared::Preamble preamble{};
-    if (size < sizeof(preamble) || size > shared::kLongestMessage) return refuse(connection, id, "message of a wrong size");
+    if (size < sizeof(preamble) || size > shared::kLongestMessage)
+        return refuse(connection, id, "message of a wrong size");
     std::memcpy(&preamble, data, sizeof(preamble));
     if (preamble.magic != shared::kMessageMagic) return refuse(connection, id, "not a message of explsched");
-    if (preamble.version != shared::kProtocolVersion) return refuse(connection, id, "another version of the protocol");
-    if (preamble.kind == shared::MessageKind::kRing && size == sizeof(preamble) && connection.gpu != nullptr) return;
+    if (preamble.version != shared::kProtocolVersion)
+        return refuse(connection, id, "another version of the protocol");
+    if (preamble.kind == shared::MessageKind::kRing && size == sizeof(preamble) && connection.gpu != nullptr)
+        return;
     if (preamble.kind == shared::MessageKind::kStatus && size == sizeof(preamble)) {
         const std::string text = status();
-        if (send(connection.socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) drop(id);
+        if (send(connection.socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+            drop(id);
         return;
     }
     shared::Hello hello{};
@@ -167,13 +177,17 @@ Gpu& Server::gpu_of(const shared::Hello& hello) {
 }
 
 void Server::welcome(Connection& connection, const shared::Hello& hello) {
-    if (gpus_.size() >= shared::kSlots && gpus_.count(hex(hello.gpu_uuid)) == 0) return;  // no machine has as many
+    if (gpus_.size() >= shared::kSlots && gpus_.count(hex(hello.gpu_uuid)) == 0)
+        return;  // no machine has as many
     Gpu& gpu = gpu_of(hello);
-    const auto slot = gpu.join({connection.pid, hello.job.data(), hello.priority, hello.request_permille, hello.limit_permille}, shared::now_ns());
+    const auto slot = gpu.join(
+        {connection.pid, hello.job.data(), hello.priority, hello.request_permille, hello.limit_permille},
+        shared::now_ns());
     if (!slot) return;
     connection.gpu = &gpu;
     connection.slot = *slot;
-    shared::Welcome reply{shared::preamble(shared::MessageKind::kWelcome), *slot, sizeof(shared::Page), sizeof(shared::Table), 0};
+    shared::Welcome reply{shared::preamble(shared::MessageKind::kWelcome), *slot, sizeof(shared::Page),
+                          sizeof(shared::Table), 0};
     const std::array<int, shared::kWelcomeDescriptors> fds{gpu.descriptor(), profiles_.table_descriptor()};
     iovec part{&reply, sizeof(reply)};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(fds))> control{};
@@ -188,7 +202,8 @@ void Server::welcome(Connection& connection, const shared::Hello& hello) {
     header->cmsg_len = CMSG_LEN(sizeof(fds));
     std::memcpy(CMSG_DATA(header), fds.data(), sizeof(fds));
     if (sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno != EPIPE) {
-        log("pid %d: welcome: %s", connection.pid, std::strerror(errno));  // its end will be seen as a hang-up
+        log("pid %d: welcome: %s", connection.pid,
+            std::strerror(errno));  // its end will be seen as a hang-up
     }
 }
 
@@ -196,7 +211,8 @@ void Server::refuse(Connection& connection, std::uint64_t id, const char* reason
     ++totals_.malformed;
     shared::Refused reply{shared::preamble(shared::MessageKind::kRefused), {}};
     std::strncpy(reply.reason.data(), reason, reply.reason.size() - 1);
-    if (send(connection.socket.get(), &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) ++totals_.refused;
+    if (send(connection.socket.get(), &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+        ++totals_.refused;
     drop(id);
 }
 
@@ -216,7 +232,8 @@ void Server::work() {
         if (gpu->empty()) continue;
         if (due) {
             gpu->beat(now_ns);
-            gpu->take_samples([&](const shared::RingSample& sample) { profiles_.add(sample); });
+            gpu->take_samples(
+                [&](const shared::RingSample& sample, Company company) { profiles_.add(sample, company); });
         }
         const std::uint64_t again_ns = gpu->serve(now_ns);
         next_ns = next_ns == 0 ? next_beat_ns_ : next_ns;
@@ -255,7 +272,8 @@ void Server::save(bool wait) {
             ++totals_.save_errors;
         }
     };
-    if (saving_.valid() && (wait || saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)) finish();
+    if (saving_.valid() && (wait || saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready))
+        finish();
     if (saving_.valid() || profiles_.samples() == saved_samples_) return;
     saved_samples_ = profiles_.samples();
     saving_ = std::async(std::launch::async, save_profiles, settings_.profiles, profiles_.profiles());

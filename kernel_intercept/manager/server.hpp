@@ -34,7 +34,8 @@ struct Totals {
 
 class Server {
    public:
-    explicit Server(const Settings& settings);  // throws std::system_error; std::runtime_error if another one serves
+    explicit Server(
+        const Settings& settings);  // throws std::system_error; std::runtime_error if another one serves
     ~Server();
     Server(const Server&) = delete;
     Server& operator=(const Server&) = delete;

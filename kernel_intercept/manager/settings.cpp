@@ -20,21 +20,34 @@ const char* const kUsage =
     "  --hp-share X           best-effort time outstanding, as a share of the latency of the high-priority\n"
     "                         client, 0..1 (default 0.025)\n"
     "  --ahead-ms X           time a best-effort client that shares a GPU may launch ahead (default 1)\n"
-    "  --profiles FILE        kernel profiles (default ${XDG_CACHE_HOME:-~/.cache}/explsched/kernels-v1.tsv)\n"
+    "  --profiles FILE        kernel profiles (default "
+    "${XDG_CACHE_HOME:-~/.cache}/explsched/kernels-v1.tsv)\n"
     "  --foreground           do not detach; without it the command returns when the socket is ready\n"
     "  --status               print the state of the manager that serves DIR, one line of JSON\n"
     "  --help                 print this\n";
 
 namespace {
 
-enum Option { kDir = 1, kPolicy, kCapCompute, kCapBandwidth, kHighShare, kAhead, kProfiles, kForeground, kStatus, kHelp };
+enum Option {
+    kDir = 1,
+    kPolicy,
+    kCapCompute,
+    kCapBandwidth,
+    kHighShare,
+    kAhead,
+    kProfiles,
+    kForeground,
+    kStatus,
+    kHelp
+};
 
 double number(const char* option, const char* text, double least, double most) {
     char* end = nullptr;
     const double value = std::strtod(text, &end);
     if (end == text || *end != '\0' || !(value >= least && value <= most)) {
-        throw std::invalid_argument(std::string(option) + ": found '" + text + "', accepted is a number from " +
-                                    std::to_string(least) + " to " + std::to_string(most));
+        throw std::invalid_argument(std::string(option) + ": found '" + text +
+                                    "', accepted is a number from " + std::to_string(least) + " to " +
+                                    std::to_string(most));
     }
     return value;
 }
@@ -71,25 +84,48 @@ CommandLine parse_command_line(int argc, char** argv) {
     opterr = 0;
     for (int found = 0; (found = getopt_long(argc, argv, ":", options, nullptr)) != -1;) {
         switch (found) {
-            case kDir: settings.directory = optarg; break;
-            case kPolicy: settings.policy = policy_named(optarg); break;
-            case kCapCompute: settings.cap_compute_permille = permille("--cap-compute", optarg, 0.01); break;
-            case kCapBandwidth: settings.cap_bandwidth_permille = permille("--cap-bandwidth", optarg, 0.01); break;
-            case kHighShare: settings.high_share_permille = permille("--hp-share", optarg, 0); break;
-            case kAhead: settings.ahead_ns = static_cast<std::uint64_t>(number("--ahead-ms", optarg, 0, 1000) * 1e6); break;
-            case kProfiles: settings.profiles = optarg; break;
-            case kForeground: settings.foreground = true; break;
-            case kStatus: line.action = Action::kStatus; break;
-            case kHelp: line.action = Action::kHelp; return line;
+            case kDir:
+                settings.directory = optarg;
+                break;
+            case kPolicy:
+                settings.policy = policy_named(optarg);
+                break;
+            case kCapCompute:
+                settings.cap_compute_permille = permille("--cap-compute", optarg, 0.01);
+                break;
+            case kCapBandwidth:
+                settings.cap_bandwidth_permille = permille("--cap-bandwidth", optarg, 0.01);
+                break;
+            case kHighShare:
+                settings.high_share_permille = permille("--hp-share", optarg, 0);
+                break;
+            case kAhead:
+                settings.ahead_ns = static_cast<std::uint64_t>(number("--ahead-ms", optarg, 0, 1000) * 1e6);
+                break;
+            case kProfiles:
+                settings.profiles = optarg;
+                break;
+            case kForeground:
+                settings.foreground = true;
+                break;
+            case kStatus:
+                line.action = Action::kStatus;
+                break;
+            case kHelp:
+                line.action = Action::kHelp;
+                return line;
             default:
-                throw std::invalid_argument(std::string("option ") + argv[optind - 1] +
-                                            (found == ':' ? ": a value is missing" : ": unknown; see --help"));
+                throw std::invalid_argument(
+                    std::string("option ") + argv[optind - 1] +
+                    (found == ':' ? ": a value is missing" : ": unknown; see --help"));
         }
     }
-    if (optind < argc) throw std::invalid_argument(std::string("argument '") + argv[optind] + "': none is accepted");
+    if (optind < argc)
+        throw std::invalid_argument(std::string("argument '") + argv[optind] + "': none is accepted");
     if (settings.directory.empty()) throw std::invalid_argument("--dir: missing; accepted is a directory");
     if (socket_path(settings).size() >= 108) {
-        throw std::invalid_argument("--dir: '" + settings.directory + "' is too long for a socket address of 107 bytes");
+        throw std::invalid_argument("--dir: '" + settings.directory +
+                                    "' is too long for a socket address of 107 bytes");
     }
     if (settings.profiles.empty()) settings.profiles = default_profiles_path();
     return line;
@@ -101,7 +137,8 @@ std::string default_profiles_path() {
     const char* cache = std::getenv("XDG_CACHE_HOME");
     const char* home = std::getenv("HOME");
     // The XDG base directory specification: a relative path is to be ignored.
-    const std::string base = cache != nullptr && *cache == '/' ? cache : std::string(home == nullptr ? "" : home) + "/.cache";
+    const std::string base =
+        cache != nullptr && *cache == '/' ? cache : std::string(home == nullptr ? "" : home) + "/.cache";
     return base + "/explsched/kernels-v1.tsv";
 }
 

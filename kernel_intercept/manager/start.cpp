@@ -17,7 +17,8 @@ namespace explsched::manager {
 using shared::Descriptor;
 
 void make_directory(const std::string& path) {
-    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw std::runtime_error(path + ": " + std::strerror(errno));
+    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+        throw std::runtime_error(path + ": " + std::strerror(errno));
     struct stat info {};
     if (lstat(path.c_str(), &info) != 0) throw std::runtime_error(path + ": " + std::strerror(errno));
     if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
@@ -33,8 +34,9 @@ Descriptor only_instance(const std::string& directory) {
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
     if (fcntl(file.get(), F_OFD_SETLK, &whole) != 0) {
-        throw std::runtime_error(errno == EAGAIN || errno == EACCES ? directory + ": another manager serves it"
-                                                                    : path + ": " + std::strerror(errno));
+        throw std::runtime_error(errno == EAGAIN || errno == EACCES
+                                     ? directory + ": another manager serves it"
+                                     : path + ": " + std::strerror(errno));
     }
     return file;
 }
@@ -45,7 +47,8 @@ Descriptor listen_at(const std::string& path) {
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
     unlink(path.c_str());  // of a manager that was killed; a living one would hold the lock
-    if (!listener || bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+    if (!listener ||
+        bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
         chmod(path.c_str(), 0600) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
         throw std::system_error(errno, std::generic_category(), path);
     }

@@ -11,7 +11,8 @@ namespace explsched::manager {
 // std::runtime_error that names it.
 void make_directory(const std::string& path);
 
-// A lock that the kernel releases when the process ends. Throws std::runtime_error if another manager holds it.
+// A lock that the kernel releases when the process ends. Throws std::runtime_error if another manager holds
+// it.
 shared::Descriptor only_instance(const std::string& directory);
 
 shared::Descriptor listen_at(const std::string& path);  // throws std::system_error

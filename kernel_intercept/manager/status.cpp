@@ -56,6 +56,7 @@ std::string client(const Tenant& tenant, const shared::Slot& slot) {
         .number("credit_ns", get(slot.door.credit_ns))
         .number("outstanding_ns", busy_until_ns > now_ns ? busy_until_ns - now_ns : 0)
         .number("latency_ns", get(slot.timeline.latency_ns))
+        .number("lag_ns", get(slot.timeline.lag_ns))
         .number("waits", get(slot.counters.waits))
         .number("waited_ns", get(slot.counters.waited_ns))
         .number("longest_wait_ns", get(slot.counters.longest_wait_ns))

@@ -27,9 +27,12 @@ double ceiling(const Member& member) {
 }  // namespace
 
 std::vector<double> rates(const std::vector<Member>& members, std::uint32_t best_effort_permille) {
-    const auto scale = [&](const Member& member) { return member.high ? 1.0 : best_effort_permille / 1000.0; };
+    const auto scale = [&](const Member& member) {
+        return member.high ? 1.0 : best_effort_permille / 1000.0;
+    };
     double requested = 0;
-    for (const Member& member : members) requested += std::min<double>(member.request_permille, ceiling(member));
+    for (const Member& member : members)
+        requested += std::min<double>(member.request_permille, ceiling(member));
     const double squeeze = requested > kWholeGpu ? kWholeGpu / requested : 1.0;
     std::vector<double> rate(members.size());
     double spare = kWholeGpu;
@@ -37,7 +40,8 @@ std::vector<double> rates(const std::vector<Member>& members, std::uint32_t best
         rate[i] = std::min<double>(members[i].request_permille, ceiling(members[i])) * squeeze;
         spare -= rate[i];
     }
-    // Water filling: each round tops up in proportion to the requests, until the spare or the ceilings are met.
+    // Water filling: each round tops up in proportion to the requests, until the spare or the ceilings are
+    // met.
     for (std::size_t round = 0; round < members.size() && spare > 1e-6; ++round) {
         double weights = 0;
         for (std::size_t i = 0; i < members.size(); ++i) {
@@ -56,7 +60,8 @@ std::vector<double> rates(const std::vector<Member>& members, std::uint32_t best
     return rate;
 }
 
-std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns, std::uint32_t best_effort_permille) {
+std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns,
+                           std::uint32_t best_effort_permille) {
     if (elapsed_ns == 0) return members;
     for (Member& member : members) {
         const double used = static_cast<double>(member.charged_ns) * 1000 / static_cast<double>(elapsed_ns);

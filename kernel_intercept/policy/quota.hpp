@@ -1,7 +1,7 @@
 // Shares of the GPU's time by request and limit: the rules of Dilu's RCKM (Dilu, section 4.3), with these
 // changes: what is charged is predicted GPU time (running time x the larger share of compute and bandwidth)
-// instead of grid blocks; per GPU; a debt is carried over, so one large kernel in a synchronising loop is held to
-// its share too; what idle clients leave goes to those that wait.
+// instead of grid blocks; per GPU; a debt is carried over, so one large kernel in a synchronising loop is
+// held to its share too; what idle clients leave goes to those that wait.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Member {
     bool waiting;                    // a launch is held up now
     std::uint64_t charged_ns;        // since the last refill
     std::int64_t credit_ns;
-    double demand_permille;          // running mean of what it uses; carried from refill to refill
+    double demand_permille;  // running mean of what it uses; carried from refill to refill
 };
 
 // The rate of each member, in permille of the GPU's time. Nobody gets more than its limit or its demand (with
@@ -28,7 +28,8 @@ std::vector<double> rates(const std::vector<Member>& members, std::uint32_t best
 // holds more than `kBurstNs` of its rate, nor owes more than `kDebtNs`.
 constexpr std::int64_t kBurstNs = 20'000'000;
 constexpr std::int64_t kDebtNs = 500'000'000;
-std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns, std::uint32_t best_effort_permille);
+std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns,
+                           std::uint32_t best_effort_permille);
 
 // How much the busy periods of a high-priority client are stretched, and what the others are cut to for it.
 // Dilu's constants: recovery below 1.2 (x 1.3 every 5 periods), emergency from 1.6 (divide by the stretch) to

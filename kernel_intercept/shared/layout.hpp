@@ -37,14 +37,15 @@ struct alignas(64) Control {
     std::atomic<std::uint64_t> beat_interval_ns;  // the longest interval between the last beats
     std::atomic<std::uint64_t> occupied;          // bit per slot in use
     std::atomic<std::uint64_t> high;              // of them, bit per high-priority client
-    std::atomic<std::uint32_t> aged;              // 1 + slot that all other best-effort clients let go first; 0 = none
+    std::atomic<std::uint32_t> aged;  // 1 + slot that all other best-effort clients let go first; 0 = none
     Policy policy;
     std::uint32_t cap_compute_permille;
     std::uint32_t cap_bandwidth_permille;
-    std::uint32_t high_share_permille;   // best-effort outstanding time / latency of the high-priority client
+    std::uint32_t high_share_permille;  // best-effort outstanding time / latency of the high-priority client
     std::uint32_t reserved;
     std::uint64_t ahead_ns;  // outstanding time of a best-effort client that shares the GPU
-    alignas(64) std::atomic<std::uint64_t> waiting;  // bit per client with a launch that waits, set by the client
+    alignas(
+        64) std::atomic<std::uint64_t> waiting;  // bit per client with a launch that waits, set by the client
 };
 
 // A waiting launch. `gate` is the futex: its two low bits are a state, the rest counts the waits, so that a
@@ -63,7 +64,7 @@ struct alignas(64) Doorway {
     std::atomic<std::uint32_t> in_use;  // set by the manager when a client takes the slot
     std::atomic<std::uint64_t> want;    // packed cost of the waiting launch
     std::atomic<std::uint64_t> want_since_ns;
-    std::atomic<std::int64_t> credit_ns;  // policy `quota`: GPU time left
+    std::atomic<std::int64_t> credit_ns;    // policy `quota`: GPU time left
     std::atomic<std::uint64_t> granted_ns;  // monotonic time of the last grant, for measurements
 };
 

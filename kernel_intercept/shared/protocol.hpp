@@ -57,7 +57,8 @@ constexpr std::size_t kLongestStatus = 128 * 1024;
 
 constexpr Preamble preamble(MessageKind kind) { return {kMessageMagic, kProtocolVersion, kind}; }
 
-static_assert(sizeof(Preamble) == 8 && sizeof(Hello) == 112 && sizeof(Welcome) == 24 && sizeof(Refused) == 128);
+static_assert(sizeof(Preamble) == 8 && sizeof(Hello) == 112 && sizeof(Welcome) == 24 &&
+              sizeof(Refused) == 128);
 static_assert(std::is_trivially_copyable_v<Hello> && sizeof(Hello) <= kLongestMessage);
 
 }  // namespace explsched::shared

@@ -1,8 +1,8 @@
 // Room on the GPU for one best-effort launch, taken without a lock.
 //
 // A launch is first announced in its client's timeline, and only then are the others' timelines read; if they
-// leave no room it is withdrawn. Of two that announce at the same time at least one sees the other, so the caps
-// hold; both may withdraw, and then the manager, which runs the same code for those that wait, decides.
+// leave no room it is withdrawn. Of two that announce at the same time at least one sees the other, so the
+// caps hold; both may withdraw, and then the manager, which runs the same code for those that wait, decides.
 #pragma once
 
 #include "kernel_intercept/policy/group.hpp"
@@ -40,13 +40,14 @@ inline Others others(const Page& page, std::uint64_t mask, std::uint64_t begin_n
 }
 
 inline policy::HighPriority high_priority(const Timeline& line) {
-    return {line.busy_until_ns.load(std::memory_order_seq_cst),
-            drained(line), line.idle_since_ns.load(std::memory_order_relaxed), line.latency_ns.load(std::memory_order_relaxed),
+    return {line.busy_until_ns.load(std::memory_order_seq_cst), drained(line),
+            line.idle_since_ns.load(std::memory_order_relaxed),
+            line.latency_ns.load(std::memory_order_relaxed),
             line.exposure_ns.load(std::memory_order_relaxed)};
 }
 
-inline Attempt examine(Page& page, std::uint32_t slot, Load load, std::uint64_t now_ns, std::uint64_t begin_ns,
-                       std::uint64_t end_ns) {
+inline Attempt examine(Page& page, std::uint32_t slot, Load load, std::uint64_t now_ns,
+                       std::uint64_t begin_ns, std::uint64_t end_ns) {
     const Control& control = page.control;
     const policy::Caps caps{control.cap_compute_permille, control.cap_bandwidth_permille};
     const std::uint64_t occupied =

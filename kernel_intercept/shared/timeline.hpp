@@ -29,7 +29,8 @@ struct alignas(64) Timeline {
     std::atomic<std::uint64_t> drain_work_ns;   // running time launched in between
     std::atomic<std::uint64_t> undrained_ns;    // running time launched since
     std::atomic<std::uint64_t> lag_ns;          // how late its launches end by then, running mean
-    alignas(64) std::array<std::atomic<std::uint64_t>, kSpans> spans;  // end in ticks, and the load until then
+    alignas(
+        64) std::array<std::atomic<std::uint64_t>, kSpans> spans;  // end in ticks, and the load until then
 };
 
 // Ends are kept in ticks of 256 ns, which wrap after 52 days. Only spans that end within the client's
@@ -75,23 +76,25 @@ inline std::uint64_t push(Timeline& line, const KernelCost& cost, std::uint64_t 
 }
 
 // Marks all that was pushed as done at `now_ns`. How much later this was than predicted tells how far the
-// prediction may be off in the middle, too; only up to a sixteenth of the work, since the host may simply have
-// asked late.
+// prediction may be off in the middle, too. But the host may simply have asked or woken up late, so this
+// follows the lower lateness fast and the higher slowly, and counts at most a sixteenth of the work.
 inline void settle(Timeline& line, std::uint64_t now_ns) {
     const std::uint64_t work_ns = line.undrained_ns.exchange(0, std::memory_order_relaxed);
     const std::uint64_t predicted_ns = line.busy_until_ns.load(std::memory_order_relaxed);
     const std::uint64_t late_ns = now_ns > predicted_ns ? std::min(now_ns - predicted_ns, work_ns / 16) : 0;
     const std::uint64_t lag_ns = line.lag_ns.load(std::memory_order_relaxed);
-    line.lag_ns.store(lag_ns - lag_ns / 4 + late_ns / 4, std::memory_order_relaxed);
-    line.drain_wall_ns.store(now_ns - line.began_ns.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    line.lag_ns.store(late_ns < lag_ns ? lag_ns - (lag_ns - late_ns) / 2 : lag_ns + (late_ns - lag_ns) / 4,
+                      std::memory_order_relaxed);
+    line.drain_wall_ns.store(now_ns - line.began_ns.load(std::memory_order_relaxed),
+                             std::memory_order_relaxed);
     line.drain_work_ns.store(work_ns, std::memory_order_relaxed);
     line.settled.store(line.head.load(std::memory_order_relaxed), std::memory_order_relaxed);
     line.busy_until_ns.store(now_ns, std::memory_order_seq_cst);
     line.idle_since_ns.store(now_ns, std::memory_order_relaxed);
 }
 
-// The largest load the client is expected to put on the GPU in [from_ns, to_ns), and when its first span in it
-// ends (the end of time if there is none).
+// The largest load the client is expected to put on the GPU in [from_ns, to_ns), and when its first span in
+// it ends (the end of time if there is none).
 struct Peak {
     Load load;
     std::uint64_t eases_ns;
@@ -105,8 +108,7 @@ inline Peak peak(const Timeline& line, std::uint64_t from_ns, std::uint64_t to_n
     }
     if (line.busy_until_ns.load(std::memory_order_seq_cst) <= from_ns) return found;
     const std::uint32_t head = line.head.load(std::memory_order_relaxed);
-    const std::uint32_t open =
-        std::min(kSpans, head - line.settled.load(std::memory_order_relaxed));
+    const std::uint32_t open = std::min(kSpans, head - line.settled.load(std::memory_order_relaxed));
     std::uint32_t past = 0;
     for (std::uint32_t back = 1; back <= open; ++back) {
         const std::uint64_t word = line.spans[(head - back) % kSpans].load(std::memory_order_seq_cst);
@@ -117,8 +119,9 @@ inline Peak peak(const Timeline& line, std::uint64_t from_ns, std::uint64_t to_n
         }
         const bool first = back == open;
         const std::uint64_t begin =
-            first ? from_ns
-                  : end_ns_of(line.spans[(head - back - 1) % kSpans].load(std::memory_order_relaxed), from_ns);
+            first
+                ? from_ns
+                : end_ns_of(line.spans[(head - back - 1) % kSpans].load(std::memory_order_relaxed), from_ns);
         if (begin >= to_ns) continue;
         found.load = larger(found.load, packed_load(word));
         found.eases_ns = std::min(found.eases_ns, end);

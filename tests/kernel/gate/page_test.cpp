@@ -22,7 +22,8 @@ constexpr std::uint64_t kNow = 1'000'000'000'000;
 // In memory of its own kind, as the clients see it.
 struct SharedPage {
     SharedPage()
-        : at(mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)), page(*new (at) Page{}) {
+        : at(mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
+          page(*new (at) Page{}) {
         page.control.policy = Policy::kGroup;
         page.control.cap_compute_permille = 950;
         page.control.cap_bandwidth_permille = 950;
@@ -205,7 +206,8 @@ void processes_never_exceed_the_caps_together() {
     CHECK(tally.started == kProcesses);
     CHECK(tally.most <= 3);
     CHECK(tally.most >= 1 && tally.reserved > 1000);
-    for (std::uint32_t slot = 0; slot < kProcesses; ++slot) CHECK(memory.page.slots[slot].timeline.reserved == 0);
+    for (std::uint32_t slot = 0; slot < kProcesses; ++slot)
+        CHECK(memory.page.slots[slot].timeline.reserved == 0);
     munmap(at, sizeof(Tally));
 }
 
@@ -218,7 +220,8 @@ void credit_is_conserved() {
     std::int64_t added = 1'000'000;
     for (int i = 0; i < kProcesses; ++i) {
         if (fork() != 0) continue;
-        for (int n = 0; n < kTries; ++n) gate::try_quota(slot, {100 + static_cast<std::uint64_t>(n % 7), 1000, 0}, kNow);
+        for (int n = 0; n < kTries; ++n)
+            gate::try_quota(slot, {100 + static_cast<std::uint64_t>(n % 7), 1000, 0}, kNow);
         _exit(0);
     }
     for (int n = 0; n < 2000; ++n) {

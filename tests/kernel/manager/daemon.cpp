@@ -22,7 +22,8 @@ namespace daemon_under_test {
 
 namespace shared = explsched::shared;
 
-Daemon::Daemon(const std::string& program, const std::string& options) : program_(program), options_(options) {
+Daemon::Daemon(const std::string& program, const std::string& options)
+    : program_(program), options_(options) {
     std::string pattern = (std::filesystem::temp_directory_path() / "sexplkmd-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp");
     directory_ = pattern;

@@ -16,10 +16,10 @@ class Daemon {
     Daemon& operator=(const Daemon&) = delete;
 
     void start();
-    void kill_hard();         // SIGKILL
-    int stop();               // SIGTERM; its wait status
-    void pause() const;       // SIGSTOP
-    void go_on() const;       // SIGCONT
+    void kill_hard();            // SIGKILL
+    int stop();                  // SIGTERM; its wait status
+    void pause() const;          // SIGSTOP
+    void go_on() const;          // SIGCONT
     std::string status() const;  // JSON; empty if it does not answer
 
     pid_t pid() const { return pid_; }

@@ -1,7 +1,8 @@
-// Random mutations of profile files and of messages, from a fixed seed. Arguments: the manager's program, iterations.
+// Random mutations of profile files and of messages, from a fixed seed. Arguments: the manager's program,
+// iterations.
 //
-// Parsing must neither crash nor accept what it cannot write again; the manager must answer after any message. Built with
-// -DEXPLSCHED_SANITIZE=address,undefined this finds what does not show otherwise.
+// Parsing must neither crash nor accept what it cannot write again; the manager must answer after any
+// message. Built with -DEXPLSCHED_SANITIZE=address,undefined this finds what does not show otherwise.
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,15 +29,26 @@ std::mt19937 generator(20240607);
 std::size_t below(std::size_t bound) { return bound == 0 ? 0 : generator() % bound; }
 
 void mutate(std::string& text) {
-    static const char* const kPieces[] = {"\t", "\n", ",", "0", "18446744073709551616", "-1", "ncu", "timing", "\0", "\xff", " "};
+    static const char* const kPieces[] = {"\t",     "\n", ",",    "0", "18446744073709551616", "-1", "ncu",
+                                          "timing", "\0", "\xff", " "};
     for (std::size_t changes = 1 + below(4); changes > 0; --changes) {
         const std::size_t at = below(text.size() + 1);
         switch (below(5)) {
-            case 0: text.insert(at, kPieces[below(sizeof(kPieces) / sizeof(kPieces[0]))]); break;
-            case 1: text.erase(at, below(16)); break;
-            case 2: if (at < text.size()) text[at] = static_cast<char>(generator()); break;
-            case 3: text.insert(at, text.substr(below(text.size() + 1), below(64))); break;
-            default: text.resize(at); break;
+            case 0:
+                text.insert(at, kPieces[below(sizeof(kPieces) / sizeof(kPieces[0]))]);
+                break;
+            case 1:
+                text.erase(at, below(16));
+                break;
+            case 2:
+                if (at < text.size()) text[at] = static_cast<char>(generator());
+                break;
+            case 3:
+                text.insert(at, text.substr(below(text.size() + 1), below(64)));
+                break;
+            default:
+                text.resize(at);
+                break;
         }
     }
 }
@@ -73,7 +85,8 @@ std::string seed_message() {
     hello.gpu_uuid[0] = static_cast<unsigned char>(below(3));
     std::string message(sizeof(hello), '\0');
     std::memcpy(message.data(), &hello, sizeof(hello));
-    const shared::Preamble bell = shared::preamble(below(2) == 0 ? shared::MessageKind::kRing : shared::MessageKind::kStatus);
+    const shared::Preamble bell =
+        shared::preamble(below(2) == 0 ? shared::MessageKind::kRing : shared::MessageKind::kStatus);
     if (below(3) == 0) message.assign(reinterpret_cast<const char*>(&bell), sizeof(bell));
     return message;
 }

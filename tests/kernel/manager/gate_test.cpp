@@ -1,6 +1,8 @@
 // The gate against a real manager: launches, waits, samples, death and return of either side, forks.
 // Argument: the manager's program.
 
+#include "kernel_intercept/gate/gate.hpp"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/manager/profile.hpp"
 #include "kernel_intercept/manager/profile_store.hpp"
 #include "tests/kernel/gate/check.hpp"
@@ -89,7 +90,8 @@ void samples_become_costs_and_are_saved() {
         for (int i = 0; i < 4; ++i) gate::record(0, {kKey, {5000, 300, 400}, i == 0 ? "_Z3addPf" : nullptr});
         CHECK(soon([&] { return gate::lookup(kKey).has_value(); }));
         const auto cost = gate::lookup(kKey);
-        CHECK(cost && cost->gpu_ns == 5000 && cost->compute_permille == 300 && cost->bandwidth_permille == 400);
+        CHECK(cost && cost->gpu_ns == 5000 && cost->compute_permille == 300 &&
+              cost->bandwidth_permille == 400);
         for (int i = 0; i < 100'000; ++i) gate::record(0, {kKey, {5000, 300, 400}, nullptr});
         CHECK(number_in(daemon.status(), "samples_dropped") > 0);
     });
@@ -200,7 +202,8 @@ void a_program_that_closes_our_files_goes_on() {
     in_client(daemon, "best-effort", [&] {
         CHECK(gate::admit(0, kSmall) == Admission::kGranted);
         for (int fd = 3; fd < 64; ++fd) close(fd);
-        // The manager sees the hang-up and frees the slot; the client must not write into whatever comes next.
+        // The manager sees the hang-up and frees the slot; the client must not write into whatever comes
+        // next.
         int pair[2];
         REQUIRE(pipe(pair) == 0);
         for (int i = 0; i < 50; ++i) {

@@ -2,9 +2,9 @@
 //
 //   kill_stress MANAGER ROUNDS SEED POLICY
 //
-// Four clients launch without pause; a fifth process only reads the clock between naps of 1 ms, which shows how long this
-// machine itself holds up a process. Prints one JSON object; fails if a slot, a file or a mapping leaks, or if the clients
-// are not granted launches again at the end. Times are only printed.
+// Four clients launch without pause; a fifth process only reads the clock between naps of 1 ms, which shows
+// how long this machine itself holds up a process. Prints one JSON object; fails if a slot, a file or a
+// mapping leaks, or if the clients are not granted launches again at the end. Times are only printed.
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -89,7 +89,8 @@ bool soon(const Condition& condition) {
 int mappings_of(pid_t pid) {
     std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
     int count = 0;
-    for (std::string line; std::getline(maps, line);) count += line.find("memfd:explsched") != std::string::npos;
+    for (std::string line; std::getline(maps, line);)
+        count += line.find("memfd:explsched") != std::string::npos;
     return count;
 }
 
@@ -139,11 +140,13 @@ class Stress {
             launches += tally.launches;
             all_granted += tally.granted;
         }
-        std::printf("{\"rounds\": %d, \"launches\": %llu, \"granted\": %llu, \"longest_block_ms\": %.2f, "
-                    "\"blocks_over_50_ms\": %llu, \"longest_stall_of_an_idle_process_ms\": %.2f, \"failed_checks\": %d}\n",
-                    rounds, static_cast<unsigned long long>(launches), static_cast<unsigned long long>(all_granted),
-                    static_cast<double>(longest_ns) / 1e6, static_cast<unsigned long long>(over),
-                    static_cast<double>(board_->longest_stall_ns.load()) / 1e6, check::failures);
+        std::printf(
+            "{\"rounds\": %d, \"launches\": %llu, \"granted\": %llu, \"longest_block_ms\": %.2f, "
+            "\"blocks_over_50_ms\": %llu, \"longest_stall_of_an_idle_process_ms\": %.2f, \"failed_checks\": "
+            "%d}\n",
+            rounds, static_cast<unsigned long long>(launches), static_cast<unsigned long long>(all_granted),
+            static_cast<double>(longest_ns) / 1e6, static_cast<unsigned long long>(over),
+            static_cast<double>(board_->longest_stall_ns.load()) / 1e6, check::failures);
     }
 
    private:

@@ -21,7 +21,8 @@ namespace {
 const std::string kHead = std::string(kTitle) + "\n" + std::string(kColumns) + "\n";
 const std::string kGood = "00000000000000ff\t1,2,3\t4,5,6\t7\t90\t8\t9000\t100\t200\tncu\t_Z3addPf";
 
-Profile profile(std::uint64_t name, std::uint64_t samples, std::uint64_t gpu_ns, std::uint32_t compute, Source source) {
+Profile profile(std::uint64_t name, std::uint64_t samples, std::uint64_t gpu_ns, std::uint32_t compute,
+                Source source) {
     return {{name, {1, 1, 1}, {32, 1, 1}, 0, 90}, samples, {gpu_ns, compute, 50}, source, "k"};
 }
 
@@ -47,7 +48,9 @@ void a_line_is_read() {
 
 void bad_lines_are_left_out_and_told_with_their_number() {
     std::string text = kHead;
-    const char* bad[] = {"", "x", "\t\t\t\t\t\t\t\t\t\t",
+    const char* bad[] = {"",
+                         "x",
+                         "\t\t\t\t\t\t\t\t\t\t",
                          "00000000000000FF\t1,2,3\t4,5,6\t7\t90\t8\t9\t1\t2\tncu\tn",
                          "ff\t1,2,3\t4,5,6\t7\t90\t8\t9\t1\t2\tncu\tn",
                          "00000000000000ff\t1,2\t4,5,6\t7\t90\t8\t9\t1\t2\tncu\tn",
@@ -85,26 +88,38 @@ void names_cannot_break_the_file() {
 
 void timings_are_averaged_and_follow_change() {
     Profile mean = profile(1, 0, 999, 0, Source::kTiming);
-    for (const std::uint64_t ns : {100, 200, 300}) mean = with_sample(mean, {ns, 10, 20});
+    for (const std::uint64_t ns : {100, 200, 300}) mean = with_sample(mean, {ns, 10, 20}, Company::kAlone);
     CHECK(mean.samples == 3 && mean.cost.gpu_ns == 200 && mean.cost.compute_permille == 10);
-    for (int i = 0; i < 1000; ++i) mean = with_sample(mean, {10'000, 10, 20});
-    for (int i = 0; i < 300; ++i) mean = with_sample(mean, {20'000, 10, 20});
+    for (int i = 0; i < 1000; ++i) mean = with_sample(mean, {10'000, 10, 20}, Company::kAlone);
+    for (int i = 0; i < 300; ++i) mean = with_sample(mean, {20'000, 10, 20}, Company::kAlone);
     CHECK(mean.cost.gpu_ns > 19'900);
 }
 
+void long_timings_count_for_little() {
+    Profile mean = profile(1, 32, 1000, 0, Source::kTiming);
+    CHECK(with_sample(mean, {1'000'000, 0, 0}, Company::kAlone).cost.gpu_ns < 1010);
+    CHECK(with_sample(mean, {2000, 0, 0}, Company::kShared).cost.gpu_ns == 1000);
+    CHECK(with_sample(mean, {500, 0, 0}, Company::kShared).cost.gpu_ns < 1000);
+    CHECK(with_sample(profile(1, 0, 0, 0, Source::kTiming), {2000, 0, 0}, Company::kShared).cost.gpu_ns ==
+          2000);
+}
+
 void measured_shares_are_not_overwritten_by_estimates() {
-    const Profile after = with_sample(profile(1, 5, 100, 700, Source::kNcu), {100, 10, 20});
+    const Profile after = with_sample(profile(1, 5, 100, 700, Source::kNcu), {100, 10, 20}, Company::kAlone);
     CHECK(after.cost.compute_permille == 700 && after.source == Source::kNcu && after.samples == 6);
 }
 
 void merging_keeps_the_better_of_each() {
-    const Profile timed = profile(1, 100, 500, 10, Source::kTiming), imported = profile(1, 0, 400, 700, Source::kNcu);
+    const Profile timed = profile(1, 100, 500, 10, Source::kTiming),
+                  imported = profile(1, 0, 400, 700, Source::kNcu);
     for (const Profile& both : {merged(timed, imported), merged(imported, timed)}) {
         CHECK(both.samples == 100 && both.cost.gpu_ns == 500);
         CHECK(both.cost.compute_permille == 700 && both.source == Source::kNcu);
     }
     // At equal trust what a tool has written counts.
-    CHECK(merged(profile(1, 1, 1, 1, Source::kNcu), profile(1, 1, 2, 2, Source::kNcu)).cost.compute_permille == 2);
+    CHECK(
+        merged(profile(1, 1, 1, 1, Source::kNcu), profile(1, 1, 2, 2, Source::kNcu)).cost.compute_permille ==
+        2);
 }
 
 shared::RingSample sample(std::uint64_t name, std::uint64_t gpu_ns) {
@@ -119,10 +134,10 @@ void files_are_written_with_what_others_added() {
     const std::string path = pattern + "/new/kernels-v1.tsv";
     CHECK(load_profiles(path).profiles.empty());
     ProfileStore store;
-    store.add(sample(1, 100));
+    store.add(sample(1, 100), Company::kAlone);
     CHECK(save_profiles(path, store.profiles()).size() == 1);
     CHECK(save_profiles(path, {profile(2, 0, 5, 600, Source::kNcu)}).size() == 2);  // a tool's import
-    store.add(sample(1, 300));
+    store.add(sample(1, 300), Company::kAlone);
     store.adopt(save_profiles(path, store.profiles()));
     CHECK(store.size() == 2);
     const ProfileText text = load_profiles(path);
@@ -145,12 +160,13 @@ void files_are_written_with_what_others_added() {
 
 void the_table_has_all_and_never_overflows() {
     ProfileStore store;
-    for (std::uint64_t name = 1; name <= shared::kTableEntries; ++name) store.add(sample(name, name));
+    for (std::uint64_t name = 1; name <= shared::kTableEntries; ++name)
+        store.add(sample(name, name), Company::kAlone);
     CHECK(store.size() == shared::kTableEntries / 4 * 3);
     CHECK(store.refused() == shared::kTableEntries / 4);
-    store.add(sample(1, 0));  // says nothing
+    store.add(sample(1, 0), Company::kAlone);  // says nothing
     CHECK(store.refused() == shared::kTableEntries / 4 + 1);
-    store.add(sample(1, 5));
+    store.add(sample(1, 5), Company::kAlone);
     CHECK(store.samples() == store.size() + 1);
 }
 
@@ -162,6 +178,7 @@ int main() {
     other_files_are_refused();
     names_cannot_break_the_file();
     timings_are_averaged_and_follow_change();
+    long_timings_count_for_little();
     measured_shares_are_not_overwritten_by_estimates();
     merging_keeps_the_better_of_each();
     files_are_written_with_what_others_added();

@@ -1,5 +1,7 @@
 // What the manager answers, to clients and to anything else. Argument: the manager's program.
 
+#include "kernel_intercept/shared/protocol.hpp"
+
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -14,7 +16,6 @@
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/manager/server.hpp"
 #include "kernel_intercept/manager/settings.hpp"
-#include "kernel_intercept/shared/protocol.hpp"
 #include "tests/kernel/gate/check.hpp"
 #include "tests/kernel/manager/daemon.hpp"
 
@@ -155,7 +156,8 @@ void one_manager_per_directory() {
     const pid_t second = fork();
     if (second == 0) {
         close(STDERR_FILENO);
-        execl(manager_program.c_str(), "sexplkmd", "--dir", daemon.directory().c_str(), "--foreground", nullptr);
+        execl(manager_program.c_str(), "sexplkmd", "--dir", daemon.directory().c_str(), "--foreground",
+              nullptr);
         _exit(127);
     }
     int status = 0;
@@ -186,7 +188,8 @@ bool rejects(std::vector<std::string> words) {
 
 void command_lines_are_checked() {
     CHECK(!rejects({"--dir", "/tmp/x"}));
-    CHECK(!rejects({"--dir", "/tmp/x", "--policy", "quota", "--cap-compute", "1", "--hp-share", "0", "--ahead-ms", "0.5"}));
+    CHECK(!rejects({"--dir", "/tmp/x", "--policy", "quota", "--cap-compute", "1", "--hp-share", "0",
+                    "--ahead-ms", "0.5"}));
     CHECK(!rejects({"--help"}));
     CHECK(rejects({}));
     CHECK(rejects({"--dir"}));

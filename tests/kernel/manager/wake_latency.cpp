@@ -2,9 +2,10 @@
 //
 //   wake_latency MANAGER COUNT
 //
-// The time of the grant is written into the shared page by the manager just before it wakes the client; the client reads
-// the clock right after `admit` has returned. A second client, asleep, is expected to fill the GPU for a while, so that each
-// launch waits. Only waits that the manager ended are counted: the client also tries again itself.
+// The time of the grant is written into the shared page by the manager just before it wakes the client; the
+// client reads the clock right after `admit` has returned. A second client, asleep, is expected to fill the
+// GPU for a while, so that each launch waits. Only waits that the manager ended are counted: the client also
+// tries again itself.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -95,7 +96,8 @@ int main(int argc, char** argv) {
         door.gate = gate & ~kGateState;
     }
     std::sort(wakes_ns.begin(), wakes_ns.end());
-    std::printf("{\"count\": %zu, \"wake_p50_us\": %.2f, \"wake_p99_us\": %.2f, \"wake_max_us\": %.2f}\n", wakes_ns.size(),
-                percentile_us(wakes_ns, 0.5), percentile_us(wakes_ns, 0.99), percentile_us(wakes_ns, 1));
+    std::printf("{\"count\": %zu, \"wake_p50_us\": %.2f, \"wake_p99_us\": %.2f, \"wake_max_us\": %.2f}\n",
+                wakes_ns.size(), percentile_us(wakes_ns, 0.5), percentile_us(wakes_ns, 0.99),
+                percentile_us(wakes_ns, 1));
     return 0;
 }

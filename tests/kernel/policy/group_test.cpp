@@ -1,6 +1,7 @@
 // The rule for sharing a GPU, without a page or a clock.
 
 #include "kernel_intercept/policy/group.hpp"
+
 #include "tests/kernel/gate/check.hpp"
 
 using namespace explsched::policy;
@@ -28,8 +29,8 @@ void an_idle_client_bounds_what_is_outstanding() {
     CHECK(spares(high, now, now + 300'000, now + 500'000, 25).allowed);
     const Verdict second = spares(high, now, now + 300'000, now + 600'000, 25);
     CHECK(!second.allowed);
-    CHECK(second.retry_ns == now + 100'000);                      // when only the bound is left outstanding
-    CHECK(spares(high, now, now, now + 3 * kMs, 25).allowed);     // a longer one goes alone
+    CHECK(second.retry_ns == now + 100'000);                   // when only the bound is left outstanding
+    CHECK(spares(high, now, now, now + 3 * kMs, 25).allowed);  // a longer one goes alone
     CHECK(!spares(high, now, now + 1, now + 3 * kMs, 25).allowed);
 }
 

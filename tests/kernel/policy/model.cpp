@@ -16,9 +16,9 @@ using explsched::manager::Settings;
 namespace gate = explsched::gate;
 namespace shared = explsched::shared;
 
-constexpr std::size_t kQueue = 8;                    // launches a training has pending; it synchronises after each step
+constexpr std::size_t kQueue = 8;  // launches a training has pending; it synchronises after each step
 constexpr std::uint64_t kBeatNs = 5'000'000;
-constexpr std::uint64_t kReactionNs = 20'000;        // from the end of a kernel to the host's next call
+constexpr std::uint64_t kReactionNs = 20'000;  // from the end of a kernel to the host's next call
 constexpr std::uint64_t kLongestWaitNs = 45'000'000;
 
 struct Running {
@@ -45,7 +45,8 @@ class Simulation {
     Simulation(const Settings& settings, const std::vector<ClientSpec>& specs, Sharing sharing)
         : settings_(settings), sharing_(sharing), gpu_(settings, shared::Hello{}) {
         for (const ClientSpec& spec : specs) {
-            const auto slot = gpu_.join({1, "", spec.priority, spec.request_permille, spec.limit_permille}, now_ns_);
+            const auto slot =
+                gpu_.join({1, "", spec.priority, spec.request_permille, spec.limit_permille}, now_ns_);
             clients_.push_back({spec, *slot, {}, {}, 0, now_ns_, now_ns_, 0, false});
             if (spec.pause_ns != 0) clients_.back().acts_at_ns += pause(spec);
         }
@@ -71,7 +72,8 @@ class Simulation {
     shared::Slot& slot(const Client& client) { return gpu_.page().slots[client.slot]; }
 
     std::uint64_t pause(const ClientSpec& spec) {
-        return static_cast<std::uint64_t>(-std::log(1 - uniform_(random_)) * static_cast<double>(spec.pause_ns));
+        return static_cast<std::uint64_t>(-std::log(1 - uniform_(random_)) *
+                                          static_cast<double>(spec.pause_ns));
     }
 
     void act(Client& client) {
@@ -126,7 +128,8 @@ class Simulation {
         shared::Doorway& door = slot(client).door;
         const bool granted = (door.gate.load() & shared::kGateState) == shared::kGateGranted;
         if (!granted && now_ns_ - client.waits_since_ns < kLongestWaitNs) return;
-        client.result.longest_wait_ns = std::max(client.result.longest_wait_ns, now_ns_ - client.waits_since_ns);
+        client.result.longest_wait_ns =
+            std::max(client.result.longest_wait_ns, now_ns_ - client.waits_since_ns);
         client.waits_since_ns = 0;
         const KernelCost& cost = client.spec.kernels[client.next_kernel++];
         gate::launch_on_debt(gpu_.page(), slot(client), cost, now_ns_);
@@ -151,7 +154,8 @@ class Simulation {
         double next_ns = static_cast<double>(next_beat_ns_ > now_ns_ ? next_beat_ns_ - now_ns_ : kBeatNs);
         bool any = false;
         for (const Client& client : clients_) {
-            if (client.acts_at_ns > now_ns_) next_ns = std::min(next_ns, static_cast<double>(client.acts_at_ns - now_ns_));
+            if (client.acts_at_ns > now_ns_)
+                next_ns = std::min(next_ns, static_cast<double>(client.acts_at_ns - now_ns_));
             if (client.queue.empty()) continue;
             any = true;
             sum = sum + shared::load_of(client.queue.front().cost);
@@ -159,10 +163,12 @@ class Simulation {
                 best_effort = best_effort + shared::load_of(client.queue.front().cost);
             }
         }
-        if (look_again_ns_ > now_ns_) next_ns = std::min(next_ns, static_cast<double>(look_again_ns_ - now_ns_));
+        if (look_again_ns_ > now_ns_)
+            next_ns = std::min(next_ns, static_cast<double>(look_again_ns_ - now_ns_));
         const double slowdown = std::max({1000U, sum.compute_permille, sum.bandwidth_permille}) / 1000.0;
         for (const Client& client : clients_) {
-            if (!client.queue.empty()) next_ns = std::min(next_ns, client.queue.front().remaining_ns * slowdown);
+            if (!client.queue.empty())
+                next_ns = std::min(next_ns, client.queue.front().remaining_ns * slowdown);
         }
         const auto passed = static_cast<std::uint64_t>(std::max(1.0, std::ceil(next_ns)));
         const auto above = [&](shared::Load load) {
@@ -200,14 +206,16 @@ class Simulation {
 
 }  // namespace
 
-Result run(const Settings& settings, const std::vector<ClientSpec>& specs, Sharing sharing, std::uint64_t duration_ns) {
+Result run(const Settings& settings, const std::vector<ClientSpec>& specs, Sharing sharing,
+           std::uint64_t duration_ns) {
     return Simulation(settings, specs, sharing).run(duration_ns);
 }
 
 std::uint64_t percentile(std::vector<std::uint64_t> values, double share) {
     if (values.empty()) return 0;
     std::sort(values.begin(), values.end());
-    return values[std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())))];
+    return values[std::min(values.size() - 1,
+                           static_cast<std::size_t>(share * static_cast<double>(values.size())))];
 }
 
 }  // namespace model

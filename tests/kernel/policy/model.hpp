@@ -1,5 +1,6 @@
-// A GPU and its clients in virtual time: the gate's and the manager's decisions on their real shared page, without
-// processes, clocks or luck. Kernels that run together are slowed down by max(1, sum of compute, sum of bandwidth).
+// A GPU and its clients in virtual time: the gate's and the manager's decisions on their real shared page,
+// without processes, clocks or luck. Kernels that run together are slowed down by max(1, sum of compute, sum
+// of bandwidth).
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,8 @@ struct Result {
 };
 
 // Runs for `duration_ns` of virtual time.
-Result run(const explsched::manager::Settings& settings, const std::vector<ClientSpec>& specs, Sharing sharing,
-           std::uint64_t duration_ns);
+Result run(const explsched::manager::Settings& settings, const std::vector<ClientSpec>& specs,
+           Sharing sharing, std::uint64_t duration_ns);
 
 std::uint64_t percentile(std::vector<std::uint64_t> values, double share);
 

@@ -14,7 +14,9 @@ constexpr std::uint64_t kTickNs = 5'000'000;
 
 bool near(double a, double b) { return std::fabs(a - b) < 0.01; }
 
-Member hungry(std::uint32_t request, std::uint32_t limit = 1000) { return {request, limit, false, true, 0, 0, 0}; }
+Member hungry(std::uint32_t request, std::uint32_t limit = 1000) {
+    return {request, limit, false, true, 0, 0, 0};
+}
 Member idle(std::uint32_t request) { return {request, 1000, false, false, 0, 1'000'000, 0}; }
 
 void all_busy_get_their_requests() {

@@ -34,7 +34,8 @@ const std::vector<ClientSpec> kTrainings{training({kMath}), training({kCopy}), t
 
 double work(const Result& result) {
     double sum = 0;
-    for (std::size_t i = 1; i < result.clients.size(); ++i) sum += static_cast<double>(result.clients[i].work_ns);
+    for (std::size_t i = 1; i < result.clients.size(); ++i)
+        sum += static_cast<double>(result.clients[i].work_ns);
     return sum;
 }
 
@@ -42,7 +43,9 @@ void the_server_is_not_slowed_and_the_trainings_go_on() {
     Settings settings;
     settings.ahead_ns = 4 * kMs;
     const Result alone = run(settings, {kServer}, Sharing::kUnmanaged, 30 * kS);
-    const auto p99 = [](const Result& result) { return static_cast<double>(percentile(result.clients[0].latencies_ns, 0.99)); };
+    const auto p99 = [](const Result& result) {
+        return static_cast<double>(percentile(result.clients[0].latencies_ns, 0.99));
+    };
     for (unsigned set = 1; set < 16; ++set) {
         std::vector<ClientSpec> clients{kServer};
         for (unsigned i = 0; i < 4; ++i) {
@@ -50,8 +53,10 @@ void the_server_is_not_slowed_and_the_trainings_go_on() {
         }
         const Result free = run(settings, clients, Sharing::kUnmanaged, 30 * kS);
         const Result ours = run(settings, clients, Sharing::kManaged, 30 * kS);
-        std::printf("%2u: p99 / alone %.3f (unmanaged %.3f), best-effort kept %.3f, above the caps %.4f of the time\n", set,
-                    p99(ours) / p99(alone), p99(free) / p99(alone), work(ours) / work(free), ours.above_caps);
+        std::printf(
+            "%2u: p99 / alone %.3f (unmanaged %.3f), best-effort kept %.3f, above the caps %.4f of the "
+            "time\n",
+            set, p99(ours) / p99(alone), p99(free) / p99(alone), work(ours) / work(free), ours.above_caps);
         CHECK(p99(ours) <= 1.05 * p99(alone));
         CHECK(work(ours) >= 0.8 * work(free));
         CHECK(ours.best_effort_above_caps <= 0.001);
@@ -64,8 +69,9 @@ void no_training_starves() {
     Settings settings;
     // One that needs nearly all of the GPU among small ones that would always fit.
     const KernelCost large{300 * kUs, 900, 900}, small{300 * kUs, 300, 300};
-    const Result result = run(settings, {training({large}), training({small}), training({small}), training({small})},
-                              Sharing::kManaged, 10 * kS);
+    const Result result =
+        run(settings, {training({large}), training({small}), training({small}), training({small})},
+            Sharing::kManaged, 10 * kS);
     const double fair = 10e9 / 4;
     CHECK(static_cast<double>(result.clients[0].work_ns) > 0.4 * fair);
     CHECK(result.above_caps == 0);
@@ -84,7 +90,8 @@ void quotas_are_kept_and_the_gpu_is_full() {
         return static_cast<double>(result.clients[0].work_ns + result.clients[1].work_ns);
     };
     const double share = static_cast<double>(ours.clients[0].work_ns) / total(ours);
-    std::printf("quota 30/70: %.3f / %.3f, total %.3f of unmanaged\n", share, 1 - share, total(ours) / total(free));
+    std::printf("quota 30/70: %.3f / %.3f, total %.3f of unmanaged\n", share, 1 - share,
+                total(ours) / total(free));
     CHECK(share >= 0.28 && share <= 0.32);
     CHECK(total(ours) >= 0.97 * total(free));
 }
