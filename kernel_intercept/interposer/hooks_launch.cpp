@@ -11,10 +11,12 @@ constexpr const char* entry_name(Symbol symbol) {
     return kSymbolNames[static_cast<std::size_t>(symbol)].data();
 }
 
+// Not by substr, which could throw, and so would bring the C++ runtime along.
 constexpr NullStream null_stream_of(Symbol symbol) {
     const std::string_view name = kSymbolNames[static_cast<std::size_t>(symbol)];
     constexpr std::string_view kSuffix = "_ptsz";
-    return name.size() > kSuffix.size() && name.substr(name.size() - kSuffix.size()) == kSuffix
+    const bool longer = name.size() > kSuffix.size();
+    return longer && std::string_view(name.data() + name.size() - kSuffix.size(), kSuffix.size()) == kSuffix
                ? NullStream::kPerThread
                : NullStream::kLegacy;
 }

@@ -1,6 +1,8 @@
 """What the interposer may bring into a foreign program: its exports, its dependencies, no constructors.
 
-Usage: check_library.py LIBRARY SYMBOLS_DEF
+Usage: check_library.py LIBRARY LIST MACRO OTHER
+
+LIBRARY must export the names in rows "MACRO(name" of the file LIST, and OTHER, and nothing else.
 """
 
 import re
@@ -19,8 +21,8 @@ def exported(library: str) -> set[str]:
     return {line.split()[-1] for line in lines}
 
 
-def hooked(symbols_def: Path) -> set[str]:
-    return set(re.findall(r"^HOOK\((\w+)", symbols_def.read_text(), flags=re.MULTILINE))
+def listed(rows: Path, macro: str) -> set[str]:
+    return set(re.findall(rf"^{macro}\((\w+)", rows.read_text(), flags=re.MULTILINE))
 
 
 def needed(library: str) -> list[str]:
@@ -33,31 +35,29 @@ def constructors(library: str) -> int:
     return 0 if size is None else int(size.group(1)) // 8 - 1
 
 
-def problems(library: str, symbols_def: Path) -> list[str]:
+def problems(library: str, expected: set[str]) -> list[str]:
     found = []
-    expected = hooked(symbols_def) | {"dlsym"}
     if exported(library) != expected:
-        found.append(f"exports differ from {symbols_def.name}: {sorted(exported(library) ^ expected)}")
+        found.append(f"exports more or less than listed: {sorted(exported(library) ^ expected)}")
     libraries = [name for name in needed(library) if not name.startswith(("libc.so", "ld-linux"))]
     if libraries:
         found.append(f"needs {libraries}; only the C library is allowed")
     if constructors(library) != 0:
         found.append(f"has {constructors(library)} constructors")
     undefined = output_of("nm", "--dynamic", "--undefined-only", library)
-    if re.search(r"\bdlsym\b", undefined):
+    if "dlsym" in expected and re.search(r"\bdlsym\b", undefined):
         found.append("refers to dlsym, which would be its own")
     if re.search(r"__tls_get_addr", undefined):
         found.append("uses thread-local storage that may be allocated at first use")
     return found
 
 
-def main() -> int:
-    library, symbols_def = sys.argv[1], Path(sys.argv[2])
-    found = problems(library, symbols_def)
-    for problem in found:
-        print(f"{library}: {problem}", file=sys.stderr)
-    return 1 if found else 0
+def main() -> None:
+    library, rows, macro, other = sys.argv[1:]
+    found = problems(library, listed(Path(rows), macro) | {other})
+    if found:
+        sys.exit("\n".join(f"{library}: {problem}" for problem in found))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
