@@ -7,7 +7,8 @@ Prints medians over the repetitions:
   idle client (`credit_alone_p50_ns`: without the second one);
 - `wake_p99_us`: from the manager's grant of a waiting launch until its client runs again (`wake_p50_us`: usually);
 - `handover_p99_us`: from the end of the kernel in the way to the start of the one that waited, on the virtual GPU,
-  for two best-effort clients whose kernels do not fit together (`handover_p50_us`: usually).
+  for two best-effort clients whose kernels do not fit together (`handover_p50_us`: usually);
+- `preload_ms`: added to the start and end of a program that has nothing to do with CUDA.
 
 Added time is measured in one process that launches in turns through the interposer and through the driver's own
 function. A p50 is the difference of the medians. A p99 is what 99 % of the launches through the interposer stay under,
@@ -34,6 +35,7 @@ from benchmarks.kernel_share_run import Bench, Client, Ended, Kernel
 
 _ROUNDS = 20_000  # of 32 launches each
 _WAKES = 5_000
+_STARTS = 100
 _MARGIN_NS = 300_000_000  # of the start of a measurement of handovers, left out
 _HALF = Kernel("half", duration_us=500, compute_permille=600, bandwidth_permille=100)
 
@@ -76,6 +78,7 @@ def _measure(build: Path) -> dict[str, float]:
         "passthrough_p99_ns": passthrough["seen_single_p99"] - passthrough["bare_single_p50"],
         "credit_p50_ns": beside["seen_p50"] - beside["bare_p50"],
         "wake_p99_us": wakes["wake_p99_us"],
+        "preload_ms": _preload_ms(interposed["LD_PRELOAD"]),
         "bare_p50_ns": passthrough["bare_p50"],
         "bare_p99_ns": passthrough["bare_single_p99"] - passthrough["bare_single_p50"],
         "credit_alone_p50_ns": alone["seen_p50"] - alone["bare_p50"],
@@ -83,6 +86,17 @@ def _measure(build: Path) -> dict[str, float]:
         "handover_p50_us": median(handovers_us),
         "handover_p99_us": quantiles(handovers_us, n=100)[98],
     }
+
+
+def _preload_ms(library: str) -> float:
+    def run_ms(environment: Mapping[str, str]) -> float:
+        began_s = time.perf_counter()
+        subprocess.run(["true"], env=environment, check=True)
+        return (time.perf_counter() - began_s) * 1e3
+
+    bare, preloaded = {"PATH": os.environ["PATH"]}, {"PATH": os.environ["PATH"], "LD_PRELOAD": library}
+    times_ms = [(run_ms(bare), run_ms(preloaded)) for _ in range(_STARTS)]
+    return median(with_ms for _, with_ms in times_ms) - median(without_ms for without_ms, _ in times_ms)
 
 
 def _launch_times(build: Path, environment: Mapping[str, str]) -> dict[str, float]:

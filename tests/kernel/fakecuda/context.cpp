@@ -1,11 +1,8 @@
 // Contexts: primary ones, which the runtime uses, and created ones.
 
-#include <algorithm>
-
 #include "tests/kernel/fakecuda/capture.hpp"
 #include "tests/kernel/fakecuda/driver.hpp"
 
-using fakecuda::context_stack;
 using fakecuda::current_context;
 using fakecuda::Device;
 using fakecuda::device;
@@ -30,8 +27,7 @@ void destroy_context(CUcontext context) {
             if (event->slot != fakecuda::gpu::kNone) gpu->close_event(event->slot);
         }
     }
-    auto& stack = context_stack();
-    stack.erase(std::remove(stack.begin(), stack.end(), context), stack.end());
+    fakecuda::forget_context(context);
     delete context;
 }
 
@@ -39,7 +35,7 @@ CUresult create(CUcontext* context, CUdevice ordinal) {
     if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
     if (device(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
     *context = make_context(*device(ordinal));
-    context_stack().push_back(*context);
+    fakecuda::push_context(*context);
     return CUDA_SUCCESS;
 }
 
@@ -108,22 +104,21 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    context_stack().push_back(context);
+    fakecuda::push_context(context);
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext* context) {
-    if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
-    if (context != nullptr) *context = current_context();
-    context_stack().pop_back();
+    CUcontext popped = fakecuda::pop_context();
+    if (popped == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context != nullptr) *context = popped;
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
     if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
-    auto& stack = context_stack();
-    if (!stack.empty()) stack.pop_back();
-    if (context != nullptr) stack.push_back(context);
+    fakecuda::pop_context();
+    if (context != nullptr) fakecuda::push_context(context);
     return CUDA_SUCCESS;
 }
 

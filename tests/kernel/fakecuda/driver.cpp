@@ -11,6 +11,9 @@
 #include "tests/kernel/fakecuda/fault.hpp"
 
 namespace fakecuda {
+
+std::atomic<bool> usable{false};
+
 namespace {
 
 enum class Phase { kFresh, kReady, kForked };
@@ -29,7 +32,8 @@ Driver& driver() {
 }
 
 void forget_in_child() {
-    if (driver().phase == Phase::kReady) driver().phase = Phase::kForked;
+    if (!usable.exchange(false)) return;
+    driver().phase = Phase::kForked;
 }
 
 double number_from_environment(const char* name, double otherwise) {
@@ -87,10 +91,9 @@ CUresult initialise() {
     }
     pthread_atfork(nullptr, nullptr, forget_in_child);
     driver().phase = Phase::kReady;
+    usable.store(true, std::memory_order_release);
     return CUDA_SUCCESS;
 }
-
-CUresult initialised() { return driver().phase == Phase::kReady ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 
 std::deque<Device>& devices() { return driver().devices; }
 
@@ -100,15 +103,5 @@ Device* device(CUdevice ordinal) {
 }
 
 KernelTable& kernels() { return driver().kernels; }
-
-std::vector<CUcontext>& context_stack() {
-    thread_local std::vector<CUcontext> stack;
-    return stack;
-}
-
-CUresult ready() {
-    if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
-    return current_context() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
-}
 
 }  // namespace fakecuda

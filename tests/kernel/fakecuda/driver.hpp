@@ -1,9 +1,11 @@
 // The driver as a whole: what cuInit sets up, and which context a call is meant for.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 
+#include "tests/kernel/fakecuda/current_context.hpp"
 #include "tests/kernel/fakecuda/objects.hpp"
 
 namespace fakecuda {
@@ -14,22 +16,22 @@ extern const int kDriverVersion;
 // cuInit. Later calls do nothing; in the child of a fork after the first call they fail, as CUDA's do.
 CUresult initialise();
 
-// CUDA_SUCCESS after cuInit; CUDA_ERROR_NOT_INITIALIZED before it, and in a child forked after it.
-CUresult initialised();
+// True after cuInit, but not in a child forked after it.
+extern std::atomic<bool> usable;
+inline CUresult initialised() {
+    return usable.load(std::memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
 
 // Valid after cuInit.
 std::deque<Device>& devices();
 Device* device(CUdevice ordinal);  // nullptr if there is none
 KernelTable& kernels();
 
-// Contexts of the calling thread: a stack, its top is current.
-std::vector<CUcontext>& context_stack();
-inline CUcontext current_context() {
-    const auto& stack = context_stack();
-    return stack.empty() ? nullptr : stack.back();
-}
 // CUDA_SUCCESS if the driver is initialised and a context is current; else the error that CUDA gives.
-CUresult ready();
+inline CUresult ready() {
+    if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
+    return current_context() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
 
 enum class DefaultStream { kLegacy, kPerThread };
 

@@ -116,6 +116,7 @@ std::uint64_t VirtualGpu::append(std::int32_t index, const Work& work, std::int3
 std::vector<Dependency> VirtualGpu::all_of(const std::vector<std::int32_t>& streams) {
     const Lock lock(file_.state());
     std::vector<Dependency> all;
+    all.reserve(streams.size());
     for (const std::int32_t stream : streams)
         all.push_back({stream, file_.state().streams[stream].submitted});
     return all;
