@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import yaml
 from msgspec import Meta
+from msgspec.structs import FieldInfo
 
 from sched_policy.errors import ExplschedError
 
@@ -79,13 +81,19 @@ def read(
 def described(section: type[Section], prefix: str = "") -> Iterator[tuple[str, str, object]]:
     """Every key in dots, with its meaning and its default; `NAME` stands for a free name."""
     for field in msgspec.structs.fields(section):
-        if _is_section(field.type):
-            yield from described(field.type, f"{prefix}{field.name}.")
+        if (section_type := _section(field.type)) is not None:
+            yield from described(section_type, f"{prefix}{field.name}.")
         elif (inner := _named_sections(field.type)) is not None:
             yield from described(inner, f"{prefix}{field.name}.NAME.")
         else:
             meta = next(meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta))
-            yield prefix + field.name, meta.description or "", "required" if field.required else field.default
+            yield prefix + field.name, meta.description or "", _default(field)
+
+
+def _default(field: FieldInfo) -> object:
+    if field.required:
+        return "required"
+    return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
 
 
 def accepted(found: str, known: Iterable[str]) -> str:
@@ -100,9 +108,9 @@ _WRONG = object()
 
 
 def _value(kind: object, value: object, where: str, faults: list[str]) -> object:
-    if isinstance(kind, type) and issubclass(kind, Section):
+    if (section := _section(kind)) is not None and (value is not None or section is kind):
         if isinstance(value, Mapping):
-            inside = read(kind, value, faults, f"{where}.")
+            inside = read(section, value, faults, f"{where}.")
             return _WRONG if inside is None else inside
         faults.append(f"{where}: must be a mapping of keys to values, found {value!r}")
         return _WRONG
@@ -140,8 +148,16 @@ def _bare(kind: object) -> object:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def _is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
+def _section(kind: object) -> type[Section] | None:
+    """The section type of a field that holds a section, or one or null; None for any other field."""
+    candidates = [member for member in get_args(kind) if member is not NoneType] if _is_union(kind) else [kind]
+    if len(candidates) == 1 and isinstance(candidates[0], type) and issubclass(candidates[0], Section):
+        return candidates[0]
+    return None
+
+
+def _is_union(kind: object) -> bool:
+    return get_origin(kind) in (Union, UnionType)
 
 
 def _named_sections(kind: object) -> type[Section] | None:
@@ -149,8 +165,7 @@ def _named_sections(kind: object) -> type[Section] | None:
     bare = _bare(kind)
     if get_origin(bare) is not dict:
         return None
-    inner = get_args(bare)[1]
-    return inner if _is_section(inner) else None
+    return _section(get_args(bare)[1])
 
 
 def _finite(value: object) -> object:

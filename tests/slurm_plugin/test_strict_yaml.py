@@ -18,6 +18,7 @@ class Door(Section, frozen=True):
 
 class House(Section, frozen=True):
     doors: dict[Name, Door]
+    gate: Door | None = None
     storeys: Annotated[int, Meta(ge=1, description="above ground")] = 1
 
 
@@ -43,6 +44,7 @@ def test_a_mapping_of_sections_is_read() -> None:
         ("doors: {front: {colour: red, width_mm: 0}}", "doors.front.width_mm: .*found 0"),
         ("doors: {Front1: {colour: red}}", "doors: name 'Front1'"),
         ("doors: [front]", "doors: must be a mapping of names"),
+        ("gate: {colour: red, width: 1}", "unknown key 'gate.width'; did you mean 'width_mm'"),
         ("doors: {front: red}", "doors.front: must be a mapping of keys to values, found 'red'"),
     ],
 )
@@ -64,4 +66,14 @@ def test_anchors_and_merges_work() -> None:
 
 def test_every_key_is_described() -> None:
     keys = {key: default for key, _meaning, default in described(House)}
-    assert keys == {"doors.NAME.colour": "required", "doors.NAME.width_mm": 800, "storeys": 1}
+    assert keys == {
+        "doors.NAME.colour": "required",
+        "doors.NAME.width_mm": 800,
+        "gate.colour": "required",
+        "gate.width_mm": 800,
+        "storeys": 1,
+    }
+
+
+def test_an_optional_section_may_be_null() -> None:
+    assert faults_of("{doors: {}, gate: null}") == []
