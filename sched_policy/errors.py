@@ -9,6 +9,7 @@ ExplschedError
 ├── WorkerError            a worker process died (`slurm_plugin.cli`)
 ├── ConfigError            a configuration file is wrong (`slurm_plugin.config`)
 ├── SlurmError             Slurm refused, is missing or cannot be reached (`slurm_plugin.client`)
+├── GatewayError           the inference gateway cannot do what is asked (`inference_gateway.errors`)
 └── DevClusterError        a private cluster cannot be started or stopped (`slurm_plugin.devcluster`)
 """
 
