@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +16,8 @@ from msgspec import Meta
 
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import Capacity
-from inference_gateway.scaling import Bounds, build
+from inference_gateway.scaling.bounds import Bounds
+from inference_gateway.scaling.registry import build
 from slurm_plugin import strict_yaml
 from slurm_plugin.strict_yaml import ConfigError, Section
 
@@ -24,11 +25,13 @@ PORT = "{port}"
 PLACEHOLDERS = (PORT, "{host}", "{key_file}", "{replica}")
 """What the runner of a replica replaces in its command."""
 
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", description="letters, digits and -")]
 _Plain = Annotated[str, Meta(pattern=r"^[\w.:@%+,-]*$")]
 _Time = Annotated[str, Meta(pattern=r"^((\d+-)?\d+(:\d+){0,2})?$")]
 _Memory = Annotated[str, Meta(pattern=r"^(\d+[KMGT]?)?$")]
-_UrlPath = Annotated[str, Meta(pattern=r"^(/[\w.~%-]+)*/?$")]
+_Model = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.:/@+-]{0,199}$")]
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
@@ -41,7 +44,11 @@ class ListenSection(Section, frozen=True):
 
     host: Annotated[str, Meta(pattern=r"^[\w.:-]+$", description="address to listen on")] = "0.0.0.0"  # noqa: S104
     port: Annotated[int, Meta(ge=1, le=65535, description="port to listen on")] = 8080
-    certificate: Annotated[Path | None, Meta(description="PEM file with certificate and key: TLS")] = None
+    certificate: Annotated[Path | None, Meta(description="PEM file with certificate and key: HTTPS")] = None
+    keys: Annotated[Path | None, Meta(description="file of API keys; null: no keys, for loopback only")] = None
+    threads: Annotated[int, Meta(ge=1, le=64, description="threads of HAProxy")] = 1
+    connection_limit: Annotated[int, Meta(ge=10, le=1_000_000, description="client connections at a time")] = 20_000
+    body_limit_mib: Annotated[int, Meta(ge=1, le=4096, description="larger request bodies get 413")] = 32
 
 
 class SlurmSection(Section, frozen=True):
@@ -63,13 +70,6 @@ class JobSection(Section, frozen=True):
     handover_s: Annotated[
         int, Meta(ge=10, le=65_535, description="a successor takes over this long before the end")
     ] = 300
-
-
-class HeaderSection(Section, frozen=True):
-    """A header that leads to a service."""
-
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+$", description="header name")]
-    value: Annotated[str, Meta(pattern=r"^[\x21-\x7e]+$", description="value, exactly")]
 
 
 class KernelSection(Section, frozen=True):
@@ -100,12 +100,9 @@ class ReplicaSection(Section, frozen=True):
         tuple[Annotated[str, Meta(pattern=r"^--[a-z]")], ...],
         Meta(description="more sbatch options, such as --exclude=n3"),
     ] = ()
-    health_path: Annotated[str, Meta(pattern=r"^/[\x21-\x7e]*$", description="answers 200 once it can serve")] = (
-        "/health"
-    )
     key_variable: Annotated[
         str, Meta(pattern=r"^[A-Za-z_]\w*$", description="environment variable with the replica's API key")
-    ] = "EXPLSCHED_API_KEY"
+    ] = "EXPLSCHED_REPLICA_KEY"
     start_limit_s: Annotated[float, _seconds("a running job that does not serve by then is cancelled")] = 900.0
     kernel: KernelSection = KernelSection()
 
@@ -114,8 +111,8 @@ class ScaleSection(Section, frozen=True):
     """How many replicas."""
 
     rule: Annotated[str, Meta(description="scaling rule")] = "slurm"
-    options: Annotated[dict[str, bool | int | float | str], Meta(description="options of the rule")] = (
-        msgspec.field(default_factory=dict)
+    options: Annotated[dict[str, bool | int | float | str], Meta(description="options of the rule")] = msgspec.field(
+        default_factory=dict
     )
     min: Annotated[int, Meta(ge=0, le=10_000, description="replicas at least; 0: none while nobody asks")] = 1
     max: Annotated[int, Meta(ge=1, le=10_000, description="replicas at most")] = 8
@@ -125,20 +122,34 @@ class ScaleSection(Section, frozen=True):
     attempts: Annotated[int, Meta(ge=1, le=100, description="failed starts in a row after which no more are made")] = 5
 
 
+class HealthSection(Section, frozen=True):
+    """How a replica is watched."""
+
+    path: Annotated[str, Meta(pattern=r"^/[\w.~/-]*$", description="GET is answered 200 once it can serve")] = "/health"
+    interval_s: Annotated[float, _seconds("time between two checks")] = 2.0
+    timeout_s: Annotated[float, Meta(ge=0.1, le=600, description="longest wait for an answer")] = 5.0
+    fall: Annotated[int, Meta(ge=1, le=100, description="failures in a row that take it out")] = 3
+    rise: Annotated[int, Meta(ge=1, le=100, description="passes in a row that bring it back")] = 2
+    down_limit_s: Annotated[float, _seconds("a replica that stays out this long is replaced")] = 120.0
+
+
 class ServiceSection(Section, frozen=True):
-    """One service."""
+    """One service: reached by /services/NAME, the header x-service: NAME, or a model's name in the body."""
 
     replica: ReplicaSection
-    models: Annotated[
-        tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(description="model names")
-    ] = ()
-    path: Annotated[_UrlPath, Meta(description="path prefix that leads here")] = ""
-    header: HeaderSection | None = None
+    models: Annotated[tuple[_Model, ...], Meta(description="values of `model` that lead here, besides the name")] = ()
     concurrency: Annotated[int, Meta(ge=1, le=100_000, description="requests of one replica at a time")] = 8
     requests_per_s: Annotated[float, Meta(gt=0, le=1e6, description="requests/s that one replica answers")] = 10.0
-    queue_length: Annotated[_Count, Meta(description="requests that may wait; more get 503")] = 1000
-    queue_deadline_s: Annotated[float, _seconds("longest wait; then 503")] = 60.0
+    queue_limit: Annotated[_Count, Meta(description="requests that wait for a busy replica; more get 503")] = 1000
+    queue_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 30.0
+    cold_start_limit: Annotated[_Count, Meta(description="requests that wait for a first replica; more get 503")] = 1000
+    cold_start_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 300.0
+    response_timeout_s: Annotated[float, _seconds("longest silence of a replica")] = 600.0
     drain_deadline_s: Annotated[float, _seconds("longest a leaving replica may finish its requests")] = 300.0
+    repeat_posts: Annotated[
+        Literal["never-sent", "unanswered"], Meta(description="which POSTs may be sent to a second replica")
+    ] = "never-sent"
+    health: HealthSection = HealthSection()
     scale: ScaleSection = ScaleSection()
 
     def capacity(self) -> Capacity:
@@ -158,7 +169,6 @@ class GatewaySection(Section, frozen=True):
     directory: Annotated[
         Path | None, Meta(description="state, on storage all nodes share; null: ~/.explsched/gateway/NAME")
     ] = None
-    keys: Annotated[Path | None, Meta(description="file of API keys; null: no keys")] = None
     listen: ListenSection = ListenSection()
     slurm: SlurmSection = SlurmSection()
     job: JobSection = JobSection()
@@ -194,8 +204,9 @@ def _resolved(section: GatewaySection, base: Path) -> GatewaySection:
     def at(path: Path | None) -> Path | None:
         return None if path is None else base / path.expanduser()
 
-    listen = msgspec.structs.replace(section.listen, certificate=at(section.listen.certificate))
-    return msgspec.structs.replace(section, directory=at(section.directory), keys=at(section.keys), listen=listen)
+    found = section.listen
+    listen = msgspec.structs.replace(found, certificate=at(found.certificate), keys=at(found.keys))
+    return msgspec.structs.replace(section, directory=at(section.directory), listen=listen)
 
 
 def _faults(section: GatewaySection) -> Iterator[str]:
@@ -205,21 +216,21 @@ def _faults(section: GatewaySection) -> Iterator[str]:
     for name, service in section.services.items():
         for fault in _service_faults(service):
             yield f"services.{name}.{fault}"
-    yield from _ambiguous("model", {name: service.models for name, service in section.services.items()})
-    paths = {name: (service.path.rstrip("/"),) for name, service in section.services.items() if service.path}
-    yield from _ambiguous("path", paths)
-    headers = {
-        name: (f"{service.header.name.lower()}: {service.header.value}",)
-        for name, service in section.services.items()
-        if service.header
-    }
-    yield from _ambiguous("header", headers)
+    owners: dict[str, str] = {}
+    for name, service in section.services.items():
+        for model in dict.fromkeys((name, *service.models)):
+            first = owners.setdefault(model, name)
+            if first != name:
+                yield f"services.{name}.models: {model!r} leads to service {first!r} already"
+    if section.listen.keys is None and section.listen.host not in _LOOPBACK:
+        yield (
+            f"listen.keys: without keys everybody who reaches {section.listen.host} may use the services; name a file "
+            "of keys, or listen on 127.0.0.1"
+        )
 
 
 def _service_faults(service: ServiceSection) -> Iterator[str]:
     replica, scale = service.replica, service.scale
-    if not (service.models or service.path or service.header):
-        yield "models: nothing leads to this service; give it models, a path or a header"
     try:
         shlex.split(replica.command)
     except ValueError as error:
@@ -229,15 +240,7 @@ def _service_faults(service: ServiceSection) -> Iterator[str]:
     if replica.kernel.request > replica.kernel.limit:
         yield f"replica.kernel.request: {replica.kernel.request} is above the limit, {replica.kernel.limit}"
     try:
-        build(scale.rule, scale.options, service.capacity(), Bounds(scale.min, scale.max, scale.max_pending))
+        build(scale.rule, scale.options, service.capacity())
+        Bounds(scale.min, scale.max, scale.max_pending)
     except GatewayError as error:
         yield f"scale: {error}"
-
-
-def _ambiguous(kind: str, values: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    owners: dict[str, str] = {}
-    for service, given in values.items():
-        for value in given:
-            first = owners.setdefault(value, service)
-            if first != service or given.count(value) > 1:
-                yield f"services.{service}: {kind} {value!r} leads to {first!r} already"

@@ -30,7 +30,7 @@ def reserve(attempts: int = 200) -> socket.socket:
 
 
 def address_towards(peer: str) -> str:
-    """This host's IP address on the way to `peer`. Raises `OSError` if there is no way."""
+    """The IP address of this host on the way to `peer`. Raises `OSError` if there is no way."""
     family, kind, protocol, _name, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)  # of a datagram socket: nothing is sent

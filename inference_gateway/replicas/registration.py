@@ -1,6 +1,5 @@
 """What a replica's job tells the gateway, as files in the replica's directory.
 
-    key        its API key, mode 0600, written by the gateway before it submits the job
     endpoint   where it will listen: JSON, written by the job when it has a port
     leaving    it was told to end: present from then on
 
@@ -12,8 +11,6 @@ this runs in jobs.
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,20 +23,6 @@ class Registration:
     port: int
     job_id: int
     restarts: int = 0
-
-
-def make_key(directory: Path) -> str:
-    """Write a new random key that only this user may read."""
-    key = secrets.token_urlsafe(32)
-    handle = os.open(directory / "key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(key)
-    return key
-
-
-def read_key(directory: Path) -> str:
-    """The replica's key. Raises `OSError`."""
-    return (directory / "key").read_text(encoding="ascii")
 
 
 def register(directory: Path, registration: Registration) -> None:

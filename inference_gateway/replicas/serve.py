@@ -36,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         placeholders = {
             "{port}": str(told.port),
             "{host}": told.host,
-            "{key_file}": str(directory / "key"),
+            "{key_file}": str(options.key_file),
             "{replica}": directory.name,
         }
         command = filled(options.command[1:] if options.command[:1] == ["--"] else options.command, placeholders)
-        environment = {**job, options.key_variable: registration.read_key(directory)}
+        environment = {**job, options.key_variable: options.key_file.read_text(encoding="ascii").strip()}
         registration.register(directory, told)
         return _run(command, environment, directory, options.grace_s)
 
@@ -85,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="replica", description=__doc__, allow_abbrev=False)
     parser.add_argument("--directory", type=Path, required=True, help="the replica's directory")
     parser.add_argument("--gateway", required=True, help="host of the gateway: tells which network to listen on")
+    parser.add_argument("--key-file", type=Path, required=True, help="file with the API key that requests carry")
     parser.add_argument("--key-variable", required=True, help="environment variable for the API key")
     parser.add_argument("--grace-s", type=float, default=3.0, help="time for the gateway to send nothing new")
     parser.add_argument("command", nargs=argparse.REMAINDER)

@@ -1,0 +1,101 @@
+"""The control plane's process: `python -m inference_gateway.control`, kept running by the gateway's supervisor.
+
+It waits for the gateway's lock, finds the replicas that are there, and then ticks once a second until SIGTERM, or
+until its supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+
+from inference_gateway import services
+from inference_gateway.control import lock
+from inference_gateway.control.loop import ControlPlane
+from inference_gateway.control.settings import settings
+from inference_gateway.dataplane.plane import HaproxyDataPlane
+from inference_gateway.errors import GatewayError
+from inference_gateway.replicas.places import Places
+from sched_policy.errors import ExplschedError
+from slurm_plugin import log
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import SlurmError
+
+_LOG = logging.getLogger("explsched.gateway")
+TICK_S = 1.0
+_RETRY_S = 0.5
+_PROBES = 16
+
+
+class _Process:
+    """The life of the process: signals in, ticks out."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._parent = os.getppid()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: self._stop.set())
+
+    @property
+    def stopping(self) -> bool:
+        """Whether to end: told so, or without the supervisor that would end us."""
+        return self._stop.is_set() or os.getppid() != self._parent
+
+    def run(self, control: ControlPlane) -> None:
+        """Adopt, then tick until told to stop."""
+        while not self.stopping:
+            try:
+                control.adopt(time.time())
+                break
+            except (SlurmError, GatewayError) as error:
+                log.event(_LOG, logging.ERROR, "cannot take over yet, will try again", why=str(error))
+                self.pause()
+        due_s = time.monotonic()
+        while not self.stopping:
+            try:
+                control.tick(time.time())
+            except Exception:
+                # A defect of ours must not leave the replicas alone: the next second may be free of what caused it.
+                _LOG.exception("tick failed, will try again")
+            due_s = max(due_s + TICK_S, time.monotonic())
+            self._stop.wait(due_s - time.monotonic())
+
+    def pause(self) -> None:
+        """Wait a little, or until told to stop."""
+        self._stop.wait(_RETRY_S)
+
+
+@click.command()
+@click.option("--services", "services_path", required=True, type=click.Path(path_type=Path))
+@click.option("--run-directory", required=True, type=click.Path(path_type=Path))
+@click.option("--gateway-host", required=True)
+def main(services_path: Path, run_directory: Path, gateway_host: str) -> None:
+    """Run the control plane of a gateway."""
+    log.set_up("info", None)
+    process = _Process()
+    try:
+        section = services.load(services_path)
+        places = Places(section.state_directory)
+        places.make()
+        while not process.stopping:
+            with lock.held(places.lock) as ours:
+                if ours:
+                    data_plane = HaproxyDataPlane(settings(section, places, run_directory))
+                    client = CliClient(section.slurm.timeout_s)
+                    with ThreadPoolExecutor(1) as slurm, ThreadPoolExecutor(_PROBES) as probes:
+                        process.run(ControlPlane(section, places, data_plane, client, gateway_host, slurm, probes))
+                    return
+            process.pause()
+    except ExplschedError as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()
