@@ -34,9 +34,9 @@ class HealthSettings:
     """How a replica is watched.
 
     Actively: `GET path` every `interval_s`, answered 200 within `timeout_s`; `fall` failures in a row take it out,
-    `rise` passes bring it back. Passively: `error_limit` failed requests in a row (no connection, no or a broken answer,
-    status 5xx) take it out at once. `floor_share` of the replicas that accept connections stay in, and never fewer than
-    one, however sick they look.
+    `rise` passes bring it back. Passively: `error_limit` failed requests in a row (no connection, no or a broken
+    answer, status 5xx) take it out at once. `floor_share` of the replicas that accept connections stay in, and never
+    fewer than one, however sick they look.
     """
 
     path: str = "/health"
@@ -63,17 +63,18 @@ class HealthSettings:
 class ServiceSettings:
     """One service: what it is called, and how long its requests wait.
 
-    Clients reach it by the path prefix `/services/NAME`, by the header `x-service: NAME`, or by one of `models` as `model`
-    in a JSON body (its name is always one of them). While every replica is at its concurrency, up to `queue_limit`
-    requests wait for at most `queue_deadline_s`; while there is no replica, up to `cold_start_limit` wait in the activator
-    for at most `cold_start_deadline_s`. Beyond that clients get 503 with `Retry-After: retry_after_s`.
+    Clients reach it by the path prefix `/services/NAME`, by the header `x-service: NAME`, or by one of `models` as
+    `model` in a JSON body (its name is always one of them). While every replica is at its concurrency, up to
+    `queue_limit` requests wait for at most `queue_deadline_s`; while there is no replica, up to `cold_start_limit`
+    wait in the activator for at most `cold_start_deadline_s`. Beyond that clients get 503 with `Retry-After:
+    retry_after_s`.
 
-    A replica has `response_timeout_s` for the first byte and between two bytes. `repeat_posts` says which POST requests may
-    be sent again (GET and other idempotent ones may while no byte of an answer has arrived); a client overrides
-    it for one request with an `Idempotency-Key` header.
+    A replica has `response_timeout_s` for the first byte and between two bytes. `repeat_posts` says which POST
+    requests may be sent again (GET and other idempotent ones may while no byte of an answer has arrived); a client
+    overrides it for one request with an `Idempotency-Key` header.
 
-    `replica_key` is sent to the replicas as `Authorization: Bearer`. It is one key for all replicas of a service, because
-    HAProxy chooses the replica only after it has written the headers.
+    `replica_key` is sent to the replicas as `Authorization: Bearer`. It is one key for all replicas of a service,
+    because HAProxy chooses the replica only after it has written the headers.
     """
 
     name: str
@@ -112,8 +113,8 @@ class ServiceSettings:
 class ApiKey:
     """A client's key, known by its SHA-256 alone (64 capital hex digits; `digest_of`).
 
-    Keys are long random texts, so a plain hash is enough: there is no dictionary to try. `services` names what it may use;
-    empty: everything. `requests_per_minute` counts admitted requests over the last minute; None: no limit.
+    Keys are long random texts, so a plain hash is enough: there is no dictionary to try. `services` names what it may
+    use; empty: everything. `requests_per_minute` counts admitted requests over the last minute; None: no limit.
     """
 
     name: str
@@ -141,9 +142,10 @@ class GatewaySettings:
     """All the data plane needs to start.
 
     `directory` holds its configuration, sockets and logs, and should be on a local disk. `authentication` is `keys`
-    (401 without a known one) or `none`. A request body of more than `body_limit_mib` is refused with 413. Routing by `model`
-    sees the first `body_buffer_kib` of a body; a buffer of that size is in use for every request that is being received,
-    so `connection_limit` bounds the memory. `certificate` is a PEM file with chain and private key: HTTPS instead of HTTP.
+    (401 without a known one) or `none`. A request body of more than `body_limit_mib` is refused with 413. Routing by
+    `model` sees the first `body_buffer_kib` of a body; a buffer of that size is in use for every request that is
+    being received, so `connection_limit` bounds the memory. `certificate` is a PEM file with chain and private key:
+    HTTPS instead of HTTP.
     """
 
     directory: Path
@@ -154,7 +156,7 @@ class GatewaySettings:
     keys: tuple[ApiKey, ...] = ()
     certificate: Path | None = None
     threads: int = 1
-    connection_limit: int = 20_000
+    connection_limit: int = 8_000
     body_limit_mib: int = 32
     body_buffer_kib: int = 256
     header_limit_kib: int = 32
