@@ -1,12 +1,13 @@
 """The gateway's own Slurm job, and the successor that waits to take its place.
 
-A gateway job that is up submits its successor with `--dependency=afterany` on itself: whatever ends the job (time limit,
+A gateway job that is up submits its successor with `--dependency=afterany` on itself: whatever ends it (time limit,
 node failure, SIGKILL), Slurm starts the successor, without the two minutes that it makes a requeued job wait. Before
 the time limit the dependency is lifted, so that the successor serves before the old job stops.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -78,14 +79,17 @@ def submit(
     return client.submit(script(services_path, extra), options(section, places, extra, after))
 
 
-def successors(client: SlurmClient, gateway: str, of: int | None) -> tuple[int, ...]:
-    """The gateway's jobs that wait, without the job `of`. Raises `SlurmError`."""
-    return tuple(job.job_id for job in jobs(client, gateway) if job.state == "PENDING" and job.job_id != of)
+def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, now_s: float) -> float:
+    """Seconds until the job `own` is to hand over: `notice_s` before its end, half of its time for a short one."""
+    record = next((job for job in found if job.job_id == own), None)
+    if record is None or record.start_s is None or record.time_limit_s is None:
+        return math.inf
+    return record.start_s + record.time_limit_s - min(notice_s, record.time_limit_s / 2) - now_s
 
 
-def release(client: SlurmClient, job_ids: Sequence[int]) -> None:
-    """Let successors start now, beside the job they succeed. Raises `SlurmError`."""
-    client.apply([ClearDependency(job_id) for job_id in job_ids])
+def release(client: SlurmClient, job_id: int) -> None:
+    """Let a successor start now, beside the job it succeeds. Raises `SlurmError`."""
+    client.apply([ClearDependency(job_id)])
 
 
 def cancel(client: SlurmClient, job_ids: Sequence[int]) -> None:

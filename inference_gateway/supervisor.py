@@ -22,7 +22,6 @@ from pathlib import Path
 import click
 
 from inference_gateway import job, services
-from inference_gateway.activator.process import ActivatorProcess
 from inference_gateway.children import Child
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
@@ -77,7 +76,6 @@ class Supervisor:
         self._host = listen if listen not in ("0.0.0.0", "::") else socket.getfqdn()  # noqa: S104
         self._run_directory = _private_directory(section.name, self._job_id)
         self._data_plane = HaproxyDataPlane(settings(section, self._places, self._run_directory))
-        self._activator = ActivatorProcess(self._data_plane.files)
         self._control = Child("control plane", self._control_plane())
         self._wake = threading.Event()
         self._stop = False
@@ -88,7 +86,7 @@ class Supervisor:
         self._restart_due_s = 0.0
 
     def run(self) -> None:
-        """Serve until told to stop, until everything is drained for `gateway down`, or until a successor has taken over.
+        """Serve until told to stop, until all is drained for `gateway down`, or until a successor has taken over.
 
         Raises:
             StartError: HAProxy does not start.
@@ -107,7 +105,6 @@ class Supervisor:
             self._control.end()
             self._withdraw()
             self._data_plane.stop(grace_s=self._grace_s())
-            self._activator.stop()
 
     def _tend(self) -> None:
         self._tend_data_plane()
@@ -132,20 +129,19 @@ class Supervisor:
                 if self._stop or time.monotonic() > deadline_s:
                     raise
                 log.event(_LOG, logging.ERROR, "HAProxy does not start, will try again", why=str(error))
+                self._wake.clear()
                 self._wake.wait(_RESTART_S)
 
     def _tend_data_plane(self) -> None:
-        """Start what has ended again: requests wait in HAProxy for the activator, so it goes first."""
+        """Start HAProxy or the activator again if it has ended."""
         now_s = time.monotonic()
         if now_s < self._restart_due_s:
             return
+        if self._data_plane.alive():
+            return
+        log.event(_LOG, logging.ERROR, "HAProxy or the activator has ended, starting it again")
         try:
-            if not self._data_plane.alive():
-                log.event(_LOG, logging.ERROR, "HAProxy has ended, starting it again")
-                self._data_plane.start()
-            if self._activator.pid() is None:
-                self._activator.start()
-                log.event(_LOG, logging.INFO, "activator started", pid=self._activator.pid())
+            self._data_plane.start()
         except GatewayError as error:
             self._restart_due_s = now_s + _RESTART_S
             log.event(_LOG, logging.ERROR, "data plane does not start, will try again", why=str(error))
@@ -171,7 +167,6 @@ class Supervisor:
         if orphan.alive():
             log.event(_LOG, logging.INFO, "ending the data plane a predecessor left", job=record.job_id)
         orphan.stop(grace_s=0.0)
-        ActivatorProcess(orphan.files).stop(grace_s=0.0)
 
     def _announce(self) -> None:
         """Tell the world the address, once requests find the replicas that are there."""
@@ -210,15 +205,20 @@ class Supervisor:
             return
         self._successor_due_s = now_s + _SUCCESSOR_S
         try:
-            waiting = job.successors(self._client, self._section.name, self._job_id)
+            jobs = job.jobs(self._client, self._section.name)
+            waiting = [found.job_id for found in jobs if found.state == "PENDING" and found.job_id != self._job_id]
             if not waiting:
                 new = job.submit(self._client, self._section, self._services_path, self._sbatch, after=self._job_id)
                 log.event(_LOG, logging.INFO, "successor submitted", job=new)
-                waiting = (new,)
-            if self._handing_over:
-                job.release(self._client, waiting[:1])
+                waiting = [new]
+            left_s = job.handover_in_s(jobs, self._job_id, self._section.job.handover_s, time.time())
+            self._successor_due_s = now_s + min(_SUCCESSOR_S, max(1.0, left_s))
+            if left_s <= 0:
+                self._handing_over = True
+                log.event(_LOG, logging.INFO, "handing over", successor=waiting[0])
+                job.release(self._client, waiting[0])
         except SlurmError as error:
-            self._successor_due_s = now_s + 5.0
+            self._successor_due_s = now_s + _RESTART_S
             log.event(_LOG, logging.ERROR, "no successor yet, will try again", why=str(error))
 
     def _drained(self) -> bool:
@@ -231,10 +231,9 @@ class Supervisor:
         return float(self._section.job.handover_s) if self._handing_over else 10.0
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        if number == signal.SIGUSR1 and self._job_id is not None:
-            self._handing_over = True
-            self._successor_due_s = 0.0
-        elif number != signal.SIGUSR1:
+        if number == signal.SIGUSR1:
+            self._successor_due_s = 0.0  # the time limit is near, or has been changed: look at it
+        else:
             self._stop = True
         self._wake.set()
 
