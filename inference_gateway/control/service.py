@@ -11,7 +11,7 @@ from inference_gateway.control.arrivals import Arrivals
 from inference_gateway.control.attempts import Attempts
 from inference_gateway.control.fleet import Census, Moves
 from inference_gateway.control.replica import Limits, Replica
-from inference_gateway.control.state import Override, ServiceMemory
+from inference_gateway.control.state import ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, Traffic
 from inference_gateway.scaling.bounds import BoundedRule, Bounds
 from inference_gateway.scaling.registry import build
@@ -81,11 +81,14 @@ class ServiceControl:
         self.attempts = self.attempts.succeeded()
         self._rule.calibrate(self._capacity())
 
-    def overridden(self, override: Override | None) -> None:
-        """Take the minimum that a person has set, within the configured maximum; None: the configured one."""
+    def set_minimum(self, minimum: int) -> None:
+        """Take the minimum that a person has set, within the configured maximum."""
         scale = self.section.scale
-        self._minimum = min(override.minimum, scale.max) if override else scale.min
+        self._minimum = min(minimum, scale.max)
         self._rule.bounds = Bounds(self._minimum, scale.max, scale.max_pending)
+
+    def try_again(self) -> None:
+        """Forget failed starts: a person has acted."""
         self.attempts = Attempts()
 
     def census(self, replicas: Sequence[Replica], now_s: float) -> Census:

@@ -11,6 +11,9 @@ from inference_gateway.control.errands import Errands, Outcome
 from inference_gateway.replicas.submission import prefix
 from slurm_plugin.client.protocol import CancelJob, ChangeFailure, SlurmClient, SlurmJob
 
+_OVER = ("already completing or completed", "Invalid job id")
+"""scancel's words for a job that has ended by itself in the meantime."""
+
 SOONEST_S = 1.0
 """No two looks within this time, whatever the hurry: each is a request to slurmctld."""
 
@@ -81,4 +84,4 @@ class SlurmDesk:
         said: list[str] = []
         for outcome in self._cancellations.outcomes():
             said += [str(outcome.error)] if outcome.error else [failure.message for failure in outcome.result or ()]
-        return said
+        return [words for words in said if not any(over in words for over in _OVER)]

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from inference_gateway.replicas.places import Places
-from inference_gateway.services import KernelSection, ServiceSection
+from inference_gateway.services import KernelSection, ReplicaSection, ServiceSection
 from sbatch_templates import shell
 
 NOTICE_S = 120
@@ -48,10 +48,27 @@ def new_name(service: str) -> str:
     return f"{service}-{secrets.token_hex(4)}"
 
 
-def options(service: ServiceSection, tag: Tag, name: str, places: Places, *, burst: bool) -> tuple[str, ...]:
-    """Options for sbatch. `burst`: a replica above the minimum, on the burst QOS if there is one."""
+@dataclass(frozen=True, slots=True)
+class Qos:
+    """The QOS of a replica (empty: the user's own), and whether Slurm may requeue it."""
+
+    name: str
+    requeue: bool
+
+
+def qos(replica: ReplicaSection, *, burst: bool) -> Qos:
+    """A burst replica, one above the minimum, goes to the burst QOS if there is one.
+
+    There a preempted one waits in the queue for another chance; any other that ends is replaced by a new job.
+    """
+    if burst and replica.burst_qos:
+        return Qos(replica.burst_qos, requeue=True)
+    return Qos(replica.qos, requeue=False)
+
+
+def options(service: ServiceSection, tag: Tag, name: str, places: Places, qos: Qos) -> tuple[str, ...]:
+    """Options for sbatch."""
     replica = service.replica
-    qos = replica.burst_qos if burst and replica.burst_qos else replica.qos
     given = {
         "job-name": name,
         "comment": str(tag),
@@ -67,10 +84,9 @@ def options(service: ServiceSection, tag: Tag, name: str, places: Places, *, bur
         "time": replica.time,
         "partition": replica.partition,
         "account": replica.account,
-        "qos": qos,
+        "qos": qos.name,
     }
-    # A preempted burst replica waits in the queue for another chance; any other that ends is replaced by a new job.
-    requeue = "--requeue" if burst and replica.burst_qos else "--no-requeue"
+    requeue = "--requeue" if qos.requeue else "--no-requeue"
     return (*(f"--{key}={value}" for key, value in given.items() if value), requeue, *replica.options)
 
 
