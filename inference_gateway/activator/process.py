@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -30,14 +29,8 @@ class ActivatorProcess:
         """Start it and wait until it listens. Raises `ActivatorError`."""
         self.files.activator_pid.unlink(missing_ok=True)
         said_before = self.files.activator_log.stat().st_size if self.files.activator_log.exists() else 0
-        with self.files.activator_log.open("ab") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "inference_gateway.activator", str(self.files.directory)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        argv = [sys.executable, "-m", "inference_gateway.activator", str(self.files.directory)]
+        child = daemons.start(argv, self.files.activator_log, self.files.activator_log, self.files.directory)
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:
             if child.poll() is not None:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+# Children are kept so that they can be collected when they end.
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def start(argv: Sequence[str], output: Path, errors: Path, directory: Path) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, its output appended to files. Raises `FileNotFoundError`, `OSError`."""
+    with output.open("ab") as out, errors.open("ab") as err:
+        child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=directory, start_new_session=True
+        )
+    _CHILDREN[child.pid] = child
+    return child
+
 
 def running(pid_file: Path, mark: str) -> int | None:
     """The process id in the file, if that process has the argument `mark`: a recycled id has not."""
+    _reap()
     try:
         pid = int(pid_file.read_text(encoding="ascii").split()[0])
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -37,13 +52,11 @@ def stop(pid_file: Path, mark: str, steps: Sequence[tuple[signal.Signals, float]
             os.close(handle)
         deadline_s = time.monotonic() + patience_s
         while running(pid_file, mark) == pid and time.monotonic() < deadline_s:
-            _reap(pid)
             time.sleep(0.02)
 
 
-def _reap(pid: int) -> None:
-    """Collect a child that has ended; a process of another parent is not ours to collect."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
+def _reap() -> None:
+    """Collect children that have ended: as zombies they would look alive."""
+    for pid, child in tuple(_CHILDREN.items()):
+        if child.poll() is not None:
+            del _CHILDREN[pid]

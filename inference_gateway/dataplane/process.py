@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from inference_gateway.dataplane import answers, daemons
 from inference_gateway.dataplane.configuration import Files
@@ -22,17 +22,14 @@ _START_S = 20.0
 _PROGRAM = "haproxy"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class HaproxyProcess:
     """The HAProxy of one directory."""
 
     files: Files
-    _child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def pid(self) -> int | None:
         """The master's process id if it runs. A recycled id is recognised by the command line."""
-        if self._child is not None:
-            self._child.poll()  # reaps it if it has ended
         return daemons.running(self.files.pid, str(self.files.configuration))
 
     def check(self) -> None:
@@ -55,22 +52,14 @@ class HaproxyProcess:
     def start(self) -> None:
         """Start HAProxy and wait until it answers. Raises `StartError`."""
         said_before = self.files.messages.stat().st_size if self.files.messages.exists() else 0
-        with self.files.access_log.open("ab") as log, self.files.messages.open("ab") as messages:
-            try:
-                self._child = subprocess.Popen(
-                    [
-                        *(_PROGRAM, "-W", "-f", str(self.files.configuration), "-p", str(self.files.pid)),
-                        *("-S", f"{self.files.master_socket},mode,600,level,admin"),
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=messages,
-                    cwd=self.files.directory,
-                    start_new_session=True,
-                )
-            except FileNotFoundError as error:
-                raise StartError(f"{_PROGRAM} is not installed or not on PATH (Debian package haproxy)") from error
-        child = self._child
+        argv = [
+            *(_PROGRAM, "-W", "-f", str(self.files.configuration), "-p", str(self.files.pid)),
+            *("-S", f"{self.files.master_socket},mode,600,level,admin"),
+        ]
+        try:
+            child = daemons.start(argv, self.files.access_log, self.files.messages, self.files.directory)
+        except FileNotFoundError as error:
+            raise StartError(f"{_PROGRAM} is not installed or not on PATH (Debian package haproxy)") from error
 
         def ended() -> str:
             if child.poll() is None:

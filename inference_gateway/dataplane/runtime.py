@@ -12,7 +12,9 @@ from inference_gateway.errors import NotRunningError, RefusedError
 
 # HAProxy reads a line of commands into one buffer, of which the smallest we configure has 16 KiB.
 _MOST_BYTES = 12_000
-_SAID = {"add server": "New server registered.", "del server": "Server deleted."}
+# An empty line says that all is well. Some commands have words before it, `del server` has words alone.
+_SAID = {"add server": "New server registered.\n", "del server": "Server deleted."}
+_PRAISE = frozenset(words.strip() for words in _SAID.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +53,17 @@ class RuntimeApi:
         """
         faults: list[str] = []
         for batch in _batches(commands):
-            answers = _split(self.ask(";".join(batch)))
-            if len(answers) != len(batch):
-                raise RefusedError(
-                    f"HAProxy gave {len(answers)} answers to {len(batch)} commands, the first: {batch[0]}"
-                )
-            for command, answer in zip(batch, answers, strict=True):
-                if answer != _SAID.get(" ".join(command.split()[:2]), ""):
-                    faults.append(f"{command}: {answer}")
+            answer = self.ask(";".join(batch))
+            if answer != "".join(_success(command) for command in batch):
+                words = [line for line in answer.splitlines() if line and line not in _PRAISE]
+                faults.append(f"{'; '.join(words) or 'no answer'} (to {'; '.join(batch)})")
         if faults:
             raise RefusedError("HAProxy refused: " + "; ".join(faults))
+
+
+def _success(command: str) -> str:
+    """What HAProxy prints when the command is done."""
+    return _SAID.get(" ".join(command.split()[:2]), "") + "\n"
 
 
 def _batches(commands: Sequence[str]) -> list[list[str]]:
@@ -73,16 +76,3 @@ def _batches(commands: Sequence[str]) -> list[list[str]]:
         batches[-1].append(command)
         size += len(command) + 1
     return batches
-
-
-def _split(text: str) -> list[str]:
-    """One answer a command: each ends with an empty line."""
-    answers: list[str] = []
-    lines: list[str] = []
-    for line in text.split("\n")[:-1]:
-        if line:
-            lines.append(line)
-        else:
-            answers.append(" ".join(lines))
-            lines = []
-    return answers
