@@ -26,6 +26,7 @@ from inference_gateway.children import Child
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.control.settings import settings
+from inference_gateway.dataplane.configuration import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.replicas.places import Places
@@ -33,7 +34,7 @@ from inference_gateway.services import GatewaySection
 from sched_policy.errors import ExplschedError
 from slurm_plugin import log
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import SlurmError
+from slurm_plugin.client.protocol import SlurmError, SlurmJob
 
 _LOG = logging.getLogger("explsched.gateway")
 _POLL_S = 0.5
@@ -82,6 +83,7 @@ class Supervisor:
         self._handing_over = False
         self._announced = False
         self._began_s = time.time()
+        self._successor: int | None = None
         self._successor_due_s = 0.0
         self._restart_due_s = 0.0
 
@@ -94,8 +96,7 @@ class Supervisor:
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
-        self._end_orphan()
-        self._start_data_plane()
+        self._start_data_plane(self._predecessor())
         try:
             while not self._stop:
                 self._tend()
@@ -118,12 +119,12 @@ class Supervisor:
         if self._places.closing.exists() and self._drained():
             self._stop = True
 
-    def _start_data_plane(self) -> None:
-        """Start HAProxy. A job tries for a while: what has its port may be a predecessor about to end."""
+    def _start_data_plane(self, predecessor: Files | None) -> None:
+        """Start HAProxy. A job tries for a while: what has its port may be about to end."""
         deadline_s = time.monotonic() + (_PORT_S if self._job_id is not None else 0.0)
         while True:
             try:
-                self._data_plane.start()
+                self._data_plane.start(predecessor)
                 return
             except StartError as error:
                 if self._stop or time.monotonic() > deadline_s:
@@ -146,27 +147,30 @@ class Supervisor:
             self._restart_due_s = now_s + _RESTART_S
             log.event(_LOG, logging.ERROR, "data plane does not start, will try again", why=str(error))
 
-    def _end_orphan(self) -> None:
-        """End the data plane of a predecessor on this node that was killed, where Slurm has left it running.
+    def _predecessor(self) -> Files | None:
+        """The data plane of the job that hands over to this one, if it is on this node.
 
-        It would share our port, and send requests to replicas that are gone.
+        One whose job was killed is ended, where Slurm has left it running: it would keep the port, and send requests to
+        replicas that are gone.
         """
         record = state.read(self._places.gateway, GatewayRecord)
         if record is None or record.job_id in (None, self._job_id) or record.node != socket.gethostname():
-            return
-        try:
-            if record.job_id in {found.job_id for found in job.jobs(self._client, self._section.name)}:
-                return  # it runs, and hands over to us
-        except SlurmError as error:
-            log.event(_LOG, logging.ERROR, "predecessor's state unknown", job=record.job_id, why=str(error))
-            return
+            return None
         directory = Path(record.run_directory)
         if not directory.is_dir() or directory.stat().st_uid != os.getuid():
-            return
-        orphan = HaproxyDataPlane(settings(self._section, self._places, directory))
-        if orphan.alive():
-            log.event(_LOG, logging.INFO, "ending the data plane a predecessor left", job=record.job_id)
-        orphan.stop(grace_s=0.0)
+            return None
+        found = HaproxyDataPlane(settings(self._section, self._places, directory))
+        if not found.alive():
+            return None
+        try:
+            if record.job_id in {running.job_id for running in job.jobs(self._client, self._section.name)}:
+                return found.files
+        except SlurmError as error:
+            log.event(_LOG, logging.ERROR, "predecessor's state unknown", job=record.job_id, why=str(error))
+            return found.files
+        log.event(_LOG, logging.INFO, "ending the data plane that a killed job has left", job=record.job_id)
+        found.stop(grace_s=0.0)
+        return None
 
     def _announce(self) -> None:
         """Tell the world the address, once requests find the replicas that are there."""
@@ -206,20 +210,27 @@ class Supervisor:
         self._successor_due_s = now_s + _SUCCESSOR_S
         try:
             jobs = job.jobs(self._client, self._section.name)
-            waiting = [found.job_id for found in jobs if found.state == "PENDING" and found.job_id != self._job_id]
-            if not waiting:
-                new = job.submit(self._client, self._section, self._services_path, self._sbatch, after=self._job_id)
-                log.event(_LOG, logging.INFO, "successor submitted", job=new)
-                waiting = [new]
+            if self._successor not in {found.job_id for found in jobs}:
+                self._successor = self._find_successor(jobs)
             left_s = job.handover_in_s(jobs, self._job_id, self._section.job.handover_s, time.time())
             self._successor_due_s = now_s + min(_SUCCESSOR_S, max(1.0, left_s))
-            if left_s <= 0:
+            if left_s <= 0 and not self._handing_over:
                 self._handing_over = True
-                log.event(_LOG, logging.INFO, "handing over", successor=waiting[0])
-                job.release(self._client, waiting[0])
+                log.event(_LOG, logging.INFO, "handing over", successor=self._successor)
+                job.release(self._client, self._successor)
         except SlurmError as error:
             self._successor_due_s = now_s + _RESTART_S
             log.event(_LOG, logging.ERROR, "no successor yet, will try again", why=str(error))
+
+    def _find_successor(self, jobs: Sequence[SlurmJob]) -> int:
+        """The job that waits to succeed this one; submitted if there is none."""
+        waiting = [found.job_id for found in jobs if found.state == "PENDING" and found.job_id != self._job_id]
+        if waiting:
+            return waiting[0]
+        self._handing_over = False  # one that was set free is gone again: the new one has to be, too
+        new = job.submit(self._client, self._section, self._services_path, self._sbatch, after=self._job_id)
+        log.event(_LOG, logging.INFO, "successor submitted", job=new)
+        return new
 
     def _drained(self) -> bool:
         shown = state.read(self._places.status, Report)
