@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -106,6 +107,17 @@ class Supervisor:
             self._control.end()
             self._withdraw()
             self._data_plane.stop(grace_s=self._grace_s())
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Keep the access log, and nothing else, of this node's directory."""
+        log_file = self._data_plane.files.access_log
+        try:
+            with log_file.open("rb") as source, (self._places.root / "access.jsonl").open("ab") as target:
+                shutil.copyfileobj(source, target)
+            shutil.rmtree(self._run_directory)
+        except OSError as error:
+            log.event(_LOG, logging.ERROR, "not cleaned up", file=str(error.filename), why=error.strerror or "")
 
     def _tend(self) -> None:
         self._tend_data_plane()
@@ -176,9 +188,7 @@ class Supervisor:
         """Tell the world the address, once requests find the replicas that are there."""
         if self._job_id is not None and not self._places.handover.exists():
             self._places.handover.write_text(str(self._job_id), encoding="ascii")
-        shown = state.read(self._places.status, Report)
-        filled = shown is not None and shown.time_s > self._began_s
-        if not filled and time.time() < self._began_s + _ADOPTION_S:
+        if self._reported() is None and time.time() < self._began_s + _ADOPTION_S:
             return
         scheme = "https" if self._section.listen.certificate else "http"
         port = self._section.listen.port
@@ -232,10 +242,15 @@ class Supervisor:
         log.event(_LOG, logging.INFO, "successor submitted", job=new)
         return new
 
-    def _drained(self) -> bool:
+    def _reported(self) -> Report | None:
+        """What our own control plane has reported; None before it has, or while a predecessor's does."""
         shown = state.read(self._places.status, Report)
-        fresh = shown is not None and shown.closing and shown.time_s > time.time() - 10
-        return fresh and shown is not None and not any(service.replicas for service in shown.services)
+        ours = shown is not None and shown.run_directory == str(self._run_directory) and shown.time_s > self._began_s
+        return shown if ours else None
+
+    def _drained(self) -> bool:
+        shown = self._reported()
+        return shown is not None and shown.closing and not any(service.replicas for service in shown.services)
 
     def _grace_s(self) -> float:
         """How long requests in flight may take to finish: in a handover all the time there is left."""

@@ -86,8 +86,9 @@ def described(section: type[Section], prefix: str = "") -> Iterator[tuple[str, s
         elif (inner := _named_sections(field.type)) is not None:
             yield from described(inner, f"{prefix}{field.name}.NAME.")
         else:
-            meta = next(meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta))
-            yield prefix + field.name, meta.description or "", _default(field)
+            metas = [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta)]
+            meaning = next((meta.description for meta in metas if meta.description), "")
+            yield prefix + field.name, meaning, _default(field)
 
 
 def _default(field: FieldInfo) -> object:

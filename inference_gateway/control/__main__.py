@@ -90,7 +90,8 @@ def main(services_path: Path, run_directory: Path, gateway_host: str) -> None:
                     data_plane = HaproxyDataPlane(settings(section, places, run_directory))
                     client = CliClient(section.slurm.timeout_s)
                     with ThreadPoolExecutor(1) as slurm, ThreadPoolExecutor(_PROBES) as probes:
-                        process.run(ControlPlane(section, places, data_plane, client, gateway_host, slurm, probes))
+                        where = (run_directory, gateway_host)
+                        process.run(ControlPlane(section, places, data_plane, client, *where, slurm, probes))
                     return
             process.pause()
     except ExplschedError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 
 from inference_gateway.control import adoption, plane, state
 from inference_gateway.control.journal import Journal
@@ -33,8 +34,8 @@ KEPT_DIRECTORIES = 100
 class ControlPlane:
     """All services of one gateway.
 
-    `gateway_host` is where replicas reach the gateway's node. `slurm` is an executor with one thread, `probes` one with
-    several. `adopt` has to succeed before the first `tick`.
+    `run_directory` is the data plane's, `gateway_host` where replicas reach the gateway's node. `slurm` is an executor
+    with one thread, `probes` one with several. `adopt` has to succeed before the first `tick`.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class ControlPlane:
         places: Places,
         data_plane: DataPlane,
         client: SlurmClient,
+        run_directory: Path,
         gateway_host: str,
         slurm: Executor,
         probes: Executor,
@@ -50,6 +52,7 @@ class ControlPlane:
         self._section = section
         self._places = places
         self._plane = data_plane
+        self._run_directory = str(run_directory)
         self._gateway_host = gateway_host
         self._desk = SlurmDesk(client, section.name, section.slurm.poll_s, slurm)
         self._readiness = Readiness(probes)
@@ -64,7 +67,7 @@ class ControlPlane:
 
     def adopt(self, now_s: float) -> None:
         """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
-        listing = self._desk.look()
+        listing = self._desk.look(now_s)
         servers = self._plane.servers()
         memory = state.read(self._places.memory, Memory) or Memory()
         self._desk.listing = listing
@@ -95,7 +98,8 @@ class ControlPlane:
         for words in self._desk.refusals():
             self._journal.note("cancellation refused", reason=words)
         self._ask_starting()
-        shown = report(self._section.name, self._services, self._roster.all(), servers or (), now_s, closing=closing)
+        about = (self._section.name, self._run_directory, self._services, self._roster.all(), servers or ())
+        shown = report(*about, now_s, closing=closing)
         state.save(self._places.status, shown)
         return shown
 

@@ -49,9 +49,10 @@ class ServiceReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole gateway at `time_s` (seconds since the epoch)."""
+    """The whole gateway at `time_s` (seconds since the epoch). `run_directory` tells which control plane reports."""
 
     gateway: str
+    run_directory: str
     time_s: float
     closing: bool
     services: tuple[ServiceReport, ...]
@@ -59,6 +60,7 @@ class Report:
 
 def report(
     gateway: str,
+    run_directory: str,
     services: Mapping[str, ServiceControl],
     replicas: Sequence[Replica],
     servers: Sequence[ServerState],
@@ -73,6 +75,7 @@ def report(
         of.setdefault(replica.service, []).append(replica)
     return Report(
         gateway,
+        run_directory,
         now_s,
         closing,
         tuple(_service(service, of[name], by_name) for name, service in services.items()),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -47,9 +46,8 @@ class SlurmDesk:
         self.listing = Listing()
         self.fault: BaseException | None = None
 
-    def look(self, clock: Callable[[], float] = time.time) -> Listing:
-        """One look, waiting for it. Raises `SlurmError`."""
-        began_s = clock()
+    def look(self, began_s: float) -> Listing:
+        """One look, waiting for it. `began_s` is now. Raises `SlurmError`."""
         jobs = self._client.tagged_jobs(self._prefix)
         # Job ids rise: of two jobs of one name the later one counts.
         return Listing(began_s, {job.name: job for job in sorted(jobs, key=lambda job: job.job_id)})
@@ -60,7 +58,7 @@ class SlurmDesk:
             self.fault = look.error
             if look.result is not None:
                 self.listing = look.result
-        if now_s >= self._due_s and self._looks.start("look", self.look):
+        if now_s >= self._due_s and self._looks.start("look", self.look, now_s):
             self._last_s, self._due_s = now_s, now_s + self._poll_s
         return self._submissions.outcomes()
 

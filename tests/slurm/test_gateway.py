@@ -1,0 +1,118 @@
+"""A gateway with real replica jobs behind a real HAProxy: no request is lost while replicas come, go and die."""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster
+from tests.slurm.gateway import Gateway, Load, free_port, in_foreground, services_file
+from tests.slurm.jobs import empty, run, until
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy (scripts/install)"),
+]
+
+
+@pytest.fixture
+def directory(cluster: Cluster, open_tmp: Path) -> Iterator[Path]:
+    """A directory with a path short enough for HAProxy's sockets; all jobs are gone afterwards."""
+    yield Path(tempfile.mkdtemp(dir=open_tmp))
+    empty(cluster)
+
+
+def test_a_burst_and_back_without_a_failed_request(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory) as gateway:
+        until(lambda: gateway.serving() == 1, "the first replica serves")
+        with Load(gateway.url, per_s=3, stream=True).running() as steady:
+            with Load(gateway.url, per_s=50).running() as burst:
+                until(lambda: gateway.serving() == 4, "the burst has its replicas")
+            until(lambda: gateway.serving() < 4, "replicas leave after the burst", patience_s=120)
+        assert burst.failures == steady.failures == []
+        assert burst.answers["200"] > 0
+        until(lambda: len(gateway.events("drained")) > 0, "a replica was drained")
+        assert gateway.events("cut") == []
+
+
+def test_a_cancelled_replica_costs_no_request_and_is_replaced(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory, scale={"min": 2}) as gateway:
+        until(lambda: gateway.serving() == 2, "both replicas serve")
+        victim = gateway.status()["replicas"][0]
+        with Load(gateway.url, per_s=15).running() as load:
+            time.sleep(2)
+            run(cluster, "scancel", str(victim["job_id"]))
+            until(lambda: victim["name"] not in {one["name"] for one in gateway.status()["replicas"]}, "it is gone")
+            until(lambda: gateway.serving() == 2, "it is replaced")
+        assert load.failures == []
+        assert load.answers["200"] > 30
+
+
+def test_a_killed_control_plane_leaves_traffic_alone_and_adopts_all(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory, scale={"min": 3}) as gateway:
+        until(lambda: gateway.serving() == 3, "the replicas serve")
+        before = {one["job_id"] for one in gateway.status()["replicas"]}
+        with Load(gateway.url, per_s=15).running() as load:
+            for starts in (2, 3):
+                os.kill(gateway.control_plane(), signal.SIGKILL)
+                until(partial(gateway.has_started, starts), "a new control plane has adopted them")
+            until(lambda: gateway.serving() == 3, "all serve")
+        assert load.failures == []
+        assert {one["job_id"] for one in gateway.status()["replicas"]} == before
+        assert set(gateway.jobs_of("submitted")) == before
+        jobs = CliClient(environment=cluster.env()).tagged_jobs("igw:t:")
+        assert {job.job_id for job in jobs} == before
+
+
+def test_the_first_request_waits_for_a_replica(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory, scale={"min": 0, "options": {"zero_after_s": 3}}) as gateway:
+        until(lambda: gateway.status()["time_s"] > 0, "the control plane reports")
+        assert gateway.status()["replicas"] == []
+        with Load(gateway.url, per_s=0.5).running() as load:
+            time.sleep(1)
+        assert load.answers == {"200": 1}
+        assert load.waits_s[0] > 1
+        until(lambda: gateway.status()["replicas"] == [], "nobody asks: the replica goes", patience_s=120)
+
+
+def test_a_broken_command_is_given_up(cluster: Cluster, directory: Path) -> None:
+    broken = {"command": "false {port}"}
+    with in_foreground(cluster, directory, replica=broken, scale={"min": 4, "attempts": 2}) as gateway:
+        until(lambda: gateway.status().get("given_up") is True, "it gives up")
+        submitted = len(gateway.events("submitted"))
+        assert submitted == 5  # four at once, then one at a time
+        gateway.command("scale", "tiny", "1")
+        until(lambda: len(gateway.events("submitted")) > submitted, "a person can let it try again")
+
+
+def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, directory: Path) -> None:
+    services = services_file(directory, free_port(), scale={"min": 2})
+    gateway = Gateway(cluster, services, "", directory / "gateway")
+    options = ("--sbatch", f"--export=ALL,TMPDIR={directory}")
+    gateway.command("up", "--wait", "60", *options)
+    until(lambda: gateway.serving() == 2, "the replicas serve")
+    client = CliClient(environment=cluster.env())
+    until(lambda: len(client.tagged_jobs("igwjob:t")) == 2, "a successor waits")
+    replicas = {one["job_id"] for one in gateway.status()["replicas"]}
+    first = json.loads((gateway.state / "gateway.json").read_text())["job_id"]
+    address = gateway.command("address")
+    run(cluster, "scancel", "--signal=KILL", "--full", str(first))
+    record = gateway.state / "gateway.json"
+    until(lambda: record.exists() and json.loads(record.read_text())["job_id"] != first, "the successor serves")
+    assert gateway.command("address") == address
+    with Load(address.strip(), per_s=10).running() as load:
+        until(lambda: gateway.serving() == 2, "its replicas are adopted")
+        time.sleep(2)
+    assert load.failures == []
+    assert {one["job_id"] for one in gateway.status()["replicas"]} == replicas
+    gateway.command("down")
+    active = [job for job in client.tagged_jobs("igw") if job.state in ("PENDING", "RUNNING")]
+    assert active == []
