@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 WINDOWS_S = (20, 60, 180)
 """From quick to steady."""
@@ -99,7 +99,7 @@ class Arrivals:
         if blocks < _LEAST_BLOCKS:
             return 1.0
         counts = [self.count(block_s, ago * block_s) for ago in range(blocks)]
-        squares = sum((a - b) ** 2 for a, b in zip(counts, counts[1:], strict=False)) / 2
-        # As if a few requests of a Poisson process had been seen before: a service at rest has no dispersion of its own.
+        squares = sum((a - b) ** 2 for a, b in pairwise(counts)) / 2
+        # As if a few requests of a Poisson process had been seen before: a resting service has none of its own.
         ratio = (squares + _PRIOR_REQUESTS) / (sum(counts[1:]) + _PRIOR_REQUESTS)
         return min(_MOST_DISPERSION, max(1.0, ratio))

@@ -20,9 +20,7 @@ class Bounds:
         if not 0 <= self.minimum <= self.maximum:
             raise ScalingError(f"min {self.minimum}, max {self.maximum}: accepted are 0 <= min <= max")
         if self.maximum < 1 or self.max_pending < 1:
-            raise ScalingError(
-                f"max {self.maximum}, max_pending {self.max_pending}: accepted are whole numbers from 1"
-            )
+            raise ScalingError(f"max {self.maximum}, max_pending {self.max_pending}: accepted are whole numbers from 1")
 
 
 def bounded(wanted: Decision, seen: Observation, bounds: Bounds) -> Decision:

@@ -40,7 +40,7 @@ _KINDS = (
     RuleKind("target", "requests in flight and queued per replica, with delays", TargetOptions, Target),
 )
 RULES: Mapping[str, RuleKind] = {kind.name: kind for kind in _KINDS}
-"""All rules, the default first. Every rule has an option `utilization`: what it plans to use of a replica's capacity."""
+"""All rules, the default first. Every rule has an option `utilization`: what it plans to use of a replica."""
 
 
 def kind_of(name: str) -> RuleKind:

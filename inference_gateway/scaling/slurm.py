@@ -75,7 +75,7 @@ class Slurm:
         self._options = options
         self._capacity = capacity
         self._arrivals = Arrivals()
-        self._in_flight = RecentMean(getattr(self,'ifw',_IN_FLIGHT_S))
+        self._in_flight = RecentMean(getattr(self, "ifw", _IN_FLIGHT_S))
         self._needs: deque[float] = deque()
         self._dispersion = 1.0
         self._rise = 0.0
@@ -116,7 +116,7 @@ class Slurm:
             f"needs {need:.2f}: {forecast:.4g} requests/s ahead x {service_s:.4g} s, {self._in_flight.value:.4g} in "
             f"flight, {seen.queued} queued, dispersion {dispersion:.3g}"
         )
-        self._remember(need + getattr(self,'margin',0.))
+        self._remember(need + getattr(self, "margin", 0.0))
         self._short_s = self._short_s + 1 if need > present else 0
         burst = self._burst(seen.now_s, present, dispersion)
         if burst * service_s > self._options.utilization * capacity.concurrency * present:
@@ -161,7 +161,7 @@ class Slurm:
             return Decision(present, reason)
         if present == 1 and seen.now_s - self._busy_s < self._options.zero_after_s:
             return Decision(1, f"idle for {seen.now_s - self._busy_s:.0f} s")
-        if getattr(self,'step',0):
-            q=sorted(self._needs)[math.ceil(self._options.in_share*self._window)-1]
-            return Decision(max(math.ceil(q),1 if present>1 else 0),'x')
+        if getattr(self, "step", 0):
+            q = sorted(self._needs)[math.ceil(self._options.in_share * self._window) - 1]
+            return Decision(max(math.ceil(q), 1 if present > 1 else 0), "x")
         return Decision(present - 1, f"{present - 1} did for {enough} of {self._window} s; {reason}")

@@ -19,7 +19,7 @@ from msgspec import Meta
 from inference_gateway.simulator.requests import Request, RequestTrace
 from sched_policy.simulator.formats.base import first_reasons
 from sched_policy.simulator.formats.cells import LONGEST_S, RowError, number, shown, whole
-from sched_policy.simulator.formats.table import Table, collect, open_lines, table_of
+from sched_policy.simulator.formats.table import collect, open_lines, table_of
 from sched_policy.simulator.trace import Rejected, TraceError
 
 ACCEPTED = (

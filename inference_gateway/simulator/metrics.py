@@ -103,9 +103,7 @@ def _rounded(seconds: float) -> float:
 
 
 def _peak(outcome: Outcome) -> int:
-    changes = sorted(
-        change for one in outcome.replicas for change in ((one.asked_s, 1), (_gone_s(one, outcome), -1))
-    )
+    changes = sorted(change for one in outcome.replicas for change in ((one.asked_s, 1), (_gone_s(one, outcome), -1)))
     most = now = 0
     for _at_s, step in changes:
         now += step

@@ -24,7 +24,9 @@ class StartTime:
             numbers = [float(part) for part in text.split(":")]
         except ValueError:
             numbers = []
-        if len(numbers) not in (1, 2) or not all(0 <= n <= limit for n, limit in zip(numbers, (86_400, 3), strict=False)):
+        if len(numbers) not in (1, 2) or not all(
+            0 <= n <= limit for n, limit in zip(numbers, (86_400, 3), strict=False)
+        ):
             raise SimulationError(
                 f"start time {text!r}: accepted are seconds up to a day, such as 60, or the median and sigma of a "
                 "lognormal distribution, such as 60:0.5 (sigma up to 3)"

@@ -1,5 +1,7 @@
 """The formulas of the Knative Pod Autoscaler, worked out by hand."""
 
+import itertools
+
 import pytest
 
 from inference_gateway.model import Capacity, Observation
@@ -62,7 +64,7 @@ def test_at_most_half_in_one_step_down() -> None:
     falling.ready = 9
     falling.feed([0] * 60, in_flight=7 * 9)
     counts = falling.feed([0] * 200)
-    steps = [(a, b) for a, b in zip(counts, counts[1:], strict=False) if b < a]
+    steps = [(a, b) for a, b in itertools.pairwise(counts) if b < a]
     assert steps
     assert all(b >= a // 2 for a, b in steps)
 

@@ -1,5 +1,7 @@
 """The event loop: nothing is lost, nothing is counted twice, and small cases worked out by hand."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,7 +152,7 @@ def test_every_request_is_answered_once_or_failed_once(
     edges = sorted({t for one in outcome.replicas for t in (one.asked_s, one.gone_s or 0.0)})
     integral = sum(
         (b - a) * sum(one.asked_s <= a < (one.gone_s or 0.0) for one in outcome.replicas)
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in itertools.pairwise(edges)
     )
     assert replica_seconds_of(outcome) == pytest.approx(integral)
     metrics = measure(outcome, how)
