@@ -19,9 +19,13 @@ import click
 from inference_gateway import services
 from inference_gateway.control import lock
 from inference_gateway.control.loop import ControlPlane
+from inference_gateway.control.report import Report
 from inference_gateway.control.settings import settings
+from inference_gateway.dataplane.configuration import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import GatewayError
+from inference_gateway.metrics.control import ControlPlaneCollector
+from inference_gateway.metrics.exposition import exposition
 from inference_gateway.replicas.places import Places
 from sched_policy.errors import ExplschedError
 from slurm_plugin import log
@@ -37,7 +41,8 @@ _PROBES = 16
 class _Process:
     """The life of the process: signals in, ticks out."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Path) -> None:
+        self._metrics = metrics
         self._stop = threading.Event()
         self._parent = os.getppid()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -60,12 +65,22 @@ class _Process:
         due_s = time.monotonic()
         while not self.stopping:
             try:
-                control.tick(time.time())
+                shown = control.tick(time.time())
+                self._publish(shown)
             except Exception:
                 # A defect of ours must not leave the replicas alone: the next second may be free of what caused it.
                 _LOG.exception("tick failed, will try again")
             due_s = max(due_s + TICK_S, time.monotonic())
             self._stop.wait(due_s - time.monotonic())
+
+    def _publish(self, shown: Report) -> None:
+        """Leave our metrics where the gateway's /metrics takes them from."""
+        new = self._metrics.with_name(self._metrics.name + ".new")
+        try:
+            new.write_text(exposition(ControlPlaneCollector(shown)), encoding="utf-8")
+            new.replace(self._metrics)
+        except OSError as error:
+            log.event(_LOG, logging.ERROR, "metrics not written", file=str(self._metrics), why=error.strerror or "")
 
     def pause(self) -> None:
         """Wait a little, or until told to stop."""
@@ -79,7 +94,7 @@ class _Process:
 def main(services_path: Path, run_directory: Path, gateway_host: str) -> None:
     """Run the control plane of a gateway."""
     log.set_up("info", None)
-    process = _Process()
+    process = _Process(Files(run_directory).control_metrics)
     try:
         section = services.load(services_path)
         places = Places(section.state_directory)

@@ -18,6 +18,7 @@ from inference_gateway.control.replica import Phase, Replica, Witnesses
 from inference_gateway.control.report import Report, report
 from inference_gateway.control.roster import Roster
 from inference_gateway.control.service import ServiceControl
+from inference_gateway.control.settings import retry_after_s
 from inference_gateway.control.slurm_desk import SlurmDesk
 from inference_gateway.control.state import Memory, Override, ServiceMemory
 from inference_gateway.errors import GatewayError
@@ -64,6 +65,7 @@ class ControlPlane:
         self._remembered: Memory | None = None
         self._overrides: dict[str, Override] = {}
         self._faults = {"Slurm": "", "data plane": ""}
+        self._told_s: dict[str, int] = {}
 
     def adopt(self, now_s: float) -> None:
         """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
@@ -92,6 +94,7 @@ class ControlPlane:
         self._remember()
         if servers is not None:
             self._change_plane(servers)
+            self._tell_start_times()
         for replica in new:
             self._submit(replica, now_s)
         self._desk.cancel(self._roster.ended_at(now_s))
@@ -185,6 +188,17 @@ class ControlPlane:
                 self._make(change)
             except GatewayError as error:
                 self._journal.note("data plane refused", change.service, change=str(change), reason=str(error))
+
+    def _tell_start_times(self) -> None:
+        """Let refused clients know how long a replica takes to start, by what has been measured."""
+        for name, service in self._services.items():
+            seconds = retry_after_s(service.start_s)
+            if service.measured and self._told_s.get(name) != seconds:
+                try:
+                    self._plane.set_retry_after(name, seconds)
+                except GatewayError as error:
+                    self._journal.note("data plane refused", name, change="Retry-After", reason=str(error))
+                self._told_s[name] = seconds
 
     def _make(self, change: PlaneChange) -> None:
         if isinstance(change, Add):

@@ -62,6 +62,11 @@ class ServiceControl:
         return self.attempts.given_up(self.section.scale.attempts)
 
     @property
+    def measured(self) -> bool:
+        """Whether a start time has been measured."""
+        return bool(self._starts_s)
+
+    @property
     def start_s(self) -> float:
         """The median of the latest start times; the configured one while there are none."""
         return _quantile(self._starts_s, 0.5) if self._starts_s else self.section.scale.start_s

@@ -69,7 +69,7 @@ def test_a_killed_control_plane_leaves_traffic_alone_and_adopts_all(cluster: Clu
         assert {one["job_id"] for one in gateway.status()["replicas"]} == before
         assert set(gateway.jobs_of("submitted")) == before
         jobs = CliClient(environment=cluster.env()).tagged_jobs("igw:t:")
-        assert {job.job_id for job in jobs} == before
+        assert {job.job_id for job in jobs if job.state in ("PENDING", "RUNNING")} == before
 
 
 def test_the_first_request_waits_for_a_replica(cluster: Cluster, directory: Path) -> None:
