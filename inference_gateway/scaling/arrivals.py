@@ -60,12 +60,13 @@ class Arrivals:
         Means over long windows are steady but late. Each window has an interval of 4 standard deviations around its
         mean, sqrt(dispersion * mean / length); windows are lengthened as long as all intervals have a point in common
         (intersection of confidence intervals; Goldenshluger and Nemirovski, Math. Methods of Statistics 6(2), 1997).
+        Seconds before the first one known count as empty, so that a fresh rule does not act on three of them.
         """
         low, high = -math.inf, math.inf
         best = Level(0.0, 0.0)
         for window_s in WINDOWS_S:
-            length_s = max(1, min(window_s, self.seconds))
-            mean = self.rate(window_s)
+            length_s = max(WINDOWS_S[0], min(window_s, self.seconds))
+            mean = self.count(window_s) / length_s
             doubt = _DOUBT * math.sqrt(dispersion * max(mean, 1 / length_s) / length_s)
             low, high = max(low, mean - doubt), min(high, mean + doubt)
             if low > high:

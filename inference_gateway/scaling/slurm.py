@@ -14,10 +14,11 @@ forecast is the present rate plus its rise, where there surely is one, over the 
 is the work of the queued requests, spread over one start time.
 
 out      the need was above N (ready and starting) for `out_after_s`: all that is missing at once
-panic    the last 3 s brought more than N can take by 3 standard deviations: the same at once, and for those 3 s' rate
-in       the need was at most N - 1 in 90 % of a window of `in_starts` start times that holds no other action: one less,
-         the idea of Dilu's k of n on both signals, since the need is the larger of them. To keep an idle replica for
-         as long as it would take to get it back is at most twice as dear as knowing the future (ski rental).
+panic    the last 3 s brought more than N can take by 5 standard deviations: the same at once, and for the burst's rate
+in       the need was at most N - 1 in 90 % of a window of `in_starts` start times that holds no other action: half of
+         what was spare, at least one. It is the idea of Dilu's k of n, on both signals, since the need is the larger
+         of them. To keep an idle replica for as long as it would take to get it back is at most twice as dear as
+         knowing the future (ski rental).
 
 The window is empty after a restart and after every action, so scale-in waits for a whole one. The last replica goes,
 if the bounds allow none, after `zero_after_s` without a request.
@@ -37,9 +38,9 @@ from inference_gateway.scaling.options import Factor, Options, Seconds, Share, W
 from inference_gateway.scaling.windows import RecentMean
 
 _PANIC_S = 3
-_PANIC_DEVIATIONS = 3.0
+_PANIC_DEVIATIONS = 5.0
 _LONGEST_PANIC_S = 18  # with the 2 s before: the shortest window of the level
-_IN_FLIGHT_S = 60
+_IN_FLIGHT_S = 120
 _REFRESH_S = 10  # of the slow estimates: a gateway asks the rules of many services every second
 _SHORTEST_S = 10.0
 _LONGEST_IN_S = 1800.0
@@ -59,7 +60,7 @@ class SlurmOptions(Options, frozen=True):
     """
 
     utilization: Share = 1.0
-    headroom: Annotated[float, Meta(ge=0, le=100)] = 1.0
+    headroom: Annotated[float, Meta(ge=0, le=100)] = 1.4
     out_after_s: Window = 3
     in_starts: Factor = 2.0
     in_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
@@ -75,9 +76,10 @@ class Slurm:
         self._options = options
         self._capacity = capacity
         self._arrivals = Arrivals()
-        self._in_flight = RecentMean(getattr(self, "ifw", _IN_FLIGHT_S))
+        self._in_flight = RecentMean(_IN_FLIGHT_S)
         self._needs: deque[float] = deque()
         self._dispersion = 1.0
+        self._short_dispersion = 1.0
         self._rise = 0.0
         self._panic_s = -math.inf
         self._short_s = 0
@@ -106,6 +108,7 @@ class Slurm:
         service_s = capacity.concurrency / capacity.requests_per_s
         if self._arrivals.seconds % _REFRESH_S == 0:
             self._dispersion = self._arrivals.dispersion(max(1, round(service_s)))
+            self._short_dispersion = self._arrivals.dispersion(_PANIC_S)
             self._rise = self._arrivals.rise()
         dispersion = self._dispersion
         level = self._arrivals.level(dispersion)
@@ -116,9 +119,9 @@ class Slurm:
             f"needs {need:.2f}: {forecast:.4g} requests/s ahead x {service_s:.4g} s, {self._in_flight.value:.4g} in "
             f"flight, {seen.queued} queued, dispersion {dispersion:.3g}"
         )
-        self._remember(need + getattr(self, "margin", 0.0))
+        self._remember(need)
         self._short_s = self._short_s + 1 if need > present else 0
-        burst = self._burst(seen.now_s, present, dispersion)
+        burst = self._burst(seen.now_s, present)
         if burst * service_s > self._options.utilization * capacity.concurrency * present:
             now = self._replicas(burst * service_s, 1.0, backlog)
             return Decision(math.ceil(max(need, now)), f"panic: {burst:.4g} requests/s; {reason}")
@@ -133,11 +136,11 @@ class Slurm:
         spare = self._options.headroom * math.sqrt(dispersion * work)
         return (work + spare + backlog) / (self._options.utilization * self._capacity.concurrency)
 
-    def _burst(self, now_s: float, present: int, dispersion: float) -> float:
+    def _burst(self, now_s: float, present: int) -> float:
         """Requests per second since a burst began, 0 if there is none. After `_LONGEST_PANIC_S` the level knows it."""
         seconds = max(1, min(_PANIC_S, self._arrivals.seconds))
         usual = seconds * present * self._capacity.requests_per_s
-        most = usual + _PANIC_DEVIATIONS * math.sqrt(dispersion * max(usual, 1.0))
+        most = usual + _PANIC_DEVIATIONS * math.sqrt(self._short_dispersion * max(usual, 1.0))
         if now_s - self._panic_s > _LONGEST_PANIC_S:
             if self._arrivals.count(_PANIC_S) <= most:
                 return 0.0
@@ -159,9 +162,10 @@ class Slurm:
         enough = sum(need <= present - 1 for need in self._needs)
         if len(self._needs) < self._window or enough < self._options.in_share * self._window:
             return Decision(present, reason)
-        if present == 1 and seen.now_s - self._busy_s < self._options.zero_after_s:
-            return Decision(1, f"idle for {seen.now_s - self._busy_s:.0f} s")
-        if getattr(self, "step", 0):
-            q = sorted(self._needs)[math.ceil(self._options.in_share * self._window) - 1]
-            return Decision(max(math.ceil(q), 1 if present > 1 else 0), "x")
-        return Decision(present - 1, f"{present - 1} did for {enough} of {self._window} s; {reason}")
+        if present == 1:
+            idle_s = seen.now_s - self._busy_s
+            return Decision(int(idle_s < self._options.zero_after_s), f"no request for {idle_s:.0f} s")
+        # So many did for the same share of the window.
+        kept = math.ceil(sorted(self._needs)[math.ceil(self._options.in_share * self._window) - 1])
+        less = math.ceil((present - max(1, kept)) / 2)
+        return Decision(present - less, f"{present - 1} did for {enough} of {self._window} s; {reason}")

@@ -20,7 +20,7 @@ def service(ready: int, capacity: Capacity = CAPACITY, **options: float) -> Serv
     return Service(Slurm(SlurmOptions(**options), capacity), ready, start_s=int(capacity.start_s))  # type: ignore[arg-type]
 
 
-def staffed(rate: float, headroom: float = 1.0) -> int:
+def staffed(rate: float, headroom: float = 1.4) -> int:
     """Square-root staffing of Poisson arrivals, worked out anew."""
     work = rate * 4
     return math.ceil((work + headroom * math.sqrt(work)) / 4)
@@ -44,6 +44,15 @@ def test_a_burst_of_eight_replicas_is_decided_within_3_seconds() -> None:
 def test_a_backlog_asks_for_more_until_it_is_gone() -> None:
     same_rate = [4] * 300
     assert service(5).feed(same_rate, in_flight=16, queued=60)[-1] > service(5).feed(same_rate, in_flight=16)[-1]
+
+
+def test_a_fresh_rule_does_not_act_on_three_noisy_seconds() -> None:
+    assert service(5).feed([7, 7, 7], in_flight=14) == [5, 5, 5]
+
+
+def test_half_of_what_is_spare_goes_at_once() -> None:
+    counts = service(9).feed([0] * 500)
+    assert list(dict.fromkeys(counts)) == [9, 5, 3, 2, 1]
 
 
 def test_a_rising_rate_is_met_ahead() -> None:
@@ -82,7 +91,7 @@ def test_a_whole_window_between_any_action_and_a_scale_in(phases: list[tuple[int
 
 
 def test_scale_in_needs_both_signals() -> None:
-    for in_flight, arrivals in ((26, 0), (0, 6)):
+    for in_flight, arrivals in ((25, 0), (0, 6)):
         held = service(8)
         assert held.feed([arrivals] * 400, in_flight=in_flight)[-1] == 8
     assert service(8).feed([0] * 400)[-1] < 8
@@ -122,4 +131,4 @@ def test_the_reason_names_the_figures() -> None:
 @pytest.mark.parametrize("utilization", [0.5, 1.0])
 def test_utilization_scales_the_need(utilization: float) -> None:
     replicas = service(1, utilization=utilization).feed([9] * 900, in_flight=36)[-1]
-    assert replicas == math.ceil((36 + 6) / 4 / utilization)
+    assert replicas == math.ceil((36 + 1.4 * 6) / 4 / utilization)
