@@ -15,7 +15,7 @@ import pytest
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.gateway import Gateway, Load, free_port, in_foreground, services_file
-from tests.slurm.jobs import empty, run, until
+from tests.slurm.jobs import empty, run, state_of, until
 
 pytestmark = [
     pytest.mark.slurm,
@@ -73,7 +73,8 @@ def test_a_killed_control_plane_leaves_traffic_alone_and_adopts_all(cluster: Clu
 
 
 def test_the_first_request_waits_for_a_replica(cluster: Cluster, directory: Path) -> None:
-    with in_foreground(cluster, directory, scale={"min": 0, "options": {"zero_after_s": 3}}) as gateway:
+    lazy = {"min": 0, "rule": "target", "options": {"look_back": 2, "down_delay_s": 5}}
+    with in_foreground(cluster, directory, scale=lazy) as gateway:
         until(lambda: gateway.status()["time_s"] > 0, "the control plane reports")
         assert gateway.status()["replicas"] == []
         with Load(gateway.url, per_s=0.5).running() as load:
@@ -91,6 +92,25 @@ def test_a_broken_command_is_given_up(cluster: Cluster, directory: Path) -> None
         assert submitted == 5  # four at once, then one at a time
         gateway.command("scale", "tiny", "1")
         until(lambda: len(gateway.events("submitted")) > submitted, "a person can let it try again")
+
+
+def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, directory: Path) -> None:
+    services = services_file(directory, free_port(), scale={"min": 2})
+    gateway = Gateway(cluster, services, "", directory / "gateway")
+    gateway.command("up", "--wait", "60", "--time", "1", "--sbatch", f"--export=ALL,TMPDIR={directory}")
+    record = gateway.state / "gateway.json"
+    first = json.loads(record.read_text())["job_id"]
+    until(lambda: gateway.serving() == 2, "the replicas serve")
+    replicas = {one["job_id"] for one in gateway.status()["replicas"]}
+    client = CliClient(environment=cluster.env())
+    with Load(gateway.command("address").strip(), per_s=10).running() as load:
+        until(lambda: record.exists() and json.loads(record.read_text())["job_id"] != first, "the successor serves")
+        until(lambda: state_of(client, first) not in ("RUNNING", "COMPLETING"), "the first one has ended")
+        time.sleep(2)
+    assert load.failures == []
+    assert {one["job_id"] for one in gateway.status()["replicas"]} == replicas
+    assert "HAProxy does not start" not in (gateway.state / "gateway.log").read_text()
+    gateway.command("down", "--now")
 
 
 def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, directory: Path) -> None:
