@@ -44,9 +44,7 @@ def main(*, seconds: float, share: float, as_json: bool) -> None:
         scale = {"max": REPLICAS, "max_pending": REPLICAS}
         options = {"concurrency": CONCURRENCY, "requests_per_s": REQUESTS_PER_S, "scale": scale}
         try:
-            with in_foreground(
-                cluster, directory, **options, scale={"max": REPLICAS, "max_pending": REPLICAS}
-            ) as gateway:
+            with in_foreground(cluster, directory, **options) as gateway:
                 figures = _measure(gateway, seconds, share)
         finally:
             devcluster.down(Path(scratch) / "c")

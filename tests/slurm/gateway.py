@@ -60,6 +60,9 @@ class Gateway:
     def serving(self) -> int:
         return int(self.status()["serving"])
 
+    def job_ids(self) -> set[int]:
+        return {one["job_id"] for one in self.status()["replicas"]}
+
     def events(self, name: str) -> list[dict[str, Any]]:
         lines = (self.state / "events.jsonl").read_text().splitlines()
         return [event for event in map(json.loads, lines) if event["event"] == name]

@@ -56,17 +56,35 @@ def test_a_cancelled_replica_costs_no_request_and_is_replaced(cluster: Cluster, 
         assert load.answers["200"] > 30
 
 
+def test_killed_replicas_and_lost_nodes_cost_no_request_that_may_be_repeated(cluster: Cluster, directory: Path) -> None:
+    a_node_each = {"cpus": cluster.spec.cpus_per_node}
+    options = {"replica": a_node_each, "repeat_posts": "unanswered", "scale": {"min": 3}}
+    with in_foreground(cluster, directory, **options) as gateway:
+        until(lambda: gateway.serving() == 3, "the replicas serve")
+        killed, lost, _ = (one["job_id"] for one in gateway.status()["replicas"])
+        node = run(cluster, "squeue", "--noheader", "--jobs", str(lost), "--format=%N").strip()
+        client = CliClient(environment=cluster.env())
+        with Load(gateway.url, per_s=15).running() as load:
+            run(cluster, "scancel", "--signal=KILL", "--full", str(killed))
+            until(lambda: killed not in gateway.job_ids() and gateway.serving() == 3, "the killed one is replaced")
+            run(cluster, "scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+            until(lambda: lost not in gateway.job_ids() and gateway.serving() == 3, "the lost one is replaced")
+            until(lambda: all(found.schedulable for found in client.nodes()), "slurmd has brought its node back")
+        assert load.failures == []
+        assert load.answers["200"] > 30
+
+
 def test_a_killed_control_plane_leaves_traffic_alone_and_adopts_all(cluster: Cluster, directory: Path) -> None:
     with in_foreground(cluster, directory, scale={"min": 3}) as gateway:
         until(lambda: gateway.serving() == 3, "the replicas serve")
-        before = {one["job_id"] for one in gateway.status()["replicas"]}
+        before = gateway.job_ids()
         with Load(gateway.url, per_s=15).running() as load:
             for starts in (2, 3):
                 os.kill(gateway.control_plane(), signal.SIGKILL)
                 until(partial(gateway.has_started, starts), "a new control plane has adopted them")
             until(lambda: gateway.serving() == 3, "all serve")
         assert load.failures == []
-        assert {one["job_id"] for one in gateway.status()["replicas"]} == before
+        assert gateway.job_ids() == before
         assert set(gateway.jobs_of("submitted")) == before
         jobs = CliClient(environment=cluster.env()).tagged_jobs("igw:t:")
         assert {job.job_id for job in jobs if job.state in ("PENDING", "RUNNING")} == before
@@ -101,14 +119,14 @@ def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, direct
     record = gateway.state / "gateway.json"
     first = json.loads(record.read_text())["job_id"]
     until(lambda: gateway.serving() == 2, "the replicas serve")
-    replicas = {one["job_id"] for one in gateway.status()["replicas"]}
+    replicas = gateway.job_ids()
     client = CliClient(environment=cluster.env())
     with Load(gateway.command("address").strip(), per_s=10).running() as load:
         until(lambda: record.exists() and json.loads(record.read_text())["job_id"] != first, "the successor serves")
         until(lambda: state_of(client, first) not in ("RUNNING", "COMPLETING"), "the first one has ended")
         time.sleep(2)
     assert load.failures == []
-    assert {one["job_id"] for one in gateway.status()["replicas"]} == replicas
+    assert gateway.job_ids() == replicas
     assert "HAProxy does not start" not in (gateway.state / "gateway.log").read_text()
     gateway.command("down", "--now")
 
@@ -121,7 +139,7 @@ def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, director
     until(lambda: gateway.serving() == 2, "the replicas serve")
     client = CliClient(environment=cluster.env())
     until(lambda: len(client.tagged_jobs("igwjob:t")) == 2, "a successor waits")
-    replicas = {one["job_id"] for one in gateway.status()["replicas"]}
+    replicas = gateway.job_ids()
     first = json.loads((gateway.state / "gateway.json").read_text())["job_id"]
     address = gateway.command("address")
     run(cluster, "scancel", "--signal=KILL", "--full", str(first))
@@ -132,7 +150,7 @@ def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, director
         until(lambda: gateway.serving() == 2, "its replicas are adopted")
         time.sleep(2)
     assert load.failures == []
-    assert {one["job_id"] for one in gateway.status()["replicas"]} == replicas
+    assert gateway.job_ids() == replicas
     gateway.command("down")
     active = [job for job in client.tagged_jobs("igw") if job.state in ("PENDING", "RUNNING")]
     assert active == []
