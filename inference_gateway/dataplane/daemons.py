@@ -9,15 +9,26 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+# glibc gives large blocks back to the system at once and asks for them again: two system calls and the page faults for
+# every buffer of HAProxy.
+_KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+
 # Children are kept so that they can be collected when they end.
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def start(argv: Sequence[str], output: Path, errors: Path, directory: Path) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, its output appended to files. Raises `FileNotFoundError`, `OSError`."""
+    environment = {**os.environ, **_KEEP_MEMORY}
     with output.open("ab") as out, errors.open("ab") as err:
         child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=directory, start_new_session=True
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
         )
     _CHILDREN[child.pid] = child
     return child

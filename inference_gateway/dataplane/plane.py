@@ -133,7 +133,10 @@ class HaproxyDataPlane:
             self._api.order([f"set server {BACKEND_PREFIX}{service}/{name} state drain"])
 
     def remove(self, service: str, name: str) -> bool:
-        """Forget a replica; False while requests are in flight. It takes nothing new from the first call on."""
+        """Forget a replica; False while requests are in flight. It takes nothing new from the first call on.
+
+        HAProxy keeps it for a second or two longer, until its idle connections are closed: ask again.
+        """
         self.drain(service, name)
         if self._reading.in_flight(read_state(self.files.activator_socket), service)[service, name] > 0:
             return False

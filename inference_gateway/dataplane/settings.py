@@ -158,8 +158,7 @@ class GatewaySettings:
     threads: int = 1
     connection_limit: int = 8_000
     body_limit_mib: int = 32
-    body_buffer_kib: int = 256
-    header_limit_kib: int = 32
+    body_buffer_kib: int = 64
     client_timeout_s: float = 60.0
     request_timeout_s: float = 10.0
     leaving_limit_s: float = 3600.0
@@ -175,7 +174,6 @@ class GatewaySettings:
         _within("connection_limit", self.connection_limit, 10, 1_000_000)
         _within("body_limit_mib", self.body_limit_mib, 1, 4096)
         _within("body_buffer_kib", self.body_buffer_kib, 16, 4096)
-        _within("header_limit_kib", self.header_limit_kib, 1, self.body_buffer_kib // 2)
         _within("client_timeout_s", self.client_timeout_s, 0.1, 86400)
         _within("request_timeout_s", self.request_timeout_s, 0.1, 3600)
         _within("leaving_limit_s", self.leaving_limit_s, 1, 864000)

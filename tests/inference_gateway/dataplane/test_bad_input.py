@@ -16,7 +16,7 @@ HEAD = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
     big = ServiceSettings("big", replica_key=REPLICA_KEY)
-    with gateway(directory, big, request_timeout_s=0.5, client_timeout_s=1.0, header_limit_kib=8) as rig:
+    with gateway(directory, big, request_timeout_s=0.5, client_timeout_s=1.0) as rig:
         yield rig
 
 
@@ -84,10 +84,10 @@ def test_a_slow_client_is_cut_off_before_it_takes_a_replicas_time(
     assert servers[0].state["requests"] == before
 
 
-@pytest.mark.parametrize(("header", "count"), [(b"x-large: " + b"y" * 9000, 1), (b"x-some: z", 95), (b"x-a: b", 2000)])
+@pytest.mark.parametrize(("header", "count"), [(b"x-some: z", 95), (b"x-a: b", 2000)])
 def test_large_headers(rig: Rig, header: bytes, count: int) -> None:
     data = HEAD + (header + b"\r\n") * count + b'Content-Length: 15\r\nConnection: close\r\n\r\n{"model":"big"}'
-    assert status_of(send(rig, data)) == {1: 431, 95: 200, 2000: 400}[count]
+    assert status_of(send(rig, data)) == {95: 200, 2000: 400}[count]
 
 
 def test_headers_beyond_the_buffer(rig: Rig) -> None:

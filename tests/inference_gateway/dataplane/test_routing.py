@@ -127,14 +127,14 @@ def test_models_are_listed_without_asking_a_replica(rig: Rig, servers: list[Repl
 
 
 def test_the_access_log_tells_who_and_how_long_but_nothing_secret(rig: Rig) -> None:
-    secret = "what nobody may read"
-    rig.ask("POST", '/v1/chat/completions?q="\\]', {"model": "big", "messages": [{"content": secret}], "max_tokens": 1})
+    prompt = "what nobody may read"
+    rig.ask("POST", '/v1/chat/completions?q="\\]', {"model": "big", "messages": [{"content": prompt}], "max_tokens": 1})
     rig.ask("POST", "/services/big/v1/%22%5d\\x?token=hidden", {"max_tokens": 1})
     entry = next(entry for entry in reversed(rig.access_log()) if entry["status"] == 200)
     assert (entry["service"], entry["key"], entry["replica"], entry["method"]) == ("big", "alice", "r1", "POST")
     assert entry["total_ms"] >= 0
     text = rig.plane.files.access_log.read_text()
-    for hidden in (secret, "the-key-of-alice", "hidden", REPLICA_KEY):
+    for hidden in (prompt, "the-key-of-alice", "hidden", REPLICA_KEY):
         assert hidden not in text
 
 
