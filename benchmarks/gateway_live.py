@@ -30,7 +30,7 @@ REQUESTS_PER_S = CONCURRENCY / (TOKENS * TOKEN_MS / 1000)
 
 @click.command()
 @click.option("--seconds", default=45.0, show_default=True, help="Length of the burst.")
-@click.option("--share", default=0.7, show_default=True, help="Load of the burst, in capacities of eight replicas.")
+@click.option("--share", default=0.9, show_default=True, help="Load of the burst, in capacities of eight replicas.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(*, seconds: float, share: float, as_json: bool) -> None:
     """Measure a burst from one to eight replicas' worth of load, and back."""

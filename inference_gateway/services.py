@@ -32,6 +32,7 @@ _Plain = Annotated[str, Meta(pattern=r"^[\w.:@%+,-]*$")]
 _Time = Annotated[str, Meta(pattern=r"^((\d+-)?\d+(:\d+){0,2})?$")]
 _Memory = Annotated[str, Meta(pattern=r"^(\d+[KMGT]?)?$")]
 _Model = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.:/@+-]{0,199}$")]
+_Share = Annotated[float, Meta(ge=0.001, le=1)]
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
@@ -73,11 +74,11 @@ class JobSection(Section, frozen=True):
 
 
 class KernelSection(Section, frozen=True):
-    """Share of a GPU, where replicas run under the kernel manager."""
+    """Share of a GPU, where replicas run under the kernel manager: what `sxrun` is given."""
 
-    priority: Annotated[Literal["high", "best-effort"] | None, Meta(description="kernel class; null: no share")] = None
-    request: Annotated[float, Meta(ge=0, le=1, description="share that is always there")] = 0.0
-    limit: Annotated[float, Meta(gt=0, le=1, description="share that is never exceeded")] = 1.0
+    share: Annotated[Literal["high", "best-effort"] | None, Meta(description="kernel class; null: no sharing")] = None
+    request: Annotated[_Share | None, Meta(description="share of the GPU's time that is kept for it")] = None
+    limit: Annotated[_Share | None, Meta(description="largest share of the GPU's time")] = None
 
 
 class ReplicaSection(Section, frozen=True):
@@ -237,8 +238,9 @@ def _service_faults(service: ServiceSection) -> Iterator[str]:
         yield f"replica.command: {error}, found {replica.command!r}"
     if PORT not in replica.command:
         yield f"replica.command: must name the port to listen on as {PORT}, found {replica.command!r}"
-    if replica.kernel.request > replica.kernel.limit:
-        yield f"replica.kernel.request: {replica.kernel.request} is above the limit, {replica.kernel.limit}"
+    request, limit = replica.kernel.request, replica.kernel.limit
+    if request is not None and limit is not None and request > limit:
+        yield f"replica.kernel.request: {request} is above the limit, {limit}"
     try:
         build(scale.rule, scale.options, service.capacity())
         Bounds(scale.min, scale.max, scale.max_pending)

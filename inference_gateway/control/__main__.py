@@ -17,13 +17,14 @@ from pathlib import Path
 import click
 
 from inference_gateway import services
+from inference_gateway.activator.wake import WakeListener
 from inference_gateway.control import lock
 from inference_gateway.control.loop import ControlPlane
 from inference_gateway.control.report import Report
 from inference_gateway.control.settings import settings
 from inference_gateway.dataplane.configuration import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.errors import GatewayError
+from inference_gateway.errors import ActivatorError, GatewayError
 from inference_gateway.metrics.control import ControlPlaneCollector
 from inference_gateway.metrics.exposition import exposition
 from inference_gateway.replicas.places import Places
@@ -41,8 +42,8 @@ _PROBES = 16
 class _Process:
     """The life of the process: signals in, ticks out."""
 
-    def __init__(self, metrics: Path) -> None:
-        self._metrics = metrics
+    def __init__(self, files: Files) -> None:
+        self._files = files
         self._stop = threading.Event()
         self._parent = os.getppid()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -62,25 +63,37 @@ class _Process:
             except (SlurmError, GatewayError) as error:
                 log.event(_LOG, logging.ERROR, "cannot take over yet, will try again", why=str(error))
                 self.pause()
-        due_s = time.monotonic()
-        while not self.stopping:
+        with WakeListener(self._files.control_socket) as calls:
+            while not self.stopping:
+                began_s = time.monotonic()
+                try:
+                    shown = control.tick(time.time())
+                    self._publish(shown)
+                    cold = frozenset(service.name for service in shown.services if not service.replicas)
+                except Exception:
+                    # A defect of ours must not leave the replicas alone: the next second may be free of what caused it.
+                    _LOG.exception("tick failed, will try again")
+                    cold = frozenset()
+                self._rest(calls, began_s + TICK_S, cold)
+
+    def _rest(self, calls: WakeListener, due_s: float, cold: frozenset[str]) -> None:
+        """Wait for the next second, or for a first request of a service that has no replica."""
+        while not self.stopping and (left_s := due_s - time.monotonic()) > 0:
             try:
-                shown = control.tick(time.time())
-                self._publish(shown)
-            except Exception:
-                # A defect of ours must not leave the replicas alone: the next second may be free of what caused it.
-                _LOG.exception("tick failed, will try again")
-            due_s = max(due_s + TICK_S, time.monotonic())
-            self._stop.wait(due_s - time.monotonic())
+                if cold & calls.receive(left_s).keys():
+                    return
+            except ActivatorError as error:
+                log.event(_LOG, logging.ERROR, "not understood", why=str(error))
 
     def _publish(self, shown: Report) -> None:
         """Leave our metrics where the gateway's /metrics takes them from."""
-        new = self._metrics.with_name(self._metrics.name + ".new")
+        path = self._files.control_metrics
+        new = path.with_name(path.name + ".new")
         try:
             new.write_text(exposition(ControlPlaneCollector(shown)), encoding="utf-8")
-            new.replace(self._metrics)
+            new.replace(path)
         except OSError as error:
-            log.event(_LOG, logging.ERROR, "metrics not written", file=str(self._metrics), why=error.strerror or "")
+            log.event(_LOG, logging.ERROR, "metrics not written", file=str(path), why=error.strerror or "")
 
     def pause(self) -> None:
         """Wait a little, or until told to stop."""
@@ -94,7 +107,7 @@ class _Process:
 def main(services_path: Path, run_directory: Path, gateway_host: str) -> None:
     """Run the control plane of a gateway."""
     log.set_up("info", None)
-    process = _Process(Files(run_directory).control_metrics)
+    process = _Process(Files(run_directory))
     try:
         section = services.load(services_path)
         places = Places(section.state_directory)

@@ -113,10 +113,9 @@ def script(service: ServiceSection, service_name: str, name: str, places: Places
 
 def kernel_share(kernel: KernelSection) -> list[str]:
     """The words before a replica's command that give it its share of a GPU's kernels."""
-    if kernel.priority is None:
-        return []
-    share = (f"--kernel-class={kernel.priority}", f"--request={kernel.request:g}", f"--limit={kernel.limit:g}")
-    return [str(Path(sys.executable).with_name("sxrun")), *share, "--"]
+    given = {"share": kernel.share, "request": kernel.request, "limit": kernel.limit}
+    options = [f"--{key}={value}" for key, value in given.items() if value is not None]
+    return [str(Path(sys.executable).with_name("sxrun")), *options, "--"] if options else []
 
 
 def prepare(name: str, places: Places, text: str) -> None:

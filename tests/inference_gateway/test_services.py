@@ -76,7 +76,7 @@ def test_a_model_leads_to_one_service() -> None:
 
 
 def test_a_share_of_kernels_makes_sense() -> None:
-    text = GOOD.replace('{command: "', '{kernel: {priority: high, request: 0.5, limit: 0.3}, command: "')
+    text = GOOD.replace('{command: "', '{kernel: {share: high, request: 0.5, limit: 0.3}, command: "')
     assert "services.chat.replica.kernel.request: 0.5 is above the limit, 0.3" in faults(text)
 
 

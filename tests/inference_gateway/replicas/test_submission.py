@@ -68,9 +68,9 @@ def test_the_script_passes_shellcheck(tmp_path: Path) -> None:
 
 
 def test_a_share_of_kernels_is_given_to_sxrun() -> None:
-    words = submission.kernel_share(service(kernel={"priority": "best-effort", "request": 0.25}).replica.kernel)
+    words = submission.kernel_share(service(kernel={"share": "best-effort", "request": 0.25}).replica.kernel)
     assert words[0].endswith("/sxrun")
-    assert words[1:] == ["--kernel-class=best-effort", "--request=0.25", "--limit=1", "--"]
+    assert words[1:] == ["--share=best-effort", "--request=0.25", "--"]
     assert submission.kernel_share(service().replica.kernel) == []
 
 
