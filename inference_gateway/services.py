@@ -158,8 +158,15 @@ class ServiceSection(Section, frozen=True):
         return Capacity(self.requests_per_s, self.concurrency, self.scale.start_s)
 
     def generation(self) -> str:
-        """Changes with all that makes one replica unlike another: jobs of another generation get replaced."""
-        return hashlib.sha256(msgspec.json.encode(self.replica)).hexdigest()[:8]
+        """Changes with all that makes one replica unlike another: jobs of another generation get replaced.
+
+        Defaults do not count, so that a new version of explsched with one more key replaces nothing.
+        """
+        replica = self.replica
+        fields = msgspec.structs.fields(ReplicaSection)
+        given = {field.name: getattr(replica, field.name) for field in fields}
+        chosen = {field.name: given[field.name] for field in fields if given[field.name] != field.default}
+        return hashlib.sha256(msgspec.json.encode(chosen)).hexdigest()[:8]
 
 
 class GatewaySection(Section, frozen=True):

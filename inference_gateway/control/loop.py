@@ -179,7 +179,8 @@ class ControlPlane:
                     self._journal.note("wanted", name, replicas=wanted, present=found.present, reason=why)
             else:
                 continue  # nobody knows what it needs
-            new += self._roster.move(service, service.moves(found, wanted, in_flight, now_s), why, now_s)
+            moves = service.moves(found, wanted, in_flight, now_s)
+            new += self._roster.move(service, found, moves, why, now_s)
         return new
 
     def _change_plane(self, servers: Sequence[ServerState]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from inference_gateway.control.fleet import Moves
+from inference_gateway.control.fleet import Census, Moves
 from inference_gateway.control.journal import Journal
 from inference_gateway.control.replica import LIVE, Limits, Phase, Replica, Witnesses, step
 from inference_gateway.control.service import ServiceControl
@@ -81,10 +81,9 @@ class Roster:
         if service and done.failed:
             self._failed(service, replica, now_s)
 
-    def move(self, service: ServiceControl, moves: Moves, why: str, now_s: float) -> list[Replica]:
+    def move(self, service: ServiceControl, found: Census, moves: Moves, why: str, now_s: float) -> list[Replica]:
         """Carry out what the service needs, as far as it is a matter of record; returns the replicas to submit."""
-        live = [replica for replica in self._replicas.values() if replica.service == service.name]
-        baseline = sum(replica.phase in LIVE and not replica.burst for replica in live)
+        baseline = sum(not replica.burst for replica in (*found.serving, *found.coming))
         new: list[Replica] = []
         for number in range(baseline, baseline + moves.start):
             name, burst = new_name(service.name), number >= max(1, service.minimum)

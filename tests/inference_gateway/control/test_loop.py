@@ -306,10 +306,10 @@ def test_a_time_limit_shorter_than_the_notice_does_not_replace_for_ever(rig: Rig
 
 
 def test_a_changed_command_replaces_replicas_one_for_one(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, scale={"min": 2})
+    rig = Rig(tmp_path, scale={"min": 2}, replica={"burst_qos": "low"})
     rig.serve(2)
     old = set(rig.plane.table)
-    again = Rig(tmp_path, scale={"min": 2}, replica={"command": "serve --better --port {port}"})
+    again = Rig(tmp_path, scale={"min": 2}, replica={"command": "serve2 {port}", "burst_qos": "low"})
     again.slurm, again.plane, again.now_s = rig.slurm, rig.plane, rig.now_s
     again.restart()
     for _ in range(10):
@@ -319,6 +319,7 @@ def test_a_changed_command_replaces_replicas_one_for_one(tmp_path: Path) -> None
     assert len(again.plane.table) == 2
     assert not old & set(again.plane.table)
     assert len(again.slurm.submissions) == 4
+    assert not any("--requeue" in options for _script, options in again.slurm.submissions)
 
 
 def test_closing_drains_everything_and_starts_nothing(rig: Rig) -> None:
