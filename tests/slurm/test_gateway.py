@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import SlurmJob
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.gateway import Gateway, Load, free_port, in_foreground, services_file
 from tests.slurm.jobs import empty, run, state_of, until
@@ -28,6 +29,12 @@ def directory(cluster: Cluster, open_tmp: Path) -> Iterator[Path]:
     """A directory with a path short enough for HAProxy's sockets; all jobs are gone afterwards."""
     yield Path(tempfile.mkdtemp(dir=open_tmp))
     empty(cluster)
+
+
+def active(client: CliClient, tag: str) -> list[SlurmJob]:
+    """The jobs of a tag that wait or run, in order; slurmctld remembers those that have ended, too."""
+    found = (job for job in client.tagged_jobs(tag) if job.state in ("PENDING", "RUNNING"))
+    return sorted(found, key=lambda job: job.job_id)
 
 
 def test_a_burst_and_back_without_a_failed_request(cluster: Cluster, directory: Path) -> None:
@@ -86,8 +93,7 @@ def test_a_killed_control_plane_leaves_traffic_alone_and_adopts_all(cluster: Clu
         assert load.failures == []
         assert gateway.job_ids() == before
         assert set(gateway.jobs_of("submitted")) == before
-        jobs = CliClient(environment=cluster.env()).tagged_jobs("igw:t:")
-        assert {job.job_id for job in jobs if job.state in ("PENDING", "RUNNING")} == before
+        assert {job.job_id for job in active(CliClient(environment=cluster.env()), "igw:t:")} == before
 
 
 def test_the_first_request_waits_for_a_replica(cluster: Cluster, directory: Path) -> None:
@@ -138,7 +144,7 @@ def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, director
     gateway.command("up", "--wait", "60", *options)
     until(lambda: gateway.serving() == 2, "the replicas serve")
     client = CliClient(environment=cluster.env())
-    until(lambda: len(client.tagged_jobs("igwjob:t")) == 2, "a successor waits")
+    until(lambda: [job.state for job in active(client, "igwjob:t")] == ["RUNNING", "PENDING"], "a successor waits")
     replicas = gateway.job_ids()
     first = json.loads((gateway.state / "gateway.json").read_text())["job_id"]
     address = gateway.command("address")
@@ -152,5 +158,4 @@ def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, director
     assert load.failures == []
     assert gateway.job_ids() == replicas
     gateway.command("down")
-    active = [job for job in client.tagged_jobs("igw") if job.state in ("PENDING", "RUNNING")]
-    assert active == []
+    assert active(client, "igw") == []
