@@ -186,7 +186,7 @@ def _choices(kind: object) -> str:
     return f" (accepted: {', '.join(get_args(inner))})" if get_origin(inner) is Literal else ""
 
 
-class _NoDuplicates(yaml.SafeLoader):
+class _NoDuplicates(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two classes
     """YAML's own rule, which PyYAML does not enforce: a key occurs once. The second would silently win."""
 
 
@@ -201,7 +201,8 @@ def _unique(loader: _NoDuplicates, node: yaml.MappingNode) -> dict[object, objec
             )
         seen.add(key_node.value)
     loader.flatten_mapping(node)
-    return loader.construct_mapping(node, deep=True)
+    found: dict[object, object] = loader.construct_mapping(node, deep=True)
+    return found
 
 
 _NoDuplicates.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique)

@@ -97,13 +97,15 @@ class ControlPlane:
             self._tell_start_times()
         for replica in new:
             self._submit(replica, now_s)
+        if new:
+            self._prune()
         self._desk.cancel(self._roster.ended_at(now_s))
         for words in self._desk.refusals():
             self._journal.note("cancellation refused", reason=words)
         self._ask_starting()
         about = (self._section.name, self._run_directory, self._services, self._roster.all(), servers or ())
         shown = report(*about, now_s, closing=closing)
-        state.save(self._places.status, shown)
+        state.show(self._places.status, shown)
         return shown
 
     def _take_submissions(self, now_s: float) -> None:
@@ -215,12 +217,18 @@ class ControlPlane:
         script = submission.script(service, replica.service, replica.name, self._places, self._gateway_host)
         try:
             submission.prepare(replica.name, self._places, script)
-            self._places.prune(self._roster.names(), KEPT_DIRECTORIES)
         except OSError as error:
             self._roster.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
             return
         qos = submission.qos(service.replica, burst=replica.burst)
         self._desk.submit(replica.name, script, submission.options(service, tag, replica.name, self._places, qos))
+
+    def _prune(self) -> None:
+        """Remove the oldest directories of ended replicas."""
+        try:
+            self._places.prune(self._roster.names(), KEPT_DIRECTORIES)
+        except OSError as error:
+            self._journal.note("old directories not removed", reason=f"{error.filename}: {error.strerror}")
 
     def _ask_starting(self) -> None:
         for replica in self._roster.all():

@@ -128,7 +128,8 @@ def step(replica: Replica, seen: Witnesses, limits: Limits, now_s: float) -> Ste
     if job is None:
         known = seen.listed_s > max(replica.since_s, replica.asked_s)
         return _over(replica, "Slurm no longer knows the job", now_s) if known else Step(replica)
-    replica = replace(replica, job_id=job.job_id, limit_s=job.time_limit_s)
+    if (replica.job_id, replica.limit_s) != (job.job_id, job.time_limit_s):
+        replica = replace(replica, job_id=job.job_id, limit_s=job.time_limit_s)
     if job.state in _WAITING:
         return _waiting(replica, job, now_s)
     if job.state not in _RUNNING:
@@ -160,7 +161,7 @@ def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
 
 
 def _running(replica: Replica, job: SlurmJob, seen: Witnesses, limits: Limits, now_s: float) -> Step:
-    if job.start_s is not None and job.time_limit_s is not None:
+    if job.start_s is not None and job.time_limit_s is not None and replica.ends_s != job.start_s + job.time_limit_s:
         replica = replace(replica, ends_s=job.start_s + job.time_limit_s)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
         return Step(replace(replica, restarts=job.restarts).to(Phase.STARTING, now_s), "started")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -48,12 +49,21 @@ class Override:
 
 def save(path: Path, value: object) -> bool:
     """Write a value as JSON: a reader finds the old file or the new one, also after a power cut. False: not written."""
+    return _replace(path, value, os.fsync)
+
+
+def show(path: Path, value: object) -> bool:
+    """Write what is out of date in a second: as `save`, but without waiting for the disk."""
+    return _replace(path, value, lambda _handle: None)
+
+
+def _replace(path: Path, value: object, settle: Callable[[int], None]) -> bool:
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         with new.open("wb") as file:
             file.write(msgspec.json.encode(value))
             file.flush()
-            os.fsync(file.fileno())
+            settle(file.fileno())
         new.replace(path)
     except OSError as error:
         event(_LOG, logging.ERROR, "state not written", file=str(path), why=error.strerror or str(error))
