@@ -101,8 +101,9 @@ def main(
         draw(panels, plot)
     if as_json:
         results = [_result(case, curves[_label(case)]) for case in chosen]
-        answer = {"slo_s": SLO_S, "attribution": _ATTRIBUTION, "cases": results}
-        print(json.dumps(answer, indent=1))
+        head = json.dumps({"slo_s": SLO_S, "slos_s": SLOS_S, "attribution": _ATTRIBUTION})
+        lines = ",\n".join(json.dumps(result) for result in results)
+        print(f'{head[:-1]}, "cases": [\n{lines}\n]}}')
         return
     for case in chosen:
         print(_line(case, curves[_label(case)]))

@@ -11,7 +11,7 @@ square-root staffing (Halfin and Whitt, Operations Research 29(3), 1981; for rat
 Massey and Whitt, Management Science 42(10), 1996): waits depend on how many standard deviations of the work are
 spare, so a large service needs a smaller share. z is the measured dispersion of arrivals, 1 if they are Poisson. The
 forecast is the present rate plus its rise, where there surely is one, over the start time; see `arrivals`. The backlog
-is the work of the queued requests, spread over one start time.
+is the work of the queued requests, spread over `backlog_starts` start times.
 
 out      the need was above N (ready and starting) for `out_after_s`: all that is missing at once
 panic    the last 3 s brought more than N can take by 5 standard deviations: the same at once, and for the burst's rate
@@ -52,6 +52,7 @@ class SlurmOptions(Options, frozen=True):
     Attributes:
         utilization: share of a replica's concurrency to plan with.
         headroom: spare capacity in standard deviations of the work.
+        backlog_starts: time in which queued requests are to be worked off, in start times.
         out_after_s: seconds the need must be above what there is.
         in_starts: length of the window for scaling in, in start times.
         in_share: share of that window in which one replica less must do.
@@ -61,6 +62,7 @@ class SlurmOptions(Options, frozen=True):
 
     utilization: Share = 1.0
     headroom: Annotated[float, Meta(ge=0, le=100)] = 1.4
+    backlog_starts: Factor = 1.0
     out_after_s: Window = 3
     in_starts: Factor = 2.0
     in_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
@@ -113,7 +115,7 @@ class Slurm:
         dispersion = self._dispersion
         level = self._arrivals.level(dispersion)
         forecast = level.requests_per_s + self._rise * (level.age_s + capacity.start_s)
-        backlog = seen.queued * service_s / max(_SHORTEST_S, capacity.start_s)
+        backlog = seen.queued * service_s / (self._options.backlog_starts * max(_SHORTEST_S, capacity.start_s))
         need = self._replicas(max(forecast * service_s, self._in_flight.value), dispersion, backlog)
         reason = (
             f"needs {need:.2f}: {forecast:.4g} requests/s ahead x {service_s:.4g} s, {self._in_flight.value:.4g} in "
