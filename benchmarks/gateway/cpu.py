@@ -31,6 +31,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
     """Microseconds of CPU per request of each, and the ratios of the medians' rounds."""
+    directory.mkdir(parents=True, exist_ok=True)
     script = directory / "post.lua"
     script.write_text(
         f"wrk.method='POST'\nwrk.body=[==[{_BODY}]==]\nwrk.headers['Content-Type']='application/json'\n"
