@@ -1,6 +1,7 @@
-"""The delay that the gateway adds to a streamed token: 100 streams x 50 tokens/s, through it and directly, in turns.
+"""The delay that the gateway adds to a streamed token: 100 streams x 50 tokens/s through it, 25 directly, at once.
 
-Each token carries the time at which the model server wrote it; server, client and HAProxy share the machine's clock.
+At once, so that both meet the same moments of a machine that others use too. Each token carries the time at which the
+model server wrote it; server, client and HAProxy share the machine's clock.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, Servic
 from inference_gateway.model import Endpoint
 
 _STREAMS = 100
+_DIRECT = 25
 _TOKENS_PER_S = 50
 _KEY = "key"
 
@@ -41,8 +43,9 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
             through: list[list[float]] = []
             direct: list[list[float]] = []
             for _ in range(rounds):
-                direct.append(asyncio.run(_delays_ms(back, seconds)))
-                through.append(asyncio.run(_delays_ms(port, seconds)))
+                ours, theirs = asyncio.run(_delays_ms(port, back, seconds))
+                through.append(ours)
+                direct.append(theirs)
         finally:
             plane.stop(grace_s=0)
             server.kill()
@@ -61,13 +64,16 @@ def _p99(values: list[float]) -> float:
     return quantiles(values, n=100)[98]
 
 
-async def _delays_ms(port: int, seconds: int) -> list[float]:
-    delays: list[float] = []
+async def _delays_ms(gateway: int, server: int, seconds: int) -> tuple[list[float], list[float]]:
+    through: list[float] = []
+    direct: list[float] = []
+    tokens = seconds * _TOKENS_PER_S
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(
-            *(_stream(session, port, seconds * _TOKENS_PER_S, index / _STREAMS, delays) for index in range(_STREAMS))
+            *(_stream(session, gateway, tokens, index / _STREAMS, through) for index in range(_STREAMS)),
+            *(_stream(session, server, tokens, index / _DIRECT, direct) for index in range(_DIRECT)),
         )
-    return delays
+    return through, direct
 
 
 async def _stream(session: aiohttp.ClientSession, port: int, tokens: int, phase: float, delays: list[float]) -> None:
