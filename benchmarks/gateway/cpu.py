@@ -1,14 +1,14 @@
 """CPU time per request: the gateway with all its features, a bare HAProxy, an aiohttp proxy, in turns.
 
 2 KB POST with `model` behind the messages as OpenAI's client writes it, 1 KB reply, 32 connections of wrk. The gateway
-checks one of 1,000 hashed keys, counts it against a limit, finds the service by `model` among 100, chooses the replica
-with the fewest outstanding requests, injects the replicas' key and writes its access log. The bare HAProxy relays.
+checks one of 1,000 hashed keys, finds the service by `model` among 100, chooses the replica with the fewest outstanding
+requests, injects the replicas' key and writes its access log; `limited` also holds the key to a quota and to some of
+the services. The bare HAProxy relays and logs nothing.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -26,11 +26,11 @@ from inference_gateway.model import Endpoint
 
 _BODY = json.dumps({"messages": [{"role": "user", "content": "y" * 1930}], "max_tokens": 64, "model": "service-50"})
 _CONNECTIONS = 32
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
     """Microseconds of CPU per request of each, and the ratios of the medians' rounds."""
+    directory.mkdir(parents=True, exist_ok=True)
     script = directory / "post.lua"
     script.write_text(
         f"wrk.method='POST'\nwrk.body=[==[{_BODY}]==]\nwrk.headers['Content-Type']='application/json'\n"
@@ -40,7 +40,8 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
         backs = [stack.enter_context(upstream(_made(directory / f"up{index}"))) for index in range(2)]
         proxies = {
             "haproxy": stack.enter_context(_bare(directory, backs)),
-            "gateway": stack.enter_context(_gateway(directory / "gateway", backs)),
+            "gateway": stack.enter_context(_gateway(directory / "gateway", backs, _keys())),
+            "limited": stack.enter_context(_gateway(directory / "limited", backs, _keys(10**9, ("service-50",)))),
             "aiohttp": stack.enter_context(_aiohttp(backs)),
         }
         costs: dict[str, list[float]] = {name: [] for name in proxies}
@@ -55,6 +56,8 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
                 rates[name].append(rate)
     figures = {f"cpu_us_per_request_{name}": median(values) for name, values in costs.items()}
     figures |= {f"requests_per_s_{name}": median(values) for name, values in rates.items()}
+    ratios = [ours / theirs for ours, theirs in zip(costs["limited"], costs["haproxy"], strict=True)]
+    figures["cpu_ratio_limited_vs_haproxy"] = median(ratios)
     for other in ("haproxy", "aiohttp"):
         ratios = [ours / theirs for ours, theirs in zip(costs["gateway"], costs[other], strict=True)]
         figures[f"cpu_ratio_vs_{other}"] = median(ratios)
@@ -72,12 +75,14 @@ def _bare(directory: Path, backs: list[int]) -> Iterator[tuple[int, int]]:
             yield port, pid
 
 
-@contextmanager
-def _gateway(directory: Path, backs: list[int]) -> Iterator[tuple[int, int]]:
-    keys = tuple(
-        ApiKey(f"key-{index}", digest_of(f"key-{index}"), requests_per_minute=10**9, services=("service-50",))
-        for index in range(1000)
+def _keys(requests_per_minute: int | None = None, services: tuple[str, ...] = ()) -> tuple[ApiKey, ...]:
+    return tuple(
+        ApiKey(f"key-{index}", digest_of(f"key-{index}"), services, requests_per_minute) for index in range(1000)
     )
+
+
+@contextmanager
+def _gateway(directory: Path, backs: list[int], keys: tuple[ApiKey, ...]) -> Iterator[tuple[int, int]]:
     services = tuple(ServiceSettings(f"service-{index}", replica_key="secret") for index in range(100))
     with free_port() as port:
         plane = HaproxyDataPlane(GatewaySettings(directory, port, services=services, keys=keys))
@@ -118,8 +123,8 @@ def _load(port: int, script: Path, seconds: int) -> tuple[int, float]:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK_S
+    """Seconds on a CPU so far, of one thread: each proxy here has one."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _made(directory: Path) -> Path:

@@ -89,7 +89,6 @@ class HaproxyDataPlane:
             for path, text in new.items():
                 _write(path, text)
             try:
-                self._process.check()
                 self._process.reload()
             except StartError:
                 for path, text in old.items():

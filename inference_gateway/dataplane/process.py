@@ -72,9 +72,7 @@ class HaproxyProcess:
         def ended() -> str:
             if child.poll() is None:
                 return ""
-            with self.files.messages.open("rb") as messages:
-                messages.seek(said_before)
-                return _alerts(messages.read().decode(errors="replace")) or f"it ended with {child.returncode}"
+            return self._alerts_since(said_before) or f"it ended with {child.returncode}"
 
         self._await_worker(lambda _: True, ended)
 
@@ -84,8 +82,9 @@ class HaproxyProcess:
         If it cannot start the old one goes on.
         """
         before = self.workers()
+        said_before = self.files.messages.stat().st_size
         RuntimeApi(self.files.master_socket).ask("reload")
-        self._await_worker(lambda now: now.current != before.current, lambda: self._failed_since(before))
+        self._await_worker(lambda now: now.current != before.current, lambda: self._failed_since(before, said_before))
 
     def workers(self) -> answers.Workers:
         """The workers there are. Raises `NotRunningError`."""
@@ -96,12 +95,18 @@ class HaproxyProcess:
         steps = ((signal.SIGUSR1, grace_s), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
         daemons.stop(self.files.pid, str(self.files.configuration), steps)
 
-    def _failed_since(self, before: answers.Workers) -> str:
+    def _failed_since(self, before: answers.Workers, said_before: int) -> str:
         try:
             now = self.workers()
         except NotRunningError:
             return ""  # the master is starting itself anew
-        return "the new worker failed; the old one goes on" if now.failed_reloads > before.failed_reloads else ""
+        failed = now.failed_reloads > before.failed_reloads
+        return (self._alerts_since(said_before) or "the new worker failed") if failed else ""
+
+    def _alerts_since(self, start: int) -> str:
+        with self.files.messages.open("rb") as messages:
+            messages.seek(start)
+            return _alerts(messages.read().decode(errors="replace"))
 
     def _await_worker(self, wanted: Callable[[answers.Workers], bool], fault: Callable[[], str]) -> None:
         """Wait until a wanted worker answers on the stats socket."""

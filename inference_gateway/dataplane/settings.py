@@ -35,8 +35,9 @@ class HealthSettings:
 
     Actively: `GET path` every `interval_s`, answered 200 within `timeout_s`; `fall` failures in a row take it out,
     `rise` passes bring it back. Passively: `error_limit` failed requests in a row (no connection, no or a broken
-    answer, status 5xx) take it out at once. `floor_share` of the replicas that accept connections stay in, and never
-    fewer than one, however sick they look.
+    answer, status 5xx) take it out at once, for `ejection_s` the first time and n times as long the n-th time, if a
+    round of tending sees it, which is once a second: let interval_s x rise be longer. `floor_share` of the replicas
+    that accept connections stay in, and never fewer than one, however sick they look.
     """
 
     path: str = "/health"

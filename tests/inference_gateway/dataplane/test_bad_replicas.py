@@ -24,7 +24,10 @@ def running(directory: Path) -> Iterator[Rig]:
     # Checks that come too late to matter: what is seen is what single requests do.
     rare = HealthSettings(interval_s=600, error_limit=1000)
     plain = ServiceSettings("plain", replica_key=REPLICA_KEY, health=rare)
-    with gateway(directory, once, again, plain) as rig:
+    # Out for longer than a round of tending, which is a second, so that the tending sees it.
+    judging = HealthSettings(interval_s=0.8, rise=2, ejection_s=0.5)
+    judged = ServiceSettings("judged", replica_key=REPLICA_KEY, health=judging)
+    with gateway(directory, once, again, plain, judged) as rig:
         yield rig
 
 
@@ -80,14 +83,16 @@ def test_an_answer_that_breaks_off_is_broken_off_for_the_client(rig: Rig, server
 @pytest.mark.parametrize("fault", ["garbage", "close", "status-500"])
 def test_one_bad_replica_is_taken_out_by_its_answers(rig: Rig, servers: list[Replica], fault: str) -> None:
     """Its health check passes all the while; least outstanding would send it everything, as it is the quickest."""
-    rig.add("once", *(server.endpoint for server in servers))
+    log = rig.plane.files.activator_log
+    before = log.read_text().count("ejected service=judged replica=r1")
+    rig.add("judged", *(server.endpoint for server in servers))
     servers[0].behave(fault=fault)
-    many(rig, "once", 24)
-    assert rig.replica_states("once")["r1"] == "down"
-    later = many(rig, "once", 24)
-    assert {answer.status for answer in later} == {200}
+    many(rig, "judged", 24)
+    wait_until(lambda: log.read_text().count("ejected service=judged replica=r1") > before)
+    assert rig.replica_states("judged") == {"r1": "down", "r2": "up", "r3": "up"}
+    assert {answer.status for answer in many(rig, "judged", 24)} == {200}
     servers[0].behave()
-    wait_until(lambda: rig.replica_states("once")["r1"] == "up")
+    wait_until(lambda: rig.replica_states("judged")["r1"] == "up")
 
 
 def test_an_unhealthy_replica_is_taken_out_and_comes_back(rig: Rig, servers: list[Replica]) -> None:

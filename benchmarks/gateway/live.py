@@ -2,18 +2,16 @@
 
 One replica serves; then come as many requests as eight can answer, for a while, and then few again, with a slow trickle
 of streams all the time. Prints how many requests failed and streams were cut (both should be 0), how long after the
-burst's begin the decision for more replicas was made (`scale_decision_s`) and eight served (`full_s`), and how many
-replicas were drained afterwards. Needs root, the Slurm packages and haproxy; run it from the repository's root.
+burst's begin the decision for more replicas was made (`scale_decision_s`) and eight served (`full_s`, nan if never),
+and how many replicas were drained afterwards. Needs root and the Slurm packages; run it from the repository's root.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -28,34 +26,24 @@ TOKEN_MS = 20
 REQUESTS_PER_S = CONCURRENCY / (TOKENS * TOKEN_MS / 1000)
 
 
-@click.command()
-@click.option("--seconds", default=45.0, show_default=True, help="Length of the burst.")
-@click.option("--share", default=0.9, show_default=True, help="Load of the burst, in capacities of eight replicas.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(*, seconds: float, share: float, as_json: bool) -> None:
-    """Measure a burst from one to eight replicas' worth of load, and back."""
-    with tempfile.TemporaryDirectory(prefix="expl") as scratch:
-        Path(scratch).chmod(0o755)
-        cluster = devcluster.up(
-            devcluster.ClusterSpec(nodes=2, gpus_per_node=0, shards_per_node=0), Path(scratch) / "c"
-        )
-        directory = Path(scratch) / "g"
-        directory.mkdir()
-        scale = {"max": REPLICAS, "max_pending": REPLICAS}
-        options = {"concurrency": CONCURRENCY, "requests_per_s": REQUESTS_PER_S, "scale": scale}
-        try:
-            with in_foreground(cluster, directory, **options) as gateway:
-                figures = _measure(gateway, seconds, share)
-        finally:
-            devcluster.down(Path(scratch) / "c")
-    if as_json:
-        click.echo(json.dumps(figures))
-        return
-    for name, value in figures.items():
-        click.echo(f"{name:<18} {value}")
+def measure(directory: Path, seconds: float = 45.0, share: float = 0.9) -> dict[str, float]:
+    """A burst of `seconds` with a load of `share` of what eight replicas can answer. `directory` has a short path."""
+    directory.mkdir()
+    directory.chmod(0o755)
+    directory.parent.chmod(0o755)
+    cluster = devcluster.up(devcluster.ClusterSpec(nodes=2, gpus_per_node=0, shards_per_node=0), directory / "c")
+    place = directory / "g"
+    place.mkdir()
+    scale = {"max": REPLICAS, "max_pending": REPLICAS}
+    options = {"concurrency": CONCURRENCY, "requests_per_s": REQUESTS_PER_S, "scale": scale}
+    try:
+        with in_foreground(cluster, place, **options) as gateway:
+            return _measure(gateway, seconds, share)
+    finally:
+        devcluster.down(directory / "c")
 
 
-def _measure(gateway: Gateway, seconds: float, share: float) -> dict[str, Any]:
+def _measure(gateway: Gateway, seconds: float, share: float) -> dict[str, float]:
     _wait(lambda: gateway.serving() == 1)
     full_s = None
     with Load(gateway.url, per_s=2, stream=True).running() as streams:
@@ -71,12 +59,12 @@ def _measure(gateway: Gateway, seconds: float, share: float) -> dict[str, Any]:
     more = [event for event in gateway.events("wanted") if event["unix_s"] > began_s and event["replicas"] > 1]
     waits_s = sorted(burst.waits_s)
     return {
-        "requests": burst.answers.total() + streams.answers.total(),
+        "burst_requests": burst.answers.total() + streams.answers.total(),
         "failed_requests": len(burst.failures),
         "cut_streams": len(streams.failures),
-        "scale_decision_s": round(more[0]["unix_s"] - began_s, 1) if more else None,
-        "full_s": None if full_s is None else round(full_s, 1),
-        "most_wanted": max((event["replicas"] for event in more), default=None),
+        "scale_decision_s": round(more[0]["unix_s"] - began_s, 1) if more else math.nan,
+        "full_s": math.nan if full_s is None else round(full_s, 1),
+        "most_wanted": max((event["replicas"] for event in more), default=0),
         "drained": len(gateway.events("drained")),
         "cut_replicas": len(gateway.events("cut")),
         "request_p50_s": round(waits_s[len(waits_s) // 2], 3),
@@ -90,7 +78,3 @@ def _wait(condition: Callable[[], bool], patience_s: float = 180.0) -> None:
         if time.monotonic() > deadline_s:
             raise click.ClickException("waited in vain")
         time.sleep(0.2)
-
-
-if __name__ == "__main__":
-    main()
