@@ -1,4 +1,14 @@
-"""The root of the gateway's errors."""
+"""The errors of the gateway.
+
+GatewayError
+├── SettingsError          a setting of the data plane cannot be used
+├── DataPlaneError         HAProxy cannot do what is asked
+│   ├── NotRunningError        its socket is gone, or nobody answers in time
+│   ├── RefusedError           it answered a command with an error
+│   └── StartError             it does not start: the port is taken, the configuration is wrong, it is not installed
+├── ActivatorError         the activator cannot be started or reached
+└── ScalingError           a scaling rule or an option of one is not usable (`inference_gateway.scaling`)
+"""
 
 from __future__ import annotations
 
@@ -6,4 +16,28 @@ from sched_policy.errors import ExplschedError
 
 
 class GatewayError(ExplschedError):
-    """Something the gateway cannot do as asked; the message says what was found and what is accepted."""
+    """The inference gateway cannot do what is asked."""
+
+
+class SettingsError(GatewayError):
+    """A setting cannot be used. The message names it, what was found and what is accepted."""
+
+
+class DataPlaneError(GatewayError):
+    """The data plane cannot do what is asked."""
+
+
+class NotRunningError(DataPlaneError):
+    """The data plane's socket is gone, or nobody answers there in time."""
+
+
+class RefusedError(DataPlaneError):
+    """The data plane answered a command with an error."""
+
+
+class StartError(DataPlaneError):
+    """The data plane does not start: its port is taken, its configuration is wrong, or it is not installed."""
+
+
+class ActivatorError(GatewayError):
+    """The activator cannot be started or reached."""

@@ -117,3 +117,7 @@ class DataPlane(Protocol):
     def traffic(self) -> Sequence[Traffic]:
         """One entry per service."""
         ...
+
+    def set_retry_after(self, service: str, seconds: int) -> None:
+        """What clients read in `Retry-After` when the service has no room for them."""
+        ...

@@ -10,6 +10,7 @@ ExplschedError
 ├── ConfigError            a configuration file is wrong (`slurm_plugin.config`)
 ├── ProfileError           profiles of kernels or their manager cannot be used (`kernel_intercept.profile`)
 ├── SlurmError             Slurm refused, is missing or cannot be reached (`slurm_plugin.client`)
+├── GatewayError           the inference gateway cannot do what is asked (`inference_gateway.errors`)
 └── DevClusterError        a private cluster cannot be started or stopped (`slurm_plugin.devcluster`)
 """
 

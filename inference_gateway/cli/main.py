@@ -7,6 +7,14 @@ from importlib import import_module
 import click
 
 _COMMANDS = {
+    "address": "The URL of a running gateway.",
+    "down": "Drain and cancel a gateway and its replicas.",
+    "key": "Make an API key.",
+    "logs": "The event log, or what a service's newest replica printed.",
+    "scale": "Set the least number of replicas of a service.",
+    "services": "The services of a file, and how clients reach them.",
+    "status": "Services and replicas of a running gateway.",
+    "up": "Start a gateway as a Slurm job.",
     "simulate": "Replay recorded requests under scaling rules.",
 }
 

@@ -1,0 +1,1 @@
+"""Measurements of the gateway, one module each: `measure()` gives named figures."""

@@ -1,0 +1,49 @@
+"""What stands behind the proxies that are measured: an HAProxy that answers every request itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slurm_plugin.devcluster.ports import reserved
+
+REPLY = json.dumps({"object": "chat.completion", "choices": [{"message": {"content": "x" * 930}}]})
+"""About 1 KB."""
+
+
+@contextmanager
+def free_port() -> Iterator[int]:
+    """A port that is free now."""
+    with reserved(1) as (port,):
+        pass
+    yield port
+
+
+@contextmanager
+def haproxy(directory: Path, name: str, sections: str) -> Iterator[int]:
+    """An HAProxy with one thread and the given sections; its process id."""
+    path = directory / f"{name}.cfg"
+    timeouts = "  timeout connect 3s\n  timeout client 60s\n  timeout server 60s\n"
+    path.write_text(f"global\n  nbthread 1\n  maxconn 4000\ndefaults\n  mode http\n{timeouts}{sections}")
+    child = subprocess.Popen(["haproxy", "-db", "-f", str(path)], stderr=subprocess.DEVNULL)
+    time.sleep(0.3)
+    if child.poll() is not None:
+        raise RuntimeError(f"haproxy does not start with {path}")
+    try:
+        yield child.pid
+    finally:
+        child.kill()
+        child.wait()
+
+
+@contextmanager
+def upstream(directory: Path) -> Iterator[int]:
+    """The port of a server that gives `REPLY` to everything."""
+    with free_port() as port:
+        answer = f"http-request return status 200 content-type application/json string '{REPLY}'"
+        with haproxy(directory, "upstream", f"frontend f\n  bind 127.0.0.1:{port}\n  {answer}\n"):
+            yield port

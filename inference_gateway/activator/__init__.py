@@ -1,0 +1,1 @@
+"""Holds the requests of services without a ready replica, and answers for the gateway itself."""

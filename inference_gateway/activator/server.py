@@ -1,0 +1,139 @@
+"""The activator's HTTP server: held requests, and what the gateway answers itself.
+
+HAProxy marks the requests of a service with a header it takes away from clients; what comes without it is for the
+gateway itself. `/state` is reachable on the Unix socket alone, because HAProxy forwards no such path without the mark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from inference_gateway.activator import services, wake
+from inference_gateway.activator.holding import FullError, Waiting
+from inference_gateway.activator.places import Places
+from inference_gateway.activator.relay import BrokenError, UnreachableError, client, relay
+from inference_gateway.activator.services import HeldService
+from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.endpoints import EndpointBook
+from inference_gateway.errors import ActivatorError
+
+MARK = "x-gateway-service"
+
+_LOG = logging.getLogger("explsched.gateway.activator")
+
+
+class Activator:
+    """All waiting lines. `metrics` gives the text of /metrics; it is called in a thread of its own."""
+
+    def __init__(self, files: Files, metrics: Callable[[Mapping[str, Waiting]], str]) -> None:
+        self.lines: dict[str, Waiting] = {}
+        self._files = files
+        self._metrics = metrics
+        self._session: aiohttp.ClientSession | None = None
+
+    def application(self) -> web.Application:
+        """The web application, with a client to the replicas for as long as it runs."""
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self._serve)
+        application.cleanup_ctx.append(self._with_client)
+        return application
+
+    def update(self, known: Mapping[str, HeldService]) -> None:
+        """Take new services and bounds; the line of a service that is gone ends with its last request."""
+        for name, service in known.items():
+            line = self.lines.get(name)
+            if line is None:
+                places = Places(EndpointBook(self._files.endpoints), name)
+                self.lines[name] = Waiting(service, places.ready, self._announcer(name))
+            else:
+                line.service = service
+        for name in self.lines.keys() - known.keys():
+            if not self.lines[name].waiting and not self.lines[name].relaying:
+                del self.lines[name]
+
+    def read_services(self) -> None:
+        """`update` from the data plane's file. Raises `ActivatorError`."""
+        self.update(services.read(self._files.services))
+
+    def _announcer(self, service: str) -> Callable[[int], None]:
+        def announce(waiting: int) -> None:
+            heard = wake.send(self._files.control_socket, wake.Wake(service, waiting))
+            _LOG.info(
+                "cold start service=%s waiting=%d control_plane=%s", service, waiting, "told" if heard else "away"
+            )
+
+        return announce
+
+    async def _with_client(self, _: web.Application) -> AsyncIterator[None]:
+        async with client() as self._session:
+            yield
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "GET" and request.path == "/v1/models":
+            return self._models()
+        name = request.headers.get(MARK)
+        if name is not None:
+            return await self._hold(name, request)
+        if request.method == "GET" and request.path == "/healthz":
+            return web.json_response({"status": "ok"})
+        if request.method == "GET" and request.path == "/metrics":
+            text = await asyncio.to_thread(self._metrics, dict(self.lines))
+            return web.Response(text=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+        if request.method == "GET" and request.path == "/state":
+            state = {name: line.state() for name, line in self.lines.items()}
+            return web.Response(body=msgspec.json.encode(state), content_type="application/json")
+        return problem(404, "no such path")
+
+    def _models(self) -> web.Response:
+        """OpenAI's list of models, without asking any replica."""
+        data = [
+            {"id": model, "object": "model", "created": 0, "owned_by": line.service.name}
+            for line in self.lines.values()
+            for model in line.service.models
+        ]
+        return web.json_response({"object": "list", "data": data})
+
+    async def _hold(self, name: str, request: web.Request) -> web.StreamResponse:
+        line = self._line(name)
+        if line is None or self._session is None:
+            return problem(404, "no such service")
+        deadline_s = asyncio.get_running_loop().time() + line.service.deadline_s
+        retry_after = {"Retry-After": str(line.service.retry_after_s)}
+        while True:
+            try:
+                endpoint = await line.acquire(deadline_s)
+            except FullError:
+                return problem(503, "too many requests are waiting for a replica to start", retry_after)
+            except TimeoutError:
+                return problem(503, "no replica started in time", retry_after)
+            try:
+                return await relay(self._session, request, endpoint, line.service.response_timeout_s)
+            except UnreachableError as error:
+                line.shun(endpoint)
+                _LOG.warning("unreachable service=%s replica=%s: %s", name, endpoint.name, error)
+            except BrokenError as error:
+                _LOG.warning("broke off service=%s replica=%s: %s", name, endpoint.name, error)
+                return problem(502, "the replica broke off or gave no valid answer")
+            finally:
+                line.release(endpoint)
+
+    def _line(self, name: str) -> Waiting | None:
+        """The line of a service. One that was added just now is in the file already."""
+        if name not in self.lines:
+            try:
+                self.read_services()
+            except ActivatorError:
+                _LOG.exception("services cannot be read; those known before stay in force")
+        return self.lines.get(name)
+
+
+def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An error as the gateway writes it everywhere."""
+    body = {"error": {"message": message, "type": "gateway_error", "code": status}}
+    return web.json_response(body, status=status, headers=headers)

@@ -1,0 +1,1 @@
+"""HAProxy as the carrier of requests: its configuration, its process, its socket."""

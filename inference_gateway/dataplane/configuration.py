@@ -1,0 +1,173 @@
+"""The settings as HAProxy reads them: one configuration file and its maps, as text. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
+from inference_gateway.model import Endpoint
+
+ACTIVATOR = "activator"
+"""The server of every service's backend that is no replica."""
+BACKEND_PREFIX = "service_"
+
+_TEMPLATE = jinja2.Environment(
+    loader=jinja2.PackageLoader("inference_gateway.dataplane", ""),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,  # noqa: S701  HAProxy's configuration is no HTML; settings.py holds values to an alphabet
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the data plane's files lie in its directory."""
+
+    directory: Path
+
+    @property
+    def configuration(self) -> Path:
+        """What HAProxy reads when it starts and when it is reloaded. Holds the replicas' keys: mode 600."""
+        return self.directory / "haproxy.cfg"
+
+    @property
+    def stats_socket(self) -> Path:
+        """The runtime API of the HAProxy that takes new requests."""
+        return self.directory / "stats.sock"
+
+    @property
+    def master_socket(self) -> Path:
+        """The runtime API of the master process, which knows the HAProxys that finish their last requests."""
+        return self.directory / "master.sock"
+
+    @property
+    def activator_socket(self) -> Path:
+        """Where the activator takes requests."""
+        return self.directory / "activator.sock"
+
+    @property
+    def control_socket(self) -> Path:
+        """Where the control plane hears of cold starts; see `activator.wake`."""
+        return self.directory / "control.sock"
+
+    @property
+    def services(self) -> Path:
+        """What the activator knows of the services."""
+        return self.directory / "services.json"
+
+    @property
+    def control_metrics(self) -> Path:
+        """Prometheus text that the control plane may leave here; /metrics appends it."""
+        return self.directory / "control.prom"
+
+    @property
+    def activator_pid(self) -> Path:
+        """Process id of the activator."""
+        return self.directory / "activator.pid"
+
+    @property
+    def activator_log(self) -> Path:
+        """What the activator says."""
+        return self.directory / "activator.log"
+
+    @property
+    def pid(self) -> Path:
+        """Process id of the master."""
+        return self.directory / "haproxy.pid"
+
+    @property
+    def access_log(self) -> Path:
+        """One JSON object a request; append-only, so that it can be rotated by copying and truncating."""
+        return self.directory / "access.log"
+
+    @property
+    def messages(self) -> Path:
+        """What HAProxy says about itself."""
+        return self.directory / "haproxy.log"
+
+    @property
+    def endpoints(self) -> Path:
+        """One file a service with its replicas."""
+        return self.directory / "endpoints"
+
+    @property
+    def keys(self) -> Path:
+        """Digest of a key -> its name."""
+        return self.directory / "keys.map"
+
+    @property
+    def limits(self) -> Path:
+        """Name of a key -> requests per minute."""
+        return self.directory / "limits.map"
+
+    @property
+    def restricted(self) -> Path:
+        """Names of the keys that may not use every service."""
+        return self.directory / "restricted.map"
+
+    @property
+    def grants(self) -> Path:
+        """KEY/SERVICE for what a restricted key may use."""
+        return self.directory / "grants.map"
+
+    @property
+    def models(self) -> Path:
+        """Model or service name -> service."""
+        return self.directory / "models.map"
+
+    @property
+    def retry_after(self) -> Path:
+        """Service -> seconds for Retry-After."""
+        return self.directory / "retry_after.map"
+
+
+def server_arguments(service: ServiceSettings, endpoint: Endpoint) -> str:
+    """What follows a replica's name in a `server` line and in `add server`, which knows no defaults."""
+    health = service.health
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return (
+        f"{host}:{endpoint.port} maxconn {endpoint.concurrency} check inter {round(health.interval_s * 1000)}ms "
+        f"fall {health.fall} rise {health.rise} observe layer7 error-limit {health.error_limit} on-error mark-down "
+        # Without its words a dynamic server of HAProxy 2.6 keeps no idle connections: three times the CPU per request.
+        "pool-max-conn -1 pool-purge-delay 1s"
+    )
+
+
+def render(settings: GatewaySettings, endpoints: Mapping[str, Sequence[Endpoint]], connections: int) -> str:
+    """HAProxy's configuration, with the replicas of each service that take requests now, for so many clients."""
+    known = {service.name: endpoints.get(service.name, ()) for service in settings.services}
+    return _TEMPLATE.get_template("haproxy.cfg.j2").render(
+        settings=settings,
+        files=Files(settings.directory),
+        connections=connections,
+        endpoints=known,
+        limited=any(key.requests_per_minute is not None for key in settings.keys),
+        restricted=any(key.services for key in settings.keys),
+        server_line=server_arguments,
+    )
+
+
+def maps(settings: GatewaySettings) -> dict[Path, str]:
+    """The map files of the settings, by where they lie."""
+    files = Files(settings.directory)
+    restricted = [key for key in settings.keys if key.services]
+    return {
+        files.keys: _lines((key.digest, key.name) for key in settings.keys),
+        files.limits: _lines(
+            (key.name, str(key.requests_per_minute)) for key in settings.keys if key.requests_per_minute is not None
+        ),
+        files.restricted: _lines((key.name, "1") for key in restricted),
+        files.grants: _lines((f"{key.name}/{service}", "1") for key in restricted for service in key.services),
+        files.models: _lines((model, service.name) for service in settings.services for model in service.served_models),
+        files.retry_after: _lines((service.name, str(service.retry_after_s)) for service in settings.services),
+    }
+
+
+def _lines(pairs: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"{key} {value}\n" for key, value in pairs)

@@ -1,0 +1,195 @@
+"""HAProxy as `model.DataPlane`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from inference_gateway.activator import services
+from inference_gateway.activator.client import read_state
+from inference_gateway.activator.process import ActivatorProcess
+from inference_gateway.dataplane.configuration import BACKEND_PREFIX, Files, maps, render, server_arguments
+from inference_gateway.dataplane.endpoints import EndpointBook, Listed
+from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
+from inference_gateway.dataplane.reading import Reading
+from inference_gateway.dataplane.runtime import RuntimeApi
+from inference_gateway.dataplane.settings import GatewaySettings
+from inference_gateway.errors import RefusedError, SettingsError, StartError
+from inference_gateway.model import Endpoint, ServerState, Traffic
+
+
+class HaproxyDataPlane:
+    """The HAProxy of one directory, started or found running.
+
+    It goes on when the process that uses this class ends; the next one finds it by its directory. Replicas are
+    written to the endpoint files too, so that a reload and a new HAProxy start with them. Not for use by several
+    threads at once.
+    """
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.files = Files(settings.directory)
+        self._process = HaproxyProcess(self.files)
+        self._helper = ActivatorProcess(self.files)
+        self._api = RuntimeApi(self.files.stats_socket)
+        self._book = EndpointBook(self.files.endpoints)
+        self._reading = Reading(self.files)
+
+    def alive(self) -> bool:
+        """Whether HAProxy and the activator run. If not, `start` starts what is missing."""
+        return self._process.pid() is not None and self._helper.pid() is not None
+
+    def start(self, predecessor: Files | None = None) -> None:
+        """Start HAProxy and the activator, or take over those that run here; reload if their settings were others.
+
+        `predecessor`: the files of a data plane on this host that has the address now; both serve until it is stopped.
+
+        Raises:
+            StartError: the port is taken, the configuration is refused, HAProxy is not installed, the disk is full.
+            ActivatorError: the activator does not start.
+
+        """
+        try:
+            self.files.endpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.files.directory.chmod(0o700)
+        except OSError as error:
+            raise StartError(f"{self.files.directory}: cannot be made: {error.strerror}") from error
+        if self._process.pid() is not None:
+            self.apply(self.settings)
+        else:
+            for path, text in self._texts(self.settings).items():
+                _write(path, text)
+            self._process.check()
+        if self._helper.pid() is None:
+            self._helper.start()
+        if self._process.pid() is None:
+            self._process.start(predecessor)
+
+    def apply(self, settings: GatewaySettings) -> None:
+        """Change services, keys or limits by a reload; no request is lost. Nothing happens if nothing has changed.
+
+        Address and directory cannot be changed. If HAProxy refuses the new configuration the old one stays in force.
+
+        Raises:
+            SettingsError: address or directory differ.
+            StartError: HAProxy refuses the new configuration.
+            NotRunningError: HAProxy does not run.
+
+        """
+        fixed = ("directory", "host", "port")
+        for name in fixed:
+            if getattr(settings, name) != getattr(self.settings, name):
+                raise SettingsError(f"{name} of a running gateway cannot be changed")
+        new = self._texts(settings)
+        old = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in new}
+        if {path: _without_replicas(text) for path, text in new.items()} != {
+            path: _without_replicas(text) for path, text in old.items()
+        }:
+            self.traffic()  # the last look at the worker's counters before it is replaced
+            for path, text in new.items():
+                _write(path, text)
+            try:
+                self._process.reload()
+            except StartError:
+                for path, text in old.items():
+                    _write(path, text)
+                raise
+        self.settings = settings
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Take no new requests, give those in flight `grace_s`, end HAProxy and the activator."""
+        self._process.stop(grace_s)
+        self._helper.stop()
+
+    def add(self, service: str, endpoint: Endpoint) -> None:
+        """Give a replica requests from now on. Adding what is there already changes its address.
+
+        Raises:
+            SettingsError: the service is unknown, or the endpoint has another key than its service.
+            NotRunningError, RefusedError: HAProxy cannot be reached, or refuses.
+
+        """
+        known = self.settings.service(service)
+        if endpoint.api_key not in ("", known.replica_key):
+            raise SettingsError(f"replica {endpoint.name} of {service}: its key must be the one of its service")
+        full = f"{BACKEND_PREFIX}{service}/{endpoint.name}"
+        if any(row.name == endpoint.name for row in self._reading.states(service)):
+            answer = self._api.ask(f"set server {full} addr {endpoint.host} port {endpoint.port}").strip()
+            if not answer.startswith(("no need to change", "IP changed", "port changed")):
+                raise RefusedError(f"HAProxy refused the address of {full}: {answer}")
+            self._api.order([f"set maxconn server {full} {endpoint.concurrency}", f"set server {full} state ready"])
+        else:
+            add = f"add server {full} {server_arguments(known, endpoint)}"
+            self._api.order([add, f"enable health {full}", f"enable server {full}"])
+        self._book.put(service, Listed.of(endpoint))
+
+    def drain(self, service: str, name: str) -> None:
+        """No new requests; those in flight go on. Nothing happens if it is not there. Raises as `add`."""
+        leaving = [replica for replica in self._book.read(service) if replica.name == name]
+        for replica in leaving:
+            self._book.put(service, _leaving(replica))
+        if any(row.name == name and row.state != "maintenance" for row in self._reading.states(service)):
+            self._api.order([f"set server {BACKEND_PREFIX}{service}/{name} state drain"])
+
+    def remove(self, service: str, name: str) -> bool:
+        """Forget a replica; False while requests are in flight. It takes nothing new from the first call on.
+
+        HAProxy keeps it for a second or two longer, until its idle connections are closed: ask again.
+        """
+        self.drain(service, name)
+        if self._reading.in_flight(read_state(self.files.activator_socket), service)[service, name] > 0:
+            return False
+        if any(row.name == name for row in self._reading.states(service)):
+            full = f"{BACKEND_PREFIX}{service}/{name}"
+            try:
+                self._api.order([f"set server {full} state maint", f"del server {full}"])
+            except RefusedError as error:
+                if "still has connections" not in str(error):
+                    raise
+                return False
+        self._book.strike(service, name)
+        return True
+
+    def servers(self) -> Sequence[ServerState]:
+        """All replicas HAProxy knows, and those that only requests from before a reload still use."""
+        return self._reading.servers(read_state(self.files.activator_socket))
+
+    def traffic(self) -> Sequence[Traffic]:
+        """One entry a service; the counters go on over reloads and restarts. Costs one `show stat` of the backends."""
+        names = [service.name for service in self.settings.services]
+        return self._reading.traffic(names, read_state(self.files.activator_socket))
+
+    def set_retry_after(self, service: str, seconds: int) -> None:
+        """What refused clients of a service are told to wait. Holds until the next `apply` or start."""
+        self.settings.service(service)
+        self._api.order([f"set map {self.files.retry_after} {service} {max(1, seconds)}"])
+
+    def _texts(self, settings: GatewaySettings) -> dict[Path, str]:
+        endpoints = {service.name: self._book.ready(service.name) for service in settings.services}
+        count = sum(len(replicas) for replicas in endpoints.values())
+        connections = affordable_connections(settings.connection_limit, count)
+        return {
+            **maps(settings),
+            self.files.services: services.text_of(settings.services),
+            self.files.configuration: render(settings, endpoints, connections),
+        }
+
+
+def _leaving(replica: Listed) -> Listed:
+    return Listed(replica.name, replica.host, replica.port, replica.concurrency, leaving=True)
+
+
+def _without_replicas(text: str) -> str:
+    """A configuration without what comes and goes at run time."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith(("    server ", "    maxconn ")))
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file that only this user may read. Raises `StartError`."""
+    temporary = path.with_name(path.name + ".new")
+    try:
+        temporary.touch(mode=0o600)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise StartError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,142 @@
+"""HAProxy's process: start, recognise, reload, stop. It outlives whoever starts it.
+
+It runs as a master with one worker. A reload starts a new worker that takes over the listening sockets; the old one
+finishes its requests. No request is lost.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inference_gateway.dataplane import answers, daemons
+from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.runtime import RuntimeApi
+from inference_gateway.errors import NotRunningError, StartError
+
+_START_S = 20.0
+_PROGRAM = "haproxy"
+
+
+@dataclass(frozen=True, slots=True)
+class HaproxyProcess:
+    """The HAProxy of one directory."""
+
+    files: Files
+
+    def pid(self) -> int | None:
+        """The master's process id if it runs. A recycled id is recognised by the command line."""
+        return daemons.running(self.files.pid, str(self.files.configuration))
+
+    def check(self) -> None:
+        """Let HAProxy read the configuration. Raises `StartError` with what it says."""
+        try:
+            done = subprocess.run(
+                [_PROGRAM, "-c", "-f", str(self.files.configuration)],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise StartError(f"{_PROGRAM} is not installed or not on PATH (Debian package haproxy)") from error
+        except subprocess.TimeoutExpired as error:
+            raise StartError(f"{self.files.configuration}: HAProxy has not read it within 60 s") from error
+        if done.returncode != 0:
+            raise StartError(f"{self.files.configuration}: HAProxy refuses it: {_alerts(done.stderr)}")
+
+    def start(self, predecessor: Files | None = None) -> None:
+        """Start HAProxy and wait until it answers. Raises `StartError`.
+
+        With a `predecessor` that runs on this host the listening socket is shared with it, so that there is no moment
+        without one; it goes on listening until it is stopped.
+        """
+        inherited = ["-x", str(predecessor.stats_socket)] if predecessor else []
+        said_before = self.files.messages.stat().st_size if self.files.messages.exists() else 0
+        argv = [
+            # Buffers of `body_buffer_kib` overflow a thread's cache of free memory: without a shared one behind it
+            # every allocation goes to the C library (a tenth of the CPU per request).
+            *(_PROGRAM, "-dMglobal", "-W", "-f", str(self.files.configuration), "-p", str(self.files.pid)),
+            *("-S", f"{self.files.master_socket},mode,600,level,admin"),
+            *inherited,
+        ]
+        try:
+            child = daemons.start(argv, self.files.access_log, self.files.messages, self.files.directory)
+        except FileNotFoundError as error:
+            raise StartError(f"{_PROGRAM} is not installed or not on PATH (Debian package haproxy)") from error
+
+        def ended() -> str:
+            if child.poll() is None:
+                return ""
+            return self._alerts_since(said_before) or f"it ended with {child.returncode}"
+
+        self._await_worker(lambda _: True, ended)
+
+    def reload(self) -> None:
+        """Let a new worker read the configuration and take over. Raises `StartError`, `NotRunningError`.
+
+        If it cannot start the old one goes on.
+        """
+        before = self.workers()
+        said_before = self.files.messages.stat().st_size
+        RuntimeApi(self.files.master_socket).ask("reload")
+        self._await_worker(lambda now: now.current != before.current, lambda: self._failed_since(before, said_before))
+
+    def workers(self) -> answers.Workers:
+        """The workers there are. Raises `NotRunningError`."""
+        return answers.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Let it finish its requests for `grace_s`, then end it. Nothing happens if it does not run."""
+        steps = ((signal.SIGUSR1, grace_s), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+        daemons.stop(self.files.pid, str(self.files.configuration), steps)
+
+    def _failed_since(self, before: answers.Workers, said_before: int) -> str:
+        try:
+            now = self.workers()
+        except NotRunningError:
+            return ""  # the master is starting itself anew
+        failed = now.failed_reloads > before.failed_reloads
+        return (self._alerts_since(said_before) or "the new worker failed") if failed else ""
+
+    def _alerts_since(self, start: int) -> str:
+        with self.files.messages.open("rb") as messages:
+            messages.seek(start)
+            return _alerts(messages.read().decode(errors="replace"))
+
+    def _await_worker(self, wanted: Callable[[answers.Workers], bool], fault: Callable[[], str]) -> None:
+        """Wait until a wanted worker answers on the stats socket."""
+        deadline_s = time.monotonic() + _START_S
+        while time.monotonic() < deadline_s:
+            problem = fault()
+            if problem:
+                raise StartError(f"HAProxy does not start in {self.files.directory}: {problem}")
+            try:
+                workers = self.workers()
+                if wanted(workers) and f"\nPid: {workers.current}\n" in RuntimeApi(self.files.stats_socket).ask(
+                    "show info"
+                ):
+                    return
+            except NotRunningError:
+                pass  # not yet
+            time.sleep(0.01)
+        raise StartError(f"HAProxy in {self.files.directory} does not answer {_START_S:g} s after its start")
+
+
+def affordable_connections(wanted: int, replicas: int) -> int:
+    """Client connections that the limit on open files allows: two files each, two a replica for checks and idling."""
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files == resource.RLIM_INFINITY:
+        return wanted
+    return max(10, min(wanted, (most_files - 2 * replicas - 500) // 2))
+
+
+def _alerts(text: str) -> str:
+    """What went wrong, without the lines that only say so again."""
+    lines = [line.partition(" : ")[2] or line for line in text.splitlines() if "[ALERT]" in line]
+    told = [line for line in lines if "Fatal errors" not in line and "Error(s) found" not in line]
+    return "; ".join((told or lines or text.splitlines())[:5])

@@ -1,0 +1,218 @@
+"""What the data plane is told: values only, checked when they are made.
+
+Every text ends up in HAProxy's configuration or in a file it reads, so it is held to an alphabet here; whoever builds
+these values need not know HAProxy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from inference_gateway.errors import SettingsError
+
+Repeat = Literal["never-sent", "unanswered"]
+"""Which POST requests may be sent to a second replica: those no replica has received, or also those that a replica
+received and did not answer (it died, closed or said 502 or 503 before the first byte of its answer)."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
+_PATH = re.compile(r"/[A-Za-z0-9_.~/-]{0,199}")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|[0-9a-fA-F:.]{2,45}")
+_DIGEST = re.compile(r"[0-9A-F]{64}")
+_DIRECTORY = re.compile(r"/[A-Za-z0-9_./~+-]{0,80}")
+_CERTIFICATE = re.compile(r"/[A-Za-z0-9_./~+-]{0,4000}")
+_SECRET = re.compile(r"[A-Za-z0-9_.~+/=-]{0,512}")
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """How a replica is watched.
+
+    Actively: `GET path` every `interval_s`, answered 200 within `timeout_s`; `fall` failures in a row take it out,
+    `rise` passes bring it back. Passively: `error_limit` failed requests in a row (no connection, no or a broken
+    answer, status 5xx) take it out at once, for `ejection_s` the first time and n times as long the n-th time, if a
+    round of tending sees it, which is once a second: let interval_s x rise be longer. `floor_share` of the replicas
+    that accept connections stay in, and never fewer than one, however sick they look.
+    """
+
+    path: str = "/health"
+    interval_s: float = 2.0
+    timeout_s: float = 5.0
+    fall: int = 3
+    rise: int = 2
+    error_limit: int = 3
+    floor_share: float = 0.5
+    ejection_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        _matches("health.path", self.path, _PATH, "an absolute path")
+        _within("health.interval_s", self.interval_s, 0.1, 3600)
+        _within("health.timeout_s", self.timeout_s, 0.1, 600)
+        _within("health.fall", self.fall, 1, 100)
+        _within("health.rise", self.rise, 1, 100)
+        _within("health.error_limit", self.error_limit, 1, 1000)
+        _within("health.floor_share", self.floor_share, 0, 1)
+        _within("health.ejection_s", self.ejection_s, 0, 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """One service: what it is called, and how long its requests wait.
+
+    Clients reach it by the path prefix `/services/NAME`, by the header `x-service: NAME`, or by one of `models` as
+    `model` in a JSON body (its name is always one of them). While every replica is at its concurrency, up to
+    `queue_limit` requests wait for at most `queue_deadline_s`; while there is no replica, up to `cold_start_limit`
+    wait in the activator for at most `cold_start_deadline_s`. Beyond that clients get 503 with `Retry-After:
+    retry_after_s`.
+
+    A replica has `response_timeout_s` for the first byte and between two bytes. `repeat_posts` says which POST
+    requests may be sent again (GET and other idempotent ones may while no byte of an answer has arrived); a client
+    overrides it for one request with an `Idempotency-Key` header.
+
+    `replica_key` is sent to the replicas as `Authorization: Bearer`. It is one key for all replicas of a service,
+    because HAProxy chooses the replica only after it has written the headers.
+    """
+
+    name: str
+    models: tuple[str, ...] = ()
+    queue_limit: int = 1000
+    queue_deadline_s: float = 30.0
+    cold_start_limit: int = 1000
+    cold_start_deadline_s: float = 300.0
+    response_timeout_s: float = 600.0
+    retry_after_s: int = 30
+    repeat_posts: Repeat = "never-sent"
+    replica_key: str = field(default="", repr=False)
+    health: HealthSettings = field(default_factory=HealthSettings)
+
+    def __post_init__(self) -> None:
+        _matches("name", self.name, _NAME, "letters, digits, `_`, `.` and `-`, at most 63")
+        where = f"service {self.name}: "
+        for model in self.models:
+            _matches(where + "models", model, _MODEL, "letters, digits and `_.:/@+-`, at most 200")
+        _within(where + "queue_limit", self.queue_limit, 0, 1_000_000)
+        _within(where + "queue_deadline_s", self.queue_deadline_s, 0.001, 86400)
+        _within(where + "cold_start_limit", self.cold_start_limit, 0, 1_000_000)
+        _within(where + "cold_start_deadline_s", self.cold_start_deadline_s, 0, 86400)
+        _within(where + "response_timeout_s", self.response_timeout_s, 0.001, 86400)
+        _within(where + "retry_after_s", self.retry_after_s, 1, 86400)
+        _one_of(where + "repeat_posts", self.repeat_posts, ("never-sent", "unanswered"))
+        _matches(where + "replica_key", self.replica_key, _SECRET, "letters, digits and `_.~+/=-`", shown="a key")
+
+    @property
+    def served_models(self) -> tuple[str, ...]:
+        """The values of `model` that lead here: the service's name and `models`, each once."""
+        return tuple(dict.fromkeys((self.name, *self.models)))
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A client's key, known by its SHA-256 alone (64 capital hex digits; `digest_of`).
+
+    Keys are long random texts, so a plain hash is enough: there is no dictionary to try. `services` names what it may
+    use; empty: everything. `requests_per_minute` counts admitted requests over the last minute; None: no limit.
+    """
+
+    name: str
+    digest: str
+    services: tuple[str, ...] = ()
+    requests_per_minute: int | None = None
+
+    def __post_init__(self) -> None:
+        _matches("key name", self.name, _NAME, "letters, digits, `_`, `.` and `-`, at most 63")
+        where = f"key {self.name}: "
+        _matches(where + "digest", self.digest, _DIGEST, "64 capital hex digits, a SHA-256", shown="something else")
+        for service in self.services:
+            _matches(where + "services", service, _NAME, "names of services")
+        if self.requests_per_minute is not None:
+            _within(where + "requests_per_minute", self.requests_per_minute, 1, 1_000_000_000)
+
+
+def digest_of(key: str) -> str:
+    """SHA-256 of a key as the data plane writes it: 64 capital hex digits."""
+    return hashlib.sha256(key.encode()).hexdigest().upper()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """All the data plane needs to start.
+
+    `directory` holds its configuration, sockets and logs, and should be on a local disk. `authentication` is `keys`
+    (401 without a known one) or `none`. A request body of more than `body_limit_mib` is refused with 413. Routing by
+    `model` sees the first `body_buffer_kib` of a body; a buffer of that size is in use for every request that is
+    being received, so `connection_limit` bounds the memory. `certificate` is a PEM file with chain and private key:
+    HTTPS instead of HTTP.
+    """
+
+    directory: Path
+    port: int
+    host: str = "127.0.0.1"
+    services: tuple[ServiceSettings, ...] = ()
+    authentication: Literal["keys", "none"] = "keys"
+    keys: tuple[ApiKey, ...] = ()
+    certificate: Path | None = None
+    threads: int = 1
+    connection_limit: int = 8_000
+    body_limit_mib: int = 32
+    body_buffer_kib: int = 64
+    client_timeout_s: float = 60.0
+    request_timeout_s: float = 10.0
+    leaving_limit_s: float = 3600.0
+    """How long a replaced HAProxy may finish its requests after a reload."""
+
+    def __post_init__(self) -> None:
+        # A Unix socket's whole path has 107 characters.
+        _matches("directory", str(self.directory), _DIRECTORY, "an absolute path of at most 80 plain characters")
+        _within("port", self.port, 1, 65535)
+        _matches("host", self.host, _HOST, "an address or a host name")
+        _one_of("authentication", self.authentication, ("keys", "none"))
+        _within("threads", self.threads, 1, 64)
+        _within("connection_limit", self.connection_limit, 10, 1_000_000)
+        _within("body_limit_mib", self.body_limit_mib, 1, 4096)
+        _within("body_buffer_kib", self.body_buffer_kib, 16, 4096)
+        _within("client_timeout_s", self.client_timeout_s, 0.1, 86400)
+        _within("request_timeout_s", self.request_timeout_s, 0.1, 3600)
+        _within("leaving_limit_s", self.leaving_limit_s, 1, 864000)
+        if self.certificate is not None:
+            _matches("certificate", str(self.certificate), _CERTIFICATE, "an absolute path of plain characters")
+        _unique("service", [service.name for service in self.services])
+        _unique("key", [key.name for key in self.keys])
+        _unique("digest of key", [key.digest for key in self.keys])
+        _unique("model", [model for service in self.services for model in service.served_models])
+
+    def service(self, name: str) -> ServiceSettings:
+        """The service of that name. Raises `SettingsError`."""
+        for service in self.services:
+            if service.name == name:
+                return service
+        raise SettingsError(
+            f"no service {name!r} (known: {', '.join(known.name for known in self.services) or 'none'})"
+        )
+
+
+def _matches(what: str, found: str, pattern: re.Pattern[str], accepted: str, shown: str = "") -> None:
+    if not pattern.fullmatch(found):
+        raise SettingsError(f"{what}: found {shown or repr(found)}, accepted: {accepted}")
+
+
+def _within(what: str, found: float, least: float, most: float) -> None:
+    if not (math.isfinite(found) and least <= found <= most):
+        raise SettingsError(f"{what}: found {found}, accepted: {least:g} to {most:g}")
+
+
+def _one_of(what: str, found: str, accepted: tuple[str, ...]) -> None:
+    if found not in accepted:
+        raise SettingsError(f"{what}: found {found!r}, accepted: {', '.join(accepted)}")
+
+
+def _unique(what: str, found: list[str]) -> None:
+    seen = set[str]()
+    for name in found:
+        if name in seen:
+            raise SettingsError(f"{what} {name!r} is there twice")
+        seen.add(name)

@@ -1,0 +1,1 @@
+"""A tiny model server, to try the gateway without a GPU."""

@@ -1,0 +1,220 @@
+"""A tiny model server on the CPU, with an OpenAI-like interface, adjustable delays and faults.
+
+It serves `POST /v1/chat/completions` (also as server-sent events), `GET /v1/models`, `GET /health`. For trying things
+out, `GET /state` tells what it has seen and `PUT /behaviour` changes how it behaves. Tokens are words of a fixed text.
+Run it with `python -m inference_gateway.examples.model_server --port 8000`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import click
+from aiohttp import web
+
+KEY_VARIABLE = "EXPLSCHED_REPLICA_KEY"
+"""Environment variable with the key that requests must bear; none: every request is answered."""
+
+_WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "the",
+    "lazy",
+    "dog",
+    "and",
+    "goes",
+    "on",
+    "to",
+    "think",
+    "about",
+    "schedulers",
+    "",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How the server answers. `fault` is empty or one of `FAULTS`; `unhealthy` is the fault of /health alone."""
+
+    first_token_ms: float = 0.0
+    token_ms: float = 0.0
+    fault: str = ""
+    unhealthy: str = ""
+
+
+FAULTS = ("", "status-500", "status-503", "garbage", "hang", "close", "close-midway")
+"""status-N: that status. garbage: bytes that are no HTTP. hang: no answer. close: the connection ends without an
+answer. close-midway: it ends within the answer."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """Counts since the start. `in_flight` is there now; `abandoned` requests lost their client before the end."""
+
+    requests: int = 0
+    in_flight: int = 0
+    most_in_flight: int = 0
+    abandoned: int = 0
+    last_headers: dict[str, str] = field(default_factory=dict)
+
+
+class ModelServer:
+    """The application and its state."""
+
+    def __init__(self, name: str, models: tuple[str, ...], behaviour: Behaviour, key: str = "") -> None:
+        self.name = name
+        self.models = models
+        self.behaviour = behaviour
+        self.key = key
+        self.seen = Seen()
+
+    def application(self) -> web.Application:
+        """The routes. Bodies up to 64 MiB are read."""
+        application = web.Application(client_max_size=64 * 2**20)
+        application.router.add_post("/v1/chat/completions", self._complete)
+        application.router.add_get("/v1/models", self._list_models)
+        application.router.add_get("/health", self._health)
+        application.router.add_get("/state", self._state)
+        application.router.add_put("/behaviour", self._behave)
+        return application
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        return await self._fail(request, self.behaviour.unhealthy) or web.json_response({"status": "ok"})
+
+    async def _state(self, _: web.Request) -> web.Response:
+        names = ("requests", "in_flight", "most_in_flight", "abandoned", "last_headers")
+        return web.json_response({"name": self.name, **{name: getattr(self.seen, name) for name in names}})
+
+    async def _behave(self, request: web.Request) -> web.Response:
+        try:
+            self.behaviour = replace(self.behaviour, **await request.json())
+        except (TypeError, ValueError) as error:
+            return _problem(400, f"not a behaviour: {error}")
+        return web.json_response({})
+
+    async def _list_models(self, _: web.Request) -> web.Response:
+        models = [{"id": model, "object": "model", "created": 0, "owned_by": self.name} for model in self.models]
+        return web.json_response({"object": "list", "data": models})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        self.seen.requests += 1
+        self.seen.in_flight += 1
+        self.seen.most_in_flight = max(self.seen.most_in_flight, self.seen.in_flight)
+        self.seen.last_headers = {name.lower(): value for name, value in request.headers.items()}
+        try:
+            return await self._answer(request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.seen.abandoned += 1
+            raise
+        finally:
+            self.seen.in_flight -= 1
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
+            return _problem(401, "wrong or missing key")
+        failed = await self._fail(request, self.behaviour.fault)
+        if failed is not None:
+            return failed
+        try:
+            asked = await request.json()
+            tokens, stream = int(asked.get("max_tokens", 16)), bool(asked.get("stream", False))
+        except (ValueError, TypeError, AttributeError) as error:
+            return _problem(400, f"not a chat completion request: {error}")
+        if stream:
+            return await self._stream(request, tokens)
+        words = [word async for word in self._words(tokens)]
+        message = {"role": "assistant", "content": "".join(words)}
+        choice = {"index": 0, "message": message, "finish_reason": "length"}
+        usage = {"prompt_tokens": 0, "completion_tokens": tokens, "total_tokens": tokens}
+        body = {"id": "chatcmpl-1", "object": "chat.completion", "created": int(time.time()), "model": self.models[0]}
+        return web.json_response({**body, "choices": [choice], "usage": usage}, headers={"x-replica": self.name})
+
+    async def _stream(self, request: web.Request, tokens: int) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-replica": self.name})
+        await response.prepare(request)
+        async for word in self._words(tokens):
+            choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
+            # The time the token left, so that a client on the same machine can measure the way.
+            chunk: dict[str, Any] = {"object": "chat.completion.chunk", "model": self.models[0], "choices": [choice]}
+            chunk["sent_s"] = time.monotonic()
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    async def _words(self, tokens: int) -> AsyncIterator[str]:
+        began_s = asyncio.get_running_loop().time() + self.behaviour.first_token_ms / 1000
+        for index in range(tokens):
+            # Against the clock, so that the rate holds however long writing takes.
+            await asyncio.sleep(began_s + index * self.behaviour.token_ms / 1000 - asyncio.get_running_loop().time())
+            yield _WORDS[index % len(_WORDS)] + " "
+
+    async def _fail(self, request: web.Request, fault: str) -> web.StreamResponse | None:
+        if not fault:
+            return None
+        if fault.startswith("status-"):
+            return _problem(int(fault.removeprefix("status-")), "a fault was asked for")
+        if fault == "hang":
+            await asyncio.sleep(3600)
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client has gone")
+        if fault == "garbage":
+            transport.write(b"\x00\xff this is no HTTP\r\n\r\n")
+        if fault == "close-midway":
+            transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nfirst")
+        transport.close()
+        return web.Response()
+
+
+def _problem(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message, "code": status}}, status=status)
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=int, required=True)
+@click.option("--name", default="replica", show_default=True, help="What it calls itself in `x-replica`.")
+@click.option("--model", "models", multiple=True, default=("tiny",), show_default=True)
+@click.option("--first-token-ms", default=0.0, show_default=True, help="Delay of the first token.")
+@click.option("--token-ms", default=0.0, show_default=True, help="Time between two tokens.")
+@click.option("--load-s", default=0.0, show_default=True, help="Time before it listens, as if loading weights.")
+def main(  # noqa: D103  click shows the module's purpose below
+    host: str, port: int, name: str, models: tuple[str, ...], first_token_ms: float, token_ms: float, load_s: float
+) -> None:
+    behaviour = Behaviour(first_token_ms=first_token_ms, token_ms=token_ms)
+    server = ModelServer(name, models, behaviour, os.environ.get(KEY_VARIABLE, ""))
+    asyncio.run(_serve(server, host, port, load_s))
+
+
+main.help = "A tiny model server for trying out the gateway. It stops on SIGTERM once its requests are answered."
+
+
+async def _serve(server: ModelServer, host: str, port: int, load_s: float) -> None:
+    ending = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+    await asyncio.sleep(load_s)
+    # A client that goes away cancels the work on its request.
+    runner = web.AppRunner(
+        server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=60.0, keepalive_timeout=75.0
+    )
+    await runner.setup()
+    await web.TCPSite(runner, host, port, backlog=1024).start()
+    await ending.wait()
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    main()

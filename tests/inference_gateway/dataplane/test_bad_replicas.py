@@ -1,0 +1,153 @@
+"""Replicas that misbehave: one of them never takes the service, and each fault has one clear answer."""
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
+from inference_gateway.model import Endpoint
+from tests.inference_gateway.rig import REPLICA_KEY, Answer, Replica, Rig, gateway, replicas, wait_until
+
+QUICK = HealthSettings(interval_s=0.2, timeout_s=0.5, fall=2, rise=1, ejection_s=2.0)
+REPEATABLE = {"idempotency_key": "1"}
+
+
+@pytest.fixture(scope="module")
+def running(directory: Path) -> Iterator[Rig]:
+    once = ServiceSettings(
+        "once", replica_key=REPLICA_KEY, response_timeout_s=1.0, cold_start_deadline_s=0.0, health=QUICK
+    )
+    again = ServiceSettings("again", replica_key=REPLICA_KEY, repeat_posts="unanswered", health=QUICK)
+    # Checks that come too late to matter: what is seen is what single requests do.
+    rare = HealthSettings(interval_s=600, error_limit=1000)
+    plain = ServiceSettings("plain", replica_key=REPLICA_KEY, health=rare)
+    # Out for longer than a round of tending, which is a second, so that the tending sees it.
+    judging = HealthSettings(interval_s=0.8, rise=2, ejection_s=0.5)
+    judged = ServiceSettings("judged", replica_key=REPLICA_KEY, health=judging)
+    with gateway(directory, once, again, plain, judged) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(running: Rig, servers: list[Replica]) -> Iterator[Rig]:
+    yield running
+    running.clear()
+
+
+def many(rig: Rig, service: str, count: int, **headers: str) -> list[Answer]:
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda _: rig.complete(service, **headers), range(count)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [("garbage", 502), ("close", 502), ("status-500", 500), ("status-503", 503)],
+)
+def test_a_post_that_was_sent_is_not_repeated_but_answered(
+    rig: Rig, servers: list[Replica], fault: str, status: int
+) -> None:
+    rig.add("plain", servers[0].endpoint)
+    before = servers[0].state["requests"]
+    servers[0].behave(fault=fault)
+    answer = rig.complete("plain")
+    assert (answer.status, answer.json["error"]["code"]) == (status, status)
+    assert servers[0].state["requests"] == before + 1
+
+
+@pytest.mark.parametrize("fault", ["garbage", "close", "status-503"])
+def test_a_repeatable_post_is_answered_by_another_replica(rig: Rig, servers: list[Replica], fault: str) -> None:
+    rig.add("plain", servers[0].endpoint, servers[1].endpoint)
+    servers[0].behave(fault=fault)
+    answers = [rig.complete("plain", **REPEATABLE) for _ in range(6)]
+    assert {(answer.status, answer.headers["x-replica"]) for answer in answers} == {(200, "r2")}
+
+
+def test_a_replica_that_hangs_is_given_up(rig: Rig, servers: list[Replica]) -> None:
+    servers[0].behave(fault="hang")
+    rig.add("once", servers[0].endpoint)
+    answer = rig.complete("once")
+    assert (answer.status, answer.json["error"]["message"]) == (504, "the replica did not answer in time")
+    wait_until(lambda: servers[0].state["in_flight"] == 0)
+
+
+def test_an_answer_that_breaks_off_is_broken_off_for_the_client(rig: Rig, servers: list[Replica]) -> None:
+    rig.add("plain", servers[0].endpoint)
+    servers[0].behave(fault="close-midway")
+    with pytest.raises(Exception, match="IncompleteRead"):
+        rig.complete("plain")
+
+
+@pytest.mark.parametrize("fault", ["garbage", "close", "status-500"])
+def test_one_bad_replica_is_taken_out_by_its_answers(rig: Rig, servers: list[Replica], fault: str) -> None:
+    """Its health check passes all the while; least outstanding would send it everything, as it is the quickest."""
+    log = rig.plane.files.activator_log
+    before = log.read_text().count("ejected service=judged replica=r1")
+    rig.add("judged", *(server.endpoint for server in servers))
+    servers[0].behave(fault=fault)
+    many(rig, "judged", 24)
+    wait_until(lambda: log.read_text().count("ejected service=judged replica=r1") > before)
+    assert rig.replica_states("judged") == {"r1": "down", "r2": "up", "r3": "up"}
+    assert {answer.status for answer in many(rig, "judged", 24)} == {200}
+    servers[0].behave()
+    wait_until(lambda: rig.replica_states("judged")["r1"] == "up")
+
+
+def test_an_unhealthy_replica_is_taken_out_and_comes_back(rig: Rig, servers: list[Replica]) -> None:
+    rig.add("once", *(server.endpoint for server in servers))
+    servers[2].behave(unhealthy="status-500")
+    wait_until(lambda: rig.replica_states("once")["r3"] == "down")
+    used = Counter(answer.headers["x-replica"] for answer in many(rig, "once", 12))
+    assert used.keys() == {"r1", "r2"}
+    servers[2].behave()
+    wait_until(lambda: rig.replica_states("once")["r3"] == "up")
+
+
+@pytest.mark.parametrize("unhealthy", ["status-500", "hang"])
+def test_the_last_replicas_stay_in_however_sick(rig: Rig, servers: list[Replica], unhealthy: str) -> None:
+    for server in servers:
+        server.behave(unhealthy=unhealthy)
+    rig.add("again", *(server.endpoint for server in servers))
+    log = rig.plane.files.messages
+    wait_until(lambda: all(f"service_again/{name} is DOWN" in log.read_text() for name in ("r1", "r2", "r3")))
+    assert {answer.status for answer in many(rig, "again", 16)} == {200}
+    wait_until(lambda: "kept in service=again" in rig.plane.files.activator_log.read_text())
+    wait_until(lambda: list(rig.replica_states("again").values()).count("up") >= 2)
+
+
+def test_nobody_at_the_address(rig: Rig, servers: list[Replica]) -> None:
+    """A POST that no replica has received goes to another one, opt-in or not."""
+    rig.add("plain", Endpoint("nobody", "127.0.0.1", 1, 8), servers[0].endpoint)
+    assert {rig.complete("plain").status for _ in range(6)} == {200}
+
+
+def test_a_killed_replica_loses_no_repeatable_request(rig: Rig, servers: list[Replica]) -> None:
+    with replicas("victim") as (victim,):
+        for replica in (victim, servers[0]):
+            replica.behave(first_token_ms=300.0)
+        rig.add("again", victim.with_concurrency(4), servers[0].with_concurrency(8))
+        with ThreadPoolExecutor(16) as pool:
+            pending = [pool.submit(rig.complete, "again") for _ in range(24)]
+            wait_until(lambda: victim.state["in_flight"] > 0)
+            victim.kill()
+            answers = [request.result() for request in pending]
+    assert Counter(answer.status for answer in answers) == {200: 24}
+
+
+def test_requests_that_wait_for_the_last_replica_outlive_it(rig: Rig, servers: list[Replica]) -> None:
+    """HAProxy 2.6 leaves them in the backend's queue; they are moved to the activator and meet the next replica."""
+    with replicas("victim") as (victim,):
+        victim.behave(first_token_ms=5000.0)
+        rig.add("again", victim.with_concurrency(1))
+        with ThreadPoolExecutor(8) as pool:
+            pending = [pool.submit(rig.complete, "again") for _ in range(6)]
+            wait_until(lambda: next(t for t in rig.plane.traffic() if t.service == "again").queued == 5)
+            victim.kill()
+            wait_until(lambda: rig.replica_states("again")["victim"] == "down")
+            rig.plane.remove("again", "victim")
+            rig.added.clear()
+            rig.add("again", servers[0].endpoint)
+            answers = [request.result() for request in pending]
+    assert Counter((answer.status, answer.headers.get("x-replica")) for answer in answers) == {(200, "r1"): 6}

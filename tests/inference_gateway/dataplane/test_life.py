@@ -1,0 +1,155 @@
+"""Start, adoption, death and restart of the data plane."""
+
+import os
+import signal
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.dataplane.plane import HaproxyDataPlane
+from inference_gateway.dataplane.process import affordable_connections
+from inference_gateway.dataplane.runtime import RuntimeApi
+from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
+from inference_gateway.errors import NotRunningError, RefusedError, SettingsError, StartError
+from inference_gateway.model import Endpoint
+from tests.inference_gateway.rig import REPLICA_KEY, Replica, gateway, wait_until
+
+CHAT = ServiceSettings("chat", replica_key=REPLICA_KEY)
+
+
+def test_a_taken_port_is_named(directory: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        plane = HaproxyDataPlane(GatewaySettings(directory / "taken", taken.getsockname()[1]))
+        with pytest.raises(StartError, match=f"already in use.*127.0.0.1:{taken.getsockname()[1]}"):
+            plane.start()
+    plane.stop(grace_s=0.0)
+
+
+def test_a_port_of_another_gateway_is_not_shared(directory: Path) -> None:
+    with gateway(directory / "one") as first:
+        second = HaproxyDataPlane(GatewaySettings(directory / "two", first.port))
+        with pytest.raises(StartError, match="in use"):
+            second.start()
+        second.stop(grace_s=0.0)
+
+
+def test_the_next_process_finds_the_running_one(directory: Path, servers: list[Replica]) -> None:
+    with gateway(directory / "adopted", CHAT) as rig:
+        rig.plane.add("chat", servers[0].endpoint)
+        worker = RuntimeApi(rig.plane.files.master_socket).ask("show proc")
+        again = HaproxyDataPlane(rig.plane.settings)
+        again.start()
+        assert [(server.name, server.state) for server in again.servers()] == [("r1", "up")]
+        found = RuntimeApi(rig.plane.files.master_socket).ask("show proc")
+        assert [line.split()[:3] for line in found.splitlines()] == [line.split()[:3] for line in worker.splitlines()]
+
+
+@pytest.mark.parametrize("victim", ["pid", "activator_pid"])
+def test_what_was_killed_is_started_again_with_its_replicas(
+    directory: Path, servers: list[Replica], victim: str
+) -> None:
+    with gateway(directory / victim, CHAT) as rig:
+        rig.plane.add("chat", servers[0].endpoint)
+        rig.plane.add("chat", servers[1].endpoint)
+        rig.plane.drain("chat", "r2")
+        os.kill(int(getattr(rig.plane.files, victim).read_text()), signal.SIGKILL)
+        wait_until(lambda: not rig.plane.alive())
+        rig.plane.start()
+        assert rig.plane.alive()
+        assert {rig.complete("chat").headers["x-replica"] for _ in range(4)} == {"r1"}
+        assert rig.ask("GET", "/healthz").status == 200
+
+
+def test_without_the_activator_replicas_go_on(directory: Path, servers: list[Replica]) -> None:
+    with gateway(directory / "alone", CHAT, ServiceSettings("empty")) as rig:
+        rig.plane.add("chat", servers[0].endpoint)
+        os.kill(int(rig.plane.files.activator_pid.read_text()), signal.SIGKILL)
+        wait_until(lambda: not rig.plane.alive())
+        assert rig.complete("chat").status == 200
+        refused = rig.complete("empty", idempotency_key="1")  # its socket may close a moment after it
+        assert (refused.status, refused.headers.get("retry-after")) == (503, "30"), refused
+        wait_until(lambda: rig.plane.remove("chat", "r1"))
+
+
+def test_a_stats_socket_that_is_gone(directory: Path, servers: list[Replica]) -> None:
+    with gateway(directory / "gone", CHAT) as rig:
+        rig.plane.add("chat", servers[0].endpoint)
+        rig.plane.files.stats_socket.unlink()
+        for call in (
+            rig.plane.servers,
+            rig.plane.traffic,
+            lambda: rig.plane.add("chat", servers[1].endpoint),
+            lambda: rig.plane.drain("chat", "r1"),
+        ):
+            with pytest.raises(NotRunningError, match=r"stats\.sock: HAProxy cannot be reached"):
+                call()
+        assert rig.complete("chat").status == 200, "requests go on"
+
+
+def test_nobody_answers_on_the_socket(directory: Path) -> None:
+    path = directory / "silent.sock"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        with pytest.raises(NotRunningError, match=r"no answer from HAProxy within 0\.05 s"):
+            RuntimeApi(path, timeout_s=0.05).ask("show info")
+
+
+def test_commands_that_haproxy_refuses(directory: Path, servers: list[Replica]) -> None:
+    with gateway(directory / "refused", CHAT) as rig:
+        api = RuntimeApi(rig.plane.files.stats_socket)
+        with pytest.raises(RefusedError, match=r"No such server.*to del server service_chat/nobody"):
+            api.order(["del server service_chat/nobody"])
+        rig.plane.add("chat", servers[0].endpoint)
+        rig.plane.add("chat", Endpoint("r1", "127.0.0.1", servers[1].port, 3))
+        assert rig.complete("chat").headers["x-replica"] == "r2", "adding again changes the address"
+        with pytest.raises(SettingsError, match="no service 'nix'"):
+            rig.plane.add("nix", servers[0].endpoint)
+        with pytest.raises(SettingsError, match="its key must be the one of its service"):
+            rig.plane.add("chat", replace(servers[0].endpoint, api_key="another"))
+        assert rig.plane.remove("chat", "never-there")
+
+
+def test_a_configuration_that_haproxy_refuses_changes_nothing(directory: Path, servers: list[Replica]) -> None:
+    with gateway(directory / "bad", CHAT) as rig:
+        rig.plane.add("chat", servers[0].endpoint)
+        bad = replace(rig.plane.settings, certificate=directory / "no-such.pem")
+        with pytest.raises(StartError, match=r"no-such\.pem"):
+            rig.plane.apply(bad)
+        assert rig.complete("chat").status == 200
+        more = replace(rig.plane.settings, services=(CHAT, ServiceSettings("more", replica_key=REPLICA_KEY)))
+        rig.plane.apply(more)
+        rig.plane.add("more", servers[1].endpoint)
+        assert rig.complete("more").headers["x-replica"] == "r2", "the next reload works"
+        again = HaproxyDataPlane(rig.plane.settings)
+        again.start()
+        assert rig.complete("chat").status == 200
+        with pytest.raises(SettingsError, match="port of a running gateway"):
+            rig.plane.apply(replace(rig.plane.settings, port=1))
+
+
+def test_waiting_times_told_to_clients_can_be_changed(directory: Path) -> None:
+    hasty = ServiceSettings("chat", cold_start_limit=0, retry_after_s=7)
+    with gateway(directory / "wait", hasty) as rig:
+        assert rig.complete("chat").headers["retry-after"] == "7"
+        os.kill(int(rig.plane.files.activator_pid.read_text()), signal.SIGKILL)
+        wait_until(lambda: not rig.plane.alive())
+        rig.plane.set_retry_after("chat", 90)
+        assert rig.complete("chat").headers["retry-after"] == "90"
+
+
+def test_files_are_for_this_user_alone(directory: Path) -> None:
+    with gateway(directory / "private", CHAT) as rig:
+        files = rig.plane.files
+        assert files.directory.stat().st_mode & 0o077 == 0
+        for path in (files.stats_socket, files.master_socket, files.activator_socket, files.configuration, files.keys):
+            assert path.stat().st_mode & 0o777 == 0o600, path
+
+
+def test_connections_are_bounded_by_open_files() -> None:
+    assert affordable_connections(100, 10) == 100
+    assert affordable_connections(10**9, 10) < 10**9

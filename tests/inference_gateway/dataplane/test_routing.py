@@ -1,0 +1,148 @@
+"""Which requests reach which replica, and what the others are told."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest_of
+from tests.inference_gateway.rig import ALICE, REPLICA_KEY, Replica, Rig, ask, gateway
+
+BOB = ApiKey("bob", digest_of("bobs-key"), services=("small",), requests_per_minute=3)
+
+
+@pytest.fixture(scope="module")
+def running(directory: Path) -> Iterator[Rig]:
+    big = ServiceSettings("big", models=("org/big-7b",), replica_key=REPLICA_KEY)
+    small = ServiceSettings("small", replica_key=REPLICA_KEY)
+    with gateway(directory, big, small, keys=(ALICE, BOB), body_limit_mib=1, body_buffer_kib=64) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(running: Rig, servers: list[Replica]) -> Iterator[Rig]:
+    running.add("big", servers[0].endpoint)
+    running.add("small", servers[1].endpoint)
+    yield running
+    running.clear()
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "header", "replica"),
+    [
+        ("/v1/chat/completions", "big", None, "r1"),
+        ("/v1/chat/completions", "org/big-7b", None, "r1"),
+        ("/v1/chat/completions", "small", None, "r2"),
+        ("/services/small/v1/chat/completions", None, None, "r2"),
+        ("/v1/chat/completions", None, "small", "r2"),
+        ("/services/small/v1/chat/completions", "big", "big", "r2"),
+        ("/v1/chat/completions", "small", "big", "r1"),
+    ],
+)
+def test_path_then_header_then_model(rig: Rig, path: str, model: str | None, header: str | None, replica: str) -> None:
+    body = {"max_tokens": 1} if model is None else {"messages": [], "model": model}
+    answer = rig.ask("POST", path, body, **({"x_service": header} if header else {}))
+    assert (answer.status, answer.headers["x-replica"]) == (200, replica)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("POST", "/v1/chat/completions", {"model": "unknown"}, 404, "no such model"),
+        ("POST", "/services/unknown/v1/chat/completions", {}, 404, "no such model"),
+        ("GET", "/v1/files", None, 404, "no such model"),
+        ("GET", "/state", None, 404, "no such model"),
+        ("POST", "/v1/chat/completions", {"messages": []}, 400, "no JSON object"),
+        ("POST", "/v1/chat/completions", b"this is no JSON", 400, "no JSON object"),
+        ("POST", "/v1/chat/completions", b"", 400, "no JSON object"),
+        ("POST", "/v1/chat/completions", b"\xff\x00\xfe" * 100, 400, "no JSON object"),
+        ("POST", "/v1/chat/completions", b"[" * 5000, 400, "no JSON object"),
+        ("POST", "/v1/chat/completions", {"messages": "x" * 70_000, "model": "big"}, 413, "within the first 64 KiB"),
+        ("POST", "/v1/chat/completions", {"model": "big", "messages": "x" * 1_200_000}, 413, "larger than 1 MiB"),
+    ],
+)
+def test_what_leads_nowhere_is_told_why(
+    rig: Rig, method: str, path: str, body: object, status: int, words: str
+) -> None:
+    answer = rig.ask(method, path, body)
+    assert (answer.status, answer.json["error"]["code"]) == (status, status)
+    assert words in answer.json["error"]["message"]
+
+
+def test_a_large_body_is_routed_by_a_model_near_its_start_and_by_path(rig: Rig) -> None:
+    large = {"model": "big", "messages": "x" * 500_000}
+    assert rig.ask("POST", "/v1/chat/completions", large).headers["x-replica"] == "r1"
+    late = {"messages": "x" * 500_000, "model": "big"}
+    assert rig.ask("POST", "/services/big/v1/chat/completions", late).headers["x-replica"] == "r1"
+
+
+def test_a_key_is_needed_in_either_header(rig: Rig) -> None:
+    path, body = "/services/big/v1/chat/completions", {"max_tokens": 1}
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": "wrong"}, {"authorization": "Basic eDp5"}):
+        answer = ask(rig.port, "POST", path, body, headers)
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.json["error"]["code"] == 401
+    assert ask(rig.port, "POST", path, body, {"x-api-key": "the-key-of-alice"}).status == 200
+    assert ask(rig.port, "GET", "/healthz").status == 200
+    assert ask(rig.port, "GET", "/metrics").status == 401
+
+
+def test_replicas_see_their_key_and_never_the_clients(rig: Rig, servers: list[Replica]) -> None:
+    answer = rig.complete("big", x_gateway_service="small", x_api_key="the-key-of-alice")
+    assert answer.headers["x-replica"] == "r1"
+    seen = servers[0].state["last_headers"]
+    assert seen["authorization"] == f"Bearer {REPLICA_KEY}"
+    assert "alice" not in json.dumps(seen)
+    assert seen["x-gateway-service"] == "big"
+
+
+def test_a_restricted_key_and_its_quota(rig: Rig) -> None:
+    key = {"authorization": "Bearer bobs-key"}
+    before = {traffic.service: traffic.arrivals for traffic in rig.plane.traffic()}
+    statuses = [rig.complete("small", **key).status for _ in range(3)]
+    refused = rig.complete("small", **key)
+    assert statuses == [200, 200, 200]
+    assert refused.status == 429
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    assert rig.complete("small").status == 200, "another key has a quota of its own"
+    assert ask(rig.port, "POST", "/v1/chat/completions", {"model": "small"}).status == 401
+    after = {traffic.service: traffic.arrivals for traffic in rig.plane.traffic()}
+    assert after["small"] - before["small"] == 4, "neither 401 nor 429 counts as an arrival"
+
+
+def test_a_restricted_key_may_not_use_other_services(directory: Path) -> None:
+    carol = ApiKey("carol", digest_of("carols-key"), services=("small",))
+    with gateway(directory / "restricted", ServiceSettings("big"), ServiceSettings("small"), keys=(carol,)) as rig:
+        answer = rig.complete("big", authorization="Bearer carols-key")
+        assert (answer.status, answer.json["error"]["message"]) == (403, "this key may not use this service")
+
+
+def test_models_are_listed_without_asking_a_replica(rig: Rig, servers: list[Replica]) -> None:
+    before = [server.state["requests"] for server in servers]
+    for path in ("/v1/models", "/services/big/v1/models"):
+        listed = [model["id"] for model in rig.ask("GET", path).json["data"]]
+        assert listed == ["big", "org/big-7b", "small"]
+    assert [server.state["requests"] for server in servers] == before
+
+
+def test_the_access_log_tells_who_and_how_long_but_nothing_secret(rig: Rig) -> None:
+    prompt = "what nobody may read"
+    rig.ask("POST", '/v1/chat/completions?q="\\]', {"model": "big", "messages": [{"content": prompt}], "max_tokens": 1})
+    rig.ask("POST", "/services/big/v1/%22%5d\\x?token=hidden", {"max_tokens": 1})
+    entry = next(entry for entry in reversed(rig.access_log()) if entry["status"] == 200)
+    assert (entry["service"], entry["key"], entry["replica"], entry["method"]) == ("big", "alice", "r1", "POST")
+    assert entry["total_ms"] >= 0
+    text = rig.plane.files.access_log.read_text()
+    for hidden in (prompt, "the-key-of-alice", "hidden", REPLICA_KEY):
+        assert hidden not in text
+
+
+def test_metrics_name_every_service(rig: Rig) -> None:
+    rig.complete("big")
+    text = rig.ask("GET", "/metrics").body.decode()
+    assert 'inference_gateway_replicas{service="big",state="up"} 1.0' in text
+    requests = next(
+        line for line in text.splitlines() if line.startswith('inference_gateway_requests_total{service="big"')
+    )
+    assert float(requests.split()[1]) >= 1

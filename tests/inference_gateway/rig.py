@@ -1,0 +1,173 @@
+"""A gateway with real processes for tests: HAProxy, the activator, tiny model servers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inference_gateway.dataplane.plane import HaproxyDataPlane
+from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
+from inference_gateway.examples.model_server import KEY_VARIABLE
+from inference_gateway.model import Endpoint
+from slurm_plugin.devcluster.ports import reserved
+
+CLIENT_KEY = "the-key-of-alice"
+REPLICA_KEY = "the-key-of-the-replicas"
+ALICE = ApiKey("alice", digest_of(CLIENT_KEY))
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(slots=True)
+class Replica:
+    """A tiny model server as a process."""
+
+    name: str
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.with_concurrency(8)
+
+    def with_concurrency(self, concurrency: int) -> Endpoint:
+        return Endpoint(self.name, "127.0.0.1", self.port, concurrency)
+
+    def behave(self, **behaviour: Any) -> None:
+        """From now on; what is not named is as at the start."""
+        plain = {"first_token_ms": 0.0, "token_ms": 0.0, "fault": "", "unhealthy": ""}
+        assert ask(self.port, "PUT", "/behaviour", {**plain, **behaviour}).status == 200
+
+    @property
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = ask(self.port, "GET", "/state").json
+        return state
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def ask(port: int, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
+    """One request. A body that is no bytes is sent as JSON."""
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    try:
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        with suppress(BrokenPipeError, ConnectionResetError):  # a large body may be refused before it is sent
+            link.request(method, path, data, dict(headers or {}))
+        answer = link.getresponse()
+        return Answer(answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read())
+    finally:
+        link.close()
+
+
+@dataclass(slots=True)
+class Rig:
+    """A running gateway and a way to talk to it."""
+
+    plane: HaproxyDataPlane
+    added: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return self.plane.settings.port
+
+    def add(self, service: str, *endpoints: Endpoint) -> None:
+        for endpoint in endpoints:
+            self.plane.add(service, endpoint)
+            self.added.append((service, endpoint.name))
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
+        """With Alice's key, unless a header `authorization` is given."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return ask(self.port, method, path, body, {"authorization": f"Bearer {CLIENT_KEY}", **named})
+
+    def complete(self, service: str, body: Mapping[str, object] | None = None, **headers: str) -> Answer:
+        return self.ask("POST", "/v1/chat/completions", {"model": service, "max_tokens": 2, **(body or {})}, **headers)
+
+    def replica_states(self, service: str) -> dict[str, str]:
+        return {server.name: server.state for server in self.plane.servers() if server.service == service}
+
+    def access_log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.plane.files.access_log.read_text().splitlines()]
+
+    def clear(self) -> None:
+        """Take all replicas away; their requests may be cut."""
+        for service, name in self.added:
+            wait_until(lambda service=service, name=name: self.plane.remove(service, name))
+        self.added.clear()
+
+
+@contextmanager
+def gateway(directory: Path, *services: ServiceSettings, **settings: Any) -> Iterator[Rig]:
+    with reserved(1) as (port,):
+        plane = HaproxyDataPlane(
+            GatewaySettings(directory / "g", port, services=services, **{"keys": (ALICE,), **settings})
+        )
+    try:
+        plane.start()
+        yield Rig(plane)
+    finally:
+        plane.stop(grace_s=0.0)
+
+
+@contextmanager
+def replicas(*names: str) -> Iterator[list[Replica]]:
+    """Model servers that answer their health checks."""
+    with reserved(len(names)) as ports:
+        pass
+    environment = {**os.environ, KEY_VARIABLE: REPLICA_KEY}
+    started = [
+        Replica(
+            name,
+            port,
+            subprocess.Popen(
+                [sys.executable, "-m", "inference_gateway.examples.model_server", f"--port={port}", f"--name={name}"],
+                env=environment,
+            ),
+        )
+        for name, port in zip(names, ports, strict=True)
+    ]
+    try:
+        for replica in started:
+            wait_until(lambda port=replica.port: _healthy(port))
+        yield started
+    finally:
+        for replica in started:
+            replica.process.send_signal(signal.SIGKILL)
+            replica.process.wait()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Return as soon as it holds; fail if it does not within a generous time."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.02)
+
+
+def _healthy(port: int) -> bool:
+    try:
+        return ask(port, "GET", "/health").status == 200
+    except ConnectionError:
+        return False
