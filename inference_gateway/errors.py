@@ -6,7 +6,8 @@ GatewayError
 │   ├── NotRunningError        its socket is gone, or nobody answers in time
 │   ├── RefusedError           it answered a command with an error
 │   └── StartError             it does not start: the port is taken, the configuration is wrong, it is not installed
-└── ActivatorError         the activator cannot be started or reached
+├── ActivatorError         the activator cannot be started or reached
+└── ScalingError           a scaling rule or an option of one is not usable (`inference_gateway.scaling`)
 """
 
 from __future__ import annotations

@@ -34,6 +34,19 @@ class Decision:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one replica of a service does, as configured or as measured so far.
+
+    A replica serves `concurrency` requests at once and, when it always has that many, answers `requests_per_s`.
+    `start_s` is the time from submitting a replica until it serves: waiting in Slurm and loading the model.
+    """
+
+    requests_per_s: float
+    concurrency: int
+    start_s: float
+
+
 class ScaleRule(Protocol):
     """A scaling rule with its memory of one service. Called once a second, with rising `now_s`."""
 
@@ -41,6 +54,10 @@ class ScaleRule(Protocol):
 
     def decide(self, seen: Observation) -> Decision:
         """The number of replicas wanted now, within the service's bounds."""
+        ...
+
+    def calibrate(self, capacity: Capacity) -> None:
+        """Plan with another capacity from now on, because it was measured anew."""
         ...
 
 
@@ -99,4 +116,8 @@ class DataPlane(Protocol):
 
     def traffic(self) -> Sequence[Traffic]:
         """One entry per service."""
+        ...
+
+    def set_retry_after(self, service: str, seconds: int) -> None:
+        """What clients read in `Retry-After` when the service has no room for them."""
         ...

@@ -6,32 +6,21 @@ without any of them the defaults hold.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from sched_policy import catalog
-from sched_policy.errors import ExplschedError
+from slurm_plugin import strict_yaml
+from slurm_plugin.strict_yaml import ConfigError as ConfigError
+from slurm_plugin.strict_yaml import Section
 
 DEFAULT_PATH = Path("/etc/explsched/explsched.yaml")
 PATH_VARIABLE = "SEXPLSCHED_CONFIG"
-
-_Section = TypeVar("_Section", bound="Section")
-
-
-class ConfigError(ExplschedError):
-    """The configuration cannot be used. The message has one line per fault: file, key, what is accepted."""
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Keys that belong together."""
 
 
 def _seconds(description: str) -> Meta:
@@ -148,95 +137,27 @@ def find(option: Path | None = None) -> Path | None:
 def load(option: Path | None = None) -> Config:
     """Read and check the configuration. Raises `ConfigError` listing every fault at once."""
     path = find(option)
-    if path is None:
-        return Config()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
-    return parse(text, path)
+    return Config() if path is None else parse(strict_yaml.file_text(path), path)
 
 
 def parse(text: str, path: Path) -> Config:
     """Check the text of a configuration file; `path` only serves the messages."""
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {error}") from error
-    if data is None:
-        return Config()
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: must be a mapping of keys to values, found a {type(data).__name__}")
     faults: list[str] = []
-    config = _read(Config, data, "", faults)
+    config = strict_yaml.read(Config, strict_yaml.mapping(text, path), faults) or Config()
     if not catalog.knows(config.policy):
-        faults.append(f"policy: unknown policy {config.policy!r}{_accepted(config.policy, catalog.names())}")
+        known = strict_yaml.accepted(config.policy, catalog.names())
+        faults.append(f"policy: unknown policy {config.policy!r}{known}")
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return config
 
 
-def described(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, object]]:
+def described() -> Iterator[tuple[str, str, object]]:
     """Every key in dots, with its meaning and its default."""
-    for field in msgspec.structs.fields(section):
-        if _is_section(field.type):
-            yield from described(field.type, f"{prefix}{field.name}.")
-        else:
-            meta = next(meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta))
-            yield prefix + field.name, meta.description or "", field.default
+    return strict_yaml.described(Config)
 
 
 def plain(config: Config) -> dict[str, Any]:
     """The configuration as YAML and JSON know it."""
     values: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
     return values
-
-
-def _read(section: type[_Section], data: Mapping[object, object], prefix: str, faults: list[str]) -> _Section:
-    """The section with the keys of `data` that are right; one line is added to `faults` for each that is not."""
-    known = {field.name: field.type for field in msgspec.structs.fields(section)}
-    values: dict[str, object] = {}
-    for key, value in data.items():
-        where = f"{prefix}{key}"
-        if not isinstance(key, str) or key not in known:
-            faults.append(f"unknown key {where!r}{_accepted(str(key), known)}")
-        elif not _is_section(known[key]):
-            try:
-                values[key] = msgspec.convert(_finite(value), known[key], dec_hook=_path)
-            except msgspec.ValidationError as error:
-                faults.append(f"{where}: {error}, found {value!r}{_choices(known[key])}")
-        elif isinstance(value, Mapping):
-            values[key] = _read(known[key], value, f"{where}.", faults)
-        else:
-            faults.append(f"{where}: must be a mapping of keys to values, found {value!r}")
-    return section(**values)
-
-
-def _is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise msgspec.ValidationError("Expected a finite number")
-    return value
-
-
-def _path(kind: type, value: object) -> object:
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    raise msgspec.ValidationError("Expected `str`")
-
-
-def _choices(kind: object) -> str:
-    inner = get_args(kind)[0]
-    return f" (accepted: {', '.join(get_args(inner))})" if get_origin(inner) is Literal else ""
-
-
-def _accepted(found: str, known: Iterable[str]) -> str:
-    names = list(known)
-    near = get_close_matches(found, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{hint} (known: {', '.join(names)})"

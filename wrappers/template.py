@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import re
-import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+
+from sbatch_templates import shell
 
 _PLAIN = re.compile(r"[\w.:@%+-]*")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*")
@@ -24,8 +25,8 @@ class TemplateError(Exception):
 
 
 def names() -> list[str]:
-    """The templates that come with explsched."""
-    return sorted(f.name[:-6] for f in resources.files("sbatch_templates").iterdir() if f.name.endswith(".sh.j2"))
+    """The templates for job scripts of one's own: those that declare their parameters in a .toml file."""
+    return sorted(f.name[:-5] for f in resources.files("sbatch_templates").iterdir() if f.name.endswith(".toml"))
 
 
 def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence[str]], command: Sequence[str]) -> str:
@@ -36,6 +37,8 @@ def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence
     """
     try:
         import jinja2
+
+        environment = shell.environment()
     except ImportError as error:
         raise TemplateError("templates need Jinja2: pip install jinja2") from error
     text, declared = _load(name)
@@ -61,13 +64,9 @@ def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence
     if not command:
         raise TemplateError(f"template {name!r} needs a command to run")
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
-    environment = jinja2.Environment(  # noqa: S701  the output is shell, not HTML: see _quote
-        undefined=jinja2.StrictUndefined, finalize=_quote, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["q"] = _quote
     try:
         rendered = environment.from_string(text).render({**values, "grid": points, "command": list(command)})
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, ValueError) as error:
         raise TemplateError(f"template {name!r}: {error}") from error
     return rendered.strip("\n") + "\n"
 
@@ -79,22 +78,6 @@ class _Declared:
     defaults: dict[str, str]
     required: tuple[str, ...]
     sweeps: bool
-
-
-class _Quoted(str):
-    """A word that has been quoted."""
-
-    __slots__ = ()
-
-
-def _quote(value: object) -> str:
-    """The value as one word of shell. NUL cannot be in an argument at all."""
-    if isinstance(value, _Quoted):
-        return value
-    text = str(value)
-    if "\0" in text:
-        raise TemplateError(f"{text!r} holds a NUL byte")
-    return _Quoted(shlex.quote(text))
 
 
 def _load(name: str) -> tuple[str, _Declared]:

@@ -39,8 +39,10 @@ class HaproxyDataPlane:
         """Whether HAProxy and the activator run. If not, `start` starts what is missing."""
         return self._process.pid() is not None and self._helper.pid() is not None
 
-    def start(self) -> None:
+    def start(self, predecessor: Files | None = None) -> None:
         """Start HAProxy and the activator, or take over those that run here; reload if their settings were others.
+
+        `predecessor`: the files of a data plane on this host that has the address now; both serve until it is stopped.
 
         Raises:
             StartError: the port is taken, the configuration is refused, HAProxy is not installed, the disk is full.
@@ -62,7 +64,7 @@ class HaproxyDataPlane:
             self._helper.start()
         if self._process.pid() is None:
             try:
-                self._process.start()
+                self._process.start(predecessor)
             except StartError:
                 self._helper.stop(grace_s=0.0)  # alone it serves nobody
                 raise

@@ -49,14 +49,20 @@ class HaproxyProcess:
         if done.returncode != 0:
             raise StartError(f"{self.files.configuration}: HAProxy refuses it: {_alerts(done.stderr)}")
 
-    def start(self) -> None:
-        """Start HAProxy and wait until it answers. Raises `StartError`."""
+    def start(self, predecessor: Files | None = None) -> None:
+        """Start HAProxy and wait until it answers. Raises `StartError`.
+
+        With a `predecessor` that runs on this host the listening socket is shared with it, so that there is no moment
+        without one; it goes on listening until it is stopped.
+        """
+        inherited = ["-x", str(predecessor.stats_socket)] if predecessor else []
         said_before = self.files.messages.stat().st_size if self.files.messages.exists() else 0
         argv = [
             # Buffers of `body_buffer_kib` overflow a thread's cache of free memory: without a shared one behind it
             # every allocation goes to the C library (a tenth of the CPU per request).
             *(_PROGRAM, "-dMglobal", "-W", "-f", str(self.files.configuration), "-p", str(self.files.pid)),
             *("-S", f"{self.files.master_socket},mode,600,level,admin"),
+            *inherited,
         ]
         try:
             child = daemons.start(argv, self.files.access_log, self.files.messages, self.files.directory)

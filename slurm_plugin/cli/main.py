@@ -16,6 +16,7 @@ _COMMANDS = {
     "config": ("config_", "Check and show the configuration."),
     "doctor": ("doctor", "What is installed, reachable and permitted."),
     "explain": ("explain", "Why a job waits or runs, and what it is worth."),
+    "gateway": ("inference_gateway.cli.main", "Replicas as Slurm jobs, as many as the requests need."),
     "metrics": ("metrics", "The figures of a site's own history."),
     "plan": ("plan", "What the daemon would change now, and why."),
     "policies": ("policies", "The scheduling policies."),
@@ -35,7 +36,8 @@ class _LazyGroup(click.Group):
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"slurm_plugin.cli.{_COMMANDS[cmd_name][0]}")
+        name = _COMMANDS[cmd_name][0]
+        module = import_module(name if "." in name else f"slurm_plugin.cli.{name}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

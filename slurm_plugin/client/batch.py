@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from slurm_plugin.client.protocol import (
     AttachReservation,
     Change,
+    ClearDependency,
     CreateReservation,
     DeleteReservation,
     MoveReservation,
@@ -88,6 +89,8 @@ def command(change: Change) -> str:
             return f"requeue Incomplete {int(job_id)}"
         case StartAtOnce(job_id):
             return f"update JobId={int(job_id)} StartTime=now"
+        case ClearDependency(job_id):
+            return f"update JobId={int(job_id)} Dependency="
         case DeleteReservation(name):
             return f"delete ReservationName={_safe(name)}"
         case MoveReservation(name, start_s, minutes, nodes):

@@ -58,17 +58,24 @@ class CliClient:
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
-        nonce = secrets.token_hex(4)
-        field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
-        suffixes = [field_mark] * (len(parse.JOB_FIELDS) - 1) + [record_mark]
-        fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(parse.JOB_FIELDS, suffixes, strict=True))
-        out = self._read("squeue", "--all", "--noheader", "-O", fields)
-        records = parse.split_records(out, field_mark, record_mark)
-        jobs = _readable("squeue", parse.job, records)
+        jobs = self._squeue()
         factors: dict[int, int] = {}
         if any(job.state == "PENDING" for job in jobs):
             factors = self._site_factors()
         return tuple(replace(job, site_factor=factors[job.job_id]) if job.job_id in factors else job for job in jobs)
+
+    def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
+        """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
+        return tuple(job for job in self._squeue("--me", "--states=all") if job.comment.startswith(prefix))
+
+    def submit(self, script: str, options: Sequence[str]) -> int:
+        """Submit a batch script. On `SlurmUnreachableError` the job may have been accepted all the same."""
+        argv = ["sbatch", "--parsable", *options]
+        answer = process.run(argv, self._timeout_s, process.submission(self._environment), stdin=script)
+        match = re.match(r"(\d+)", answer.out)
+        if answer.returncode != 0 or match is None:
+            raise SlurmError(f"sbatch refused the job: {(answer.err or answer.out).strip()}")
+        return int(match[1])
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
@@ -100,6 +107,15 @@ class CliClient:
         for signal, group in by_signal.items():
             failed += self._scancel(signal, group)
         return tuple(failed)
+
+    def _squeue(self, *selection: str) -> tuple[SlurmJob, ...]:
+        """The jobs that squeue selects. A record that cannot be read is logged and left out."""
+        nonce = secrets.token_hex(4)
+        field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
+        suffixes = [field_mark] * (len(parse.JOB_FIELDS) - 1) + [record_mark]
+        fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(parse.JOB_FIELDS, suffixes, strict=True))
+        out = self._read("squeue", "--all", *selection, "--noheader", "-O", fields)
+        return _readable("squeue", parse.job, parse.split_records(out, field_mark, record_mark))
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []

@@ -36,6 +36,17 @@ def environment(added: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **added, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
 
 
+def submission(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for sbatch: without what tells of the job we may run in ourselves, for jobs inherit it.
+
+    Slurm sets what belongs to the new job; anything left over, such as SLURM_MEM_PER_NODE, would contradict it. The
+    locale that makes our commands' output readable is not the job's either.
+    """
+    locale = {"LC_ALL": os.environ["LC_ALL"]} if "LC_ALL" in os.environ else {}
+    ours = {key: value for key, value in environment.items() if key == "SLURM_CONF" or not key.startswith("SLURM_")}
+    return {**{key: value for key, value in ours.items() if key != "LC_ALL"}, **locale}
+
+
 def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], stdin: str | None = None) -> Answer:
     """Run a command. Raises `SlurmError` if it cannot be started, `SlurmUnreachableError` if nobody answers it."""
     try:

@@ -207,6 +207,13 @@ class CancelJob:
     job_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClearDependency:
+    """Let a pending job start without waiting for the jobs it depends on."""
+
+    job_id: int
+
+
 Change = (
     SetSiteFactor
     | CreateReservation
@@ -217,6 +224,7 @@ Change = (
     | RequeueJob
     | StartAtOnce
     | CancelJob
+    | ClearDependency
 )
 
 
@@ -242,6 +250,14 @@ class SlurmClient(Protocol):
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete, in one request whatever their number."""
+        ...
+
+    def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
+        """The user's own jobs whose comment begins with `prefix`, those that ended lately included; no site factors."""
+        ...
+
+    def submit(self, script: str, options: Sequence[str]) -> int:
+        """Submit a batch script with sbatch's options; returns the job's id."""
         ...
 
     def nodes(self) -> tuple[SlurmNode, ...]:

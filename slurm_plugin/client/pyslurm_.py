@@ -56,6 +56,14 @@ class PyslurmClient:
         """
         return self._cli.jobs()
 
+    def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
+        """The user's own jobs whose comment begins with `prefix`, through squeue."""
+        return self._cli.tagged_jobs(prefix)
+
+    def submit(self, script: str, options: Sequence[str]) -> int:
+        """Submit a batch script, through sbatch: pyslurm knows neither all of its options nor those of plugins."""
+        return self._cli.submit(script, options)
+
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
         return self._call(worker.nodes)

@@ -10,6 +10,7 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import (
     AttachReservation,
     CancelJob,
+    ClearDependency,
     CreateReservation,
     DeleteReservation,
     MoveReservation,
@@ -198,3 +199,24 @@ def test_an_unreachable_slurmctld_is_its_own_error(cluster: Cluster, tmp_path_fa
     client = CliClient(timeout_s=2, environment={**cluster.env(), "SLURM_CONF": str(conf)})
     with pytest.raises(SlurmUnreachableError):
         client.jobs()
+
+
+def test_submit_and_find_by_tag(client: SlurmClient, cluster: Cluster) -> None:
+    script = "#!/bin/bash\nsleep 600\n"
+    first = client.submit(script, ["--comment=tag:a:1", "--job-name=one", "--output=/dev/null"])
+    second = client.submit(script, ["--comment=tag:a:2", f"--dependency=afterany:{first}", "--output=/dev/null"])
+    submit(cluster, "--comment=tag:b")
+    submit(cluster)
+    found = {job.job_id: job for job in client.tagged_jobs("tag:a:")}
+    assert {job_id: job.comment for job_id, job in found.items()} == {first: "tag:a:1", second: "tag:a:2"}
+    assert found[first].name == "one"
+    assert client.apply([ClearDependency(second)]) == ()
+    until(lambda: all(job.state == "RUNNING" for job in client.tagged_jobs("tag:a:")), "both run")
+    assert client.apply([CancelJob(first)]) == ()
+    until(lambda: {job.job_id: job.state for job in client.tagged_jobs("tag:a:")}[first] == "CANCELLED", "it has ended")
+    assert first not in {job.job_id for job in client.jobs() if job.state == "RUNNING"}
+
+
+def test_a_refused_submission_says_why(client: SlurmClient) -> None:
+    with pytest.raises(SlurmError, match="sbatch refused the job: .*artition"):
+        client.submit("#!/bin/bash\ntrue\n", ["--partition=nosuch"])

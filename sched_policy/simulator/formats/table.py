@@ -81,8 +81,15 @@ def open_table(path: Path) -> Iterator[Table]:
     Raises `TraceError` for what is no such file: missing, a directory or device, empty, compressed, not UTF-8, with NUL
     bytes or with a line above 1 MiB. Some of these show only while rows are read.
     """
+    with open_lines(path) as lines:
+        yield table_of(lines, str(path))
+
+
+@contextmanager
+def open_lines(path: Path) -> Iterator[Iterator[tuple[int, str]]]:
+    """Open a text file as numbered lines. Raises `TraceError` as `open_table` does, for all but an empty file."""
     with _open(path) as stream:
-        yield _table(_lines(stream, str(path)), str(path))
+        yield _lines(stream, str(path))
 
 
 def _open(path: Path) -> BinaryIO:
@@ -95,7 +102,8 @@ def _open(path: Path) -> BinaryIO:
         raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}; {ACCEPTED}") from error
 
 
-def _table(lines: Iterator[tuple[int, str]], name: str) -> Table:
+def table_of(lines: Iterator[tuple[int, str]], name: str) -> Table:
+    """The table that starts with the first of these lines that is not blank. Raises `TraceError`."""
     line, text = next(((line, text) for line, text in lines if text.strip()), (0, ""))
     if not line:
         raise TraceError(f"{name}: empty; {ACCEPTED}")

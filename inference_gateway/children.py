@@ -1,0 +1,68 @@
+"""Child processes that are started again when they end, ever more patiently."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slurm_plugin.log import event
+
+_LOG = logging.getLogger("explsched.gateway")
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+_STEADY_S = 60.0
+_TERM_S = 5.0
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that should run. After `_STEADY_S` without an end the patience begins anew."""
+
+    name: str
+    command: Sequence[str]
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _began_s: float = 0.0
+    _due_s: float = 0.0
+    _wait_s: float = _FIRST_WAIT_S
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while it does not run."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def tend(self) -> None:
+        """Start it, or start it again if it has ended and the time for that has come."""
+        now_s = time.monotonic()
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            if now_s - self._began_s > _STEADY_S:
+                self._wait_s = _FIRST_WAIT_S
+            event(_LOG, logging.ERROR, "ended", process=self.name, status=self._process.returncode, wait_s=self._wait_s)
+            self._process, self._due_s = None, now_s + self._wait_s
+            self._wait_s = min(_LONGEST_WAIT_S, 2 * self._wait_s)
+        if now_s < self._due_s:
+            return
+        self._began_s = now_s
+        try:
+            self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            self._due_s = now_s + _LONGEST_WAIT_S
+            event(_LOG, logging.ERROR, "not started", process=self.name, why=error.strerror or str(error))
+            return
+        event(_LOG, logging.INFO, "running", process=self.name, pid=self._process.pid)
+
+    def end(self) -> None:
+        """SIGTERM, and SIGKILL if that does not help."""
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(_TERM_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,255 @@
+"""The reconcile loop: once a second look at everything, decide, and bring Slurm and the data plane in line.
+
+A tick never waits for Slurm or for a replica; only the data plane's socket is asked directly, with its own time-out.
+What a tick wants is written to the state file before it is done, so that whoever takes over does not do it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+from inference_gateway.control import adoption, plane, state
+from inference_gateway.control.journal import Journal
+from inference_gateway.control.plane import Add, Drain, PlaneChange
+from inference_gateway.control.readiness import Question, Readiness
+from inference_gateway.control.replica import Phase, Replica, Witnesses
+from inference_gateway.control.report import Report, report
+from inference_gateway.control.roster import Roster
+from inference_gateway.control.service import ServiceControl
+from inference_gateway.control.settings import retry_after_s
+from inference_gateway.control.slurm_desk import SlurmDesk
+from inference_gateway.control.state import Memory, Override, ServiceMemory
+from inference_gateway.errors import GatewayError
+from inference_gateway.model import DataPlane, ServerState, Traffic
+from inference_gateway.replicas import registration, submission
+from inference_gateway.replicas.places import Places
+from inference_gateway.services import GatewaySection
+from slurm_plugin.client.protocol import SlurmClient, SlurmUnreachableError
+
+KEPT_DIRECTORIES = 100
+"""Directories of ended replicas that are kept, with what they printed."""
+
+
+class ControlPlane:
+    """All services of one gateway.
+
+    `run_directory` is the data plane's, `gateway_host` where replicas reach the gateway's node. `slurm` is an executor
+    with one thread, `probes` one with several. `adopt` has to succeed before the first `tick`.
+    """
+
+    def __init__(
+        self,
+        section: GatewaySection,
+        places: Places,
+        data_plane: DataPlane,
+        client: SlurmClient,
+        run_directory: Path,
+        gateway_host: str,
+        slurm: Executor,
+        probes: Executor,
+    ) -> None:
+        self._section = section
+        self._places = places
+        self._plane = data_plane
+        self._run_directory = str(run_directory)
+        self._gateway_host = gateway_host
+        self._desk = SlurmDesk(client, section.name, section.slurm.poll_s, slurm)
+        self._readiness = Readiness(probes)
+        self._journal = Journal(places.events)
+        self._services: dict[str, ServiceControl] = {}
+        self._roster = Roster(self._services, (), self._journal)
+        self._concurrency = {name: service.concurrency for name, service in section.services.items()}
+        self._keys = {name: places.service_key(name) for name in section.services}
+        self._remembered: Memory | None = None
+        self._overrides: dict[str, Override] = {}
+        self._faults = {"Slurm": "", "data plane": ""}
+        self._told_s: dict[str, int] = {}
+
+    def adopt(self, now_s: float) -> None:
+        """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
+        listing = self._desk.look(now_s)
+        servers = self._plane.servers()
+        memory = state.read(self._places.memory, Memory) or Memory()
+        self._desk.listing = listing
+        found = adoption.adopted(listing.jobs, memory.replicas, servers, now_s)
+        for name, service in self._section.services.items():
+            self._services[name] = ServiceControl(name, service, memory.services.get(name, ServiceMemory()), now_s)
+        self._roster = Roster(self._services, found, self._journal)
+        self._overrides = state.read(self._places.overrides, dict[str, Override]) or {}
+        for name, override in self._overrides.items():
+            if name in self._services:
+                self._services[name].set_minimum(override.minimum)
+        self._journal.note("control plane started", replicas=len(found), adopted=sorted(self._roster.names()))
+
+    def tick(self, now_s: float) -> Report:
+        """One second's work; returns what `gateway status` shows."""
+        closing = self._places.closing.exists()
+        self._read_overrides()
+        self._take_submissions(now_s)
+        servers, traffic = self._look_at_plane()
+        self._step_all(servers, now_s)
+        new = self._decide(traffic, servers or (), now_s, closing=closing)
+        self._remember()
+        if servers is not None:
+            self._change_plane(servers)
+            self._tell_start_times()
+        for replica in new:
+            self._submit(replica, now_s)
+        if new:
+            self._prune()
+        self._desk.cancel(self._roster.ended_at(now_s))
+        for words in self._desk.refusals():
+            self._journal.note("cancellation refused", reason=words)
+        self._ask_starting()
+        about = (self._section.name, self._run_directory, self._services, self._roster.all(), servers or ())
+        shown = report(*about, now_s, closing=closing)
+        state.show(self._places.status, shown)
+        return shown
+
+    def _take_submissions(self, now_s: float) -> None:
+        for ended in self._desk.advance(now_s):
+            if ended.error is None:
+                self._roster.submitted(ended.key, ended.result)
+            elif not isinstance(ended.error, SlurmUnreachableError):
+                self._roster.refused(ended.key, str(ended.error), now_s)
+            # Without an answer nobody knows: the jobs will tell.
+        self._note_fault("Slurm", str(self._desk.fault or ""))
+
+    def _look_at_plane(self) -> tuple[Sequence[ServerState] | None, Mapping[str, Traffic]]:
+        """The data plane's servers and counters; None and nothing while it does not answer."""
+        try:
+            found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
+        except GatewayError as error:
+            self._note_fault("data plane", str(error))
+            return None, {}
+        self._note_fault("data plane", "")
+        return found
+
+    def _note_fault(self, who: str, fault: str) -> None:
+        """Write down that somebody does not answer, or answers again: once, not every second."""
+        if fault != self._faults[who]:
+            self._faults[who] = fault
+            self._journal.note(f"{who} does not answer" if fault else f"{who} answers again", reason=fault or None)
+
+    def _step_all(self, servers: Sequence[ServerState] | None, now_s: float) -> None:
+        by_name = {server.name: server for server in servers or ()}
+        answered = self._readiness.answered()
+        for replica in self._roster.all():
+            server = by_name.get(replica.name)
+            ready = (replica.name, replica.restarts) in answered
+            seen = self._witnesses(replica, server, answered=ready, plane_answers=servers is not None)
+            self._roster.step(replica, seen, now_s)
+
+    def _witnesses(
+        self, replica: Replica, server: ServerState | None, *, answered: bool, plane_answers: bool
+    ) -> Witnesses:
+        directory = self._places.replica(replica.name)
+        told = None
+        if replica.phase in (Phase.PENDING, Phase.STARTING) and not replica.port:
+            told = registration.registered(directory)
+            if told and replica.phase is Phase.PENDING and told.restarts == replica.restarts:
+                self._desk.hurry()  # it runs before we have seen that
+        return Witnesses(
+            job=self._desk.listing.jobs.get(replica.name),
+            listed_s=self._desk.listing.began_s,
+            registration=told,
+            leaving=replica.phase is Phase.SERVING and registration.leaving(directory),
+            answered=answered,
+            server_up=None if server is None else server.state != "down",
+            in_flight=None if server is None else server.in_flight,
+            plane_answers=plane_answers,
+        )
+
+    def _decide(
+        self, traffic: Mapping[str, Traffic], servers: Sequence[ServerState], now_s: float, *, closing: bool
+    ) -> list[Replica]:
+        """Let every service's rule decide; returns the replicas to submit."""
+        in_flight = {server.name: server.in_flight for server in servers}
+        of = self._roster.by_service()
+        new: list[Replica] = []
+        for name, service in self._services.items():
+            found = service.census(of[name], now_s)
+            if closing:
+                wanted, why = 0, "the gateway is closing"
+            elif name in traffic:
+                before = service.decision
+                decision = service.decide(found, traffic[name], now_s)
+                wanted, why = decision.replicas, decision.reason
+                if before is None or before.replicas != wanted:
+                    self._journal.note("wanted", name, replicas=wanted, present=found.present, reason=why)
+            else:
+                continue  # nobody knows what it needs
+            moves = service.moves(found, wanted, in_flight, now_s)
+            new += self._roster.move(service, found, moves, why, now_s)
+        return new
+
+    def _change_plane(self, servers: Sequence[ServerState]) -> None:
+        for change in plane.changes(self._roster.all(), servers, self._concurrency):
+            try:
+                self._make(change)
+            except GatewayError as error:
+                self._journal.note("data plane refused", change.service, change=str(change), reason=str(error))
+
+    def _tell_start_times(self) -> None:
+        """Let refused clients know how long a replica takes to start, by what has been measured."""
+        for name, service in self._services.items():
+            seconds = retry_after_s(service.start_s)
+            if service.measured and self._told_s.get(name) != seconds:
+                try:
+                    self._plane.set_retry_after(name, seconds)
+                except GatewayError as error:
+                    self._journal.note("data plane refused", name, change="Retry-After", reason=str(error))
+                self._told_s[name] = seconds
+
+    def _make(self, change: PlaneChange) -> None:
+        if isinstance(change, Add):
+            self._plane.add(change.service, change.endpoint)
+        elif isinstance(change, Drain):
+            self._plane.drain(change.service, change.name)
+        else:
+            self._plane.remove(change.service, change.name)  # False: in the next tick again
+
+    def _submit(self, replica: Replica, now_s: float) -> None:
+        service = self._section.services[replica.service]
+        tag = submission.Tag(self._section.name, replica.service, replica.generation)
+        script = submission.script(service, replica.service, replica.name, self._places, self._gateway_host)
+        try:
+            submission.prepare(replica.name, self._places, script)
+        except OSError as error:
+            self._roster.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
+            return
+        qos = submission.qos(service.replica, burst=replica.burst)
+        self._desk.submit(replica.name, script, submission.options(service, tag, replica.name, self._places, qos))
+
+    def _prune(self) -> None:
+        """Remove the oldest directories of ended replicas."""
+        try:
+            self._places.prune(self._roster.names(), KEPT_DIRECTORIES)
+        except OSError as error:
+            self._journal.note("old directories not removed", reason=f"{error.filename}: {error.strerror}")
+
+    def _ask_starting(self) -> None:
+        for replica in self._roster.all():
+            service = self._section.services.get(replica.service)
+            if service and replica.phase is Phase.STARTING and replica.port:
+                where = (replica.host, replica.port, service.health.path)
+                question = Question(replica.name, replica.restarts, *where, self._keys[replica.service])
+                self._readiness.ask(question)
+
+    def _remember(self) -> None:
+        services = {name: service.memory() for name, service in self._services.items()}
+        memory = Memory(self._roster.all(), services)
+        if memory != self._remembered and state.save(self._places.memory, memory):
+            self._remembered = memory
+
+    def _read_overrides(self) -> None:
+        """Take what `gateway scale` has set since the last look."""
+        found = state.read(self._places.overrides, dict[str, Override]) or {}
+        for name, override in found.items():
+            if name in self._services and override != self._overrides.get(name):
+                self._services[name].set_minimum(override.minimum)
+                self._services[name].try_again()
+                self._journal.note("minimum set", name, replicas=override.minimum, reason="by command")
+        self._overrides = found

@@ -1,0 +1,118 @@
+"""What `gateway status` shows, as the control plane writes it every second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from inference_gateway.control.replica import COMING, Phase, Replica
+from inference_gateway.control.service import ServiceControl
+from inference_gateway.model import ServerState
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """One replica. `server` is its state in the data plane, empty while it is not there."""
+
+    name: str
+    phase: str
+    job_id: int | None
+    host: str
+    port: int
+    burst: bool
+    in_flight: int
+    server: str
+    since_s: float
+    ends_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReport:
+    """One service. `arrivals` is of the last second; `wanted` is None before the first decision."""
+
+    name: str
+    serving: int
+    coming: int
+    draining: int
+    wanted: int | None
+    minimum: int
+    maximum: int
+    reason: str
+    arrivals: int
+    in_flight: int
+    queued: int
+    start_s: float
+    given_up: bool
+    replicas: tuple[ReplicaReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The whole gateway at `time_s` (seconds since the epoch). `run_directory` tells which control plane reports."""
+
+    gateway: str
+    run_directory: str
+    time_s: float
+    closing: bool
+    services: tuple[ServiceReport, ...]
+
+
+def report(
+    gateway: str,
+    run_directory: str,
+    services: Mapping[str, ServiceControl],
+    replicas: Sequence[Replica],
+    servers: Sequence[ServerState],
+    now_s: float,
+    *,
+    closing: bool,
+) -> Report:
+    """Put together what is known."""
+    by_name = {server.name: server for server in servers}
+    of: dict[str, list[Replica]] = {name: [] for name in services}
+    for replica in replicas:
+        of.setdefault(replica.service, []).append(replica)
+    return Report(
+        gateway,
+        run_directory,
+        now_s,
+        closing,
+        tuple(_service(service, of[name], by_name) for name, service in services.items()),
+    )
+
+
+def _service(service: ServiceControl, replicas: Sequence[Replica], servers: Mapping[str, ServerState]) -> ServiceReport:
+    seen, decision = service.observation, service.decision
+    return ServiceReport(
+        name=service.name,
+        serving=sum(replica.phase is Phase.SERVING for replica in replicas),
+        coming=sum(replica.phase in COMING for replica in replicas),
+        draining=sum(replica.phase is Phase.DRAINING for replica in replicas),
+        wanted=decision.replicas if decision else None,
+        minimum=service.minimum,
+        maximum=service.section.scale.max,
+        reason=decision.reason if decision else "",
+        arrivals=seen.arrivals if seen else 0,
+        in_flight=seen.in_flight if seen else 0,
+        queued=seen.queued if seen else 0,
+        start_s=round(service.start_s, 1),
+        given_up=service.given_up,
+        replicas=tuple(_replica(replica, servers.get(replica.name)) for replica in replicas),
+    )
+
+
+def _replica(replica: Replica, server: ServerState | None) -> ReplicaReport:
+    return ReplicaReport(
+        replica.name,
+        replica.phase,
+        replica.job_id,
+        replica.host,
+        replica.port,
+        replica.burst,
+        server.in_flight if server else 0,
+        server.state if server else "",
+        replica.since_s,
+        replica.ends_s,
+        replica.reason,
+    )

@@ -1,0 +1,93 @@
+"""Where the files of a gateway lie. All below one directory that its nodes share and only its user may enter."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The files of a gateway, all below `root`."""
+
+    root: Path
+
+    def make(self) -> None:
+        """Make the directories. Raises `OSError`."""
+        for directory in (self.root, self.root / "replicas", self.root / "keys"):
+            directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o700)
+
+    @property
+    def address(self) -> Path:
+        """The URL of the gateway, one line; changes when it moves to another node."""
+        return self.root / "address"
+
+    @property
+    def gateway(self) -> Path:
+        """JSON: the job, host and process that serve at the address."""
+        return self.root / "gateway.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the control plane."""
+        return self.root / "lock"
+
+    @property
+    def memory(self) -> Path:
+        """What the control plane remembers."""
+        return self.root / "state.json"
+
+    @property
+    def status(self) -> Path:
+        """What the control plane shows, about once a second."""
+        return self.root / "status.json"
+
+    @property
+    def events(self) -> Path:
+        """The event log, JSON lines."""
+        return self.root / "events.jsonl"
+
+    @property
+    def overrides(self) -> Path:
+        """What `gateway scale` has set, JSON."""
+        return self.root / "overrides.json"
+
+    @property
+    def closing(self) -> Path:
+        """Present while `gateway down` drains everything."""
+        return self.root / "closing"
+
+    @property
+    def handover(self) -> Path:
+        """The job id of a gateway job whose data plane is ready to take over."""
+        return self.root / "handover"
+
+    def replica(self, name: str) -> Path:
+        """The directory of a replica: its script, its log, its registration."""
+        return self.root / "replicas" / name
+
+    def key_file(self, service: str) -> Path:
+        """The API key that a service's replicas ask for."""
+        return self.root / "keys" / service
+
+    def service_key(self, service: str) -> str:
+        """That key; made at first, 256 random bits in a file only this user may read. Raises `OSError`."""
+        path = self.key_file(service)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return path.read_text(encoding="ascii").strip()
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        return path.read_text(encoding="ascii").strip()
+
+    def prune(self, keep: frozenset[str], most: int) -> None:
+        """Remove the oldest directories of ended replicas until `most` are left; `keep` are those in use."""
+        ended = [path for path in (self.root / "replicas").iterdir() if path.name not in keep]
+        ended.sort(key=lambda path: path.stat().st_mtime)
+        for path in ended[: max(0, len(ended) - most)]:
+            shutil.rmtree(path)

@@ -1,0 +1,125 @@
+"""The job of one replica: sbatch's options and the script."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from inference_gateway.replicas.places import Places
+from inference_gateway.services import KernelSection, ReplicaSection, ServiceSection
+from sbatch_templates import shell
+
+NOTICE_S = 120
+"""A replica is signalled this long before its time limit."""
+
+GRACE_S = 3.0
+"""A replica that was told to end goes on serving for this long, until the gateway sends it nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """The comment of a replica's job, `igw:GATEWAY:SERVICE:GENERATION`: known again after a restart."""
+
+    gateway: str
+    service: str
+    generation: str
+
+    def __str__(self) -> str:
+        return f"{prefix(self.gateway)}{self.service}:{self.generation}"
+
+
+def prefix(gateway: str) -> str:
+    """What the comments of all replica jobs of a gateway begin with."""
+    return f"igw:{gateway}:"
+
+
+def parse_tag(comment: str) -> Tag | None:
+    """The tag in a job's comment; None for a job that is no replica."""
+    mark, *fields = comment.split(":")
+    return Tag(*fields) if mark == "igw" and len(fields) == 3 else None
+
+
+def new_name(service: str) -> str:
+    """A name for a new replica, unique for all practical purposes."""
+    return f"{service}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Qos:
+    """The QOS of a replica (empty: the user's own), and whether Slurm may requeue it."""
+
+    name: str
+    requeue: bool
+
+
+def qos(replica: ReplicaSection, *, burst: bool) -> Qos:
+    """A burst replica, one above the minimum, goes to the burst QOS if there is one.
+
+    There a preempted one waits in the queue for another chance; any other that ends is replaced by a new job.
+    """
+    if burst and replica.burst_qos:
+        return Qos(replica.burst_qos, requeue=True)
+    return Qos(replica.qos, requeue=False)
+
+
+def options(service: ServiceSection, tag: Tag, name: str, places: Places, qos: Qos) -> tuple[str, ...]:
+    """Options for sbatch."""
+    replica = service.replica
+    given = {
+        "job-name": name,
+        "comment": str(tag),
+        "output": str(places.replica(name) / "log"),
+        "open-mode": "append",
+        "chdir": str(places.replica(name)),
+        "signal": f"B:USR1@{NOTICE_S}",
+        "nodes": "1",
+        "ntasks": "1",
+        "cpus-per-task": str(replica.cpus),
+        "gres": ",".join(part for part in (f"gpu:{replica.gpus}" if replica.gpus else "", replica.gres) if part),
+        "mem": replica.memory,
+        "time": replica.time,
+        "partition": replica.partition,
+        "account": replica.account,
+        "qos": qos.name,
+    }
+    requeue = "--requeue" if qos.requeue else "--no-requeue"
+    return (*(f"--{key}={value}" for key, value in given.items() if value), requeue, *replica.options)
+
+
+def script(service: ServiceSection, service_name: str, name: str, places: Places, gateway_host: str) -> str:
+    """The batch script. `gateway_host` tells the replica on which network the gateway is."""
+    replica = service.replica
+    text = (resources.files("sbatch_templates") / "replica.sh.j2").read_text(encoding="utf-8")
+    rendered = (
+        shell.environment()
+        .from_string(text)
+        .render(
+            python=sys.executable,
+            directory=places.replica(name),
+            gateway=gateway_host,
+            key_file=places.key_file(service_name),
+            key_variable=replica.key_variable,
+            grace_s=GRACE_S,
+            setup=replica.setup.strip("\n"),
+            command=[*kernel_share(replica.kernel), *shlex.split(replica.command)],
+        )
+    )
+    return rendered.strip("\n") + "\n"
+
+
+def kernel_share(kernel: KernelSection) -> list[str]:
+    """The words before a replica's command that give it its share of a GPU's kernels."""
+    given = {"share": kernel.share, "request": kernel.request, "limit": kernel.limit}
+    options = [f"--{key}={value}" for key, value in given.items() if value is not None]
+    return [str(Path(sys.executable).with_name("sxrun")), *options, "--"] if options else []
+
+
+def prepare(name: str, places: Places, text: str) -> None:
+    """Make the replica's directory, with the script in it for whoever looks. Raises `OSError`."""
+    directory = places.replica(name)
+    directory.mkdir(mode=0o700)
+    (directory / "script.sh").write_text(text, encoding="utf-8")

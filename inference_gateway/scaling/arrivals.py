@@ -1,0 +1,106 @@
+"""What the last minutes of one-second arrival counts say: level, trend and burstiness of the rate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+WINDOWS_S = (20, 60, 180)
+"""From quick to steady."""
+
+_DOUBT = 4.0
+_TREND_BLOCK_S = 30
+_TREND_BLOCKS = 16
+_LEAST_BLOCKS = 4
+_SURE = 0.3
+_MOST_DISPERSION = 20.0
+_DISPERSION_BLOCKS = 120
+_PRIOR_REQUESTS = 4.0
+_KEPT_S = max(max(WINDOWS_S), _TREND_BLOCK_S * _TREND_BLOCKS, 600)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A mean rate, and how long ago the middle of its window was."""
+
+    requests_per_s: float
+    age_s: float
+
+
+class Arrivals:
+    """The arrival counts of the last ten minutes."""
+
+    def __init__(self) -> None:
+        self._total = [0]  # running sums; [-1 - n] is n seconds ago
+
+    def add(self, count: int) -> None:
+        """Take the count of one more second."""
+        self._total.append(self._total[-1] + count)
+        if len(self._total) > 2 * _KEPT_S:
+            del self._total[: -_KEPT_S - 1]
+
+    @property
+    def seconds(self) -> int:
+        """Seconds known, at most about 20 minutes."""
+        return len(self._total) - 1
+
+    def count(self, seconds: int, ago_s: int = 0) -> int:
+        """Arrivals of this many seconds that ended `ago_s` ago; of fewer where fewer are known."""
+        end = max(0, self.seconds - ago_s)
+        return self._total[end] - self._total[max(0, end - seconds)]
+
+    def rate(self, seconds: int) -> float:
+        """Mean arrivals per second over the last seconds; 0 while none is known."""
+        return self.count(seconds) / max(1, min(seconds, self.seconds))
+
+    def level(self, dispersion: float) -> Level:
+        """The rate of late: the mean over the longest window that the shorter ones do not contradict.
+
+        Means over long windows are steady but late. Each window has an interval of 4 standard deviations around its
+        mean, sqrt(dispersion * mean / length); windows are lengthened as long as all intervals have a point in common
+        (intersection of confidence intervals; Goldenshluger and Nemirovski, Math. Methods of Statistics 6(2), 1997).
+        Seconds before the first one known count as empty, so that a fresh rule does not act on three of them.
+        """
+        low, high = -math.inf, math.inf
+        best = Level(0.0, 0.0)
+        for window_s in WINDOWS_S:
+            length_s = max(WINDOWS_S[0], min(window_s, self.seconds))
+            mean = self.count(window_s) / length_s
+            doubt = _DOUBT * math.sqrt(dispersion * max(mean, 1 / length_s) / length_s)
+            low, high = max(low, mean - doubt), min(high, mean + doubt)
+            if low > high:
+                break
+            best = Level(mean, length_s / 2)
+        return best
+
+    def rise(self) -> float:
+        """How fast the rate rises, requests/s per second; 0 unless that is fairly sure.
+
+        Slopes between all pairs of 30-second means of the last 8 minutes are taken (Theil and Sen: a few bursts do not
+        bend it), and of them not the median but the value that 70 % exceed, so that noise is not taken for a trend.
+        """
+        blocks = min(_TREND_BLOCKS, self.seconds // _TREND_BLOCK_S)
+        if blocks < _LEAST_BLOCKS:
+            return 0.0
+        means = [self.count(_TREND_BLOCK_S, ago * _TREND_BLOCK_S) / _TREND_BLOCK_S for ago in range(blocks)]
+        slopes = sorted(
+            (means[newer] - means[older]) / ((older - newer) * _TREND_BLOCK_S)
+            for newer, older in combinations(range(blocks), 2)
+        )
+        return max(0.0, slopes[int(_SURE * len(slopes))])
+
+    def dispersion(self, block_s: int) -> float:
+        """Variance over mean of the arrivals in blocks of this length: 1 for a Poisson process, more for batches.
+
+        The variance is half the mean square difference of neighbouring blocks (von Neumann, Annals of Mathematical
+        Statistics 12(4), 1941), which a trend does not inflate. Between 1 and 20.
+        """
+        blocks = min(_DISPERSION_BLOCKS, self.seconds // block_s)
+        if blocks < _LEAST_BLOCKS:
+            return 1.0
+        counts = [self.count(block_s, ago * block_s) for ago in range(blocks)]
+        squares = sum((a - b) ** 2 for a, b in pairwise(counts)) / 2
+        # As if a few requests of a Poisson process had been seen before: a resting service has none of its own.
+        ratio = (squares + _PRIOR_REQUESTS) / (sum(counts[1:]) + _PRIOR_REQUESTS)
+        return min(_MOST_DISPERSION, max(1.0, ratio))

@@ -1,0 +1,187 @@
+"""The event loop: requests arrive, wait in one queue, are served, and a rule is asked once a second.
+
+The data plane is that of the gateway: one first-in-first-out queue per service with a deadline, replicas that take at
+most `concurrency` requests each, and the least loaded one first. A replica costs from the moment it is asked for until
+it is gone: a job that waits or loads counts like one that serves, and a draining one until its last answer.
+Events at the same time are handled in the order: answers, replicas that become ready, arrivals, the rule.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from inference_gateway.model import Decision, Observation, ScaleRule
+from inference_gateway.scaling.bounds import BoundedRule
+from inference_gateway.simulator.replicas import Replica, Replicas
+from inference_gateway.simulator.requests import SimulationError
+from inference_gateway.simulator.settings import Settings
+
+_ANSWER, _READY = range(2)
+_Event = tuple[float, int, int, Replica]
+"""Time, kind, sequence number, replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """One change of the number of replicas wanted."""
+
+    at_s: float
+    before: int
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of each request, in order of arrival, and of each replica.
+
+    `wait_s` is the time until a replica took the request; a request that failed waited until the deadline and is in
+    `failed`. `end_s` is when the last request was answered or failed: replicas cost until then.
+    """
+
+    rule: str
+    arrival_s: Sequence[float]
+    service_s: Sequence[float]
+    wait_s: Sequence[float]
+    failed: frozenset[int]
+    replicas: Sequence[Replica]
+    scalings: Sequence[Scaling]
+    end_s: float
+
+
+def simulate(
+    arrival_s: Sequence[float],
+    service_s: Sequence[float],
+    rule: ScaleRule,
+    settings: Settings,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Outcome:
+    """Replay requests. Arrival times must rise from 0 or later. Raises `SimulationError` if there is no request."""
+    if not arrival_s:
+        raise SimulationError("no requests to replay")
+    run = _Run(arrival_s, service_s, BoundedRule(rule, settings.bounds), settings)
+    run.replicas.add_ready(settings.initial_replicas, 0.0)
+    second = 1
+    while run.open > 0:
+        run.until(float(second))
+        run.tick(float(second))
+        progress(len(arrival_s) - run.open, len(arrival_s))
+        second += 1
+    return run.outcome()
+
+
+@dataclass(slots=True)
+class _Run:
+    arrival_s: Sequence[float]
+    service_s: Sequence[float]
+    rule: BoundedRule
+    settings: Settings
+    replicas: Replicas = field(init=False)
+    open: int = field(init=False)
+    _wait_s: list[float] = field(init=False)
+    _failed: set[int] = field(default_factory=set)
+    _queue: deque[int] = field(default_factory=deque)
+    _events: list[_Event] = field(default_factory=list)
+    _scalings: list[Scaling] = field(default_factory=list)
+    _next: int = 0
+    _sequence: int = 0
+    _arrivals: int = 0
+    _end_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.replicas = Replicas(settings.start, settings.concurrency, random.Random(settings.seed))  # noqa: S311
+        self.open = len(self.arrival_s)
+        self._wait_s = [math.nan] * self.open
+
+    def until(self, now_s: float) -> None:
+        """Handle all events up to this time."""
+        while True:
+            event_s = self._events[0][0] if self._events else math.inf
+            arrival_s = self.arrival_s[self._next] if self._next < len(self.arrival_s) else math.inf
+            if min(event_s, arrival_s) > now_s:
+                break
+            if event_s <= arrival_s:
+                self._handle(heapq.heappop(self._events))
+            else:
+                self._queue.append(self._next)
+                self._next += 1
+                self._arrivals += 1
+                self._dispatch(arrival_s)
+        self._expire(now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Ask the rule, and do what it says."""
+        replicas = self.replicas
+        present = len(replicas.ready) + len(replicas.starting)
+        seen = Observation(
+            now_s=now_s,
+            arrivals=self._arrivals,
+            in_flight=replicas.in_flight,
+            queued=len(self._queue),
+            ready=len(replicas.ready),
+            starting=len(replicas.starting),
+            leaving=len(replicas.draining),
+        )
+        self._arrivals = 0
+        decision = self.rule.decide(seen)
+        if decision.replicas == present:
+            return
+        self._scalings.append(Scaling(now_s, present, decision))
+        for replica in replicas.add(max(0, decision.replicas - present), now_s):
+            self._push(replica.ready_s, _READY, replica)
+        replicas.release(max(0, present - decision.replicas), now_s)
+
+    def outcome(self) -> Outcome:
+        """What became of everything. Called when no request is open."""
+        for replica in self.replicas.every:
+            replica.gone_s = self._end_s if replica.gone_s is None else min(replica.gone_s, self._end_s)
+        return Outcome(
+            rule=self.rule.name,
+            arrival_s=self.arrival_s,
+            service_s=self.service_s,
+            wait_s=self._wait_s,
+            failed=frozenset(self._failed),
+            replicas=[one for one in self.replicas.every if one.asked_s < self._end_s],
+            scalings=self._scalings,
+            end_s=self._end_s,
+        )
+
+    def _push(self, at_s: float, kind: int, replica: Replica) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (at_s, kind, self._sequence, replica))
+
+    def _handle(self, event: _Event) -> None:
+        at_s, kind, _sequence, replica = event
+        if kind == _READY:
+            self.replicas.started(replica)
+        else:
+            self.replicas.finished(replica, at_s)
+            self._close(at_s)
+        self._dispatch(at_s)
+
+    def _dispatch(self, now_s: float) -> None:
+        """Give waiting requests to replicas with room."""
+        self._expire(now_s)
+        while self._queue and (replica := self.replicas.least_loaded()) is not None:
+            request = self._queue.popleft()
+            self._wait_s[request] = now_s - self.arrival_s[request]
+            replica.in_flight += 1
+            self._push(now_s + self.service_s[request], _ANSWER, replica)
+
+    def _expire(self, now_s: float) -> None:
+        """Fail what reached its deadline. All have the same one, so the head of the queue is the first."""
+        deadline_s = self.settings.deadline_s
+        while self._queue and self.arrival_s[self._queue[0]] + deadline_s <= now_s:
+            request = self._queue.popleft()
+            self._wait_s[request] = deadline_s
+            self._failed.add(request)
+            self._close(self.arrival_s[request] + deadline_s)
+
+    def _close(self, at_s: float) -> None:
+        self.open -= 1
+        self._end_s = max(self._end_s, at_s)

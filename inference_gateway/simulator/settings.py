@@ -1,0 +1,86 @@
+"""What a simulation is told besides requests and rule."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+
+from inference_gateway.scaling.bounds import Bounds
+from inference_gateway.simulator.requests import SimulationError
+
+
+@dataclass(frozen=True, slots=True)
+class StartTime:
+    """Time from asking for a replica until it serves: lognormal with this median; sigma 0 makes it constant."""
+
+    median_s: float = 60.0
+    sigma: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> StartTime:
+        """`SECONDS` or `MEDIAN:SIGMA`. Raises `SimulationError`."""
+        try:
+            numbers = [float(part) for part in text.split(":")]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, 2) or not all(
+            0 <= n <= limit for n, limit in zip(numbers, (86_400, 3), strict=False)
+        ):
+            raise SimulationError(
+                f"start time {text!r}: accepted are seconds up to a day, such as 60, or the median and sigma of a "
+                "lognormal distribution, such as 60:0.5 (sigma up to 3)"
+            )
+        return cls(*numbers)
+
+    def draw_s(self, random_: random.Random) -> float:
+        """The start time of one replica."""
+        return self.median_s * math.exp(random_.gauss(0.0, self.sigma)) if self.sigma else self.median_s
+
+    @property
+    def mean_s(self) -> float:
+        """Expected start time."""
+        return self.median_s * math.exp(self.sigma**2 / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How replicas and queue behave.
+
+    Attributes:
+        concurrency: requests a replica serves at once.
+        start: how long replicas take to start.
+        deadline_s: a request that waited this long fails with 503.
+        slo_s: the longest wait within the SLO, from arrival until a replica takes the request.
+        initial: replicas that are ready at time 0; None takes the least of the bounds.
+        warmup_s: figures count from then on; before, the rule fills its windows.
+        bounds: of the replicas.
+        seed: of random start times.
+
+    """
+
+    concurrency: int = 8
+    start: StartTime = field(default_factory=StartTime)
+    deadline_s: float = 300.0
+    slo_s: float = 2.0
+    initial: int | None = None
+    warmup_s: float = 0.0
+    bounds: Bounds = field(default_factory=lambda: Bounds(1, 64, 64))
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise SimulationError(f"concurrency {self.concurrency}: accepted are whole numbers from 1")
+        if not 0 < self.deadline_s <= 86_400:
+            raise SimulationError(f"deadline {self.deadline_s:g} s: accepted are times up to a day")
+        if not 0 <= self.slo_s <= self.deadline_s:
+            raise SimulationError(f"SLO {self.slo_s:g} s: accepted are 0 to the deadline, {self.deadline_s:g} s")
+        if not 0 <= self.warmup_s < math.inf:
+            raise SimulationError(f"warm-up {self.warmup_s:g} s: accepted are times from 0")
+        if self.initial is not None and not 0 <= self.initial <= self.bounds.maximum:
+            raise SimulationError(f"initial {self.initial}: accepted are 0 to max, {self.bounds.maximum}")
+
+    @property
+    def initial_replicas(self) -> int:
+        """Replicas that are ready at time 0."""
+        return self.bounds.minimum if self.initial is None else self.initial

@@ -1,0 +1,208 @@
+"""Reads YAML into typed sections, strictly: every fault is named with its key, what was found and what is accepted.
+
+A file's keys are the fields of `Section` classes; a field may hold a section, or a mapping of free names to sections.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+import yaml
+from msgspec import Meta
+from msgspec.structs import FieldInfo
+
+from sched_policy.errors import ExplschedError
+
+_Section = TypeVar("_Section", bound="Section")
+
+
+class ConfigError(ExplschedError):
+    """The configuration cannot be used. The message has one line per fault: file, key, what is accepted."""
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Keys that belong together."""
+
+
+def file_text(path: Path) -> str:
+    """The text of a configuration file. Raises `ConfigError` if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+
+
+def mapping(text: str, path: Path) -> dict[object, object]:
+    """The keys and values of a file, none for an empty one; `path` only serves the messages.
+
+    Raises `ConfigError` for what is no YAML, no mapping, or names a key twice.
+    """
+    try:
+        data = yaml.load(text, _NoDuplicates)  # noqa: S506  a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {error}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must be a mapping of keys to values, found a {type(data).__name__}")
+    return data
+
+
+def read(
+    section: type[_Section], data: Mapping[object, object], faults: list[str], prefix: str = ""
+) -> _Section | None:
+    """The section with the keys of `data` that are right; one line is added to `faults` for each that is not.
+
+    None if a key without a default is missing or wrong, which is then among the faults.
+    """
+    fields = {field.name: field for field in msgspec.structs.fields(section)}
+    values: dict[str, object] = {}
+    for key, value in data.items():
+        where = f"{prefix}{key}"
+        if not isinstance(key, str) or key not in fields:
+            faults.append(f"unknown key {where!r}{accepted(str(key), fields)}")
+            continue
+        found = _value(fields[key].type, value, where, faults)
+        if found is not _WRONG:
+            values[key] = found
+    needed = [name for name, field in fields.items() if field.required]
+    faults += [f"{prefix}{name}: is missing" for name in needed if name not in data]
+    return section(**values) if all(name in values for name in needed) else None
+
+
+def described(section: type[Section], prefix: str = "") -> Iterator[tuple[str, str, object]]:
+    """Every key in dots, with its meaning and its default; `NAME` stands for a free name."""
+    for field in msgspec.structs.fields(section):
+        if (section_type := _section(field.type)) is not None:
+            yield from described(section_type, f"{prefix}{field.name}.")
+        elif (inner := _named_sections(field.type)) is not None:
+            yield from described(inner, f"{prefix}{field.name}.NAME.")
+        else:
+            metas = [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta)]
+            meaning = next((meta.description for meta in metas if meta.description), "")
+            yield prefix + field.name, meaning, _default(field)
+
+
+def _default(field: FieldInfo) -> object:
+    if field.required:
+        return "required"
+    return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+
+
+def accepted(found: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one, and all of them."""
+    names = list(known)
+    near = get_close_matches(found, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{hint} (known: {', '.join(names)})"
+
+
+_WRONG = object()
+
+
+def _value(kind: object, value: object, where: str, faults: list[str]) -> object:
+    if (section := _section(kind)) is not None and (value is not None or section is kind):
+        if isinstance(value, Mapping):
+            inside = read(section, value, faults, f"{where}.")
+            return _WRONG if inside is None else inside
+        faults.append(f"{where}: must be a mapping of keys to values, found {value!r}")
+        return _WRONG
+    if (inner := _named_sections(kind)) is not None:
+        if not isinstance(value, Mapping):
+            faults.append(f"{where}: must be a mapping of names to their keys, found {value!r}")
+            return _WRONG
+        return _each(kind, inner, value, where, faults)
+    try:
+        return msgspec.convert(_finite(value), kind, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        faults.append(f"{where}: {error}, found {value!r}{_choices(kind)}")
+        return _WRONG
+
+
+def _each(
+    kind: object, inner: type[Section], data: Mapping[object, object], where: str, faults: list[str]
+) -> dict[str, Section]:
+    """The sections of a mapping of free names; a name must be as the mapping's annotation says."""
+    name_kind = get_args(_bare(kind))[0]
+    sections: dict[str, Section] = {}
+    for name, value in data.items():
+        try:
+            key: str = msgspec.convert(name, name_kind)
+        except msgspec.ValidationError as error:
+            faults.append(f"{where}: name {name!r}: {error}")
+            continue
+        found = _value(inner, value, f"{where}.{key}", faults)
+        if isinstance(found, Section):
+            sections[key] = found
+    return sections
+
+
+def _bare(kind: object) -> object:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _section(kind: object) -> type[Section] | None:
+    """The section type of a field that holds a section, or one or null; None for any other field."""
+    candidates = [member for member in get_args(kind) if member is not NoneType] if _is_union(kind) else [kind]
+    if len(candidates) == 1 and isinstance(candidates[0], type) and issubclass(candidates[0], Section):
+        return candidates[0]
+    return None
+
+
+def _is_union(kind: object) -> bool:
+    return get_origin(kind) in (Union, UnionType)
+
+
+def _named_sections(kind: object) -> type[Section] | None:
+    """The section type of a field that maps free names to sections; None for any other field."""
+    bare = _bare(kind)
+    if get_origin(bare) is not dict:
+        return None
+    return _section(get_args(bare)[1])
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise msgspec.ValidationError("Expected a finite number")
+    return value
+
+
+def _path(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise msgspec.ValidationError("Expected `str`")
+
+
+def _choices(kind: object) -> str:
+    inner = _bare(kind)
+    return f" (accepted: {', '.join(get_args(inner))})" if get_origin(inner) is Literal else ""
+
+
+class _NoDuplicates(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two classes
+    """YAML's own rule, which PyYAML does not enforce: a key occurs once. The second would silently win."""
+
+
+def _unique(loader: _NoDuplicates, node: yaml.MappingNode) -> dict[object, object]:
+    seen: set[object] = set()
+    for key_node, _value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        if key_node.value in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key_node.value!r} occurs twice", key_node.start_mark
+            )
+        seen.add(key_node.value)
+    loader.flatten_mapping(node)
+    found: dict[object, object] = loader.construct_mapping(node, deep=True)
+    return found
+
+
+_NoDuplicates.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique)

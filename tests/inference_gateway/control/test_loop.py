@@ -1,0 +1,368 @@
+"""The control plane between a Slurm and a data plane that are told what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.control import state
+from inference_gateway.control.replica import LOST_AFTER_S
+from inference_gateway.control.state import Override
+from inference_gateway.replicas import registration
+from tests.inference_gateway.control.doubles import FakePlane, Rig, job
+
+
+def test_a_replica_from_submission_to_serving(rig: Rig) -> None:
+    assert rig.tick().coming == 1
+    assert rig.plane.table == {}
+    rig.serve(1)
+    (server,) = rig.plane.table.values()
+    assert (server.state, server.host, server.port) == ("up", "127.0.0.1", 20001)
+    assert rig.events()[-4:] == ["start", "submitted", "started", "serving"]
+
+
+def test_registered_but_silent_is_not_ready(rig: Rig, unready: set[str]) -> None:
+    unready.add("*")
+    rig.tick()
+    rig.run_all()
+    assert rig.tick(5).coming == 1
+    assert rig.plane.table == {}
+    unready.clear()
+    assert rig.tick(2).serving == 1
+
+
+def test_load_brings_replicas_and_pending_ones_count(rig: Rig) -> None:
+    rig.serve(1)
+    rig.set_load(8)
+    assert rig.tick(10).coming == 3
+    assert len(rig.slurm.submissions) == 4
+
+
+def test_pending_ones_are_cancelled_first_then_the_least_loaded_is_drained(rig: Rig) -> None:
+    rig.serve(1)
+    rig.set_load(4)
+    rig.serve(2)
+    rig.set_load(6)
+    rig.tick(3)
+    (pending,) = [found for found in rig.slurm.active() if found.state == "PENDING"]
+    rig.plane.in_flight = dict(zip(rig.plane.table, (2, 1), strict=True))
+    rig.set_load(2)
+    rig.tick()
+    assert rig.slurm.cancelled == [pending.job_id]
+    states = {name: server.state for name, server in rig.plane.table.items()}
+    least = min(states, key=lambda name: rig.plane.in_flight[name])
+    assert states == {name: "draining" if name == least else "up" for name in states}
+
+
+def test_a_draining_replica_finishes_what_it_has(rig: Rig) -> None:
+    rig.serve(1)
+    rig.set_load(4)
+    rig.serve(2)
+    rig.plane.in_flight = dict.fromkeys(rig.plane.table, 1)
+    rig.set_load(1)
+    rig.tick(30)
+    assert rig.slurm.cancelled == []
+    rig.plane.in_flight = {}
+    rig.tick(3)
+    assert len(rig.slurm.cancelled) == 1
+    assert len(rig.plane.table) == 1
+    assert "drained" in rig.events()
+
+
+def test_a_draining_replica_that_does_not_end_is_cut_at_the_deadline(rig: Rig) -> None:
+    rig.serve(1)
+    rig.set_load(4)
+    rig.serve(2)
+    rig.plane.in_flight = dict.fromkeys(rig.plane.table, 1)
+    rig.set_load(1)
+    rig.tick(59)
+    assert rig.slurm.cancelled == []
+    rig.tick(5)
+    assert len(rig.slurm.cancelled) == 1
+    assert "cut" in rig.events()
+
+
+def test_a_replica_that_is_told_to_end_is_drained_and_replaced(rig: Rig) -> None:
+    rig.serve(1)
+    (name,) = rig.plane.table
+    rig.plane.in_flight = {name: 1}
+    registration.leave(rig.places.replica(name))
+    shown = rig.tick()
+    assert (shown.draining, shown.coming) == (1, 1)
+    assert rig.plane.table[name].state == "draining"
+
+
+def test_a_dead_replica_is_replaced_at_once(rig: Rig) -> None:
+    rig.serve(1)
+    rig.tick(70)
+    rig.slurm.set(1, state="NODE_FAIL", reason="NodeDown")
+    rig.tick(2)
+    assert rig.plane.table == {}
+    assert [found.job_id for found in rig.slurm.active()] == [2]
+    assert "died" in rig.events()
+
+
+def test_a_replica_that_slurm_requeues_waits_again_and_is_not_replaced(rig: Rig) -> None:
+    rig.serve(1)
+    rig.slurm.set(1, state="PENDING", restarts=1)
+    shown = rig.tick(2)
+    assert (shown.serving, shown.coming) == (0, 1)
+    assert rig.plane.table == {}
+    rig.serve(1)
+    assert len(rig.slurm.submissions) == 1
+
+
+def test_a_stale_registration_of_an_earlier_run_is_not_used(rig: Rig) -> None:
+    rig.serve(1)
+    rig.slurm.set(1, state="PENDING", restarts=1)
+    rig.tick(2)
+    rig.slurm.set(1, state="RUNNING", start_s=rig.now_s)
+    assert rig.tick(5).serving == 0
+
+
+def test_a_broken_command_is_tried_ever_more_rarely_and_then_given_up(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, scale={"min": 4, "attempts": 3})
+    times_s: list[float] = []
+    for _ in range(600):
+        before = len(rig.slurm.submissions)
+        shown = rig.tick()
+        times_s += [rig.now_s] * (len(rig.slurm.submissions) - before)
+        for found in rig.slurm.active():
+            rig.slurm.set(found.job_id, state="FAILED", reason="NonZeroExitCode")
+    assert len(times_s) == 4 + 1 + 1
+    assert times_s[5] - times_s[4] > times_s[4] - times_s[3] > 4
+    assert shown.given_up
+    state.save(rig.places.overrides, {"chat": Override(1, rig.now_s)})
+    rig.tick()
+    assert len(rig.slurm.submissions) == 7
+
+
+def test_a_job_that_never_serves_is_cancelled_at_the_start_limit(tmp_path: Path, unready: set[str]) -> None:
+    rig = Rig(tmp_path, replica={"start_limit_s": 20})
+    unready.add("*")
+    rig.tick()
+    rig.run_all()
+    rig.tick(20)
+    assert rig.slurm.cancelled == []
+    rig.tick(5)
+    assert rig.slurm.cancelled == [1]
+
+
+def test_a_refused_submission_is_repeated_but_never_given_up(rig: Rig) -> None:
+    rig.slurm.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    assert not rig.tick(3600).given_up
+    assert 5 < rig.events().count("submission refused") < 20
+    rig.slurm.refuses = ""
+    rig.tick(601)
+    assert len(rig.slurm.submissions) == 1
+
+
+def test_a_lost_answer_does_not_start_a_second_job(rig: Rig) -> None:
+    rig.slurm.forgets = True
+    rig.tick(3)
+    rig.slurm.forgets = False
+    rig.serve(1)
+    assert len(rig.slurm.submissions) == 1
+
+
+def test_a_submission_that_never_arrived_is_made_again(rig: Rig) -> None:
+    rig.slurm.silent = True
+    rig.tick(10)
+    rig.slurm.silent = False
+    rig.tick(5)
+    assert rig.slurm.submissions == []
+    rig.tick(int(LOST_AFTER_S) + 10)
+    assert len(rig.slurm.submissions) == 1
+
+
+def test_while_slurm_is_silent_nothing_is_concluded(rig: Rig) -> None:
+    rig.serve(1)
+    rig.slurm.silent = True
+    assert rig.tick(300).serving == 1
+    assert len(rig.plane.table) == 1
+    assert rig.events().count("Slurm does not answer") == 1
+
+
+def test_while_the_data_plane_is_silent_nothing_is_decided(rig: Rig) -> None:
+    rig.serve(1)
+    rig.set_load(4)
+    rig.serve(2)
+    rig.plane.dead = True
+    rig.set_load(0)
+    assert rig.tick(60).serving == 2
+    assert rig.slurm.cancelled == []
+
+
+def test_a_new_haproxy_gets_its_replicas_again(rig: Rig) -> None:
+    rig.set_load(4)
+    rig.serve(2)
+    rig.plane.table.clear()
+    rig.tick()
+    assert len(rig.plane.table) == 2
+
+
+def test_what_the_data_plane_should_not_have_is_removed(rig: Rig) -> None:
+    rig.serve(1)
+    other = FakePlane()
+    other.counters, other.table = rig.plane.counters, dict(rig.plane.table)
+    stranger = next(iter(other.table.values()))
+    rig.plane.table["chat-stranger"] = stranger.__class__("chat", "chat-stranger", "127.0.0.1", 1, "up", 0)
+    rig.tick()
+    assert set(rig.plane.table) == set(other.table)
+
+
+@pytest.mark.parametrize("after", range(12))
+def test_a_restart_at_any_moment_starts_nothing_twice(tmp_path: Path, after: int) -> None:
+    rig = Rig(tmp_path, scale={"min": 3})
+    for second in range(25):
+        if second == after:
+            rig.restart()
+        if second % 2:
+            rig.run_all()
+        shown = rig.tick()
+    assert shown.serving == 3
+    assert len(rig.slurm.submissions) == 3
+
+
+def test_a_restart_without_the_state_file_adopts_from_slurm_alone(rig: Rig) -> None:
+    rig.set_load(4)
+    rig.serve(2)
+    rig.places.memory.unlink()
+    rig.restart()
+    shown = rig.tick()
+    assert shown.serving == 2
+    assert len(rig.slurm.submissions) == 2
+
+
+def test_a_half_written_state_file_is_no_obstacle(rig: Rig) -> None:
+    rig.serve(1)
+    rig.places.memory.write_bytes(b'{"replicas": [{"serv')
+    rig.restart()
+    assert rig.tick().serving == 1
+
+
+def test_a_restart_in_the_middle_of_draining_goes_on_draining(rig: Rig) -> None:
+    rig.set_load(4)
+    rig.serve(2)
+    rig.plane.in_flight = dict.fromkeys(rig.plane.table, 1)
+    rig.set_load(1)
+    assert rig.tick().draining == 1
+    rig.restart()
+    assert rig.tick().draining == 1
+    rig.plane.in_flight = {}
+    rig.tick(3)
+    assert len(rig.slurm.cancelled) == 1
+
+
+def test_scale_in_is_held_after_a_restart(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, scale={"hold_s": 60})
+    rig.set_load(8)
+    rig.serve(4)
+    rig.restart()
+    rig.set_load(0)
+    assert rig.tick(55).serving == 4
+    assert "held" in rig.tick().reason
+    rig.tick(10)
+    assert rig.tick(5).serving == 1
+
+
+def test_a_job_of_a_service_that_is_gone_is_cancelled(rig: Rig) -> None:
+    rig.slurm.known[9] = job(9, "old-1", "igw:g:old:abcd1234", state="RUNNING")
+    rig.restart()
+    rig.tick(2)
+    assert rig.slurm.cancelled == [9]
+
+
+def test_jobs_of_another_gateway_are_left_alone(rig: Rig) -> None:
+    rig.slurm.known[9] = job(9, "chat-1", "igw:other:chat:abcd1234", state="RUNNING")
+    rig.restart()
+    rig.tick(70)
+    assert rig.slurm.cancelled == []
+
+
+def test_a_replica_near_its_time_limit_serves_until_its_successor_does(rig: Rig) -> None:
+    rig.serve(1)
+    (old,) = rig.plane.table
+    rig.now_s += 3600 - 62  # less is left than a start (some seconds here) and the drain deadline (60 s) take
+    shown = rig.tick(2)
+    assert (shown.serving, shown.coming) == (1, 1)
+    assert rig.plane.table[old].state == "up"
+    rig.plane.in_flight = {old: 1}
+    for _ in range(5):
+        rig.run_all()
+        rig.tick()
+    assert sorted(server.state for server in rig.plane.table.values()) == ["draining", "up"]
+    assert rig.plane.table[old].state == "draining"
+    rig.plane.in_flight = {}
+    assert rig.tick(3).serving == 1
+    assert old not in rig.plane.table
+
+
+def test_a_time_limit_shorter_than_the_notice_does_not_replace_for_ever(rig: Rig) -> None:
+    rig.tick()
+    rig.slurm.set(1, time_limit_s=60.0)
+    rig.serve(1)
+    rig.tick(25)
+    assert len(rig.slurm.submissions) == 1
+
+
+def test_a_changed_command_replaces_replicas_one_for_one(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, scale={"min": 2}, replica={"burst_qos": "low"})
+    rig.serve(2)
+    old = set(rig.plane.table)
+    again = Rig(tmp_path, scale={"min": 2}, replica={"command": "serve2 {port}", "burst_qos": "low"})
+    again.slurm, again.plane, again.now_s = rig.slurm, rig.plane, rig.now_s
+    again.restart()
+    for _ in range(10):
+        again.run_all()
+        assert again.tick().serving >= 2
+    assert again.tick().serving == 2
+    assert len(again.plane.table) == 2
+    assert not old & set(again.plane.table)
+    assert len(again.slurm.submissions) == 4
+    assert not any("--requeue" in options for _script, options in again.slurm.submissions)
+
+
+def test_closing_drains_everything_and_starts_nothing(rig: Rig) -> None:
+    rig.set_load(4)
+    rig.serve(2)
+    rig.places.closing.touch()
+    rig.tick(6)
+    assert rig.slurm.active() == []
+    assert rig.plane.table == {}
+
+
+def test_a_full_disk_stops_neither_scaling_nor_traffic(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.serve(1)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    rig.set_load(4)
+    assert rig.tick(3).coming == 1
+    rig.plane.table.clear()
+    rig.tick()
+    assert len(rig.plane.table) == 1
+    monkeypatch.undo()
+
+
+def test_burst_replicas_go_to_the_burst_qos(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, replica={"qos": "normal", "burst_qos": "scavenger"})
+    rig.set_load(6)
+    rig.tick(2)
+    options = [options for _script, options in rig.slurm.submissions]
+    assert ["--qos=normal" in given for given in options] == [True, False, False]
+    assert all("--qos=scavenger" in given and "--requeue" in given for given in options[1:])
+    assert "--no-requeue" in options[0]
+
+
+def test_a_replica_that_stays_sick_is_replaced(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, health={"down_limit_s": 30})
+    rig.serve(1)
+    (name,) = rig.plane.table
+    server = rig.plane.table[name]
+    rig.plane.table[name] = server.__class__("chat", name, server.host, server.port, "down", 0)
+    rig.tick(25)
+    assert rig.slurm.cancelled == []
+    rig.tick(10)
+    assert rig.slurm.cancelled == [1]

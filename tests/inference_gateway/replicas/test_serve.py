@@ -1,0 +1,148 @@
+"""What runs in a replica's job: a port without a race, a registration, and a gentle end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.replicas import registration
+from inference_gateway.replicas.ports import address_towards, reserve
+from inference_gateway.replicas.registration import Registration
+
+# Answers one connection after another with its key, and says when SIGTERM has come.
+SERVER = """
+import os, signal, socket, sys
+def end(*_):
+    print("terminated", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, end)
+with socket.socket() as listener:
+    listener.setsockopt(socket.SOL_SOCKET, getattr(socket, sys.argv[2]), 1)
+    listener.bind((sys.argv[3], int(sys.argv[1])))
+    listener.listen()
+    while True:
+        link, _ = listener.accept()
+        link.sendall(os.environ["THE_KEY"].encode())
+        link.close()
+"""
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "replica").mkdir()
+    (tmp_path / "key").write_text("s3cret\n")
+    (tmp_path / "server.py").write_text(SERVER)
+    return tmp_path
+
+
+@pytest.fixture
+def start(place: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*command: str, grace_s: float = 0.0, **environment: str) -> subprocess.Popen[str]:
+        words = command or (sys.executable, str(place / "server.py"), "{port}", "SO_REUSEADDR", "{host}")
+        program = [sys.executable, "-m", "inference_gateway.replicas.serve", "--directory", str(place / "replica")]
+        options = ["--gateway", "127.0.0.1", "--key-file", str(place / "key"), "--key-variable", "THE_KEY"]
+        argv = [*program, *options, "--grace-s", str(grace_s), "--", *words]
+        env = {**os.environ, "SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "2", **environment}
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(argv, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def said_at(told: Registration) -> bytes:
+    with socket.create_connection((told.host, told.port), timeout=5) as link:
+        return link.recv(100)
+
+
+def answers(told: Registration) -> bool:
+    try:
+        return bool(said_at(told))
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("option", ["SO_REUSEADDR", "SO_REUSEPORT"])
+def test_a_server_gets_its_port_and_its_key(
+    place: Path, start: Callable[..., subprocess.Popen[str]], option: str
+) -> None:
+    start(sys.executable, str(place / "server.py"), "{port}", option, "{host}")
+    eventually(lambda: registration.registered(place / "replica") is not None)
+    told = registration.registered(place / "replica")
+    assert told is not None
+    assert (told.host, told.job_id, told.restarts) == ("127.0.0.1", 17, 2)
+    eventually(lambda: answers(told))
+    assert said_at(told) == b"s3cret"
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_the_gateway_is_told_before_the_server(
+    place: Path, start: Callable[..., subprocess.Popen[str]], number: signal.Signals
+) -> None:
+    process = start(grace_s=1.0)
+    eventually(lambda: registration.registered(place / "replica") is not None)
+    told = registration.registered(place / "replica")
+    assert told is not None
+    eventually(lambda: answers(told))
+    process.send_signal(number)
+    eventually(lambda: registration.leaving(place / "replica"))
+    assert answers(told)
+    out, _err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (7, "terminated\n")
+
+
+def test_a_command_that_is_not_there(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start("/nowhere/server", "{port}")
+    _out, err = process.communicate(timeout=30)
+    assert (process.returncode, "/nowhere/server: No such file" in err) == (127, True)
+
+
+def test_the_status_of_a_server_that_a_signal_ended(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start("bash", "-c", "kill -9 $$")
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + 9
+
+
+def test_a_new_run_is_not_leaving(place: Path) -> None:
+    registration.leave(place)
+    registration.register(place, Registration("h", 1, 1))
+    assert not registration.leaving(place)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "h"}', '{"host": "h", "port": 1, "job_id": 1, "x": 1}'])
+def test_a_registration_that_is_none(place: Path, text: str) -> None:
+    (place / "endpoint").write_text(text)
+    assert registration.registered(place) is None
+
+
+def test_reserved_ports_differ() -> None:
+    held = [reserve() for _ in range(50)]
+    ports = {holder.getsockname()[1] for holder in held}
+    for holder in held:
+        holder.close()
+    assert len(ports) == 50
+    assert all(20000 <= port < 32000 for port in ports)
+
+
+def test_the_way_to_loopback_is_loopback() -> None:
+    assert address_towards("127.0.0.1") == "127.0.0.1"

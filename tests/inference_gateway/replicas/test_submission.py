@@ -1,0 +1,105 @@
+"""The job of a replica: sbatch's options, and a script in which nothing inserted is executed."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from inference_gateway import services
+from inference_gateway.replicas import submission
+from inference_gateway.replicas.places import Places
+from inference_gateway.replicas.submission import Qos, Tag, parse_tag
+from inference_gateway.services import ServiceSection
+
+HOSTILE = "$(touch /nowhere/canary) `id` 'q' \"q\" \\ ; {x} *"
+
+
+def service(**replica: object) -> ServiceSection:
+    given = {"command": "serve --port {port}", **replica}
+    data = {"listen": {"host": "127.0.0.1"}, "services": {"chat": {"replica": given}}}
+    return services.parse(yaml.safe_dump(data), Path("/srv/services.yaml")).services["chat"]
+
+
+def options(section: ServiceSection, qos: Qos = Qos("", requeue=False)) -> tuple[str, ...]:  # noqa: B008  frozen
+    return submission.options(section, Tag("g", "chat", "abcd1234"), "chat-1", Places(Path("/gw")), qos)
+
+
+def test_the_tag_is_found_again() -> None:
+    tag = Tag("g", "chat", "abcd1234")
+    assert parse_tag(str(tag)) == tag
+    assert str(tag).startswith(submission.prefix("g"))
+    assert parse_tag("igwjob:g") is None
+    assert parse_tag("somebody's comment: x") is None
+
+
+def test_options_hold_what_is_asked_for_and_nothing_else() -> None:
+    given = options(service(gpus=2, gres="shard:4", partition="gpu", time="4:00:00", options=["--exclude=n3"]))
+    assert {"--gres=gpu:2,shard:4", "--partition=gpu", "--time=4:00:00", "--exclude=n3"} <= set(given)
+    assert "--signal=B:USR1@120" in given
+    assert not any(option.startswith(("--qos", "--mem", "--account")) for option in given)
+
+
+def test_only_burst_replicas_go_to_the_burst_qos() -> None:
+    replica = service(qos="normal", burst_qos="low").replica
+    assert submission.qos(replica, burst=True) == Qos("low", requeue=True)
+    assert submission.qos(replica, burst=False) == Qos("normal", requeue=False)
+    assert submission.qos(service().replica, burst=True) == Qos("", requeue=False)
+
+
+def test_the_script_runs_the_command_as_it_is_written(tmp_path: Path) -> None:
+    words = ["printf", "%s\\n", HOSTILE, "{port}"]
+    section = service(command=" ".join(subprocess.list2cmdline([word]) for word in ["true"]) + " {port}")
+    section = service(command="echo " + " ".join(_quoted(word) for word in words), setup="export A=1\nexport B=$A")
+    text = submission.script(section, "chat", "chat-1", Places(tmp_path / "a dir"), "127.0.0.1")
+    # What the runner of the job would be given: its words, printed instead of run.
+    shown = text.replace("exec ", "printf '%s\\n' ", 1) + '\necho "B=$B" >&2\n'
+    done = subprocess.run(["bash"], input=shown, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[lines.index("--") + 1 :] == ["echo", *words]
+    assert str(tmp_path / "a dir" / "replicas" / "chat-1") in lines
+    assert done.stderr == "B=1\n"
+
+
+def test_the_script_passes_shellcheck(tmp_path: Path) -> None:
+    text = submission.script(service(setup="module load cuda"), "chat", "chat-1", Places(tmp_path), "127.0.0.1")
+    done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_share_of_kernels_is_given_to_sxrun() -> None:
+    words = submission.kernel_share(service(kernel={"share": "best-effort", "request": 0.25}).replica.kernel)
+    assert words[0].endswith("/sxrun")
+    assert words[1:] == ["--share=best-effort", "--request=0.25", "--"]
+    assert submission.kernel_share(service().replica.kernel) == []
+
+
+class TestPlaces:
+    def test_a_service_has_one_key_that_only_its_user_can_read(self, tmp_path: Path) -> None:
+        places = Places(tmp_path / "gw")
+        places.make()
+        key = places.service_key("chat")
+        assert key == places.service_key("chat") != places.service_key("other")
+        assert places.key_file("chat").stat().st_mode & 0o777 == 0o600
+        assert places.root.stat().st_mode & 0o777 == 0o700
+
+    def test_old_directories_are_removed_but_not_those_in_use(self, tmp_path: Path) -> None:
+        places = Places(tmp_path)
+        places.make()
+        for number in range(6):
+            submission.prepare(f"chat-{number}", places, "#!/bin/bash\n")
+        places.prune(frozenset({"chat-0"}), most=2)
+        left = {path.name for path in (tmp_path / "replicas").iterdir()}
+        assert len(left) == 3
+        assert "chat-0" in left
+
+
+def _quoted(word: str) -> str:
+    import shlex
+
+    return shlex.quote(word)
+
+
+@pytest.fixture(autouse=True)
+def _needs_bash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BASH_ENV", raising=False)

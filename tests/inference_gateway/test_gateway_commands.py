@@ -1,0 +1,124 @@
+"""`sexplsched gateway`: what the commands show and refuse, without a cluster."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from inference_gateway.control import state
+from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
+from inference_gateway.control.state import Override
+from sched_policy.errors import ExplschedError
+from slurm_plugin.cli.main import root
+
+SERVICES = """
+name: t
+directory: state
+listen: {host: 127.0.0.1}
+services:
+  chat:
+    models: [llama]
+    replica: {command: "serve --port {port}"}
+    scale: {max: 4}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "services.yaml"
+    path.write_text(SERVICES)
+    monkeypatch.setenv("SEXPLSCHED_GATEWAY_SERVICES", str(path))
+    return tmp_path
+
+
+def invoke(*argv: str) -> Result:
+    return CliRunner().invoke(root, ["gateway", *argv])
+
+
+def refused(*argv: str) -> str:
+    done = invoke(*argv)
+    assert isinstance(done.exception, ExplschedError), done.output
+    return str(done.exception)
+
+
+def report(time_s: float) -> Report:
+    where = {"host": "127.0.0.1", "port": 20001, "burst": True, "in_flight": 3, "server": "up"}
+    replica = ReplicaReport("chat-1", "serving", 7, **where, since_s=0.0, ends_s=1.8e9, reason="")  # type: ignore[arg-type]
+    counts = (1, 0, 0, 1, 1, 4)
+    one = ServiceReport("chat", *counts, "needs 0.5", 5, 3, 0, 30.0, given_up=False, replicas=(replica,))
+    return Report("t", "/run", time_s, closing=False, services=(one,))
+
+
+def test_services_and_every_key(place: Path) -> None:
+    assert "/services/chat" in invoke("services").output
+    keys = invoke("services", "--keys").output
+    assert "services.NAME.replica.command" in keys
+    assert json.loads(invoke("services", "--json").output)["services"]["chat"]["models"] == ["llama"]
+
+
+def test_up_shows_what_it_would_submit(place: Path) -> None:
+    done = invoke("up", "--dry-run", "--partition", "cpu", "--time", "60", "--sbatch", "--nice=5")
+    assert done.exit_code == 0, done.output
+    head, *script = done.output.splitlines()
+    assert {"--partition=cpu", "--time=60", "--nice=5", "--comment=igwjob:t", "--no-requeue"} <= set(head.split())
+    # The successor gets the same options.
+    assert "--sbatch=--partition=cpu" in script[-1]
+    assert str(place / "services.yaml") in script[-1]
+    assert not (place / "state").exists()
+
+
+def test_up_refuses_a_wrong_file_of_keys(place: Path) -> None:
+    (place / "keys.yaml").write_text("keys: {alice: {}}")
+    (place / "services.yaml").write_text(SERVICES.replace("127.0.0.1}", "127.0.0.1, keys: keys.yaml}"))
+    assert "keys.alice.sha256: is missing" in refused("up")
+
+
+def test_a_gateway_that_is_not_up(place: Path) -> None:
+    assert "gateway t is not up" in refused("address")
+    assert "has not reported yet" in refused("status")
+    assert "No such file" in refused("logs")
+    assert "has never been up" in refused("scale", "chat", "2")
+
+
+def test_scale_is_held_to_the_file(place: Path) -> None:
+    (place / "state").mkdir()
+    assert "no service 'chatt' (known: chat)" in refused("scale", "chatt", "2")
+    assert "9 is above services.chat.scale.max, 4" in refused("scale", "chat", "9")
+    assert invoke("scale", "chat", "2").exit_code == 0
+    found = state.read(place / "state" / "overrides.json", dict[str, Override])
+    assert found is not None
+    assert found["chat"].minimum == 2
+
+
+def test_status_of_a_running_and_of_a_silent_gateway(place: Path) -> None:
+    (place / "state").mkdir()
+    path = place / "state" / "status.json"
+    state.save(path, report(time.time()))
+    done = invoke("status")
+    assert done.exit_code == 0
+    assert "needs 0.5" in done.output
+    assert "job 7" in done.output
+    assert json.loads(invoke("status", "--json").output)["services"][0]["serving"] == 1
+    state.save(path, report(time.time() - 60))
+    silent = invoke("status")
+    assert (silent.exit_code, "has not reported for 60 s" in silent.stderr) == (1, True)
+
+
+def test_logs_of_the_gateway_and_of_the_newest_replica(place: Path) -> None:
+    for number, name in enumerate(("chat-00000000", "chat-00000001")):
+        directory = place / "state" / "replicas" / name
+        directory.mkdir(parents=True)
+        (directory / "log").write_text(f"replica {number}\n")
+        time.sleep(0.01)
+    (place / "state" / "events.jsonl").write_text("one\ntwo\nthree\n")
+    assert invoke("logs", "-n", "2").output == "two\nthree\n"
+    assert invoke("logs", "chat").output == "replica 1\n"
+
+
+def test_a_key_is_shown_once(place: Path) -> None:
+    done = invoke("key", "alice")
+    assert len(done.stdout.strip()) >= 40
+    assert "alice: {sha256:" in done.stderr
+    assert done.stdout.strip() not in done.stderr

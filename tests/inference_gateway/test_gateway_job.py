@@ -1,0 +1,99 @@
+"""The gateway's own job: its options, its successor's dependency, and when it hands over."""
+
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from inference_gateway import job, services
+from inference_gateway.children import Child
+from inference_gateway.replicas.places import Places
+from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
+from tests.inference_gateway.control.doubles import job as record
+
+TEXT = """
+name: t
+listen: {host: 127.0.0.1}
+job: {partition: cpu, time: "60"}
+services: {chat: {replica: {command: "x {port}"}}}
+"""
+SECTION = services.parse(TEXT, Path("/srv/services.yaml"))
+
+
+def test_a_successor_waits_for_the_job_it_succeeds() -> None:
+    slurm = FakeSlurm()
+    first = job.submit(slurm, SECTION, Path("/srv/services.yaml"), ("--time=30",))
+    second = job.submit(slurm, SECTION, Path("/srv/services.yaml"), ("--time=30",), after=first)
+    (_, alone), (script, after) = slurm.submissions
+    assert not any(option.startswith("--dependency") for option in alone)
+    assert f"--dependency=afterany:{first}" in after
+    # The command line comes last and wins; the successor's successor is to have it, too.
+    assert after.index("--time=60") < after.index("--time=30")
+    assert "--sbatch=--time=30" in script
+    assert [found.job_id for found in job.jobs(slurm, "t")] == [first, second]
+    slurm.set(first, state="FAILED")
+    assert [found.job_id for found in job.jobs(slurm, "t")] == [second]
+
+
+def test_jobs_of_a_gateway_whose_name_begins_alike_are_others() -> None:
+    slurm = FakeSlurm()
+    slurm.known[1] = record(1, "gateway-t2", job.tag("t2"))
+    slurm.known[2] = record(2, "chat-1", "igw:t:chat:abcd1234")
+    assert job.jobs(slurm, "t") == ()
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "notice_s", "left_s"), [(3600.0, 300.0, 3300.0), (400.0, 300.0, 200.0), (None, 300.0, math.inf)]
+)
+def test_the_handover_comes_in_time_but_not_at_once(limit_s: float | None, notice_s: float, left_s: float) -> None:
+    running = record(7, "gateway-t", job.tag("t"), state="RUNNING", start_s=NOW_S, time_limit_s=limit_s)
+    assert job.handover_in_s([running], 7, notice_s, NOW_S) == left_s
+    assert job.handover_in_s([running], 8, notice_s, NOW_S) == math.inf
+
+
+def test_the_script_passes_shellcheck() -> None:
+    text = job.script(Path("/srv/it's here/services.yaml"), ("--comment=$(id)",))
+    done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "'--sbatch=--comment=$(id)'" in text
+
+
+def test_the_addresses_of_two_gateways_differ() -> None:
+    assert Places(Path("/a")).address != Places(Path("/b")).address
+
+
+class TestChild:
+    def test_it_is_started_again_when_it_ends(self, tmp_path: Path) -> None:
+        count = tmp_path / "count"
+        child = Child("x", [sys.executable, "-c", f"open({str(count)!r}, 'a').write('.')"])
+        deadline = time.monotonic() + 30
+        while not (count.exists() and len(count.read_text()) >= 2):
+            assert time.monotonic() < deadline
+            child.tend()
+            time.sleep(0.02)
+        child.end()
+        assert child.pid is None
+
+    def test_it_is_ended_even_if_it_ignores_sigterm(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("inference_gateway.children._TERM_S", 0.2)
+        ready = tmp_path / "ready"
+        stubborn = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
+        child = Child("x", ["bash", "-c", stubborn])
+        child.tend()
+        pid = child.pid
+        deadline = time.monotonic() + 30
+        while not ready.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        child.end()
+        assert not Path(f"/proc/{pid}").exists()
+
+    def test_a_program_that_is_not_there_is_tried_again_later(self) -> None:
+        child = Child("x", ["/nowhere/program"])
+        child.tend()
+        child.tend()
+        assert child.pid is None
+        child.end()

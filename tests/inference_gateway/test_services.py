@@ -1,0 +1,126 @@
+"""A services file that cannot be used is refused with file, key path, what was found and what is accepted."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from inference_gateway import keys, services
+from inference_gateway.dataplane.settings import digest_of
+from slurm_plugin.strict_yaml import ConfigError
+
+PATH = Path("/srv/services.yaml")
+GOOD = """
+listen: {host: 127.0.0.1}
+services:
+  chat:
+    models: [llama]
+    replica: {command: "serve --port {port}"}
+"""
+
+
+def faults(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        services.parse(text, PATH)
+    return str(caught.value)
+
+
+def test_the_least_that_is_needed() -> None:
+    section = services.parse(GOOD, PATH)
+    assert section.services["chat"].scale.min == 1
+    assert section.state_directory.name == "gateway"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("models:", "modles:", "services.yaml: unknown key 'services.chat.modles'; did you mean 'models'"),
+        ("models: [llama]", "models: llama", "services.chat.models: .*found 'llama'"),
+        ("command:", "comand:", "unknown key 'services.chat.replica.comand'; did you mean 'command'"),
+        ("command:", "comand:", "services.chat.replica.command: is missing"),
+        ("--port {port}", "--port 8000", "services.chat.replica.command: must name the port .* as {port}"),
+        ("serve --port", "serve ' --port", "services.chat.replica.command: No closing quotation"),
+        ("chat:", "Chat_1:", "services: name 'Chat_1'"),
+        (
+            "models: [llama]",
+            "scale: {rule: slrum}",
+            "services.chat.scale: unknown scaling rule 'slrum'.*slurm",
+        ),
+        ("models: [llama]", "scale: {min: 9, max: 2}", "services.chat.scale: min 9, max 2"),
+        ("models: [llama]", "scale: {options: {x: 1}}", "services.chat.scale: rule slurm: unknown option 'x'"),
+        ("models: [llama]", "concurrency: 0", "services.chat.concurrency: .*>= 1.*found 0"),
+        ("models: [llama]", "concurrency: two", "services.chat.concurrency: .*found 'two'"),
+        ("models: [llama]", "queue_deadline_s: .inf", "services.chat.queue_deadline_s: .*finite"),
+        ("models: [llama]", "repeat_posts: always", "found 'always' .accepted: never-sent, unanswered"),
+        ("host: 127.0.0.1", "host: 0.0.0.0", "listen.keys: without keys everybody"),
+        ("listen: {host: 127.0.0.1}", "listen: {port: 99999}", "listen.port: .*65535.*found 99999"),
+    ],
+)
+def test_faults_are_named(old: str, new: str, words: str) -> None:
+    found = faults(GOOD.replace(old, new))
+    assert re.search(words, found), found
+
+
+def test_nothing_but_words_reaches_sbatch() -> None:
+    for value in ("main; rm -rf /", "a b", "$(id)", "x\n#SBATCH --uid=0"):
+        text = GOOD.replace('{command: "', f'{{partition: {value!r}, command: "'.replace("\\n", "\\\\n"))
+        with pytest.raises(ConfigError, match=r"services.chat.replica.partition"):
+            services.parse(text, PATH)
+
+
+def test_a_model_leads_to_one_service() -> None:
+    text = GOOD + '  other: {models: [llama, chat], replica: {command: "x {port}"}}\n'
+    found = faults(text)
+    assert "services.other.models: 'llama' leads to service 'chat' already" in found
+    assert "services.other.models: 'chat' leads to service 'chat' already" in found
+
+
+def test_a_share_of_kernels_makes_sense() -> None:
+    text = GOOD.replace('{command: "', '{kernel: {share: high, request: 0.5, limit: 0.3}, command: "')
+    assert "services.chat.replica.kernel.request: 0.5 is above the limit, 0.3" in faults(text)
+
+
+def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
+    text = GOOD.replace("127.0.0.1}", "127.0.0.1, keys: keys.yaml}") + "directory: state\n"
+    section = services.parse(text, tmp_path / "services.yaml")
+    assert section.directory == tmp_path / "state"
+    assert section.listen.keys == tmp_path / "keys.yaml"
+
+
+def test_only_what_makes_a_replica_changes_its_generation() -> None:
+    chat = services.parse(GOOD, PATH).services["chat"]
+    scaled = services.parse(GOOD + "    scale: {max: 3}\n", PATH).services["chat"]
+    other = services.parse(GOOD.replace("serve", "serve2"), PATH).services["chat"]
+    assert chat.generation() == scaled.generation() != other.generation()
+
+
+def test_every_key_has_a_meaning() -> None:
+    described = list(services.described())
+    assert len(described) > 50
+    assert all(meaning for _key, meaning, _default in described)
+
+
+class TestKeys:
+    def test_a_new_key_is_known_by_its_hash(self, tmp_path: Path) -> None:
+        secret, line = keys.new_key("alice")
+        path = tmp_path / "keys.yaml"
+        path.write_text(f"keys:\n{line}\n")
+        (key,) = keys.load(path)
+        assert (key.name, key.digest) == ("alice", digest_of(secret))
+        assert secret not in path.read_text()
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("keys: {alice: {sha256: abc}}", "keys.alice.sha256"),
+            ("keys: {alice: {}}", "keys.alice.sha256: is missing"),
+            ("keys: {al ice: {sha256: " + 64 * "a" + "}}", "keys: name 'al ice'"),
+            ("keys: {a: {sha256: " + 64 * "a" + ", requests_per_minute: 0}}", "keys.a.requests_per_minute"),
+            ("key: {}", "unknown key 'key'; did you mean 'keys'"),
+        ],
+    )
+    def test_faults_are_named(self, tmp_path: Path, text: str, words: str) -> None:
+        path = tmp_path / "keys.yaml"
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            keys.load(path)

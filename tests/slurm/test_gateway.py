@@ -1,0 +1,161 @@
+"""A gateway with real replica jobs behind a real HAProxy: no request is lost while replicas come, go and die."""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import SlurmJob
+from slurm_plugin.devcluster import Cluster
+from tests.slurm.gateway import Gateway, Load, free_port, in_foreground, services_file
+from tests.slurm.jobs import empty, run, state_of, until
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy (scripts/install)"),
+]
+
+
+@pytest.fixture
+def directory(cluster: Cluster, open_tmp: Path) -> Iterator[Path]:
+    """A directory with a path short enough for HAProxy's sockets; all jobs are gone afterwards."""
+    yield Path(tempfile.mkdtemp(dir=open_tmp))
+    empty(cluster)
+
+
+def active(client: CliClient, tag: str) -> list[SlurmJob]:
+    """The jobs of a tag that wait or run, in order; slurmctld remembers those that have ended, too."""
+    found = (job for job in client.tagged_jobs(tag) if job.state in ("PENDING", "RUNNING"))
+    return sorted(found, key=lambda job: job.job_id)
+
+
+def test_a_burst_and_back_without_a_failed_request(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory) as gateway:
+        until(lambda: gateway.serving() == 1, "the first replica serves")
+        with Load(gateway.url, per_s=3, stream=True).running() as steady:
+            with Load(gateway.url, per_s=50).running() as burst:
+                until(lambda: gateway.serving() == 4, "the burst has its replicas")
+            until(lambda: gateway.serving() < 4, "replicas leave after the burst", patience_s=120)
+        assert burst.failures == steady.failures == []
+        assert burst.answers["200"] > 0
+        until(lambda: len(gateway.events("drained")) > 0, "a replica was drained")
+        assert gateway.events("cut") == []
+
+
+def test_a_cancelled_replica_costs_no_request_and_is_replaced(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory, scale={"min": 2}) as gateway:
+        until(lambda: gateway.serving() == 2, "both replicas serve")
+        victim = gateway.status()["replicas"][0]
+        with Load(gateway.url, per_s=15).running() as load:
+            time.sleep(2)
+            run(cluster, "scancel", str(victim["job_id"]))
+            until(lambda: victim["name"] not in {one["name"] for one in gateway.status()["replicas"]}, "it is gone")
+            until(lambda: gateway.serving() == 2, "it is replaced")
+        assert load.failures == []
+        assert load.answers["200"] > 30
+
+
+def test_killed_replicas_and_lost_nodes_cost_no_request_that_may_be_repeated(cluster: Cluster, directory: Path) -> None:
+    a_node_each = {"cpus": cluster.spec.cpus_per_node}
+    options = {"replica": a_node_each, "repeat_posts": "unanswered", "scale": {"min": 3}}
+    with in_foreground(cluster, directory, **options) as gateway:
+        until(lambda: gateway.serving() == 3, "the replicas serve")
+        killed, lost, _ = (one["job_id"] for one in gateway.status()["replicas"])
+        node = run(cluster, "squeue", "--noheader", "--jobs", str(lost), "--format=%N").strip()
+        client = CliClient(environment=cluster.env())
+        with Load(gateway.url, per_s=15).running() as load:
+            run(cluster, "scancel", "--signal=KILL", "--full", str(killed))
+            until(lambda: killed not in gateway.job_ids() and gateway.serving() == 3, "the killed one is replaced")
+            run(cluster, "scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+            until(lambda: lost not in gateway.job_ids() and gateway.serving() == 3, "the lost one is replaced")
+            until(lambda: all(found.schedulable for found in client.nodes()), "slurmd has brought its node back")
+        assert load.failures == []
+        assert load.answers["200"] > 30
+
+
+def test_a_killed_control_plane_leaves_traffic_alone_and_adopts_all(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory, scale={"min": 3}) as gateway:
+        until(lambda: gateway.serving() == 3, "the replicas serve")
+        before = gateway.job_ids()
+        with Load(gateway.url, per_s=15).running() as load:
+            for starts in (2, 3):
+                os.kill(gateway.control_plane(), signal.SIGKILL)
+                until(partial(gateway.has_started, starts), "a new control plane has adopted them")
+            until(lambda: gateway.serving() == 3, "all serve")
+        assert load.failures == []
+        assert gateway.job_ids() == before
+        assert set(gateway.jobs_of("submitted")) == before
+        assert {job.job_id for job in active(CliClient(environment=cluster.env()), "igw:t:")} == before
+
+
+def test_the_first_request_waits_for_a_replica(cluster: Cluster, directory: Path) -> None:
+    lazy = {"min": 0, "rule": "target", "options": {"look_back": 2, "down_delay_s": 5}}
+    with in_foreground(cluster, directory, scale=lazy) as gateway:
+        until(lambda: gateway.status()["time_s"] > 0, "the control plane reports")
+        assert gateway.status()["replicas"] == []
+        with Load(gateway.url, per_s=0.5).running() as load:
+            time.sleep(1)
+        assert load.answers == {"200": 1}
+        assert load.waits_s[0] > 1
+        until(lambda: gateway.status()["replicas"] == [], "nobody asks: the replica goes", patience_s=120)
+
+
+def test_a_broken_command_is_given_up(cluster: Cluster, directory: Path) -> None:
+    broken = {"command": "false {port}"}
+    with in_foreground(cluster, directory, replica=broken, scale={"min": 4, "attempts": 2}) as gateway:
+        until(lambda: gateway.status().get("given_up") is True, "it gives up")
+        submitted = len(gateway.events("submitted"))
+        assert submitted == 5  # four at once, then one at a time
+        gateway.command("scale", "tiny", "1")
+        until(lambda: len(gateway.events("submitted")) > submitted, "a person can let it try again")
+
+
+def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, directory: Path) -> None:
+    services = services_file(directory, free_port(), scale={"min": 2})
+    gateway = Gateway(cluster, services, "", directory / "gateway")
+    gateway.command("up", "--wait", "60", "--time", "1", "--sbatch", f"--export=ALL,TMPDIR={directory}")
+    record = gateway.state / "gateway.json"
+    first = json.loads(record.read_text())["job_id"]
+    until(lambda: gateway.serving() == 2, "the replicas serve")
+    replicas = gateway.job_ids()
+    client = CliClient(environment=cluster.env())
+    with Load(gateway.command("address").strip(), per_s=10).running() as load:
+        until(lambda: record.exists() and json.loads(record.read_text())["job_id"] != first, "the successor serves")
+        until(lambda: state_of(client, first) not in ("RUNNING", "COMPLETING"), "the first one has ended")
+        time.sleep(2)
+    assert load.failures == []
+    assert gateway.job_ids() == replicas
+    assert "HAProxy does not start" not in (gateway.state / "gateway.log").read_text()
+    gateway.command("down", "--now")
+
+
+def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, directory: Path) -> None:
+    services = services_file(directory, free_port(), scale={"min": 2})
+    gateway = Gateway(cluster, services, "", directory / "gateway")
+    options = ("--sbatch", f"--export=ALL,TMPDIR={directory}")
+    gateway.command("up", "--wait", "60", *options)
+    until(lambda: gateway.serving() == 2, "the replicas serve")
+    client = CliClient(environment=cluster.env())
+    until(lambda: [job.state for job in active(client, "igwjob:t")] == ["RUNNING", "PENDING"], "a successor waits")
+    replicas = gateway.job_ids()
+    first = json.loads((gateway.state / "gateway.json").read_text())["job_id"]
+    address = gateway.command("address")
+    run(cluster, "scancel", "--signal=KILL", "--full", str(first))
+    record = gateway.state / "gateway.json"
+    until(lambda: record.exists() and json.loads(record.read_text())["job_id"] != first, "the successor serves")
+    assert gateway.command("address") == address
+    with Load(address.strip(), per_s=10).running() as load:
+        until(lambda: gateway.serving() == 2, "its replicas are adopted")
+        time.sleep(2)
+    assert load.failures == []
+    assert gateway.job_ids() == replicas
+    gateway.command("down")
+    assert active(client, "igw") == []

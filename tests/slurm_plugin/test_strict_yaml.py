@@ -1,0 +1,79 @@
+"""Strict reading of YAML sections: required keys, mappings of free names, keys that occur twice."""
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from msgspec import Meta
+
+from slurm_plugin.strict_yaml import ConfigError, Section, described, mapping, read
+
+Name = Annotated[str, Meta(pattern="^[a-z]+$")]
+
+
+class Door(Section, frozen=True):
+    colour: Annotated[str, Meta(description="of the paint")]
+    width_mm: Annotated[int, Meta(ge=1, description="clear width")] = 800
+
+
+class House(Section, frozen=True):
+    doors: dict[Name, Door]
+    gate: Door | None = None
+    storeys: Annotated[int, Meta(ge=1, description="above ground")] = 1
+
+
+def faults_of(text: str) -> list[str]:
+    faults: list[str] = []
+    read(House, mapping(text, Path("house.yaml")), faults)
+    return faults
+
+
+def test_a_mapping_of_sections_is_read() -> None:
+    faults: list[str] = []
+    house = read(House, mapping("doors: {front: {colour: red}}", Path("house.yaml")), faults)
+    assert house == House(doors={"front": Door(colour="red")})
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("storeys: 2", "doors: is missing"),
+        ("doors: {front: {}}", "doors.front.colour: is missing"),
+        ("doors: {front: {color: red, width_mm: 0}}", "unknown key 'doors.front.color'; did you mean 'colour'"),
+        ("doors: {front: {colour: red, width_mm: 0}}", "doors.front.width_mm: .*found 0"),
+        ("doors: {Front1: {colour: red}}", "doors: name 'Front1'"),
+        ("doors: [front]", "doors: must be a mapping of names"),
+        ("gate: {colour: red, width: 1}", "unknown key 'gate.width'; did you mean 'width_mm'"),
+        ("doors: {front: red}", "doors.front: must be a mapping of keys to values, found 'red'"),
+    ],
+)
+def test_faults_name_the_whole_path(text: str, words: str) -> None:
+    import re
+
+    assert any(re.search(words, fault) for fault in faults_of(text)), faults_of(text)
+
+
+def test_a_key_that_occurs_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"house.yaml: is not YAML: key 'front' occurs twice"):
+        mapping("doors:\n  front: {colour: red}\n  front: {colour: blue}\n", Path("house.yaml"))
+
+
+def test_anchors_and_merges_work() -> None:
+    text = "doors:\n  front: &d {colour: red}\n  back: {<<: *d, width_mm: 900}\n"
+    assert faults_of(text) == []
+
+
+def test_every_key_is_described() -> None:
+    keys = {key: default for key, _meaning, default in described(House)}
+    assert keys == {
+        "doors.NAME.colour": "required",
+        "doors.NAME.width_mm": 800,
+        "gate.colour": "required",
+        "gate.width_mm": 800,
+        "storeys": 1,
+    }
+
+
+def test_an_optional_section_may_be_null() -> None:
+    assert faults_of("{doors: {}, gate: null}") == []
