@@ -63,7 +63,11 @@ class HaproxyDataPlane:
         if self._helper.pid() is None:
             self._helper.start()
         if self._process.pid() is None:
-            self._process.start(predecessor)
+            try:
+                self._process.start(predecessor)
+            except StartError:
+                self._helper.stop(grace_s=0.0)  # alone it serves nobody
+                raise
 
     def apply(self, settings: GatewaySettings) -> None:
         """Change services, keys or limits by a reload; no request is lost. Nothing happens if nothing has changed.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from inference_gateway.activator.client import read_state
+from inference_gateway.activator.process import ActivatorProcess
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.process import affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi
@@ -26,7 +28,8 @@ def test_a_taken_port_is_named(directory: Path) -> None:
         plane = HaproxyDataPlane(GatewaySettings(directory / "taken", taken.getsockname()[1]))
         with pytest.raises(StartError, match=f"already in use.*127.0.0.1:{taken.getsockname()[1]}"):
             plane.start()
-    plane.stop(grace_s=0.0)
+    assert not read_state(plane.files.activator_socket)
+    assert ActivatorProcess(plane.files).pid() is None
 
 
 def test_a_port_of_another_gateway_is_not_shared(directory: Path) -> None:
@@ -139,7 +142,7 @@ def test_waiting_times_told_to_clients_can_be_changed(directory: Path) -> None:
         os.kill(int(rig.plane.files.activator_pid.read_text()), signal.SIGKILL)
         wait_until(lambda: not rig.plane.alive())
         rig.plane.set_retry_after("chat", 90)
-        assert rig.complete("chat").headers["retry-after"] == "90"
+        assert rig.complete("chat", idempotency_key="1").headers["retry-after"] == "90"
 
 
 def test_files_are_for_this_user_alone(directory: Path) -> None:
