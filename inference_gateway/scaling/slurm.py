@@ -161,12 +161,14 @@ class Slurm:
         return math.ceil(min(_LONGEST_IN_S, window_s))
 
     def _in(self, seen: Observation, present: int, reason: str) -> Decision:
-        enough = sum(need <= present - 1 for need in self._needs)
-        if len(self._needs) < self._window or enough < self._options.in_share * self._window:
+        if len(self._needs) < self._window:
             return Decision(present, reason)
-        if present == 1:
-            idle_s = seen.now_s - self._busy_s
-            return Decision(int(idle_s < self._options.zero_after_s), f"no request for {idle_s:.0f} s")
+        idle_s = seen.now_s - self._busy_s
+        if present == 1 and idle_s >= self._options.zero_after_s:
+            return Decision(0, f"no request for {idle_s:.0f} s")
+        enough = sum(need <= present - 1 for need in self._needs)
+        if present == 1 or enough < self._options.in_share * self._window:
+            return Decision(present, reason)
         # So many did for the same share of the window.
         kept = math.ceil(sorted(self._needs)[math.ceil(self._options.in_share * self._window) - 1])
         less = math.ceil((present - max(1, kept)) / 2)
