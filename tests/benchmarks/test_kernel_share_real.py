@@ -97,4 +97,4 @@ def test_an_arm_that_does_not_get_what_it_asks_for_is_no_measurement() -> None:
 
 def test_a_worker_that_fails_is_named(setup: Setup) -> None:
     with pytest.raises(ArmError, match="the training ended with status 1 before it was ready"):
-        run([Side("training")], setup, 1, {"PYTHONSAFEPATH": "1"})  # it finds no module of this directory
+        run([Side("training")], setup, 1, {"PYTHONHOME": "/nowhere"})  # it cannot start
