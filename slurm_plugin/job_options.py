@@ -8,6 +8,7 @@ that every Slurm version lets a user set, shows to everybody and keeps through a
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -15,16 +16,32 @@ from sched_policy.errors import ExplschedError
 from sched_policy.model import Direction, Exploration
 
 PREFIX = "explsched:"
-KEYS = ("class", "sweep", "metric", "direction", "checkpoint", "stop")
+_EXPLORATION_KEYS = ("sweep", "metric", "direction", "checkpoint", "stop")
+_SHARING_KEYS = ("share", "request", "limit")
+KEYS = ("class", *_EXPLORATION_KEYS, *_SHARING_KEYS)
 CLASSES = ("guaranteed", "opportunistic")
+SHARES = ("high", "best-effort")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSharing:
+    """How the job's kernels share a GPU: its class, and permille of the GPU's time. None is what was not told."""
+
+    share: str | None = None
+    request_permille: int | None = None
+    limit_permille: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What one job told; `guaranteed` is its class (AntMan), true unless it said otherwise."""
+    """What one job told. `exploration` and `sharing` are None if it told nothing of them.
 
-    exploration: Exploration
-    guaranteed: bool
+    `guaranteed` is its class (AntMan), true unless it said otherwise.
+    """
+
+    exploration: Exploration | None = None
+    guaranteed: bool = True
+    sharing: GpuSharing | None = None
 
 
 class JobOptionError(ExplschedError):
@@ -49,14 +66,37 @@ def parse(comment: str) -> JobOptions | None:
     unknown = [key for key in values if key not in KEYS]
     if unknown:
         raise JobOptionError(f"unknown key {unknown[0]!r} in {words[0]!r} (known: {', '.join(KEYS)})")
-    exploration = Exploration(
+    return JobOptions(
+        exploration=_exploration(values) if not values or values.keys() & set(_EXPLORATION_KEYS) else None,
+        guaranteed=_guaranteed(values.get("class", "guaranteed")),
+        sharing=_sharing(values) if values.keys() & set(_SHARING_KEYS) else None,
+    )
+
+
+def _exploration(values: Mapping[str, str]) -> Exploration:
+    return Exploration(
         sweep=values.get("sweep") or None,
         metric=values.get("metric") or "loss",
         direction=_direction(values.get("direction", "min")),
         checkpoint_signal=_signal(values.get("checkpoint")),
         may_stop=_switch(values.get("stop", "0")),
     )
-    return JobOptions(exploration, guaranteed=_guaranteed(values.get("class", "guaranteed")))
+
+
+def _sharing(values: Mapping[str, str]) -> GpuSharing:
+    share = values.get("share")
+    if share not in (None, *SHARES):
+        raise JobOptionError(f"share={share!r}: accepted are {' and '.join(SHARES)}")
+    return GpuSharing(share, _permille(values, "request"), _permille(values, "limit"))
+
+
+def _permille(values: Mapping[str, str], key: str) -> int | None:
+    text = values.get(key)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
+        raise JobOptionError(f"{key}={text!r}: accepted are 1 to 1000 permille of a GPU")
+    return int(text)
 
 
 def _guaranteed(text: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from sched_policy.model import Job, JobState
+from slurm_plugin import job_options
 from slurm_plugin.cli.session import View, clock, config_option, json_option, look
 from slurm_plugin.cli.status import rows
 from slurm_plugin.progress import JobProgress
@@ -44,6 +45,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
         yield f"It is in reservation {record.reservation}."
     yield from _progress(view, job)
     yield from _consent(view, job)
+    yield from _sharing(view, job)
 
 
 def _waiting(view: View, job: Job) -> str:
@@ -88,3 +90,25 @@ def _consent(view: View, job: Job) -> Iterator[str]:
     reasons += [stop.reason for stop in view.plan.stops if stop.job_id == job.job_id]
     for reason in reasons:
         yield f"The present plan interrupts it: {reason}."
+
+
+def _sharing(view: View, job: Job) -> Iterator[str]:
+    if job.job_id in view.seen.option_faults:
+        return
+    options = job_options.parse(view.seen.jobs[job.job_id].comment)
+    if options is None:
+        return
+    if not options.guaranteed:
+        yield "It is opportunistic: it takes GPUs that guaranteed jobs leave."
+    if options.sharing is None:
+        return
+    told = {
+        "class": options.sharing.share,
+        "request": _fraction(options.sharing.request_permille),
+        "limit": _fraction(options.sharing.limit_permille),
+    }
+    yield f"Its kernels share a GPU: {', '.join(f'{name} {value}' for name, value in told.items() if value)}."
+
+
+def _fraction(permille: int | None) -> str | None:
+    return None if permille is None else f"{permille / 1000:g}"

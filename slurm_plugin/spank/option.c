@@ -72,25 +72,25 @@ static bool on(const char *text, char *value) {
 
 const struct expl_option expl_options[] = {
     {"expl-policy-class", "CLASS", "[explsched] guaranteed: own GPUs; opportunistic: what others leave",
-     "guaranteed, opportunistic", "EXPLSCHED_POLICY_CLASS", "class", policy_class},
+     "guaranteed, opportunistic", "EXPLSCHED_POLICY_CLASS", "class", false, policy_class},
     {"expl-sweep", "NAME", "[explsched] jobs of a sweep lend each other what is known of their curves",
-     "letters, digits and _.@-, at most 64", "EXPLSCHED_SWEEP", "sweep", name},
+     "letters, digits and _.@-, at most 64", "EXPLSCHED_SWEEP", "sweep", false, name},
     {"expl-utility", "METRIC", "[explsched] the metric that tells progress (default: loss)",
-     "letters, digits and _.@-, at most 64", "EXPLSCHED_METRIC", "metric", name},
+     "letters, digits and _.@-, at most 64", "EXPLSCHED_METRIC", "metric", false, name},
     {"expl-direction", "min|max", "[explsched] whether the metric falls or rises (default: min)", "min, max",
-     "EXPLSCHED_DIRECTION", "direction", direction},
+     "EXPLSCHED_DIRECTION", "direction", false, direction},
     {"expl-checkpoint", "SIGNAL",
      "[explsched] consent to preemption: on SIGNAL the job saves (give --requeue too)",
-     "USR1, USR2, HUP, INT, QUIT, TERM, ALRM, URG", "EXPLSCHED_CHECKPOINT_SIGNAL", "checkpoint",
+     "USR1, USR2, HUP, INT, QUIT, TERM, ALRM, URG", "EXPLSCHED_CHECKPOINT_SIGNAL", "checkpoint", false,
      checkpoint_signal},
     {"expl-stop", NULL, "[explsched] consent to being stopped when hopeless", "1", "EXPLSCHED_STOP", "stop",
-     on},
+     false, on},
     {"expl-share", "CLASS", "[explsched] share the GPU: high comes first, best-effort takes what it leaves",
-     "high, best-effort", "EXPLSCHED_CLASS", NULL, share_class},
+     "high, best-effort", "EXPLSCHED_CLASS", "share", true, share_class},
     {"expl-request", "FRACTION", "[explsched] share of the GPU's time that the job is promised",
-     "0.001 to 1 (or 2 to 1000 permille)", "EXPLSCHED_REQUEST", NULL, share},
+     "0.001 to 1 (or 2 to 1000 permille)", "EXPLSCHED_REQUEST", "request", true, share},
     {"expl-limit", "FRACTION", "[explsched] share of the GPU's time that the job may use",
-     "0.001 to 1 (or 2 to 1000 permille)", "EXPLSCHED_LIMIT", NULL, share},
+     "0.001 to 1 (or 2 to 1000 permille)", "EXPLSCHED_LIMIT", "limit", true, share},
 };
 const size_t expl_option_count = sizeof expl_options / sizeof expl_options[0];
 
@@ -100,7 +100,7 @@ bool expl_comment_word(const struct expl_values *values, char *word, size_t size
     size_t used = 0;
     word[0] = '\0';
     for (size_t i = 0; i < expl_option_count; i++) {
-        if (expl_options[i].key == NULL || values->text[i][0] == '\0') {
+        if (values->text[i][0] == '\0') {
             continue;
         }
         int const wanted = snprintf(word + used, size - used, "%s%s=%s", used > 0 ? "&" : "",
@@ -115,7 +115,7 @@ bool expl_comment_word(const struct expl_values *values, char *word, size_t size
 
 bool expl_shares_gpu(const struct expl_values *values) {
     for (size_t i = 0; i < expl_option_count; i++) {
-        if (expl_options[i].key == NULL && values->text[i][0] != '\0') {
+        if (expl_options[i].shares_gpu && values->text[i][0] != '\0') {
             return true;
         }
     }

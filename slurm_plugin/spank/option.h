@@ -16,8 +16,8 @@ struct expl_option {
     const char *usage;    /* help text */
     const char *accepted; /* what an error message says about good values */
     const char *variable; /* environment twin; also what the tasks see */
-    const char *key; /* key of the job's `explsched:` comment; NULL: how the job shares a GPU, of no concern
-                        to the scheduler */
+    const char *key;      /* key of the job's `explsched:` comment */
+    bool shares_gpu;      /* giving it asks for the kernels to be gated */
     expl_canonical_f *canonical;
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,20 +14,22 @@ import pytest
 from slurm_plugin import job_options
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from tests.slurm.jobs import command, until
+from wrappers import installed
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "build" / "native" / "slurm_plugin" / "spank" / "explsched.so"
-SOURCE = "int explsched_answer(void);\nint explsched_answer(void) { return 42; }\n"
+NATIVE = ROOT / "build" / "native" / "tests" / "kernel"
 
 
 @pytest.fixture(scope="module")
 def library(open_tmp: Path) -> Path:
-    """A library that stands where the interposer would: this test is about who preloads it."""
-    path = open_tmp / "libpreloaded.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=SOURCE, text=True, check=True)
-    path.chmod(0o755)
-    return path
+    """The interposer, where every user can read it."""
+    try:
+        return Path(shutil.copy(installed.library(os.environ), open_tmp))
+    except installed.NotInstalledError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ def site(needs_slurm: None, open_tmp: Path, library: Path) -> Iterator[Cluster]:
         pytest.skip(f"{PLUGIN.relative_to(ROOT)} is not built (scripts/native builds it)")
     plugin = shutil.copy(PLUGIN, open_tmp)
     (open_tmp / "spool").mkdir()
-    words = f"library={library} spool={open_tmp}/spool manager_socket={open_tmp}/km.sock"
+    words = f"library={library} spool={open_tmp}/spool manager_socket={open_tmp}/km/kernel-manager.sock"
     lua = (ROOT / "slurm_plugin" / "etc" / "job_submit.lua").read_text()
     files = (("plugstack.conf", f"optional {plugin} {words}\n"), ("job_submit.lua", lua))
     place = open_tmp / "spank"
@@ -81,7 +84,7 @@ def test_a_task_of_sbatch_preloads_the_library(
     assert found["LD_PRELOAD"] == str(library)
     assert found["EXPLSCHED_CLASS"] == "best-effort"
     assert found["EXPLSCHED_LIMIT"] == "300"
-    assert found["EXPLSCHED_KM_SOCKET"] == f"{library.parent}/km.sock"
+    assert found["EXPLSCHED_KM_SOCKET"] == f"{library.parent}/km/kernel-manager.sock"
     assert found["EXPLSCHED_SPOOL"] == f"{library.parent}/spool"
 
 
@@ -162,6 +165,42 @@ def test_a_missing_library_does_not_stop_a_job(site: Cluster, library: Path) -> 
     assert not any("DRAIN" in state for state in states)
 
 
+def test_a_best_effort_job_is_known_to_the_manager_and_to_explain(site: Cluster, library: Path) -> None:
+    """The whole way on the GPU double: plain sbatch, the interposer in the task, the node's manager, explain."""
+    place = library.parent / "km"
+    manager = installed.manager(os.environ)
+    daemon = subprocess.Popen([manager, "--dir", place, "--profiles", place / "profiles", "--foreground"])
+    config = library.parent / "explsched.yaml"
+    config.write_text(json.dumps({"slurm": {"client": "cli"}, "progress": {"spool": str(library.parent / "spool")}}))
+    kernels = library.parent / "kernels"
+    kernels.write_text("step 32 0 1000000 400 400\n")
+    script = f"""#!/bin/sh
+export LD_LIBRARY_PATH={NATIVE}/fakecuda FAKECUDA_KERNELS={kernels} FAKECUDA_GPU={library.parent}/gpu
+exec {NATIVE}/share/share_client 'step*4' 0 0 1000000000
+"""
+    try:
+        until(lambda: (place / "kernel-manager.sock").exists(), "the manager listens")
+        options = ("--expl-share=best-effort", "--expl-request=0.25", "--gres=shard:1")
+        submitted = run(site, "sbatch", "--parsable", f"--output={library.parent}/out", *options, script=script)
+        assert submitted.returncode == 0, submitted.stderr
+        job = submitted.stdout.strip()
+        explained = run(site, command("sexplsched"), "explain", job, "--config", str(config)).stdout
+
+        def clients() -> list[dict[str, object]]:
+            answer = run(site, str(manager), "--dir", str(place), "--status").stdout
+            return [client for gpu in json.loads(answer)["gpus"] for client in gpu["clients"]]
+
+        until(lambda: any(client["job"] == job for client in clients()), (library.parent / "out").read_text())
+        (client,) = clients()
+        run(site, "scancel", job)
+        until(lambda: not clients(), "the manager forgets the job")
+    finally:
+        daemon.terminate()
+        daemon.wait()
+    assert (client["class"], client["request_permille"]) == ("best-effort", 250)
+    assert "Its kernels share a GPU: class best-effort, request 0.25." in explained
+
+
 def test_help_lists_the_options(site: Cluster) -> None:
-    for command in ("sbatch", "srun", "salloc"):
-        assert run(site, command, "--help").stdout.count("[explsched]") == 9
+    for tool in ("sbatch", "srun", "salloc"):
+        assert run(site, tool, "--help").stdout.count("[explsched]") == 9

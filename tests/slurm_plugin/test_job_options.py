@@ -1,7 +1,7 @@
 import pytest
 
 from sched_policy.model import Direction, Exploration
-from slurm_plugin.job_options import JobOptionError, JobOptions, parse
+from slurm_plugin.job_options import GpuSharing, JobOptionError, JobOptions, parse
 from wrappers import sxbatch
 
 
@@ -16,8 +16,10 @@ def test_all_keys() -> None:
     assert parse(f"{word} and words") == JobOptions(exploration, guaranteed=True)
 
 
-def test_the_class_is_the_jobs_and_not_the_searchs() -> None:
-    assert parse("explsched:class=opportunistic") == JobOptions(Exploration(), guaranteed=False)
+def test_class_and_sharing_take_no_part_in_a_search() -> None:
+    assert parse("explsched:class=opportunistic") == JobOptions(guaranteed=False)
+    sharing = GpuSharing("best-effort", limit_permille=300)
+    assert parse("explsched:share=best-effort&limit=300") == JobOptions(sharing=sharing)
 
 
 def test_sxbatch_writes_what_the_daemon_reads() -> None:
@@ -33,6 +35,9 @@ def test_sxbatch_writes_what_the_daemon_reads() -> None:
     [
         ("explsched:swep=a", "unknown key 'swep'.*known: class, sweep, metric"),
         ("explsched:stop=yes", "accepted are 0 and 1"),
+        ("explsched:share=all", "high and best-effort"),
+        ("explsched:limit=0.3", "1 to 1000 permille"),
+        ("explsched:request=1001", "1 to 1000 permille"),
         ("explsched:class=vip", "guaranteed and opportunistic"),
         ("explsched:direction=up", "min and max"),
         ("explsched:checkpoint=KILL", "not a signal that a job can catch"),
