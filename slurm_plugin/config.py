@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -178,20 +178,15 @@ def parse(text: str, path: Path) -> Config:
     return config
 
 
-def described(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, object]]:
-    """Every key in dots, with its meaning and its default."""
-    for field in msgspec.structs.fields(section):
-        if _is_section(field.type):
-            yield from described(field.type, f"{prefix}{field.name}.")
-        else:
-            meta = next(meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta))
-            yield prefix + field.name, meta.description or "", field.default
-
-
 def plain(config: Config) -> dict[str, Any]:
     """The configuration as YAML and JSON know it."""
     values: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
     return values
+
+
+def is_section(kind: object) -> bool:
+    """Whether a field of this type holds keys of its own."""
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _read(section: type[_Section], data: Mapping[object, object], prefix: str, faults: list[str]) -> _Section:
@@ -202,7 +197,7 @@ def _read(section: type[_Section], data: Mapping[object, object], prefix: str, f
         where = f"{prefix}{key}"
         if not isinstance(key, str) or key not in known:
             faults.append(f"unknown key {where!r}{_accepted(str(key), known)}")
-        elif not _is_section(known[key]):
+        elif not is_section(known[key]):
             try:
                 values[key] = msgspec.convert(_finite(value), known[key], dec_hook=_path)
             except msgspec.ValidationError as error:
@@ -212,10 +207,6 @@ def _read(section: type[_Section], data: Mapping[object, object], prefix: str, f
         else:
             faults.append(f"{where}: must be a mapping of keys to values, found {value!r}")
     return section(**values)
-
-
-def _is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _finite(value: object) -> object:

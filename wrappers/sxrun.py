@@ -20,13 +20,25 @@ from wrappers.follow import POLL_S, Reporter, Tail, json_reader, log_reader
 from wrappers.progress import DEFAULT_SPOOL, event
 from wrappers.relay import SignalRelay
 
+_EPILOG = r"""
+exit status: the command's; 128 + n if signal n ended it, 126 or 127 if it cannot be started, 2 for wrong usage.
+
+environment:
+  EXPLSCHED_CHECKPOINT_SIGNAL  the signal that asks for a checkpoint (default: USR1); set for the command
+  EXPLSCHED_METRIC             the metric that is read (default: loss)
+  EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
+  EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
+
+example:
+  sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py
+"""
 _LAST_OUTPUT_S = 5.0  # a background process of the command may hold its output open for ever
 _STDOUT = 1
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the command's exit status (128 + n when signal n ended it)."""
-    parser = _parser()
+    parser = options_parser()
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
@@ -71,11 +83,13 @@ def _run(command: list[str], reporter: Reporter | None, metrics_file: Path | Non
         return status if status >= 0 else 128 - status
 
 
-def _parser() -> argparse.ArgumentParser:
+def options_parser() -> argparse.ArgumentParser:
+    """The command's options; its man page and completion are made from them, too."""
     parser = argparse.ArgumentParser(
         prog="sxrun",
         description="Run COMMAND inside a Slurm job; signals are passed on, progress is reported.",
-        epilog=r"example: sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     source = parser.add_mutually_exclusive_group()
@@ -92,7 +106,9 @@ def _parser() -> argparse.ArgumentParser:
         "--value-key", metavar="KEY", help="key of the value in JSON lines (default: the metric's name)"
     )
     parser.add_argument("--total-steps", type=int, help="steps the job will run in all, for progress that is read")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command and its arguments, after --"
+    )
     return parser
 
 

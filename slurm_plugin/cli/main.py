@@ -10,6 +10,7 @@ import click
 from sched_policy.errors import ExplschedError
 
 _COMMANDS = {
+    "admin": ("admin", "Install and remove the service, manual, completion and example."),
     "cluster": ("cluster", "A private, real Slurm cluster in a directory."),
     "compare": ("compare", "Replay a trace under several policies, side by side."),
     "colocate": ("colocate", "GPUs that placements need when inference and training share them."),
