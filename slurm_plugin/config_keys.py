@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -13,7 +14,14 @@ from msgspec import Meta
 
 from slurm_plugin.config import Config, Section, is_section, plain
 
-_KINDS = {int: "a whole number", float: "a number", str: "a word", tuple: "a list of words", type(None): "null"}
+_KINDS: dict[object, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+    tuple: "a list of words",
+    Path: "a path",
+    type(None): "null",
+}
 
 _HEAD = """\
 ## explsched.yaml: what sexplschedd(8) reads. Every key is optional and stands here with its default, commented out:
@@ -75,7 +83,7 @@ def _accepted(kind: object, meta: Meta | None) -> str:
     inner = [part for part in get_args(kind) if isinstance(part, Meta)]
     if inner:  # the Annotated of a part of a union
         return _accepted(get_args(kind)[0], inner[0])
-    words = _KINDS.get(get_origin(kind) or kind, "a path")
+    words = _KINDS[get_origin(kind) or kind]  # a new kind of key must get its words
     limits = [
         f"{word} {limit:,}"
         for word, limit in (

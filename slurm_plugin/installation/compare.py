@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import gzip
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +50,18 @@ def findings(items: Iterable[Item], root: Path) -> tuple[Finding, ...]:
     return tuple(
         Finding(
             item,
-            state(item.text.encode(), record.content(record.below(root, item.path)), known.get(str(item.path))),
+            state(item.text.encode(), _found(record.below(root, item.path)), known.get(str(item.path))),
         )
         for item in items
     )
+
+
+def _found(path: Path) -> bytes | None:
+    """What a file holds, also if a package has it compressed, as man pages usually are."""
+    plain = record.content(path)
+    compressed = path.with_name(path.name + ".gz")
+    packed = record.content(compressed) if plain is None else None
+    try:
+        return plain if packed is None else gzip.decompress(packed)
+    except (EOFError, OSError, zlib.error) as error:
+        raise record.InstallationError(f"{compressed}: cannot be read: {error}") from error
