@@ -184,11 +184,6 @@ def plain(config: Config) -> dict[str, Any]:
     return values
 
 
-def is_section(kind: object) -> bool:
-    """Whether a field of this type holds keys of its own."""
-    return isinstance(kind, type) and issubclass(kind, Section)
-
-
 def _read(section: type[_Section], data: Mapping[object, object], prefix: str, faults: list[str]) -> _Section:
     """The section with the keys of `data` that are right; one line is added to `faults` for each that is not."""
     known = {field.name: field.type for field in msgspec.structs.fields(section)}
@@ -197,7 +192,7 @@ def _read(section: type[_Section], data: Mapping[object, object], prefix: str, f
         where = f"{prefix}{key}"
         if not isinstance(key, str) or key not in known:
             faults.append(f"unknown key {where!r}{_accepted(str(key), known)}")
-        elif not is_section(known[key]):
+        elif not _is_section(known[key]):
             try:
                 values[key] = msgspec.convert(_finite(value), known[key], dec_hook=_path)
             except msgspec.ValidationError as error:
@@ -207,6 +202,10 @@ def _read(section: type[_Section], data: Mapping[object, object], prefix: str, f
         else:
             faults.append(f"{where}: must be a mapping of keys to values, found {value!r}")
     return section(**values)
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _finite(value: object) -> object:

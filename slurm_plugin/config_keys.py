@@ -12,7 +12,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from slurm_plugin.config import Config, Section, is_section, plain
+from slurm_plugin.config import Config, Section, plain
 
 _KINDS: dict[object, str] = {
     int: "a whole number",
@@ -48,7 +48,7 @@ def all_keys() -> Iterator[Key]:
 def section_meanings() -> dict[str, str]:
     """What each section is about, by its name."""
     fields = msgspec.structs.fields(Config)
-    return {field.name: (field.type.__doc__ or "").strip() for field in fields if is_section(field.type)}
+    return {field.name: (field.type.__doc__ or "").strip() for field in fields if _is_section(field.type)}
 
 
 def example() -> str:
@@ -65,13 +65,17 @@ def example() -> str:
 
 def _keys(section: type[Section], prefix: str, defaults: dict[str, Any]) -> Iterator[Key]:
     for field in msgspec.structs.fields(section):
-        if is_section(field.type):
+        if _is_section(field.type):
             yield from _keys(field.type, f"{prefix}{field.name}.", defaults[field.name])
         else:
             base, *metas = get_args(field.type)
             (meta,) = (meta for meta in metas if isinstance(meta, Meta))
             default = yaml.safe_dump(defaults[field.name], default_flow_style=True).removesuffix("...\n").strip()
             yield Key(prefix + field.name, meta.description or "", _accepted(base, meta), default)
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _accepted(kind: object, meta: Meta | None) -> str:

@@ -48,7 +48,7 @@ def _configuration_page(see_also: tuple[str, ...]) -> Page:
         f" one that the variable {PATH_VARIABLE} names, else from {DEFAULT_PATH}. Every key is optional; an unknown key"
         " or a wrong value is an error, and a running daemon that is told to reload such a file keeps what it has."
         " Keys in dots stand in sections: `slurm.client` is the key `client` of the mapping `slurm`.\n\n"
-        "The sections: " + " ".join(f"`{name}`: {meaning}" for name, meaning in meanings.items()),
+        "The sections:\n\n" + "\n\n".join(f"`{name}`: {meaning}" for name, meaning in meanings.items()),
         entries=tuple(
             Entry(key.name, f"{key.meaning}. Accepted: {key.accepted}. Default: {key.default}")
             for key in config_keys.all_keys()

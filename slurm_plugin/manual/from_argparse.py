@@ -42,4 +42,4 @@ def _options(parser: argparse.ArgumentParser) -> tuple[Entry, ...]:
             entries[-1] = Entry(entries[-1].term, f"{entries[-1].text} {line.strip()}".strip())
         elif term:
             entries.append(Entry(term, meaning.strip()))
-    return tuple(entries)
+    return tuple(entry for entry in entries if entry.text)  # what has no text is in the synopsis

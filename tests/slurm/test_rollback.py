@@ -53,9 +53,8 @@ def test_jobs_of_every_state_end_well_without_us(site: Cluster, installed: Path,
     ]
     until(lambda: all(state_of(client, job) == "RUNNING" for job in running), "two jobs run")
     waiting = [submit(site, *options, script="true"), submit(site, "--gres=gpu:2", script="true")]
-    config = json.dumps(
-        {"interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": f"{installed.parent}/spool"}}
-    )
+    spool = installed.parent / "spool"
+    config = json.dumps({"interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}})
     with a_daemon(site, tmp_path, config):
         until(lambda: any(job.site_factor for job in client.jobs() if job.job_id in waiting), "the order is ours")
 

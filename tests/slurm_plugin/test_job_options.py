@@ -22,7 +22,7 @@ def test_the_class_is_the_jobs_and_not_the_searchs() -> None:
 
 def test_sxbatch_writes_what_the_daemon_reads() -> None:
     hostile = "a b&stop=1#$(x)\u00e9\n'"
-    options = sxbatch._parser().parse_args([f"--sweep={hostile}", "--checkpoint=USR1"])
+    options = sxbatch.options_parser().parse_args([f"--sweep={hostile}", "--checkpoint=USR1"])
     assert parse(sxbatch._explsched_word(options)) == JobOptions(
         Exploration(hostile, checkpoint_signal="USR1"), guaranteed=True
     )
