@@ -12,7 +12,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from slurm_plugin.config import Config, Section, plain
+from slurm_plugin.config import Config, plain
 
 _KINDS: dict[object, str] = {
     int: "a whole number",
@@ -63,7 +63,7 @@ def example() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _keys(section: type[Section], prefix: str, defaults: dict[str, Any]) -> Iterator[Key]:
+def _keys(section: type[msgspec.Struct], prefix: str, defaults: dict[str, Any]) -> Iterator[Key]:
     for field in msgspec.structs.fields(section):
         if _is_section(field.type):
             yield from _keys(field.type, f"{prefix}{field.name}.", defaults[field.name])
@@ -75,7 +75,7 @@ def _keys(section: type[Section], prefix: str, defaults: dict[str, Any]) -> Iter
 
 
 def _is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _accepted(kind: object, meta: Meta | None) -> str:

@@ -106,9 +106,7 @@ def options_parser() -> argparse.ArgumentParser:
         "--value-key", metavar="KEY", help="key of the value in JSON lines (default: the metric's name)"
     )
     parser.add_argument("--total-steps", type=int, help="steps the job will run in all, for progress that is read")
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command and its arguments, after --"
-    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     return parser
 
 
