@@ -31,6 +31,16 @@ _root = click.option(
 )
 
 
+def _absolute(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a place that would depend on where the command is given. A click callback."""
+    if path is not None and not path.is_absolute():
+        raise click.BadParameter(f"{path}: must be absolute, such as /usr/local")
+    return path
+
+
+_place = click.Path(file_okay=False, path_type=Path)
+
+
 @click.group(epilog=_EXAMPLES)
 def admin() -> None:
     """Install and remove the service, manual, completion and example."""
@@ -38,8 +48,8 @@ def admin() -> None:
 
 @admin.command()
 @_root
-@click.option("--prefix", type=click.Path(path_type=Path), help="Where our own files go.  [default: /usr/local]")
-@click.option("--commands", type=click.Path(path_type=Path), help="Directory of sexplschedd.  [default: where it is]")
+@click.option("--prefix", type=_place, callback=_absolute, help="Where our own files go.  [default: /usr/local]")
+@click.option("--commands", type=_place, callback=_absolute, help="Directory of sexplschedd.  [default: its own]")
 @click.option("--check", "mode", flag_value="check", help="Tell what is missing or differs; exit status 1 then.")
 @click.pass_context
 def install(context: click.Context, root: Path, prefix: Path | None, commands: Path | None, mode: str | None) -> None:

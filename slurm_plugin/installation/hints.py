@@ -21,7 +21,7 @@ STEPS = (
 
 def hints(root: Path, places: Places) -> Iterator[str]:
     """What Slurm's configuration lacks for our options on plain sbatch, and what keeps the service from starting."""
-    slurm = record.below(root, Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"))
+    slurm = record.below(root, Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf").absolute())
     plugins = _settings(slurm.with_name("plugstack.conf"), *sorted(slurm.parent.glob("plugstack.conf.d/*")))
     if not re.search(r"^\s*(optional|required)\s+\S*explsched\.so\b", plugins, re.MULTILINE):
         yield "plugstack.conf has no explsched.so: plain sbatch lacks the --expl-... options (docs: SPANK plugin)"

@@ -76,6 +76,13 @@ def test_the_unit_starts_the_daemon_where_it_is(tmp_path: Path) -> None:
     assert "\nExecStart=/opt/explsched/bin/sexplschedd --config" in (tmp_path / UNIT).read_text()
 
 
+def test_a_prefix_must_be_absolute(tmp_path: Path) -> None:
+    refused = admin(tmp_path, "install", "--prefix", "usr")
+    assert refused.exit_code == 2
+    assert "usr: must be absolute" in refused.output
+    assert tree(tmp_path) == {}
+
+
 def test_a_file_of_an_older_version_is_replaced(tmp_path: Path) -> None:
     old, new = Item(Path("/etc/x/y"), "old"), Item(Path("/etc/x/y"), "new")
     assert list(change.install(compare.findings([old], tmp_path), tmp_path)) == ["installed: /etc/x/y"]
