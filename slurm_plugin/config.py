@@ -7,7 +7,6 @@ without any of them the defaults hold.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -150,11 +149,6 @@ def parse(text: str, path: Path) -> Config:
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return config
-
-
-def described() -> Iterator[tuple[str, str, object]]:
-    """Every key in dots, with its meaning and its default."""
-    return strict_yaml.described(Config)
 
 
 def plain(config: Config) -> dict[str, Any]:

@@ -25,6 +25,28 @@ from slurm_plugin.client.protocol import SlurmError
 from slurm_plugin.controller import Controller, is_busy
 from slurm_plugin.notify import notify
 
+_EPILOG = """\
+SIGHUP reloads the configuration; a file that is wrong leaves the running one in force. SIGUSR2 reopens the log. SIGTERM
+and SIGINT stop after the current pass. While the daemon is away, Slurm goes on with the last order.
+
+\b
+exit status: 0 after a stop or a pass; 1 if it cannot start, or if Slurm refused a change of --once; 2 for wrong usage.
+
+\b
+examples:
+  sexplschedd --dry-run
+  sexplschedd --config /etc/explsched/explsched.yaml --log-file /var/log/explsched/sexplschedd.log
+
+\b
+environment:
+  SEXPLSCHED_CONFIG  configuration file, if --config is not given
+
+\b
+files:
+  /etc/explsched/explsched.yaml          configuration
+  /var/spool/explsched/progress          where jobs report
+  /var/log/explsched/sexplschedd.log     log of the service
+"""
 _LOG = logging.getLogger("explsched.daemon")
 
 
@@ -110,7 +132,7 @@ class Daemon:
         self._wake.set()
 
 
-@click.command(context_settings={"help_option_names": ["--help"]})
+@click.command(context_settings={"help_option_names": ["--help"]}, epilog=_EPILOG)
 @click.option("-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.")
 @click.option("--once", "mode", flag_value="once", help="Make one pass and exit (1 if Slurm refused a change).")
 @click.option("--dry-run", "mode", flag_value="dry-run", help="Print what one pass would change, change nothing.")

@@ -21,9 +21,18 @@ from wrappers.sbatch_options import CommandLine, SbatchOption, split
 from wrappers.submission import Submission, nearest_own, show, submit
 
 _EPILOG = """\
-Other options are sbatch's own. Environment: SXBATCH_SWEEP, SXBATCH_METRIC, SXBATCH_DIRECTION,
-SXBATCH_CHECKPOINT, SXBATCH_STOP=1 and SXBATCH_TEMPLATE set defaults; '#SXBATCH --sweep=...' lines of
-the script come last. With --template the words after '--' are the command to run.
+Other options are sbatch's own. '#SXBATCH --sweep=...' lines of the script come last, after the environment. With
+--template the words after '--' are the command to run.
+
+exit status: sbatch's, or 2 for an error of sxbatch.
+
+environment:
+  SXBATCH_SWEEP       default of --sweep
+  SXBATCH_METRIC      default of --metric
+  SXBATCH_DIRECTION   default of --direction
+  SXBATCH_CHECKPOINT  default of --checkpoint
+  SXBATCH_TEMPLATE    default of --template
+  SXBATCH_STOP        1: as --stop
 
 examples:
   sxbatch --sweep digits --checkpoint USR1 --gres=gpu:1 train.sh
@@ -105,7 +114,7 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine]:
         meant = nearest_own(name, _OWN)
         if meant:
             raise ValueError(f"unknown option --{name} (did you mean --{meant}?)")
-    parser = _parser()
+    parser = options_parser()
     options = parser.parse_args(line.own)
     _apply_environment(parser, options)
     script = directives.read_script(Path(line.rest[0])) if line.rest and not options.template else None
@@ -114,7 +123,8 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine]:
     return options, line
 
 
-def _parser() -> argparse.ArgumentParser:
+def options_parser() -> argparse.ArgumentParser:
+    """The command's options; its man page and completion are made from them, too."""
     parser = _Parser(
         prog="sxbatch",
         usage="sxbatch [options] [sbatch options] script.sh [arguments]",

@@ -21,10 +21,24 @@ from wrappers.checkpoint import SIGNAL_VARIABLE, signal_number
 from wrappers.follow import POLL_S, LineReader, Reporter, Tail, json_reader, log_reader
 from wrappers.progress import event, report
 
+_EPILOG = r"""
+exit status: 0, or 2 for a call that cannot be right. A report that cannot be written is no failure: the job goes on.
+
+environment:
+  EXPLSCHED_CHECKPOINT_SIGNAL  the signal that asks the job for a checkpoint (default: USR1); ignored while following
+  EXPLSCHED_METRIC             the metric that is followed (default: loss)
+  EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
+  EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
+
+examples:
+  sxreport --step 10 --loss 0.5 --metric accuracy=0.9 --total-steps 100
+  sxreport --follow train.log --regex 'step=(?P<step>\d+).*loss=(?P<value>\S+)' &
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, or 2 for a call that cannot be right."""
-    parser = _parser()
+    parser = options_parser()
     options = parser.parse_args(arguments)
     if options.event:
         event(options.event, options.step)
@@ -42,16 +56,25 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def options_parser() -> argparse.ArgumentParser:
+    """The command's options; its man page and completion are made from them, too."""
     parser = argparse.ArgumentParser(
         prog="sxreport",
         description="Report a job's progress to explsched.",
-        epilog="example: sxreport --step 10 --loss 0.5 --metric accuracy=0.9 --total-steps 100",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--step", type=int, help="steps done so far")
     parser.add_argument("--loss", type=float, help="the same as --metric loss=VALUE")
-    parser.add_argument("--metric", type=_metric, action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument(
+        "--metric",
+        type=_metric,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="value of a metric; repeatable",
+    )
     parser.add_argument("--total-steps", type=int, help="steps the job will run in all")
     parser.add_argument("--event", choices=("start", "checkpoint", "end"), help="record an event of the run instead")
     follow = parser.add_argument_group("follow a file until the job script (the parent process) or --pid ends")

@@ -22,13 +22,33 @@ from wrappers.progress import DEFAULT_SPOOL, event
 from wrappers.relay import SignalRelay
 from wrappers.share_options import Share, add_options, chosen
 
+_EPILOG = r"""
+exit status: the command's; 128 + n if signal n ended it, 126 or 127 if it cannot be started, 2 for wrong usage.
+
+environment:
+  EXPLSCHED_CHECKPOINT_SIGNAL  the signal that asks for a checkpoint (default: USR1); set for the command
+  EXPLSCHED_METRIC             the metric that is read (default: loss)
+  EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
+  EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
+  EXPLSCHED_CLASS              default of --share; set for the command, as the next two
+  EXPLSCHED_REQUEST            default of --request, in thousandths of a GPU
+  EXPLSCHED_LIMIT              default of --limit, in thousandths of a GPU
+  EXPLSCHED_MPS                1: as --mps
+  EXPLSCHED_INTERCEPT          off: no sharing, whatever else is said
+  EXPLSCHED_INTERCEPT_LIBRARY  the interposer, if it is not where it was installed
+  EXPLSCHED_KM                 the kernel manager, if it is not where it was installed
+  EXPLSCHED_KM_SOCKET          socket of the kernel manager; set for the command
+
+example:
+  sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py
+"""
 _LAST_OUTPUT_S = 5.0  # a background process of the command may hold its output open for ever
 _STDOUT = 1
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the command's exit status (128 + n when signal n ended it)."""
-    parser = _parser()
+    parser = options_parser()
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
@@ -91,11 +111,13 @@ def _prepared(share: Share, relay: SignalRelay) -> AbstractContextManager[dict[s
     return prepared(share, os.environ, relay.unblock)
 
 
-def _parser() -> argparse.ArgumentParser:
+def options_parser() -> argparse.ArgumentParser:
+    """The command's options; its man page and completion are made from them, too."""
     parser = argparse.ArgumentParser(
         prog="sxrun",
         description="Run COMMAND inside a Slurm job; signals are passed on, progress is reported.",
-        epilog=r"example: sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     source = parser.add_mutually_exclusive_group()

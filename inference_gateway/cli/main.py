@@ -6,6 +6,12 @@ from importlib import import_module
 
 import click
 
+_EXAMPLES = """\b
+examples:
+  sexplsched gateway up --services services.yaml
+  sexplsched gateway status --services services.yaml
+  sexplsched gateway scale --services services.yaml NAME 2
+"""
 _COMMANDS = {
     "address": "The URL of a running gateway.",
     "down": "Drain and cancel a gateway and its replicas.",
@@ -36,6 +42,6 @@ class _LazyGroup(click.Group):
             formatter.write_dl(sorted(_COMMANDS.items()))
 
 
-@click.group(cls=_LazyGroup)
+@click.group(cls=_LazyGroup, epilog=_EXAMPLES)
 def gateway() -> None:
     """Serve models from replica jobs, as many as the requests need."""

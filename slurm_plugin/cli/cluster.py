@@ -15,6 +15,12 @@ from slurm_plugin.devcluster import Cluster, ClusterSpec, State
 from slurm_plugin.devcluster import down as take_down
 from slurm_plugin.devcluster import up as bring_up
 
+_EXAMPLES = """\b
+examples:
+  sexplsched cluster up --nodes 4 --gpus 8 --dir /tmp/cluster
+  eval "$(sexplsched cluster env --dir /tmp/cluster)"; sinfo
+  sexplsched cluster down --dir /tmp/cluster
+"""
 _DEFAULT = {field.name: field.default for field in fields(ClusterSpec)}
 
 
@@ -51,7 +57,7 @@ _directory = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(cls=_Group)
+@click.group(cls=_Group, epilog=_EXAMPLES)
 def cluster() -> None:
     """A private, real Slurm cluster on this host, in one directory.
 

@@ -24,6 +24,11 @@ from sched_policy.simulator.instance_trace import InstanceEvent, InstanceTrace
 from sched_policy.simulator.trace import TraceError
 from slurm_plugin.cli.session import json_option
 
+_EXAMPLES = """\b
+example:
+  sexplsched colocate --instances 3200 --nodes 1000
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -52,7 +57,7 @@ def _names(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[st
     return names
 
 
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @click.option("--events", "events_path", type=click.Path(path_type=Path), help="File of events (JSON lines).")
 @click.option("--instances", type=click.IntRange(1, 1_000_000), help="Make up events of so many instances instead.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of made-up events.")

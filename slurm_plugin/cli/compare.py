@@ -23,6 +23,11 @@ from slurm_plugin.cli.outputs import plot_option, write_files
 from slurm_plugin.cli.replaying import described, known_policy, replay_options
 from slurm_plugin.cli.side_by_side import run_all
 
+_EXAMPLES = """\b
+example:
+  sexplsched compare --trace history.txt --cluster 8x8 --policies slurm,srsf,explsched
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -68,7 +73,7 @@ def _policies(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[
     return names
 
 
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @replay_options
 @click.option("--policies", required=True, callback=_policies, metavar="A,B,...", help="The first is compared with.")
 @click.option("-j", "--jobs", "workers", type=click.IntRange(min=1), help="Processes.  [default: one per core]")

@@ -8,10 +8,17 @@ import click
 import yaml
 
 from slurm_plugin import config as configuration
+from slurm_plugin import config_keys
 from slurm_plugin.cli.session import config_option
 
+_EXAMPLES = """\b
+examples:
+  sexplsched config check
+  sexplsched config example >explsched.yaml
+"""
 
-@click.group()
+
+@click.group(epilog=_EXAMPLES)
 def config() -> None:
     """Check and show the configuration."""
 
@@ -35,5 +42,11 @@ def show(config_path: Path | None) -> None:
 @config.command()
 def keys() -> None:
     """List every key with its meaning and default."""
-    for key, meaning, default in configuration.described():
-        click.echo(f"{key:<34} {meaning} (default: {default})")
+    for key in config_keys.all_keys():
+        click.echo(f"{key.name:<34} {key.meaning}; {key.accepted} (default: {key.default})")
+
+
+@config.command()
+def example() -> None:
+    """Print a configuration file with every key, its meaning and its default, commented out."""
+    click.echo(config_keys.example(), nl=False)

@@ -22,6 +22,10 @@ from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmError
 
+_EXAMPLES = """\b
+example:
+  sexplsched doctor --json
+"""
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
 
@@ -36,7 +40,7 @@ class Finding:
     advice: str = ""
 
 
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @json_option
 @config_option
 def doctor(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name

@@ -15,8 +15,13 @@ from slurm_plugin.cli.session import View, clock, config_option, json_option, lo
 from slurm_plugin.cli.status import rows
 from slurm_plugin.progress import JobProgress
 
+_EXAMPLES = """\b
+example:
+  sexplsched explain 4711
+"""
 
-@click.command()
+
+@click.command(epilog=_EXAMPLES)
 @click.argument("job_id", type=int, metavar="JOBID")
 @json_option
 @config_option

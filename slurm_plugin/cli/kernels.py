@@ -24,6 +24,11 @@ from kernel_intercept.profile.model import KernelProfile
 from slurm_plugin.cli.kernel_report import clients, rows, table
 from slurm_plugin.cli.options import json_option
 
+_EXAMPLES = """\b
+examples:
+  sexplsched kernels
+  sexplsched kernels import ncu.csv --dry-run
+"""
 _FAULTS_SHOWN = 10
 _UNLIMITED = 1_000_000
 
@@ -59,7 +64,7 @@ that have run under sxrun before, and what is not found is reported.
 """
 
 
-@click.group(invoke_without_command=True, help=_HELP)
+@click.group(invoke_without_command=True, help=_HELP, epilog=_EXAMPLES)
 @click.option("-j", "--job", type=int, help="Only processes of this job.")
 @click.option("-s", "--socket", "address", type=click.Path(path_type=Path), help="Socket of the manager to ask.")
 @_profiles

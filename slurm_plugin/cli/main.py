@@ -9,7 +9,17 @@ import click
 
 from sched_policy.errors import ExplschedError
 
+_EPILOG = """\
+Exit status: 0 success, 1 failure, 2 wrong usage.
+
+\b
+examples:
+  sexplsched status --me
+  sexplsched explain 4711
+  sexplsched doctor
+"""
 _COMMANDS = {
+    "admin": ("admin", "Install and remove the service, manual, completion and example."),
     "cluster": ("cluster", "A private, real Slurm cluster in a directory."),
     "compare": ("compare", "Replay a trace under several policies, side by side."),
     "colocate": ("colocate", "GPUs that placements need when inference and training share them."),
@@ -47,7 +57,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_module, summary) in sorted(_COMMANDS.items())])
 
 
-@click.group(cls=_LazyGroup, epilog="Exit status: 0 success, 1 failure, 2 wrong usage.")
+@click.group(cls=_LazyGroup, epilog=_EPILOG)
 @click.version_option(None, "-V", "--version", package_name="explsched")
 def root() -> None:
     """See and steer what explsched does with a Slurm cluster."""

@@ -17,8 +17,13 @@ from slurm_plugin.cli.options import json_option
 from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files
 from slurm_plugin.cli.replaying import cluster_option, report_rejected
 
+_EXAMPLES = """\b
+example:
+  sexplsched metrics --from-sacct history.txt --cluster 8x8
+"""
 
-@click.command()
+
+@click.command(epilog=_EXAMPLES)
 @click.option(
     "--from-sacct",
     "path",

@@ -11,8 +11,13 @@ import click
 from slurm_plugin.cli.session import clock, config_option, json_option, look
 from slurm_plugin.reconcile import SteeringLimits, changes
 
+_EXAMPLES = """\b
+example:
+  sexplsched plan
+"""
 
-@click.command()
+
+@click.command(epilog=_EXAMPLES)
 @json_option
 @config_option
 def plan(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name

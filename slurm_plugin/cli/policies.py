@@ -10,8 +10,13 @@ from sched_policy import catalog
 from sched_policy.errors import PolicyError
 from slurm_plugin.cli.session import json_option
 
+_EXAMPLES = """\b
+example:
+  sexplsched policies
+"""
 
-@click.command()
+
+@click.command(epilog=_EXAMPLES)
 @json_option
 def policies(as_json: bool) -> None:  # noqa: FBT001  click passes by name
     """List the scheduling policies, one line each."""

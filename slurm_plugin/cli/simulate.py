@@ -16,8 +16,13 @@ from slurm_plugin.cli.options import json_option
 from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files
 from slurm_plugin.cli.replaying import described, known_policy, replay_options
 
+_EXAMPLES = """\b
+example:
+  sexplsched simulate --trace history.txt --cluster 8x8 --policy srsf --plot srsf.png
+"""
 
-@click.command()
+
+@click.command(epilog=_EXAMPLES)
 @replay_options
 @click.option("--policy", required=True, help="See `sexplsched policies`.")
 @plot_option

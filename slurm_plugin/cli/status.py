@@ -15,6 +15,11 @@ from sched_policy.model import Job, JobState
 from slurm_plugin.cli.session import View, clock, config_option, json_option, look
 from slurm_plugin.progress import JobProgress
 
+_EXAMPLES = """\b
+examples:
+  sexplsched status --me
+  sexplsched status --sweep digits --iterate 30
+"""
 _DEFAULT_FORMAT = (
     "jobid:10,partition:9,name:16,user:8,state:10,gpus:4,step:11,metric:14,utility:10,planned:19,reason:36"
 )
@@ -98,7 +103,7 @@ def _reason(view: View, job: Job, progress: JobProgress) -> str:
     return view.scores[job.job_id].reason
 
 
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @click.option("-j", "--jobs", help="Only these job ids, separated by commas.")
 @click.option("-u", "--user", "users", help="Only jobs of these users, separated by commas.")
 @click.option("--me", is_flag=True, help="Only my jobs.")

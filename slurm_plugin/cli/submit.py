@@ -17,6 +17,11 @@ from msgspec import Meta
 
 from sched_policy.errors import ExplschedError
 
+_EXAMPLES = """\b
+example:
+  sexplsched submit --config task.json --dry-run
+"""
+
 
 class TaskError(ExplschedError):
     """The task file cannot be used."""
@@ -55,7 +60,7 @@ def sbatch_arguments(task: Task, gpu_memory_feature: str | None) -> tuple[list[s
     return argv, f"#!/bin/bash\nexec {shlex.join(['sxrun', '--', *task.command()])}\n"
 
 
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @click.option("--config", "task_path", required=True, type=click.Path(path_type=Path), help="Task file (JSON).")
 @click.option("--constraint", help="Feature of nodes with enough GPU memory, needed if min_gpu_memory is set.")
 @click.option("--dry-run", is_flag=True, help="Show the command and script, submit nothing.")

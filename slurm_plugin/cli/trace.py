@@ -19,6 +19,11 @@ from sched_policy.simulator.trace import ClusterShape, Trace
 from sched_policy.simulator.workload import WorkloadSpec
 from slurm_plugin.cli.session import json_option
 
+_EXAMPLES = """\b
+examples:
+  sexplsched trace summary history.txt --cluster 8x8
+  sexplsched trace generate --jobs 1000 --seed 1 --load 1.2 jobs.csv
+"""
 _STDOUT = Path("-")
 
 _file = click.argument("file", type=click.Path(path_type=Path))
@@ -40,7 +45,7 @@ optional ones), `muri`, `philly`, and `sacct`, the history of a site. To make th
 """
 
 
-@click.group(help=_HELP)
+@click.group(help=_HELP, epilog=_EXAMPLES)
 def trace() -> None:
     """Look at job traces, convert them, and make some."""
 

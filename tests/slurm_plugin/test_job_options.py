@@ -24,7 +24,7 @@ def test_class_and_sharing_take_no_part_in_a_search() -> None:
 
 def test_sxbatch_writes_what_the_daemon_reads() -> None:
     hostile = "a b&stop=1#$(x)\u00e9\n'"
-    options = sxbatch._parser().parse_args([f"--sweep={hostile}", "--checkpoint=USR1"])
+    options = sxbatch.options_parser().parse_args([f"--sweep={hostile}", "--checkpoint=USR1"])
     assert parse(sxbatch._explsched_word(options)) == JobOptions(
         Exploration(hostile, checkpoint_signal="USR1"), guaranteed=True
     )

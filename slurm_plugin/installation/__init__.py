@@ -1,0 +1,1 @@
+"""What a machine gets besides the commands: service, user, spool, log rotation, manual, completion, example."""

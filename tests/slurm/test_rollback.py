@@ -1,0 +1,68 @@
+"""explsched is taken away while its jobs run and wait: every one of them ends as if it had never been there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from tests.slurm.jobs import a_daemon, final_state, run, state_of, submit, until
+
+pytestmark = pytest.mark.slurm
+ROOT = Path(__file__).parents[2]
+PLUGIN = ROOT / "build" / "native" / "slurm_plugin" / "spank" / "explsched.so"
+
+
+@pytest.fixture
+def installed(open_tmp: Path) -> Path:
+    """What a site has of ours: the plugin and the wrappers, in a directory that can be taken away."""
+    if not PLUGIN.exists():
+        pytest.skip(f"{PLUGIN.relative_to(ROOT)} is not built (scripts/native builds it)")
+    place = open_tmp / "installed"
+    shutil.copytree(ROOT / "wrappers", place / "wrappers")
+    shutil.copy(PLUGIN, place)
+    (open_tmp / "spool").mkdir(mode=0o1777)
+    return place
+
+
+@pytest.fixture
+def site(needs_slurm: None, open_tmp: Path, installed: Path) -> Iterator[Cluster]:
+    lua = (ROOT / "slurm_plugin" / "etc" / "job_submit.lua").read_text()
+    plugstack = f"optional {installed / PLUGIN.name} spool={open_tmp}/spool\n"
+    extra = (("JobSubmitPlugins", "lua"), ("MinJobAge", "3600"))
+    files = (("plugstack.conf", plugstack), ("job_submit.lua", lua))
+    place = open_tmp / "rollback"
+    yield up(ClusterSpec(nodes=1, gpus_per_node=2, extra=extra, files=files), place)
+    down(place)
+
+
+def test_jobs_of_every_state_end_well_without_us(site: Cluster, installed: Path, tmp_path: Path) -> None:
+    client = CliClient(environment=site.env())
+    go = tmp_path / "go"
+    wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
+    sxrun = f"cd {installed.parent} && PYTHONPATH={installed} exec python3 -m wrappers.sxrun --"
+    options = ("--gres=gpu:1", "--expl-sweep=digits", "--expl-checkpoint=USR1")
+    running = [
+        submit(site, *options, script=f"{sxrun} sh -c '{wait}'"),
+        submit(site, *options, script=wait),
+    ]
+    until(lambda: all(state_of(client, job) == "RUNNING" for job in running), "two jobs run")
+    waiting = [submit(site, *options, script="true"), submit(site, "--gres=gpu:2", script="true")]
+    spool = installed.parent / "spool"
+    config = json.dumps({"interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}})
+    with a_daemon(site, tmp_path, config):
+        until(lambda: any(job.site_factor for job in client.jobs() if job.job_id in waiting), "the order is ours")
+
+    shutil.rmtree(installed)
+    (site.layout.slurm_conf.parent / "plugstack.conf").write_text("")
+    shutil.rmtree(spool)
+    go.touch()
+    until(lambda: all(state_of(client, job) in ("COMPLETED", "GONE") for job in (*running, *waiting)), "all jobs end")
+    assert [final_state(site, job) for job in (*running, *waiting)] == ["COMPLETED"] * 4
+    assert run(site, "sinfo", "--noheader", "--format=%T").strip() == "idle"
+    submit(site, script="true")

@@ -1,0 +1,80 @@
+"""The Debian package, made of a tiny environment in place of the real one: scripts/test-package tries that one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+HOME = "usr/lib/explsched"
+
+
+def run(*argv: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A root directory with an environment that holds a distribution named explsched with one command."""
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("dpkg-deb is not installed")
+    root = tmp_path / "made" / "root"
+    environment = root / HOME
+    assert run(sys.executable, "-m", "venv", "--without-pip", environment).returncode == 0
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "tiny.py").write_text("def main():\n    print('tiny', __file__)\n")
+    about = packages / "explsched-1.2.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: explsched\nVersion: 1.2\n")
+    (about / "entry_points.txt").write_text("[console_scripts]\ntiny = tiny:main\n")
+    (about / "direct_url.json").write_text(f'{{"url": "file://{tmp_path}"}}')
+    command = environment / "bin" / "tiny"
+    command.write_text(f"#!{environment}/bin/python\nfrom tiny import main\nmain()\n")
+    command.chmod(0o755)
+    (root / "etc/explsched").mkdir(parents=True)
+    (root / "etc/explsched/explsched.yaml").write_text("policy: fifo\n")
+    return root
+
+
+def test_an_environment_becomes_a_package_that_works_elsewhere(tree: Path, tmp_path: Path) -> None:
+    done = run(SCRIPTS / "package-tree", tree, tmp_path)
+    assert done.returncode == 0, done.stderr
+    (package,) = tmp_path.glob("explsched_1.2+deb*.deb")
+    unpacked, control = tmp_path / "unpacked", tmp_path / "control"
+    assert run("dpkg-deb", "-x", package, unpacked).returncode == 0
+    assert run("dpkg-deb", "-e", package, control).returncode == 0
+    shutil.rmtree(tree)
+
+    assert (unpacked / "usr/bin/tiny").read_text().startswith("#!/usr/lib/explsched/bin/python -I\n")
+    code = "from tiny import main; main()"
+    ran = run(unpacked / HOME / "bin/python", "-I", "-c", code)
+    assert ran.stdout.split() == ["tiny", str(next(unpacked.rglob("tiny.py")))]
+    assert str(tree) not in (unpacked / HOME / "pyvenv.cfg").read_text()
+
+    assert (control / "conffiles").read_text() == "/etc/explsched/explsched.yaml\n"
+    checked = subprocess.run(["md5sum", "--check", "--quiet", control / "md5sums"], cwd=unpacked, check=False)
+    assert checked.returncode == 0
+    major, minor = sys.version_info[:2]
+    depends = run("dpkg-deb", "-f", package, "Depends").stdout
+    assert f"python3 (>= {major}.{minor}), python3 (<< {major}.{minor + 1}), slurm-client (>= 22.05)" in depends
+    for script in ("postinst", "prerm", "postrm"):
+        assert (control / script).stat().st_mode & 0o777 == 0o755
+        assert run("sh", "-n", control / script).returncode == 0
+
+
+def test_a_file_that_names_the_place_it_was_made_in_is_refused(tree: Path, tmp_path: Path) -> None:
+    (tree / HOME / "setting").write_text(f"path = {tree}/{HOME}\n")
+    done = run(SCRIPTS / "package-tree", tree, tmp_path)
+    assert done.returncode == 1
+    assert f"{HOME}/setting" in done.stderr
+    assert not list(tmp_path.glob("*.deb"))
+
+
+@pytest.mark.parametrize(("script", "occasion"), [("postinst", "abort-upgrade"), ("prerm", "upgrade")])
+def test_maintainer_scripts_do_nothing_on_other_occasions(script: str, occasion: str) -> None:
+    done = subprocess.run([SCRIPTS / "debian" / script, occasion], env={"PATH": ""}, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
