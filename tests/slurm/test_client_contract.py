@@ -211,17 +211,18 @@ def test_an_unreachable_slurmctld_is_its_own_error(cluster: Cluster, tmp_path_fa
 
 def test_submit_and_find_by_tag(client: SlurmClient, cluster: Cluster) -> None:
     script = "#!/bin/bash\nsleep 600\n"
-    first = client.submit(script, ["--comment=tag:a:1", "--job-name=one", "--output=/dev/null"])
-    second = client.submit(script, ["--comment=tag:a:2", f"--dependency=afterany:{first}", "--output=/dev/null"])
+    tag = f"tag:{time.time_ns()}:"  # slurmctld still knows the ended jobs of other adapters' turns
+    first = client.submit(script, [f"--comment={tag}1", "--job-name=one", "--output=/dev/null"])
+    second = client.submit(script, [f"--comment={tag}2", f"--dependency=afterany:{first}", "--output=/dev/null"])
     submit(cluster, "--comment=tag:b")
     submit(cluster)
-    found = {job.job_id: job for job in client.tagged_jobs("tag:a:")}
-    assert {job_id: job.comment for job_id, job in found.items()} == {first: "tag:a:1", second: "tag:a:2"}
+    found = {job.job_id: job for job in client.tagged_jobs(tag)}
+    assert {job_id: job.comment for job_id, job in found.items()} == {first: f"{tag}1", second: f"{tag}2"}
     assert found[first].name == "one"
     assert client.apply([ClearDependency(second)]) == ()
-    until(lambda: all(job.state == "RUNNING" for job in client.tagged_jobs("tag:a:")), "both run")
+    until(lambda: all(job.state == "RUNNING" for job in client.tagged_jobs(tag)), "both run")
     assert client.apply([CancelJob(first)]) == ()
-    until(lambda: {job.job_id: job.state for job in client.tagged_jobs("tag:a:")}[first] == "CANCELLED", "it has ended")
+    until(lambda: {job.job_id: job.state for job in client.tagged_jobs(tag)}[first] == "CANCELLED", "it has ended")
     assert first not in {job.job_id for job in client.jobs() if job.state == "RUNNING"}
 
 
