@@ -121,14 +121,16 @@ def test_a_broken_command_is_given_up(cluster: Cluster, directory: Path) -> None
 def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, directory: Path) -> None:
     services = services_file(directory, free_port(), scale={"min": 2})
     gateway = Gateway(cluster, services, "", directory / "gateway")
-    gateway.command("up", "--wait", "60", "--time", "1", "--sbatch", f"--export=ALL,TMPDIR={directory}")
+    gateway.command("up", "--wait", "60", "--time", "2", "--sbatch", f"--export=ALL,TMPDIR={directory}")
     record = gateway.state / "gateway.json"
     first = json.loads(record.read_text())["job_id"]
     until(lambda: gateway.serving() == 2, "the replicas serve")
     replicas = gateway.job_ids()
     client = CliClient(environment=cluster.env())
     with Load(gateway.command("address").strip(), per_s=10).running() as load:
-        until(lambda: record.exists() and json.loads(record.read_text())["job_id"] != first, "the successor serves")
+        until(
+            lambda: record.exists() and json.loads(record.read_text())["job_id"] != first, "the successor serves", 120
+        )
         until(lambda: state_of(client, first) not in ("RUNNING", "COMPLETING"), "the first one has ended")
         time.sleep(2)
     assert load.failures == []
