@@ -6,7 +6,6 @@ scontrol sends a request only when the one before is answered: a new order for a
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,8 @@ _UNREACHABLE = 1
 
 def find(slurm_version: str, timeout_s: float, environment: Mapping[str, str]) -> str | None:
     """The program, if it is installed and built for this Slurm release; libslurm speaks to no other one reliably."""
+    import shutil  # brings the compression libraries, which commands that only read do not need
+
     beside = str(Path(sys.executable).parent)  # where pip puts it, whether or not that is on PATH
     path = shutil.which(PROGRAM, path=os.pathsep.join((beside, environment.get("PATH", ""))))
     if path is None:
