@@ -26,8 +26,10 @@ NATIVE = ROOT / "build" / "native" / "tests" / "kernel"
 @pytest.fixture(scope="module")
 def library(open_tmp: Path) -> Path:
     """The interposer, where every user can read it."""
+    directory = open_tmp / "spank_files"
+    directory.mkdir()
     try:
-        return Path(shutil.copy(installed.library(os.environ), open_tmp))
+        return Path(shutil.copy(installed.library(os.environ), directory))
     except installed.NotInstalledError as error:
         pytest.skip(str(error))
 
@@ -37,9 +39,11 @@ def site(needs_slurm: None, open_tmp: Path, library: Path) -> Iterator[Cluster]:
     """A cluster as an admin would set it up: plugstack.conf and job_submit.lua beside slurm.conf."""
     if not PLUGIN.exists():
         pytest.skip(f"{PLUGIN.relative_to(ROOT)} is not built (scripts/native builds it)")
-    plugin = shutil.copy(PLUGIN, open_tmp)
-    (open_tmp / "spool").mkdir()
-    words = f"library={library} spool={open_tmp}/spool manager_socket={open_tmp}/km/kernel-manager.sock"
+    files_of_site = library.parent
+    plugin = shutil.copy(PLUGIN, files_of_site)
+    (files_of_site / "spool").mkdir()
+    socket = files_of_site / "km" / "kernel-manager.sock"
+    words = f"library={library} spool={files_of_site}/spool manager_socket={socket}"
     lua = (ROOT / "slurm_plugin" / "etc" / "job_submit.lua").read_text()
     files = (("plugstack.conf", f"optional {plugin} {words}\n"), ("job_submit.lua", lua))
     place = open_tmp / "spank"
