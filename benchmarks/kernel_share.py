@@ -6,6 +6,8 @@ kernel manager. All kernels that run together are slowed down there by max(1, su
 Latencies are from the virtual GPU's log, from a request's first launch to the end of its last kernel; `--host` takes
 what the server itself measured, which includes the time until this machine's cores let it run again.
 
+`benchmarks/kernel_share_real.py` measures on a real GPU.
+
 The last line is JSON: hp_p99_ratio (managed / alone, the worst mix), be_retained (best-effort work, managed / MPS
 alone, the worst mix), quota_shares, quota_total (managed / unmanaged), and one row for each mix.
 """
@@ -75,7 +77,7 @@ class QuotaRow:
 @click.command()
 @click.option("--virtual", is_flag=True, help="On the virtual GPU.")
 @click.option(
-    "--build", default="build", show_default=True, type=click.Path(path_type=Path), help="CMake build directory."
+    "--build", default="build/native", show_default=True, type=click.Path(path_type=Path), help="CMake build directory."
 )
 @click.option("--seconds", default=5.0, show_default=True, help="Of each run.")
 @click.option("--repeat", default=3, show_default=True, help="Runs of each kind, in turns.")
@@ -84,7 +86,7 @@ class QuotaRow:
 def main(virtual: bool, build: Path, seconds: float, repeat: int, host: bool, as_json: bool) -> None:  # noqa: FBT001
     """Measure how processes share a GPU."""
     if not virtual:
-        raise click.UsageError("only --virtual is implemented")
+        raise click.UsageError("name --virtual; on a real GPU run `python -m benchmarks.kernel_share_real --json`")
     bench = Bench(build.resolve(), _KERNELS)
     rows = []
     for mix in _MIXES:

@@ -7,6 +7,7 @@
 #include "kernel_intercept/gate/launch.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
+#include "kernel_intercept/shared/spin_pause.hpp"
 
 namespace explsched::gate {
 
@@ -52,7 +53,7 @@ bool call_manager(const Wait& wait, std::uint64_t retry_ns, std::uint64_t now_ns
 void spin(const std::atomic<std::uint32_t>& gate, std::uint32_t waiting) {
     const std::uint64_t until_ns = shared::now_ns() + kSpinNs;
     while (gate.load(std::memory_order_acquire) == waiting && shared::now_ns() < until_ns)
-        __builtin_ia32_pause();
+        shared::spin_pause();
 }
 
 // Sleeps until granted, or tries again itself when it may fit.

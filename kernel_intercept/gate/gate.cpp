@@ -45,20 +45,21 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept {
     newest.store(link, std::memory_order_release);
 }
 
-std::optional<KernelCost> lookup(const KernelKey& key) noexcept {
+std::optional<KernelCost> lookup(std::uint64_t key_hash) noexcept {
     Link* link = newest.load(std::memory_order_acquire);
     const shared::Table* table = link == nullptr ? nullptr : link->table.load(std::memory_order_acquire);
     if (table == nullptr) return std::nullopt;
-    const shared::TableEntry* entry = shared::find(*table, shared::hash_of(key));
+    const shared::TableEntry* entry = shared::find(*table, key_hash);
     if (entry == nullptr) return std::nullopt;
-    return shared::unpack_cost(entry->cost.load(std::memory_order_relaxed));
+    const std::uint64_t cost = entry->cost.load(std::memory_order_relaxed);
+    if (cost == 0) return std::nullopt;
+    return shared::unpack_cost(cost);
 }
 
-bool sampling_due(const KernelKey& key) noexcept {
+bool sampling_due(std::uint64_t key_hash) noexcept {
     Link* link = newest.load(std::memory_order_acquire);
     if (link == nullptr || link->page.load(std::memory_order_relaxed) == nullptr) return false;
-    const std::uint32_t count =
-        asked[shared::hash_of(key) % kCounters].fetch_add(1, std::memory_order_relaxed);
+    const std::uint32_t count = asked[key_hash % kCounters].fetch_add(1, std::memory_order_relaxed);
     return (count >= kWarmUpLaunches && count < kWarmUpLaunches + kFirstSamples) ||
            (count != 0 && count % kSampleEvery == 0);
 }
@@ -104,11 +105,9 @@ void record(int ordinal, const Sample& sample) noexcept {
         shared::RingSample& place = ring.samples[written % shared::kRingSamples];
         place.key = sample.key;
         place.cost = sample.cost;
-        place.name.fill('\0');
-        if (sample.name != nullptr) {
-            std::memcpy(place.name.data(), sample.name,
-                        std::min<std::size_t>(std::strlen(sample.name), place.name.size() - 1));
-        }
+        const std::size_t length = sample.name == nullptr ? 0 : strnlen(sample.name, place.name.size() - 1);
+        if (length != 0) std::memcpy(place.name.data(), sample.name, length);
+        place.name[length] = '\0';
         ring.written.store(written + 1, std::memory_order_release);
     }
     if (!taken) link->recording.store(false, std::memory_order_release);

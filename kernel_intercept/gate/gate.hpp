@@ -34,11 +34,13 @@ enum class Admission : std::uint8_t {
 // May block for up to 100 ms at the first call. Repeated calls for the same ordinal do nothing.
 void attach(int ordinal, const GpuIdentity& gpu) noexcept;
 
+// The two below take `hash_of` of the launch's key, so that callers can make it once and keep it.
+
 // The measured or imported cost of a launch, if the manager knows it.
-std::optional<KernelCost> lookup(const KernelKey& key) noexcept;
+std::optional<KernelCost> lookup(std::uint64_t key_hash) noexcept;
 
 // Whether this launch of the key should be timed and given to `record`.
-bool sampling_due(const KernelKey& key) noexcept;
+bool sampling_due(std::uint64_t key_hash) noexcept;
 
 // Waits, for at most 50 ms, until the launch may go to the GPU, and charges its cost.
 Admission admit(int ordinal, const KernelCost& cost) noexcept;

@@ -19,6 +19,7 @@ namespace explsched::gate {
 namespace {
 
 constexpr std::uint64_t kFirstPauseNs = 100'000'000;
+constexpr std::uint64_t kAnswerPauseNs = 2'000'000;
 constexpr std::uint64_t kLongestPauseNs = 10'000'000'000;
 
 template <typename Memory>
@@ -78,10 +79,14 @@ void Link::recover(std::uint64_t now_ns) noexcept {
 }
 
 void Link::back_off(std::uint64_t now_ns) noexcept {
+    if (fresh_socket_ >=
+        0) {  // greeted: looks for the answer soon, and that is no failure to pause longer after
+        next_try_ns_ = now_ns + kAnswerPauseNs;
+        return;
+    }
     pause_ns_ = pause_ns_ == 0 ? kFirstPauseNs : pause_ns_ * 2;
     if (pause_ns_ > kLongestPauseNs) pause_ns_ = kLongestPauseNs;
-    // An answer under way is looked for soon.
-    next_try_ns_ = now_ns + (fresh_socket_ >= 0 ? 2'000'000 : pause_ns_);
+    next_try_ns_ = now_ns + pause_ns_;
 }
 
 bool Link::greet() noexcept {

@@ -47,7 +47,8 @@ LaunchFacts launch_facts(const ContextRecord& gpu, const LaunchShape& shape) noe
     if (known) return *known;
     const bool complete = !any_capture();  // see function_facts
     const FunctionFacts facts = function_facts(shape.function, gpu.ordinal);
-    const LaunchFacts found{facts.name, compute_permille(gpu, shape, facts), facts.collective};
+    LaunchFacts found{facts.name, 0, compute_permille(gpu, shape, facts), facts.collective};
+    found.key_hash = hash_of(key_of(gpu, shape, found));
     if (complete) g_known.put(hash, epoch, found);
     return found;
 }
@@ -56,8 +57,8 @@ KernelKey key_of(const ContextRecord& gpu, const LaunchShape& shape, const Launc
     return {facts.name.hash, shape.grid, shape.block, shape.shared_bytes, gpu.compute_capability};
 }
 
-KernelCost expected_cost(const KernelKey& key, const LaunchFacts& facts) noexcept {
-    const auto measured = gate::lookup(key);
+KernelCost expected_cost(const LaunchFacts& facts) noexcept {
+    const auto measured = gate::lookup(facts.key_hash);
     return measured ? *measured : KernelCost{kUnknownKernelNs, facts.compute_permille, kAllBandwidth};
 }
 

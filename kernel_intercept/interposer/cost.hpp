@@ -20,6 +20,7 @@ struct LaunchShape {
 
 struct LaunchFacts {
     KernelName name;
+    std::uint64_t key_hash;          // of the launch's key
     std::uint32_t compute_permille;  // the share of the multiprocessors that the grid can occupy
     bool collective;
 };
@@ -31,6 +32,6 @@ KernelKey key_of(const ContextRecord& gpu, const LaunchShape& shape, const Launc
 
 // The manager's figure if it has one. Else the default time, the computed share, and all of the bandwidth,
 // so that an unknown kernel is run beside no other.
-KernelCost expected_cost(const KernelKey& key, const LaunchFacts& facts) noexcept;
+KernelCost expected_cost(const LaunchFacts& facts) noexcept;
 
 }  // namespace explsched::intercept

@@ -8,7 +8,6 @@
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/handle_table.hpp"
 #include "kernel_intercept/interposer/names.hpp"
-#include "kernel_intercept/shared/layout.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -69,9 +68,8 @@ Tally tally_of_kernel(const KernelNodeParams& params, const ContextRecord& gpu) 
                             {params.block_x, params.block_y, params.block_z},
                             params.shared_bytes};
     const LaunchFacts facts = launch_facts(gpu, shape);
-    const KernelKey key = key_of(gpu, shape, facts);
-    const KernelCost cost = expected_cost(key, facts);
-    return {shared::hash_of(key),
+    const KernelCost cost = expected_cost(facts);
+    return {facts.key_hash,
             cost.gpu_ns,
             cost.gpu_ns * cost.compute_permille,
             cost.gpu_ns * cost.bandwidth_permille,
@@ -159,9 +157,10 @@ GraphLaunch graph_launch(GraphExec exec, const ContextRecord& gpu) noexcept {
     const std::uint64_t kernels = graph ? graph->tally.kernels : 1;
     const KernelKey key{
         name.hash, {static_cast<std::uint32_t>(kernels), 1, 1}, {1, 1, 1}, 0, gpu.compute_capability};
-    const auto measured = gate::lookup(key);
+    const std::uint64_t key_hash = hash_of(key);
+    const auto measured = gate::lookup(key_hash);
     const KernelCost estimate = graph ? cost_of(graph->tally) : KernelCost{kUnknownKernelNs, 1000, 1000};
-    return {{key, measured ? *measured : estimate, name.text},
+    return {{key, key_hash, measured ? *measured : estimate, name.text},
             graph && graph->tally.collective ? Waiting::kForbidden : Waiting::kAllowed};
 }
 

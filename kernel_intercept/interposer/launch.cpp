@@ -29,7 +29,7 @@ TimedLaunch* sample_if_due(const Launch& launch, const KnownLaunch& known, Conte
     if (context.pending.load(std::memory_order_relaxed) != 0 && ++t_launches % kReadEvery == 0) {
         read_timings(context);
     }
-    if (!gate::sampling_due(known.key)) return nullptr;
+    if (!gate::sampling_due(known.key_hash)) return nullptr;
     if (launch.timing == Timing::kForbidden || any_capture()) return nullptr;
     return start_timing(context, launch.stream, launch.null_stream, {known.key, known.cost, known.name});
 }
@@ -61,7 +61,7 @@ Admitted admit(const KernelLaunch& kernel) noexcept {
     const KernelKey key = key_of(*context, kernel.shape, facts);
     Launch launch = kernel.launch;
     if (facts.collective) launch.waiting = Waiting::kForbidden;
-    return admit(launch, {key, expected_cost(key, facts), facts.name.text}, *context);
+    return admit(launch, {key, facts.key_hash, expected_cost(facts), facts.name.text}, *context);
 }
 
 void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept {
@@ -69,7 +69,7 @@ void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept {
     if (now == Mode::kOff) return;
     if (context != nullptr && !is_capturing(kernel.launch.stream, kernel.launch.null_stream)) {
         const LaunchFacts facts = launch_facts(*context, kernel.shape);
-        pay(kernel.launch, expected_cost(key_of(*context, kernel.shape, facts), facts), *context);
+        pay(kernel.launch, expected_cost(facts), *context);
     }
     if (now == Mode::kTracing) {
         trace_kernel(kernel, function_facts(kernel.shape.function, 0).name.text,

@@ -46,6 +46,7 @@ void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept;
 // A launch whose cost is known: a graph. `name` is told with a sample.
 struct KnownLaunch {
     KernelKey key;
+    std::uint64_t key_hash;
     KernelCost cost;
     const char* name;
 };

@@ -172,7 +172,7 @@ Profile merged(const Profile& ours, const Profile& file) {
             timed.samples,
             {timed.cost.gpu_ns, shared.cost.compute_permille, shared.cost.bandwidth_permille},
             shared.source,
-            file.name.empty() ? ours.name : file.name};
+            ours.name.size() > file.name.size() ? ours.name : file.name};  // the longer one is less cut
 }
 
 }  // namespace explsched::manager

@@ -77,7 +77,8 @@ ProfileText parsed(const std::string& path) {
 
 ProfileText load_profiles(const std::string& path) { return parsed(path); }
 
-std::vector<Profile> save_profiles(const std::string& path, const std::vector<Profile>& ours) {
+std::vector<Profile> save_profiles(const std::string& path, const std::vector<Profile>& ours,
+                                   const std::set<std::uint64_t>& forgotten) {
     const std::filesystem::path directory = std::filesystem::path(path).parent_path();
     std::error_code error;
     if (std::filesystem::create_directories(directory, error)) chmod(directory.c_str(), 0700);
@@ -86,6 +87,7 @@ std::vector<Profile> save_profiles(const std::string& path, const std::vector<Pr
     for (const Profile& profile : ours) all.insert_or_assign(shared::hash_of(profile.key), profile);
     for (const Profile& profile : parsed(path).profiles) {
         const std::uint64_t hash = shared::hash_of(profile.key);
+        if (forgotten.count(hash) != 0) continue;
         const auto found = all.find(hash);
         all.insert_or_assign(hash, found == all.end() ? profile : merged(found->second, profile));
     }

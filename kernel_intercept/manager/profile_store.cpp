@@ -1,6 +1,7 @@
 #include "kernel_intercept/manager/profile_store.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <tuple>
 
 namespace explsched::manager {
@@ -35,14 +36,16 @@ void ProfileStore::add(const shared::RingSample& sample, Company company) {
             ? found->second
             : profiles_.emplace(hash, Profile{sample.key, 0, sample.cost, Source::kTiming, ""}).first->second;
     profile = with_sample(std::move(profile), sample.cost, company);
-    if (profile.name.empty()) profile.name = sample.name.data();
+    if (const std::string_view name(sample.name.data()); name.size() > profile.name.size())
+        profile.name = name;
     ++samples_;
-    publish(hash, profile);
+    publish(hash, shared::pack_cost(profile.cost));
 }
 
 void ProfileStore::adopt(const std::vector<Profile>& profiles) {
     for (const Profile& profile : profiles) {
         const std::uint64_t hash = shared::hash_of(profile.key);
+        if (forgotten_.count(hash) != 0) continue;
         const auto found = profiles_.find(hash);
         if (found == profiles_.end() && profiles_.size() >= kMostKernels) {
             ++refused_;
@@ -53,12 +56,21 @@ void ProfileStore::adopt(const std::vector<Profile>& profiles) {
         } else {
             found->second = merged(found->second, profile);
         }
-        publish(hash, profiles_.at(hash));
+        publish(hash, shared::pack_cost(profiles_.at(hash).cost));
     }
 }
 
-void ProfileStore::publish(std::uint64_t hash, const Profile& profile) {
-    const std::uint64_t cost = shared::pack_cost(profile.cost);
+void ProfileStore::forget(const KernelKey& key) {
+    const std::uint64_t hash = shared::hash_of(key);
+    forgotten_.insert(hash);
+    if (profiles_.erase(hash) != 0) publish(hash, 0);
+}
+
+void ProfileStore::left_out(const std::set<std::uint64_t>& hashes) {
+    for (const std::uint64_t hash : hashes) forgotten_.erase(hash);
+}
+
+void ProfileStore::publish(std::uint64_t hash, std::uint64_t cost) {
     for (std::uint32_t step = 0; step < shared::kTableEntries; ++step) {
         shared::TableEntry& entry = table_->entries[(hash + step) % shared::kTableEntries];
         const std::uint64_t key = entry.key.load(std::memory_order_relaxed);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -18,6 +19,11 @@ class ProfileStore {
 
     void add(const shared::RingSample& sample, Company company);
     void adopt(const std::vector<Profile>& profiles);  // of the file
+    // Until the file has been written without it, the kernel is not taken from there again.
+    void forget(const KernelKey& key);
+    // Of those forgotten: what a save is to leave out of the file, and what one has left out.
+    const std::set<std::uint64_t>& forgotten() const { return forgotten_; }
+    void left_out(const std::set<std::uint64_t>& hashes);
 
     int table_descriptor() const { return table_.descriptor(); }
     std::vector<Profile> profiles() const;  // ordered by key
@@ -26,9 +32,10 @@ class ProfileStore {
     std::uint64_t refused() const { return refused_; }
 
    private:
-    void publish(std::uint64_t hash, const Profile& profile);
+    void publish(std::uint64_t hash, std::uint64_t cost);
 
     std::unordered_map<std::uint64_t, Profile> profiles_;  // by hash_of(key)
+    std::set<std::uint64_t> forgotten_;                    // by hash_of(key)
     Shared<shared::Table> table_;
     std::uint64_t samples_{0};
     std::uint64_t refused_{0};  // samples that say nothing, and kernels for which the table has no room
@@ -38,7 +45,9 @@ class ProfileStore {
 
 // What the file holds; nothing if there is none. Throws std::runtime_error that names the file.
 ProfileText load_profiles(const std::string& path);
-// Merges `ours` into the file by `merged`, atomically replaced (mode 0600). Returns what it holds now.
-std::vector<Profile> save_profiles(const std::string& path, const std::vector<Profile>& ours);
+// Merges `ours` into the file by `merged`, atomically replaced (mode 0600); what the file said of the
+// `forgotten` (by hash_of) is dropped. Returns what it holds now.
+std::vector<Profile> save_profiles(const std::string& path, const std::vector<Profile>& ours,
+                                   const std::set<std::uint64_t>& forgotten);
 
 }  // namespace explsched::manager

@@ -160,6 +160,14 @@ void Server::answer(Connection& connection, std::uint64_t id, const char* data, 
             drop(id);
         return;
     }
+    shared::Forget forget{};
+    if (preamble.kind == shared::MessageKind::kForget && size == sizeof(forget)) {
+        std::memcpy(&forget, data, sizeof(forget));
+        profiles_.forget(forget.key);
+        next_save_ns_ = shared::now_ns();
+        if (send(connection.socket.get(), &forget, sizeof(forget), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) drop(id);
+        return;
+    }
     shared::Hello hello{};
     if (preamble.kind != shared::MessageKind::kHello || size != sizeof(hello) || connection.gpu != nullptr) {
         return refuse(connection, id, "message of a wrong kind or size");
@@ -265,7 +273,9 @@ void Server::save(bool wait) {
     next_save_ns_ = shared::now_ns() + settings_.save_ns;
     const auto finish = [&] {
         try {
-            profiles_.adopt(saving_.get());
+            const std::vector<Profile> file = saving_.get();
+            profiles_.left_out(leaving_out_);
+            profiles_.adopt(file);
             ++totals_.saves;
         } catch (const std::exception& error) {
             log("profiles are not saved: %s", error.what());
@@ -274,9 +284,11 @@ void Server::save(bool wait) {
     };
     if (saving_.valid() && (wait || saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready))
         finish();
-    if (saving_.valid() || profiles_.samples() == saved_samples_) return;
+    if (saving_.valid() || (profiles_.samples() == saved_samples_ && profiles_.forgotten().empty())) return;
     saved_samples_ = profiles_.samples();
-    saving_ = std::async(std::launch::async, save_profiles, settings_.profiles, profiles_.profiles());
+    leaving_out_ = profiles_.forgotten();
+    saving_ =
+        std::async(std::launch::async, save_profiles, settings_.profiles, profiles_.profiles(), leaving_out_);
     if (wait) finish();
 }
 

@@ -5,6 +5,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "kernel_intercept/manager/gpu.hpp"
@@ -66,6 +67,7 @@ class Server {
     std::map<std::uint64_t, Connection> connections_;
     std::uint64_t next_id_{0};
     std::future<std::vector<Profile>> saving_;
+    std::set<std::uint64_t> leaving_out_;  // of the file, by `saving_`
     std::uint64_t saved_samples_{0};
     std::uint64_t next_beat_ns_{0};
     std::uint64_t next_save_ns_{0};

@@ -1,4 +1,4 @@
-"""Asks a running kernel manager for its status. The protocol is that of `kernel_intercept/shared/protocol.hpp`."""
+"""Talks to a running kernel manager. The protocol is that of `kernel_intercept/shared/protocol.hpp`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernel_intercept.profile.errors import ProfileError
+from kernel_intercept.profile.model import KernelKey
 
 SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
-_MAGIC, _VERSION, _STATUS = 0x4D505845, 1, 4
+_MAGIC, _VERSION, _STATUS, _FORGET = 0x4D505845, 1, 4, 6
 _LONGEST = 128 * 1024
 _TIMEOUT_S = 2.0
 _TEMPORARY = "/tmp"  # noqa: S108  only looked at; the manager itself checks who asks
@@ -41,14 +44,9 @@ def sockets(job: int | None, uid: int) -> list[Path]:
 
 def ask(path: Path) -> Status:
     """The manager's status. Raises `ProfileError` if none answers in two seconds, or not as expected."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(_TIMEOUT_S)
-        try:
-            connection.connect(str(path))
-            connection.send(struct.pack("=IHH", _MAGIC, _VERSION, _STATUS))
-            data = connection.recv(_LONGEST)
-        except OSError as error:
-            raise ProfileError(f"{path}: no kernel manager answers: {error.strerror or error}") from error
+    with _connection(path) as connection:
+        connection.send(struct.pack("=IHH", _MAGIC, _VERSION, _STATUS))
+        data = connection.recv(_LONGEST)
     try:
         answer = json.loads(data)
     except ValueError:
@@ -56,3 +54,29 @@ def ask(path: Path) -> Status:
     if not isinstance(answer, dict):
         raise ProfileError(f"{path}: found {data[:80]!r}, accepted is one JSON object")
     return Status(path, answer)
+
+
+def forget(path: Path, keys: Iterable[KernelKey]) -> None:
+    """Have the manager drop profiles, in memory and in the file. Raises `ProfileError` as `ask`, or if it refuses."""
+    with _connection(path) as connection:
+        for key in keys:
+            message = struct.pack(
+                "=IHHQ3I3I2I",
+                *(_MAGIC, _VERSION, _FORGET, key.name_hash),
+                *(key.grid.x, key.grid.y, key.grid.z, key.block.x, key.block.y, key.block.z),
+                *(key.shared_bytes, key.compute_capability),
+            )
+            connection.send(message)
+            if (answer := connection.recv(_LONGEST)) != message:
+                raise ProfileError(f"{path}: the kernel manager does not forget {key}: {answer[8:]!r}")
+
+
+@contextmanager
+def _connection(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_TIMEOUT_S)
+        try:
+            connection.connect(str(path))
+            yield connection
+        except OSError as error:
+            raise ProfileError(f"{path}: no kernel manager answers: {error.strerror or error}") from error

@@ -18,7 +18,7 @@ namespace explsched::shared {
 
 constexpr std::uint32_t kPageMagic = 0x4b505845;   // "EXPK"
 constexpr std::uint32_t kTableMagic = 0x54505845;  // "EXPT"
-constexpr std::uint32_t kLayoutVersion = 1;
+constexpr std::uint32_t kLayoutVersion = 2;
 
 struct Header {
     std::uint32_t magic;
@@ -79,7 +79,7 @@ struct alignas(64) Counters {
     std::atomic<std::uint64_t> drains;
 };
 
-constexpr std::uint32_t kNameBytes = 192;
+constexpr std::uint32_t kNameBytes = 2048;  // mangled names of template libraries reach a kilobyte
 constexpr std::uint32_t kRingSamples = 32;
 
 struct RingSample {
@@ -114,7 +114,7 @@ struct Page {
 // Open addressing with linear probing; entries are never removed while the table lives.
 struct TableEntry {
     std::atomic<std::uint64_t> key;   // `hash_of`, 0 = free; written after the cost
-    std::atomic<std::uint64_t> cost;  // `pack_cost`
+    std::atomic<std::uint64_t> cost;  // `pack_cost`, 0 = forgotten
 };
 
 constexpr std::uint32_t kTableEntries = 16384;
@@ -124,20 +124,7 @@ struct Table {
     alignas(64) std::array<TableEntry, kTableEntries> entries;
 };
 
-// Never 0.
-constexpr std::uint64_t hash_of(const KernelKey& key) {
-    std::uint64_t hash = key.name_hash;
-    const std::array<std::uint64_t, 5> words{
-        std::uint64_t{key.grid.x} << 32 | key.grid.y, std::uint64_t{key.grid.z} << 32 | key.block.x,
-        std::uint64_t{key.block.y} << 32 | key.block.z, key.dynamic_shared_bytes, key.compute_capability};
-    for (const std::uint64_t word : words) {  // each step as in splitmix64 (Steele et al. 2014)
-        hash = (hash ^ word) + 0x9e3779b97f4a7c15U;
-        hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9U;
-        hash = (hash ^ hash >> 27) * 0x94d049bb133111ebU;
-        hash ^= hash >> 31;
-    }
-    return hash == 0 ? 1 : hash;
-}
+using explsched::hash_of;
 
 inline const TableEntry* find(const Table& table, std::uint64_t hash) {
     for (std::uint32_t step = 0; step < kTableEntries; ++step) {
@@ -154,8 +141,8 @@ static_assert(std::is_standard_layout_v<Page> && std::is_standard_layout_v<Table
 static_assert(sizeof(Control) == 128 && offsetof(Page, control) == 64);
 static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 64);
 static_assert(sizeof(Timeline) == 128 + 8 * kSpans);
-static_assert(sizeof(KernelKey) == 40 && sizeof(KernelCost) == 16 && sizeof(RingSample) == 248);
+static_assert(sizeof(KernelKey) == 40 && sizeof(KernelCost) == 16 && sizeof(RingSample) == 56 + kNameBytes);
 static_assert(sizeof(TableEntry) == 16);
-static_assert(sizeof(Page) % 64 == 0 && sizeof(Page) < 1U << 20);
+static_assert(sizeof(Page) % 64 == 0 && sizeof(Page) < 8U << 20);
 
 }  // namespace explsched::shared

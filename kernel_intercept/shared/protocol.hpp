@@ -14,7 +14,14 @@ constexpr std::uint32_t kMessageMagic = 0x4d505845;  // "EXPM"
 constexpr std::uint16_t kProtocolVersion = 1;
 constexpr const char* kSocketVariable = "EXPLSCHED_KM_SOCKET";
 
-enum class MessageKind : std::uint16_t { kHello = 1, kWelcome = 2, kRefused = 3, kStatus = 4, kRing = 5 };
+enum class MessageKind : std::uint16_t {
+    kHello = 1,
+    kWelcome = 2,
+    kRefused = 3,
+    kStatus = 4,
+    kRing = 5,
+    kForget = 6
+};
 
 struct Preamble {
     std::uint32_t magic;
@@ -49,6 +56,13 @@ struct Refused {
     std::array<char, 120> reason;  // zero-terminated
 };
 
+// A profile to drop. The answer is the same datagram: from then on the manager does not know the kernel, and
+// takes it out of the file with its next save.
+struct Forget {
+    Preamble preamble;
+    KernelKey key;
+};
+
 // kStatus and kRing are a preamble alone. The answer to kStatus is one datagram of JSON text.
 
 constexpr std::uint32_t kWelcomeDescriptors = 2;
@@ -58,7 +72,7 @@ constexpr std::size_t kLongestStatus = 128 * 1024;
 constexpr Preamble preamble(MessageKind kind) { return {kMessageMagic, kProtocolVersion, kind}; }
 
 static_assert(sizeof(Preamble) == 8 && sizeof(Hello) == 112 && sizeof(Welcome) == 24 &&
-              sizeof(Refused) == 128);
+              sizeof(Refused) == 128 && sizeof(Forget) == 48);
 static_assert(std::is_trivially_copyable_v<Hello> && sizeof(Hello) <= kLongestMessage);
 
 }  // namespace explsched::shared

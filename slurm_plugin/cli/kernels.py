@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,9 +18,10 @@ from kernel_intercept.profile import ncu, store
 from kernel_intercept.profile.errors import ProfileError
 from kernel_intercept.profile.format import Fault
 from kernel_intercept.profile.manager import Status, ask, sockets
+from kernel_intercept.profile.manager import forget as forget_in
 from kernel_intercept.profile.match import profiles_of
 from kernel_intercept.profile.merge import merged
-from kernel_intercept.profile.model import KernelProfile
+from kernel_intercept.profile.model import KernelKey, KernelProfile
 from slurm_plugin.cli.kernel_report import clients, rows, table
 from slurm_plugin.cli.options import json_option
 
@@ -119,7 +120,7 @@ def import_(file: Path, is_strict: bool, dry_run: bool, path: Path) -> None:  # 
 def forget(pattern: str, dry_run: bool, path: Path) -> None:  # noqa: FBT001
     """Forget kernels whose name, readable or mangled, or whose hash matches PATTERN, such as '*elementwise*'.
 
-    A manager that runs knows them still, and writes them again.
+    Managers that run forget them, too, unless --profiles names another file than theirs.
     """
     before = store.read(path).profiles
     gone = {
@@ -131,6 +132,8 @@ def forget(pattern: str, dry_run: bool, path: Path) -> None:  # noqa: FBT001
         raise ProfileError(f"{path}: none of {len(before)} kernels matches {pattern!r}")
     if not dry_run:
         store.update(path, lambda old: [profile for profile in old if profile.key not in gone])
+        if path == store.default_path():
+            _have_forgotten(gone)
     click.echo(f"{len(gone)} kernels {'would be ' if dry_run else ''}forgotten")
 
 
@@ -185,6 +188,14 @@ def _statuses(job: int | None, address: Path | None) -> list[Status]:
         except ProfileError as error:  # left behind by a manager that was killed
             click.echo(f"sexplsched: {error}", err=True)
     return found
+
+
+def _have_forgotten(keys: Iterable[KernelKey]) -> None:
+    for path in sockets(None, os.geteuid()):
+        try:
+            forget_in(path, keys)
+        except ProfileError as error:  # left behind by a manager that was killed, or of an older version
+            click.echo(f"sexplsched: {error}", err=True)
 
 
 def _rows_in_order(profiles: Sequence[KernelProfile]) -> list[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ import socket
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -174,6 +174,50 @@ def test_import_and_forget(file: Path, tmp_path: Path) -> None:
     assert store.read_strict(file) == (triton,)
     assert "none of 1 kernels matches 'nothing'" in str(run("forget", "nothing").exception)
     assert run("forget", f"{triton.key.name_hash:016x}").exit_code == 0
+    assert store.read_strict(file) == ()
+
+
+@contextmanager
+def forgetful_manager(address: Path, answers: Callable[[bytes], bytes]) -> Iterator[list[bytes]]:
+    """Yields the messages it was sent, complete once the block has been left."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(address))
+        server.listen()
+        asked: list[bytes] = []
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while message := connection.recv(100):
+                    asked.append(message)
+                    connection.send(answers(message))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield asked
+        thread.join()
+
+
+def test_a_running_manager_forgets_too(file: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLSCHED_KM_SOCKET", str(short / "s"))
+    gone = profile("gone")
+    store.update(file, lambda _: [gone, profile("kept")])
+    with forgetful_manager(short / "s", answers=lambda message: message) as asked:
+        done = run("forget", "gone")
+    assert (done.exit_code, done.stderr) == (0, "")
+    key = gone.key
+    numbers = struct.unpack("=IHHQ8I", asked[0])
+    assert numbers[:4] == (0x4D505845, 1, 6, key.name_hash)
+    assert numbers[4:10] == (key.grid.x, key.grid.y, key.grid.z, key.block.x, key.block.y, key.block.z)
+    assert (len(asked), *numbers[10:]) == (1, key.shared_bytes, key.compute_capability)
+
+
+def test_a_manager_that_does_not_forget_is_told(file: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLSCHED_KM_SOCKET", str(short / "s"))
+    store.update(file, lambda _: [profile("gone")])
+    with forgetful_manager(short / "s", answers=lambda _: b"12345678no"):
+        done = run("forget", "gone")
+    assert "does not forget" in done.stderr
     assert store.read_strict(file) == ()
 
 

@@ -35,7 +35,7 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept {
     write_line("attach %d cc %u sms %u\n", ordinal, gpu.compute_capability, gpu.multiprocessors);
 }
 
-std::optional<KernelCost> lookup(const KernelKey&) noexcept {
+std::optional<KernelCost> lookup(std::uint64_t) noexcept {
     const char* text = std::getenv("GATE_COST");
     unsigned long ns = 0;
     KernelCost cost{};
@@ -47,7 +47,7 @@ std::optional<KernelCost> lookup(const KernelKey&) noexcept {
     return cost;
 }
 
-bool sampling_due(const KernelKey&) noexcept { return std::getenv("GATE_SAMPLE") != nullptr; }
+bool sampling_due(std::uint64_t) noexcept { return std::getenv("GATE_SAMPLE") != nullptr; }
 
 Admission admit(int ordinal, const KernelCost& cost) noexcept {
     write_line("admit %d %lu %u %u\n", ordinal, static_cast<unsigned long>(cost.gpu_ns),

@@ -93,6 +93,26 @@ int Daemon::open_files() const {
     return static_cast<int>(std::distance(begin(files), end(files)));
 }
 
+// The connection by which `start` looks whether it listens may be closed late on a busy machine. Its answer
+// to a later one tells that it has accepted that; then its last socket is the one it listens on.
+int Daemon::idle_files() const {
+    if (status().empty()) throw std::runtime_error(program_ + " does not answer");
+    for (int i = 0; i < 20'000; ++i) {
+        int sockets = 0, files = 0;
+        for (const auto& file :
+             std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd")) {
+            std::error_code closed_meanwhile;
+            const std::string target = std::filesystem::read_symlink(file.path(), closed_meanwhile).string();
+            ++files;
+            if (target.rfind("socket:", 0) == 0 && std::stoi(file.path().filename()) > STDERR_FILENO)
+                ++sockets;
+        }
+        if (sockets == 1) return files;
+        usleep(1000);
+    }
+    throw std::runtime_error(program_ + " keeps connections that are closed");
+}
+
 int connect_to(const std::string& path) {
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     sockaddr_un address{};

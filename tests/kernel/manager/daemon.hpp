@@ -27,6 +27,7 @@ class Daemon {
     std::string socket() const { return directory_ + "/kernel-manager.sock"; }
     std::string profiles() const { return directory_ + "/profiles.tsv"; }
     int open_files() const;
+    int idle_files() const;  // as `open_files`, once it has seen that all connections so far are closed
 
    private:
     std::string program_, options_, directory_;

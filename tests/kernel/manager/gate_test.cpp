@@ -3,6 +3,7 @@
 
 #include "kernel_intercept/gate/gate.hpp"
 
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 #include "kernel_intercept/manager/profile.hpp"
 #include "kernel_intercept/manager/profile_store.hpp"
+#include "kernel_intercept/shared/protocol.hpp"
 #include "tests/kernel/gate/check.hpp"
 #include "tests/kernel/manager/daemon.hpp"
 
@@ -27,6 +29,7 @@ std::string manager_program;
 const gate::GpuIdentity kGpu{{1, 2, 3}, 90, 132};
 const KernelCost kSmall{1000, 100, 100};
 const KernelKey kKey{42, {1, 1, 1}, {32, 1, 1}, 0, 90};
+const std::uint64_t kHash = hash_of(kKey);
 
 // Runs in a child with a fresh gate, so that each test starts without a registration.
 template <typename Test>
@@ -63,8 +66,8 @@ void without_a_manager_everything_passes() {
     CHECK(gate::admit(0, kSmall) == Admission::kPassThrough);
     CHECK(gate::admit(-1, kSmall) == Admission::kPassThrough);
     CHECK(gate::admit(gate::kMaxGpus, kSmall) == Admission::kPassThrough);
-    CHECK(!gate::lookup(kKey));
-    CHECK(!gate::sampling_due(kKey));
+    CHECK(!gate::lookup(kHash));
+    CHECK(!gate::sampling_due(kHash));
     gate::drained(0);
     gate::record(0, {kKey, kSmall, "name"});
     gate::record(-1, {kKey, kSmall, nullptr});
@@ -86,10 +89,10 @@ void launches_are_granted_and_counted() {
 void samples_become_costs_and_are_saved() {
     Daemon daemon(manager_program);
     in_client(daemon, "high", [&] {
-        CHECK(!gate::lookup(kKey));
+        CHECK(!gate::lookup(kHash));
         for (int i = 0; i < 4; ++i) gate::record(0, {kKey, {5000, 300, 400}, i == 0 ? "_Z3addPf" : nullptr});
-        CHECK(soon([&] { return gate::lookup(kKey).has_value(); }));
-        const auto cost = gate::lookup(kKey);
+        CHECK(soon([&] { return gate::lookup(kHash).has_value(); }));
+        const auto cost = gate::lookup(kHash);
         CHECK(cost && cost->gpu_ns == 5000 && cost->compute_permille == 300 &&
               cost->bandwidth_permille == 400);
         for (int i = 0; i < 100'000; ++i) gate::record(0, {kKey, {5000, 300, 400}, nullptr});
@@ -100,17 +103,53 @@ void samples_become_costs_and_are_saved() {
     REQUIRE(saved.profiles.size() == 1);
     CHECK(saved.profiles[0].name == "_Z3addPf" && saved.profiles[0].cost.gpu_ns == 5000);
     daemon.start();
-    in_client(daemon, "high", [&] { CHECK(gate::lookup(kKey).has_value()); });
+    in_client(daemon, "high", [&] { CHECK(gate::lookup(kHash).has_value()); });
+}
+
+// As those of template libraries, which are matched by their whole names.
+void long_names_are_kept() {
+    Daemon daemon(manager_program);
+    const std::string name = "_Z" + std::string(1500, 'x'), too_long = "_Z" + std::string(3000, 'y');
+    in_client(daemon, "high", [&] {
+        gate::record(0, {kKey, {5000, 300, 400}, name.c_str()});
+        KernelKey other = kKey;
+        other.name_hash = 43;
+        gate::record(0, {other, {5000, 300, 400}, too_long.c_str()});
+        CHECK(soon([&] { return gate::lookup(hash_of(other)).has_value(); }));
+    });
+    CHECK(daemon.stop() == 0);
+    const auto saved = manager::load_profiles(daemon.profiles());
+    REQUIRE(saved.profiles.size() == 2);
+    for (const auto& profile : saved.profiles) {
+        CHECK(profile.name == (profile.key.name_hash == 42 ? name : too_long.substr(0, 2047)));
+    }
+}
+
+void a_forgotten_kernel_is_unknown_to_clients_and_in_the_file() {
+    Daemon daemon(manager_program);
+    in_client(daemon, "high", [&] {
+        gate::record(0, {kKey, {5000, 300, 400}, "name"});
+        CHECK(soon([&] { return gate::lookup(kHash).has_value(); }));
+        const shared::Forget forget{shared::preamble(shared::MessageKind::kForget), kKey};
+        shared::Forget answer{};
+        const int fd = daemon_under_test::connect_to(daemon.socket());
+        CHECK(send(fd, &forget, sizeof(forget), MSG_NOSIGNAL) == sizeof(forget));
+        CHECK(recv(fd, &answer, sizeof(answer), 0) == sizeof(answer));
+        close(fd);
+        CHECK(!gate::lookup(kHash));
+    });
+    CHECK(daemon.stop() == 0);
+    CHECK(manager::load_profiles(daemon.profiles()).profiles.empty());
 }
 
 void sampling_is_frequent_at_first() {
     const Daemon daemon(manager_program);
     in_client(daemon, "high", [&] {
         int due = 0;
-        for (int i = 0; i < 9; ++i) due += gate::sampling_due(kKey) ? 1 : 0;
+        for (int i = 0; i < 9; ++i) due += gate::sampling_due(kHash) ? 1 : 0;
         CHECK(due == 8);  // all but the first
         due = 0;
-        for (int i = 0; i < 6400; ++i) due += gate::sampling_due(kKey) ? 1 : 0;
+        for (int i = 0; i < 6400; ++i) due += gate::sampling_due(kHash) ? 1 : 0;
         CHECK(due == 100);
     });
 }
@@ -246,6 +285,8 @@ int main(int, char** argv) {
     without_a_manager_everything_passes();
     launches_are_granted_and_counted();
     samples_become_costs_and_are_saved();
+    long_names_are_kept();
+    a_forgotten_kernel_is_unknown_to_clients_and_in_the_file();
     sampling_is_frequent_at_first();
     launches_wait_for_room_and_get_it();
     a_dead_client_gives_back_what_it_held();

@@ -100,7 +100,7 @@ class Stress {
         : daemon_(manager, "--policy " + policy), random_(seed) {
         void* at = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         board_ = new (at) Board{};
-        empty_files_ = daemon_.open_files();
+        empty_files_ = daemon_.idle_files();
         for (int i = 0; i < kClients; ++i) start(i);
         clock_ = fork();
         if (clock_ == 0) watch_the_clock(board_->longest_stall_ns);

@@ -135,10 +135,10 @@ void files_are_written_with_what_others_added() {
     CHECK(load_profiles(path).profiles.empty());
     ProfileStore store;
     store.add(sample(1, 100), Company::kAlone);
-    CHECK(save_profiles(path, store.profiles()).size() == 1);
-    CHECK(save_profiles(path, {profile(2, 0, 5, 600, Source::kNcu)}).size() == 2);  // a tool's import
+    CHECK(save_profiles(path, store.profiles(), {}).size() == 1);
+    CHECK(save_profiles(path, {profile(2, 0, 5, 600, Source::kNcu)}, {}).size() == 2);  // a tool's import
     store.add(sample(1, 300), Company::kAlone);
-    store.adopt(save_profiles(path, store.profiles()));
+    store.adopt(save_profiles(path, store.profiles(), {}));
     CHECK(store.size() == 2);
     const ProfileText text = load_profiles(path);
     REQUIRE(text.profiles.size() == 2 && text.faults.empty());
@@ -148,13 +148,35 @@ void files_are_written_with_what_others_added() {
     std::ofstream(path) << "another program's file\n";
     bool refused = false;
     try {
-        save_profiles(path, store.profiles());
+        save_profiles(path, store.profiles(), {});
     } catch (const std::runtime_error&) {
         refused = true;
     }
     std::stringstream left;
     left << std::ifstream(path).rdbuf();
     CHECK(refused && left.str() == "another program's file\n");
+    std::filesystem::remove_all(pattern);
+}
+
+void what_is_forgotten_stays_so_until_it_runs_again() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "profiles-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    const std::string path = pattern + "/kernels-v1.tsv";
+    ProfileStore store;
+    for (const std::uint64_t name : {1, 2}) store.add(sample(name, 100), Company::kAlone);
+    const auto file = save_profiles(path, store.profiles(), {});
+    store.forget(file[0].key);
+    store.adopt(file);  // of a save that was under way
+    CHECK(store.size() == 1 && store.forgotten().size() == 1);
+    const auto left_out = store.forgotten();
+    store.adopt(save_profiles(path, store.profiles(), left_out));
+    CHECK(load_profiles(path).profiles.size() == 1);
+    store.left_out(left_out);
+    CHECK(store.forgotten().empty());
+    store.add(sample(file[0].key.name_hash, 300), Company::kAlone);
+    CHECK(store.size() == 2);
+    for (const Profile& known : store.profiles())
+        CHECK(known.cost.gpu_ns == (same_key(known.key, file[0].key) ? 300 : 100));
     std::filesystem::remove_all(pattern);
 }
 
@@ -182,6 +204,7 @@ int main() {
     measured_shares_are_not_overwritten_by_estimates();
     merging_keeps_the_better_of_each();
     files_are_written_with_what_others_added();
+    what_is_forgotten_stays_so_until_it_runs_again();
     the_table_has_all_and_never_overflows();
     return check::result();
 }
