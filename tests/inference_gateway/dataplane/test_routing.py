@@ -1,5 +1,6 @@
 """Which requests reach which replica, and what the others are told."""
 
+import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest_of
-from tests.inference_gateway.rig import ALICE, REPLICA_KEY, Replica, Rig, ask, gateway
+from tests.inference_gateway.rig import ALICE, CLIENT_KEY, REPLICA_KEY, Replica, Rig, ask, gateway
 
 BOB = ApiKey("bob", digest_of("bobs-key"), services=("small",), requests_per_minute=3)
 
@@ -146,3 +147,20 @@ def test_metrics_name_every_service(rig: Rig) -> None:
         line for line in text.splitlines() if line.startswith('inference_gateway_requests_total{service="big"')
     )
     assert float(requests.split()[1]) >= 1
+
+
+def test_every_request_of_a_connection_shows_its_own_key(rig: Rig) -> None:
+    """The gateway remembers the last known key of a connection, but only for requests that show it again."""
+    alice, bob = {"authorization": f"Bearer {CLIENT_KEY}"}, {"authorization": "Bearer bobs-key"}
+    wrong, prefix = {"authorization": "Bearer wrong"}, {"authorization": f"Bearer {CLIENT_KEY[:-1]}"}
+    link = http.client.HTTPConnection("127.0.0.1", rig.port, timeout=20)
+    found = []
+    for headers in (alice, alice, wrong, prefix, {}, {**wrong, "x-api-key": CLIENT_KEY}, bob, alice):
+        link.request("POST", "/v1/chat/completions", json.dumps({"model": "big", "max_tokens": 1}), headers)
+        answer = link.getresponse()
+        answer.read()
+        found.append(answer.status)
+    link.close()
+    # Bob may not use this service, whoever was here before him, and his quota may be used up.
+    assert found[6] in {403, 429}
+    assert found[:6] + found[7:] == [200, 200, 401, 401, 401, 401, 200]
