@@ -30,7 +30,6 @@ class SignalRelay:
         names = _FORWARDED | ({checkpoint.name} if checkpoint else set())
         self._watched = {signal.Signals[name] for name in names} | {signal.SIGCHLD}
         self._before: set[int] = set()
-        self._handlers: dict[signal.Signals, signal._HANDLER] = {}
 
     def __enter__(self) -> SignalRelay:
         """Hold signals back. Threads must be started after this, so that none of them takes a signal."""
@@ -40,18 +39,16 @@ class SignalRelay:
             # Never called, but it shows an sxrun around us that we take the signal. What was ignored, as SIGHUP under
             # nohup, stays so: the command inherits it.
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                self._handlers[number] = signal.signal(number, _never)
+                signal.signal(number, _never)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Signals act on us again. Those that came after the command's end are dropped: its status must be ours."""
-        while signal.sigtimedwait(self._watched, 0) is not None:
-            continue
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+        """Signals stay held back to our own end: they were for the command, and its status must become ours.
+
+        One that came between the command's end and ours would make a failure of a job that has done its work.
+        """
 
     def start(
         self,

@@ -52,6 +52,20 @@ def test_an_early_checkpoint_signal_waits_for_the_handler(tmp_path: Path) -> Non
     running.stderr.close()
 
 
+def test_a_signal_after_the_commands_end_does_not_end_us(tmp_path: Path) -> None:
+    """As when a job is asked for a checkpoint in the moment it has finished."""
+    for turn in range(5):
+        log = tmp_path / f"log{turn}"
+        running = subprocess.Popen(
+            [*SXRUN, "--", "sh", "-c", f"echo ready >> {log}; sleep 0.05"], stderr=subprocess.PIPE
+        )
+        wait_for(log, "ready")
+        while running.poll() is None:
+            running.send_signal(signal.SIGUSR1)
+        running.communicate()
+        assert running.returncode == 0
+
+
 def test_a_command_that_takes_signals_by_sigwait_gets_it(tmp_path: Path) -> None:
     """As srun does."""
     log = tmp_path / "log"
