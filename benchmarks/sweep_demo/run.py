@@ -105,7 +105,7 @@ def run(directory: Path, arm: Arm, sweep_name: str, seed: int, tell: Report) -> 
         (directory / "checkpoints").mkdir()
         sweep.save_digits(directory / "digits.npz", seed)
         environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(spool), "PYTHONPATH": os.getcwd()}  # noqa: PTH109
-        with _daemon(arm.daemon, directory, environment) if arm.daemon else nullcontext():
+        with daemon(arm.daemon, directory, environment) if arm.daemon else nullcontext():
             jobs = _submit(directory, sweep.configurations(sweep_name, seed), environment)
             return _watch(jobs, spool, CliClient(environment=cluster.env()), environment, tell)
     finally:
@@ -113,18 +113,18 @@ def run(directory: Path, arm: Arm, sweep_name: str, seed: int, tell: Report) -> 
 
 
 @contextmanager
-def _daemon(settings: Mapping[str, object], directory: Path, environment: dict[str, str]) -> Iterator[None]:
+def daemon(settings: Mapping[str, object], directory: Path, environment: dict[str, str]) -> Iterator[None]:
     """The real daemon, as an admin would start it."""
     config = directory / "explsched.yaml"
     config.write_text(yaml.safe_dump({**settings, "progress": {"spool": str(directory / "spool")}}))
     argv = [sys.executable, "-m", "slurm_plugin.daemon", "--config", str(config)]
     with (directory / "sexplschedd.log").open("wb") as log:
-        daemon = subprocess.Popen(argv, env=environment, stderr=log)
+        process = subprocess.Popen(argv, env=environment, stderr=log)
     try:
         yield
     finally:
-        daemon.terminate()
-        daemon.wait(timeout=60)
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def _submit(directory: Path, configurations: Sequence[sweep.Configuration], environment: dict[str, str]) -> list[int]:

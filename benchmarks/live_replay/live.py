@@ -1,0 +1,123 @@
+"""Runs one arm of the replay on a fresh private cluster."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.live_replay.workload import CLUSTER, sbatch_options
+from benchmarks.sweep_demo.run import daemon
+from sched_policy.simulator.trace import Trace, TraceJob
+from slurm_plugin import devcluster
+from slurm_plugin.client.cli import CliClient
+
+INTERVAL_S = 1.0
+QUANTUM_S = 2.0
+_POLL_S = 1.0
+
+# The same for both arms. Intervals of seconds instead of half minutes, because jobs last seconds. Limits stay in
+# minutes (see workload.py), so backfill keeps its resolution of one and looks as far ahead as the longest of them.
+_SLURM_CONF = (
+    ("SchedulerParameters", "bf_interval=1,bf_resolution=60,bf_window=43200,bf_continue,sched_interval=1"),
+    ("MinJobAge", "3600"),
+    ("KillWait", "2"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """What became of a job; times are seconds since the first submission, `start_s` is that of its last run.
+
+    Slurm gives starts and ends in whole seconds. `end_s` is None if the job was lost: did not complete.
+    """
+
+    job: TraceJob
+    submit_s: float
+    start_s: float
+    end_s: float | None
+    restarts: int
+
+
+Tell = Callable[[int, int], None]
+
+
+def daemon_settings(policy: str) -> Mapping[str, object]:
+    """The daemon's configuration for compressed time."""
+    return {
+        "policy": policy,
+        "interval_s": INTERVAL_S,
+        "slurm": {"client": "cli"},
+        "utility": {"quantum_s": QUANTUM_S},
+        "preemption": {"grace_s": 5.0, "most_per_hour": 100_000},
+    }
+
+
+def run(
+    directory: Path, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, tell: Tell
+) -> list[LiveJob]:
+    """Submit the trace in its own time and wait for all of it; `settings` None is Slurm alone.
+
+    Raises `TimeoutError` if jobs are left after `longest_s`. The cluster is removed afterwards.
+    """
+    spec = devcluster.ClusterSpec(CLUSTER.nodes, CLUSTER.gpus_per_node, extra=_SLURM_CONF)
+    cluster = devcluster.up(spec, directory / "cluster")
+    try:
+        for part in ("spool", "saved"):
+            (directory / part).mkdir()
+        here = str(Path.cwd())
+        environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(directory / "spool"), "PYTHONPATH": here}
+        with daemon(settings, directory, environment) if settings else nullcontext():
+            return _replay(directory, trace, environment, CliClient(environment=cluster.env()), longest_s, tell)
+    finally:
+        devcluster.down(directory / "cluster")
+
+
+def _replay(
+    directory: Path, trace: Trace, environment: dict[str, str], client: CliClient, longest_s: float, tell: Tell
+) -> list[LiveJob]:
+    script = directory / "job.sh"
+    inner = [sys.executable, "-m", "wrappers.sxrun", "--", sys.executable, "-m", "benchmarks.live_replay.job"]
+    script.write_text(f'#!/bin/bash\nexec {shlex.join(inner)} --checkpoint-dir={directory}/saved --run-s="$1"\n')
+    zero_s = time.time()
+    submitted: list[tuple[int, float]] = []
+    ended = 0
+    while ended < len(trace.jobs):
+        now_s = time.time() - zero_s
+        if now_s > longest_s:
+            raise TimeoutError(f"{len(trace.jobs) - ended} jobs still there after {longest_s:.0f} s")
+        while len(submitted) < len(trace.jobs) and trace.jobs[len(submitted)].submit_s <= time.time() - zero_s:
+            at_s = time.time() - zero_s
+            submitted.append((_submit(trace.jobs[len(submitted)], script, directory, environment), at_s))
+        ended = len(submitted) - len(client.jobs())
+        tell(ended, len(trace.jobs))
+        upcoming_s = trace.jobs[len(submitted)].submit_s if len(submitted) < len(trace.jobs) else float("inf")
+        time.sleep(max(0.0, min(_POLL_S, upcoming_s - (time.time() - zero_s))))
+    return [
+        _final(job, job_id, at_s, zero_s, environment)
+        for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
+    ]
+
+
+def _submit(job: TraceJob, script: Path, directory: Path, environment: dict[str, str]) -> int:
+    argv = [sys.executable, "-m", "wrappers.sxbatch", "--checkpoint=USR1", "--parsable", *sbatch_options(job)]
+    argv += [f"--output={directory}/job-%j.out", f"--chdir={Path.cwd()}", str(script), f"{job.run_s:.4f}"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, environment: dict[str, str]) -> LiveJob:
+    """Slurm's record. Its submit time is not used: a requeue changes it."""
+    argv = ["scontrol", "show", "job", str(job_id), "--oneliner"]
+    environment = {**environment, "SLURM_TIME_FORMAT": "%s"}
+    text = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
+    found = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
+    completed = found["JobState"] == "COMPLETED"
+    start_s, end_s = (float(found[key]) - zero_s for key in ("StartTime", "EndTime"))
+    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]))

@@ -1,0 +1,79 @@
+"""The parts of the live replay that need no cluster, on jobs whose numbers can be worked out by hand."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.live_replay import figures, job
+from benchmarks.live_replay.live import LiveJob
+from benchmarks.live_replay.workload import compressed, sbatch_options
+from sched_policy.options import PolicyOptions
+from sched_policy.simulator.settings import Settings
+from sched_policy.simulator.trace import Trace, TraceJob
+
+TRACE = Trace.of([TraceJob(1, 100.0, 8, 500.0), TraceJob(2, 200.0, 32, 1000.0), TraceJob(3, 300.0, 1, 10.0)])
+
+
+def test_arrivals_and_run_times_are_divided_by_the_same_factor() -> None:
+    jobs = compressed(TRACE, 2, 10.0, seed=1).jobs
+    assert [(j.job_id, j.submit_s, j.run_s) for j in jobs] == [(1, 0.0, 50.0), (2, 10.0, 100.0)]
+
+
+def test_a_second_of_run_time_is_declared_as_one_minute_or_up_to_ten() -> None:
+    for each in compressed(TRACE, 3, 10.0, seed=1).jobs:
+        assert each.time_limit_s is not None
+        assert each.time_limit_s % 60 == 0
+        assert 1.2 * each.run_s <= each.time_limit_s / 60 <= 10 * each.run_s + 1
+
+
+def test_a_large_gang_asks_for_whole_nodes() -> None:
+    small, large, _ = compressed(TRACE, 3, 10.0, seed=1).jobs
+    assert {"--nodes=1", "--gpus-per-node=8"} <= set(sbatch_options(small))
+    assert {"--nodes=4", "--gpus-per-node=8"} <= set(sbatch_options(large))
+
+
+def test_live_figures_leave_out_lost_jobs_and_count_them() -> None:
+    one, two, three = TRACE.jobs
+    done = [
+        LiveJob(one, submit_s=0.0, start_s=1.0, end_s=503.0, restarts=0),
+        LiveJob(two, submit_s=10.0, start_s=20.0, end_s=1513.0, restarts=2),
+        LiveJob(three, submit_s=20.0, start_s=21.0, end_s=None, restarts=0),
+    ]
+    assert figures.live(done) == figures.Figures(avg_jct_s=1003.0, makespan_s=1513.0, preemptions=2)
+    assert figures.lost(done) == 1
+    assert figures.launch_s(done) == 2.0
+
+
+def test_the_simulator_pays_for_every_launch() -> None:
+    found = figures.simulated(Trace.of(TRACE.jobs[:1]), "slurm", PolicyOptions(), Settings(interval_s=1.0), 2.0)
+    assert found == figures.Figures(avg_jct_s=502.0, makespan_s=602.0, preemptions=0)
+
+
+def test_error_is_signed() -> None:
+    assert figures.error(90.0, 100.0) == pytest.approx(-0.1)
+
+
+def run_job(monkeypatch: pytest.MonkeyPatch, saved: Path, run_s: float) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("EXPLSCHED_SPOOL", str(saved))
+    monkeypatch.setattr(sys, "argv", ["job", f"--run-s={run_s}", f"--checkpoint-dir={saved}"])
+    job.main()
+
+
+def test_a_job_saves_its_run_time_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EXPLSCHED_CHECKPOINT_SIGNAL", raising=False)
+    monkeypatch.setattr(job.time, "sleep", lambda _s: os.kill(os.getpid(), signal.SIGUSR1))
+    run_job(monkeypatch, tmp_path, 0.01)
+    assert float((tmp_path / "7").read_text()) > 0
+
+
+def test_a_requeued_job_runs_only_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(_s: float) -> None:
+        raise AssertionError("all of the work was done before")
+
+    (tmp_path / "7").write_text("1000.0")
+    monkeypatch.setattr(job.time, "sleep", sleep)
+    run_job(monkeypatch, tmp_path, 1000.0)
