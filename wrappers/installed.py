@@ -32,10 +32,11 @@ def manager(environment: Mapping[str, str]) -> Path:
     named = environment.get(MANAGER_VARIABLE)
     if named:
         return _first("the kernel manager", [Path(named)], MANAGER_VARIABLE)
-    on_path = shutil.which(_MANAGER, path=environment.get("PATH"))
+    # The one that came with this package first: an interposer and a manager of two versions do not understand each other.
     bases = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
-    places = [Path(on_path)] if on_path else [base / _MANAGER for base in dict.fromkeys(bases)]
-    return _first("the kernel manager", places, MANAGER_VARIABLE)
+    places = [base / _MANAGER for base in dict.fromkeys(bases)]
+    on_path = shutil.which(_MANAGER, path=environment.get("PATH"))
+    return _first("the kernel manager", [*places, *([Path(on_path)] if on_path else [])], MANAGER_VARIABLE)
 
 
 def _first(what: str, places: list[Path], variable: str) -> Path:

@@ -194,7 +194,7 @@ exec {NATIVE}/share/share_client 'step*4' 0 0 1000000000
             answer = run(site, str(manager), "--dir", str(place), "--status").stdout
             return [client for gpu in json.loads(answer)["gpus"] for client in gpu["clients"]]
 
-        until(lambda: any(client["job"] == job for client in clients()), (library.parent / "out").read_text())
+        until(lambda: any(client["job"] == job for client in clients()), "the manager knows the job")
         (client,) = clients()
         run(site, "scancel", job)
         until(lambda: not clients(), "the manager forgets the job")
