@@ -32,7 +32,7 @@ def manager(environment: Mapping[str, str]) -> Path:
     named = environment.get(MANAGER_VARIABLE)
     if named:
         return _first("the kernel manager", [Path(named)], MANAGER_VARIABLE)
-    # The one that came with this package first: an interposer and a manager of two versions do not understand each other.
+    # The one that came with this package first: interposer and manager of two versions do not understand each other.
     bases = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     places = [base / _MANAGER for base in dict.fromkeys(bases)]
     on_path = shutil.which(_MANAGER, path=environment.get("PATH"))
