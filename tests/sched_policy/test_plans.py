@@ -1,10 +1,7 @@
 """What holds for every plan, on random clusters and queues; and plans against a plain implementation of backfill."""
 
 import math
-import os
 import random
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
@@ -21,6 +18,7 @@ from sched_policy.plan import Plan
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Snapshot
 from tests.sched_policy.builders import NOW_S, job, running
+from tests.sched_policy.hash_seeds import outputs
 from tests.sched_policy.plain_backfill import PlainBackfill, most_held, whole
 
 _LIMITS_S = st.sampled_from([10.0, 20.0, 30.0, 50.0, 80.0, None])
@@ -151,17 +149,7 @@ def test_plans_do_not_depend_on_the_hash_seed(name: str) -> None:
         f"plan = catalog.build({name!r}).plan(snapshot(*jobs, on=nodes(9)))\n"
         "print(tuple(plan.scores), plan.starts, plan.reservations, plan.preemptions, plan.stops)\n"
     )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1", "4242")
-    }
-    assert len(printed) == 1
+    assert len(outputs(program)) == 1
 
 
 def test_each_backfilled_job_counts_against_the_promise() -> None:
