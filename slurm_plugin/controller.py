@@ -59,7 +59,7 @@ class Controller:
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
-        seen = observe(self._client, self._spool, now_s, self._config.slurm.partitions, self._desk.underway)
+        seen = observe(self._client.look(), self._spool, now_s, self._config.slurm.partitions, self._desk.underway)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, self._limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())
