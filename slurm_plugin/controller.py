@@ -18,7 +18,7 @@ from slurm_plugin.client.protocol import (
     SignalJob,
     SlurmClient,
 )
-from slurm_plugin.config import BackpressureSection, Config
+from slurm_plugin.config import Config
 from slurm_plugin.log import event
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.preemption import PreemptionDesk
@@ -53,7 +53,7 @@ class Controller:
         """Take a new configuration; it holds from the next pass on."""
         self._config = config
         self._policy = catalog.build(config.policy, config.policy_options())
-        self._limits = SteeringLimits(config.slurm.site_factor_range, config.backfill.slack_s)
+        self._limits = SteeringLimits.of(config)
         self._spool = ProgressSpool(config.progress.spool)
         self._desk.limits(config.preemption.grace_s, config.preemption.most_per_hour)
 
@@ -79,11 +79,6 @@ class Controller:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         steps = self._desk.advance(plan.preemptions, jobs, seen.progress, seen.snapshot.now_s)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
-
-
-def is_busy(load: ControllerLoad, limits: BackpressureSection) -> bool:
-    """Whether slurmctld should be left alone for a while."""
-    return load.server_threads >= limits.server_threads or load.last_cycle_s > limits.cycle_s
 
 
 def _log_pass(decided: Pass, failures: Sequence[ChangeFailure]) -> None:

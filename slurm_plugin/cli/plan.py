@@ -23,7 +23,7 @@ example:
 def plan(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
     """Show the plan for this moment and the changes it needs in Slurm. Changes nothing."""
     view = look(config_path)
-    limits = SteeringLimits(view.config.slurm.site_factor_range, view.config.backfill.slack_s)
+    limits = SteeringLimits.of(view.config)
     wanted = changes(view.plan, view.seen, limits)
     if as_json:
         listed = [{"change": type(change).__name__, **asdict(change)} for change in wanted]

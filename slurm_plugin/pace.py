@@ -1,0 +1,33 @@
+"""How often the daemon may ask and change things, given how busy slurmctld is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_plugin.client.protocol import ControllerLoad
+from slurm_plugin.config import BackpressureSection
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The time until the next look at slurmctld's load, and whether a pass may be made now."""
+
+    interval_s: float
+    may_pass: bool
+    is_busy: bool
+
+
+def is_busy(load: ControllerLoad, limits: BackpressureSection) -> bool:
+    """Whether slurmctld should be left alone for a while."""
+    return load.server_threads >= limits.server_threads or load.last_cycle_s > limits.cycle_s
+
+
+def pace(load: ControllerLoad, last_interval_s: float, usual_s: float, limits: BackpressureSection) -> Pace:
+    """Put the pass off while slurmctld is busy, twice as long each time; at the widest interval pass all the same.
+
+    Steering that stopped for good on a busy cluster would be no steering, and what a pass costs is bounded.
+    """
+    if not is_busy(load, limits):
+        return Pace(usual_s, may_pass=True, is_busy=False)
+    widest_s = max(usual_s, limits.widest_interval_s)
+    return Pace(min(widest_s, 2 * last_interval_s), may_pass=last_interval_s >= widest_s, is_busy=True)
