@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slurm_plugin.devcluster import programs
-from slurm_plugin.devcluster.slurm_conf import Ports, slurmdbd_conf
+from slurm_plugin.devcluster.slurm_conf import Host, Ports, slurmdbd_conf
 from slurm_plugin.devcluster.spec import DevClusterError, Layout
 
 ACCOUNT = "explsched"
@@ -32,7 +32,7 @@ class Launcher(Protocol):
         """Return when `ready` does; raises `DevClusterError` if a daemon ends or time runs out."""
 
 
-def start_accounting(layout: Layout, ports: Ports, launcher: Launcher) -> None:
+def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launcher) -> None:
     """Start both daemons and register the cluster, an account and its users. Raises `DevClusterError`."""
     data = layout.database
     database_socket = database_socket_path(layout)
@@ -63,7 +63,7 @@ def start_accounting(layout: Layout, ports: Ports, launcher: Launcher) -> None:
     )
     launcher.wait_for("mariadbd", lambda: _accepts(database_socket))
     conf = layout.slurm_conf.with_name("slurmdbd.conf")
-    conf.write_text(slurmdbd_conf(layout, ports), encoding="utf-8")
+    conf.write_text(slurmdbd_conf(layout, ports, host), encoding="utf-8")
     conf.chmod(0o600)  # slurmdbd insists
     launcher.start("slurmdbd", programs.find("slurmdbd"), "-D")
     launcher.wait_for("slurmdbd", lambda: _listens(ports.slurmdbd))
