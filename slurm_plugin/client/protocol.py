@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sched_policy.errors import ExplschedError
+from slurm_plugin.client.capabilities import Capabilities
 
 
 class SlurmError(ExplschedError):
@@ -19,18 +20,6 @@ class SlurmError(ExplschedError):
 
 class SlurmUnreachableError(SlurmError):
     """slurmctld does not answer (down, restarting, timed out). Worth trying again later."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SlurmVersion:
-    """A Slurm release such as 22.5.8 (Slurm writes 22.05.8)."""
-
-    major: int
-    minor: int
-    patch: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor:02d}.{self.patch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +233,8 @@ class SlurmClient(Protocol):
         """The adapter's name as configuration accepts it: `cli` or `pyslurm`."""
         ...
 
-    def version(self) -> SlurmVersion:
-        """The installed Slurm's version."""
+    def capabilities(self) -> Capabilities:
+        """What this Slurm can do."""
         ...
 
     def jobs(self) -> tuple[SlurmJob, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurm_plugin.client.capabilities import CGROUPS_OFF
+from slurm_plugin.client.version import SlurmVersion
 from slurm_plugin.devcluster.spec import ClusterSpec, Layout
 
 
@@ -26,8 +28,6 @@ class Host:
 
 # Keys of which slurm.conf may hold several lines: these add to ours, all others replace ours.
 _REPEATABLE = frozenset({"nodename", "partitionname", "nodeset", "downnodes", "include"})
-# From this release on "disabled" is accepted; without it slurmd makes cgroups for its nodes on the host.
-_CGROUPS_CAN_BE_DISABLED = (23, 11)
 
 
 _ON_LOOPBACK = "NoInAddrAny,NoCtldInAddrAny"
@@ -107,9 +107,9 @@ def _gres(spec: ClusterSpec) -> str:
     return f"{gpus},shard:{spec.shards_per_node}" if spec.shards_per_node else gpus
 
 
-def cgroup_conf(version: tuple[int, int]) -> str:
-    """cgroup.conf for a release as (year, month); empty where none is needed."""
-    return "CgroupPlugin=disabled\n" if version >= _CGROUPS_CAN_BE_DISABLED else ""
+def cgroup_conf(version: SlurmVersion) -> str:
+    """cgroup.conf; without it slurmd makes cgroups for its nodes on the host. Empty where it cannot be helped."""
+    return "CgroupPlugin=disabled\n" if CGROUPS_OFF.is_in(version) else ""
 
 
 def gres_conf(spec: ClusterSpec, layout: Layout) -> str:

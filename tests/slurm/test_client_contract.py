@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_plugin.client import site_factors
+from slurm_plugin.client import capabilities, site_factors
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import (
@@ -36,7 +36,7 @@ def client(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch: pytest
     for key, value in cluster.env().items():
         monkeypatch.setenv(key, value)
     if request.param == "cli":
-        found = site_factors.find(str(CliClient().version()), 10, os.environ)
+        found = site_factors.find(CliClient().capabilities().version.release, 10, os.environ)
         if found is None:
             pytest.skip("explsched-site-factors is not installed for this Slurm: cli-scontrol is what runs")
         yield CliClient()
@@ -53,8 +53,13 @@ def client(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch: pytest
     empty(cluster)
 
 
-def test_version(client: SlurmClient) -> None:
-    assert client.version().major >= 22
+def test_capabilities(client: SlurmClient) -> None:
+    found = client.capabilities()
+    assert found.version >= capabilities.OLDEST
+    here = {capability for capability, there in found if there}
+    assert {capabilities.SITE_FACTOR, capabilities.BACKFILL, capabilities.SHARDS} <= here
+    assert capabilities.LUA_SUBMIT not in here
+    assert found.rate_limit() is None
 
 
 def test_nodes(client: SlurmClient) -> None:

@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 
+from slurm_plugin.client.capabilities import RateLimit
 from slurm_plugin.client.protocol import ControllerLoad
 from slurm_plugin.config import BackpressureSection
-from slurm_plugin.pace import Pace, pace
+from slurm_plugin.pace import Pace, most_written, pace
 
 LIMITS = BackpressureSection(server_threads=8, cycle_s=2.0, widest_interval_s=60.0)
 QUIET = ControllerLoad(1, 0, 0.01, 0.5, 5000)
@@ -35,3 +36,10 @@ def test_a_quiet_slurmctld_brings_the_usual_interval_back_at_once() -> None:
 def test_a_usual_interval_beyond_the_widest_is_never_shortened() -> None:
     busy = ControllerLoad(8, 0, 0.01, 0.5, 5000)
     assert pace(busy, 100.0, 100.0, LIMITS) == Pace(100.0, may_pass=True, is_busy=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [(None, 200), (RateLimit(30, 2.0), 15), (RateLimit(1000, 100.0), 200), (RateLimit(2, 1.0), 1)]
+)
+def test_a_pass_writes_what_slurmctld_lets_through(limit: RateLimit | None, most: int) -> None:
+    assert most_written(limit, USUAL_S, 200) == most
