@@ -14,6 +14,7 @@ from slurm_plugin.client.protocol import (
     Change,
     CreateReservation,
     DeleteReservation,
+    ExtendReservation,
     SlurmJob,
     SlurmReservation,
     StartAtOnce,
@@ -26,6 +27,9 @@ LEASE_PREFIX = "explsched_"
 _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
 LEASE_MIN = 2
 """Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""
+
+RENEW_S = 60.0
+"""A lease that has begun is extended when so little of it is left and its job still waits for its nodes."""
 
 LEAD_S = 60.0
 """A lease starts at least this far ahead: Slurm refuses a start in the past."""
@@ -83,7 +87,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
 
     A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
-    changed.
+    changed, and extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
     wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen.jobs, r.job_id)}
@@ -98,6 +102,8 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
             standing.add(job_id)
             if seen.jobs[job_id].reservation != lease.name:
                 result.append(AttachReservation(job_id, lease.name))
+            if lease.start_s <= now_s and lease.end_s - now_s < RENEW_S:
+                result.append(ExtendReservation(lease.name, math.ceil(now_s + 60 * LEASE_MIN)))
             continue
         job = seen.jobs.get(job_id)
         if job is not None and job.reservation == lease.name:

@@ -137,13 +137,11 @@ class CreateReservation:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveReservation:
-    """Give an existing lease a new start, duration and node set, before it has become active."""
+class ExtendReservation:
+    """Let an existing lease end later; the start of one that has begun is fixed."""
 
     name: str
-    start_s: float
-    duration_min: int
-    nodes: tuple[str, ...]
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +204,7 @@ class ClearDependency:
 Change = (
     SetSiteFactor
     | CreateReservation
-    | MoveReservation
+    | ExtendReservation
     | DeleteReservation
     | AttachReservation
     | SignalJob

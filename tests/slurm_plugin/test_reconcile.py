@@ -10,6 +10,7 @@ from slurm_plugin.client.protocol import (
     AttachReservation,
     CreateReservation,
     DeleteReservation,
+    ExtendReservation,
     RequeueJob,
     SetSiteFactor,
     SignalJob,
@@ -97,6 +98,17 @@ def test_a_small_drift_moves_nothing_a_large_one_replaces() -> None:
     far = Plan(reservations=(promise(5, NOW_S + 1700),))
     assert lease_changes(near, seen(held, leases=(lease(5),)), LIMITS) == ()
     kinds = [type(change) for change in lease_changes(far, seen(held, leases=(lease(5),)), LIMITS)]
+    assert kinds == [AttachReservation, DeleteReservation, CreateReservation, AttachReservation]
+
+
+def test_a_lease_that_has_begun_is_extended_while_its_job_still_waits() -> None:
+    held = record(5, reservation="explsched_5")
+    late = Plan(reservations=(promise(5, NOW_S + 30),))  # a job on its nodes has not ended yet
+    fresh, ending = lease(5, NOW_S - 10), lease(5, NOW_S - 70)
+    assert lease_changes(late, seen(held, leases=(fresh,)), LIMITS) == ()
+    assert lease_changes(late, seen(held, leases=(ending,)), LIMITS) == (ExtendReservation("explsched_5", NOW_S + 120),)
+    later = Plan(reservations=(promise(5, NOW_S + 1700),))
+    kinds = [type(change) for change in lease_changes(later, seen(held, leases=(ending,)), LIMITS)]
     assert kinds == [AttachReservation, DeleteReservation, CreateReservation, AttachReservation]
 
 
