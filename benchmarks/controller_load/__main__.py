@@ -71,10 +71,7 @@ def main(
             devcluster.down(directory / "c")
     if backed_off is not None:
         figures["back_off"] = asdict(backed_off)
-    if as_json:
-        print(json.dumps(figures))
-    else:
-        print(json.dumps(figures, indent=1))
+    print(json.dumps(figures, indent=None if as_json else 1))
 
 
 def _stretch(environment: Mapping[str, str], seconds: float) -> sdiag.Load:

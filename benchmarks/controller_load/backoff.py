@@ -46,7 +46,8 @@ def measure(directory: Path, environment: Mapping[str, str], seconds: float) -> 
             intervals = _busy_intervals(log)[before:]
         time.sleep(intervals[-1] if intervals else 0)  # it is asleep that long before it sees that the storm is over
         after = _stretch(log, seconds)
-    return BackOff(*(60 * passes / seconds for passes in (quiet, busy, after)), tuple(intervals))
+    minutes = seconds / 60
+    return BackOff(quiet / minutes, busy / minutes, after / minutes, tuple(intervals))
 
 
 def _stretch(log: Path, seconds: float) -> int:
