@@ -63,11 +63,23 @@ GPU_RESERVATIONS = Capability(
     SlurmVersion(23, 11),
 )
 CGROUPS_OFF = Capability("cgroups can be off", "private clusters leave no cgroups on their host", SlurmVersion(23, 11))
+SEVERAL_SLURMD = Capability(
+    "several slurmd on a host", "srun across the nodes of a private cluster", key="MULTIPLE_SLURMD", word="Yes"
+)
 
 NEEDED = (SITE_FACTOR, BACKFILL)
 """Without these explsched does nothing good."""
 
-TABLE = (SITE_FACTOR, BACKFILL, SHARDS, GPU_ACCOUNTING, LUA_SUBMIT, RATE_LIMIT, GPU_RESERVATIONS, CGROUPS_OFF)
+TABLE = (
+    *NEEDED,
+    SHARDS,
+    GPU_ACCOUNTING,
+    LUA_SUBMIT,
+    RATE_LIMIT,
+    GPU_RESERVATIONS,
+    CGROUPS_OFF,
+    SEVERAL_SLURMD,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,10 @@ from slurm_plugin.devcluster.slurm_conf import Host, Ports, slurmdbd_conf
 from slurm_plugin.devcluster.spec import DevClusterError, Layout
 
 ACCOUNT = "explsched"
-"""The account whose users are root and nobody."""
+"""The account whose users are root and daemon.
+
+Not nobody, the usual stranger: newer Slurms (seen: 25.11) know the name as no user, and give its jobs no account.
+"""
 
 
 class Launcher(Protocol):
@@ -71,7 +74,7 @@ def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launche
         ("cluster", layout.cluster_name),
         ("account", ACCOUNT, f"cluster={layout.cluster_name}"),
         ("user", "root", f"account={ACCOUNT}", "adminlevel=admin"),
-        ("user", "nobody", f"account={ACCOUNT}"),
+        ("user", "daemon", f"account={ACCOUNT}"),
     ):
         _run(launcher.environment, programs.find("sacctmgr"), "-i", "add", *what)
 

@@ -17,6 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slurm_plugin.cli.cluster import cluster as command
+from slurm_plugin.client.capabilities import SEVERAL_SLURMD
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, State, down, load, processes, programs, up
 
 pytestmark = pytest.mark.slurm
@@ -93,6 +95,9 @@ class TestJobs:
         run(cluster, "scancel", held)
 
     def test_srun_spans_nodes(self, cluster: Cluster) -> None:
+        found = CliClient(environment=cluster.env()).capabilities()
+        if not found.has(SEVERAL_SLURMD):
+            pytest.skip(f"this Slurm {found.version} was built without --enable-multiple-slurmd")
         names = run(cluster, "srun", "-N", "4", "--gres=gpu:8", "sh", "-c", "echo $SLURMD_NODENAME")
         assert sorted(names.split()) == ["n1", "n2", "n3", "n4"]
 
@@ -289,11 +294,11 @@ class TestAccounting:
     @pytest.mark.usefixtures("needs_accounting")
     def test_sacct_shows_gpus(self, place: Path) -> None:
         cluster = up(ClusterSpec(1, 2, 0, accounting=True), place)
-        run(cluster, "srun", "--gres=gpu:2", "true", user="nobody")
+        run(cluster, "srun", "--gres=gpu:2", "true", user="daemon")
         query = ("sacct", "-a", "-X", "-n", "-P", "-o", "user,account,state,alloctres")
         eventually(lambda: "COMPLETED" in run(cluster, *query))
         user, account, _state, tres = run(cluster, *query).split("|")
-        assert (user, account) == ("nobody", "explsched")
+        assert (user, account) == ("daemon", "explsched")
         assert "gres/gpu=2" in tres.split(",")
         # The database runs as root and must not be reachable by anybody else.
         assert (place / "db").stat().st_mode & 0o077 == 0
