@@ -64,7 +64,7 @@ GPU_RESERVATIONS = Capability(
 )
 CGROUPS_OFF = Capability("cgroups can be off", "private clusters leave no cgroups on their host", SlurmVersion(23, 11))
 SEVERAL_SLURMD = Capability(
-    "several slurmd on a host", "srun across the nodes of a private cluster", key="MULTIPLE_SLURMD", word="Yes"
+    "several slurmd on a host", "srun across the nodes of a private cluster", key="MULTIPLE_SLURMD", word="yes"
 )
 
 NEEDED = (SITE_FACTOR, BACKFILL)
@@ -103,7 +103,8 @@ class Capabilities:
 
     def has(self, capability: Capability) -> bool:
         """Whether this Slurm has it, and it is switched on."""
-        return capability.is_in(self.version) and (not capability.key or capability.word in self._setting(capability))
+        is_on = not capability.key or capability.word in self._setting(capability).lower()
+        return capability.is_in(self.version) and is_on
 
     def absence(self, capability: Capability) -> str:
         """Why it is not there; empty if it is."""
