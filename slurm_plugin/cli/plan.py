@@ -25,7 +25,7 @@ def plan(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  clic
     view = look(config_path)
     from slurm_plugin.reconcile import SteeringLimits, changes  # loads with the view
 
-    limits = SteeringLimits(view.config.slurm.site_factor_range, view.config.backfill.slack_s)
+    limits = SteeringLimits.of(view.config)
     wanted = changes(view.plan, view.seen, limits)
     if as_json:
         listed = [{"change": type(change).__name__, **asdict(change)} for change in wanted]

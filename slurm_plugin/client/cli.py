@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from slurm_plugin.client import batch, parse, process, site_factors
+from slurm_plugin.client.capabilities import Capabilities, settings
 from slurm_plugin.client.protocol import (
     CancelJob,
     Change,
@@ -30,8 +31,8 @@ from slurm_plugin.client.protocol import (
     SlurmJob,
     SlurmNode,
     SlurmReservation,
-    SlurmVersion,
 )
+from slurm_plugin.client.version import SlurmVersion
 from slurm_plugin.log import event
 
 _LOG = logging.getLogger("explsched.slurm")
@@ -49,17 +50,10 @@ class CliClient:
     def __init__(self, timeout_s: float = 30.0, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
         self._environment = process.environment(environment or {})
-        self._version: SlurmVersion | None = None
 
-    def version(self) -> SlurmVersion:
-        """The installed Slurm's version."""
-        if self._version is None:
-            words = self._read("scontrol", "-V")
-            match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", words)
-            if match is None:
-                raise SlurmError(f"scontrol -V says {words.strip()!r}, which holds no version")
-            self._version = SlurmVersion(int(match[1]), int(match[2]), int(match[3] or 0))
-        return self._version
+    def capabilities(self) -> Capabilities:
+        """What this Slurm can do."""
+        return Capabilities(self._version, settings(self._read("scontrol", "show", "config")))
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
@@ -126,8 +120,15 @@ class CliClient:
         return tuple(failed)
 
     @cached_property
+    def _version(self) -> SlurmVersion:
+        try:
+            return SlurmVersion.read(self._read("scontrol", "-V"))
+        except ValueError as error:
+            raise SlurmError(f"scontrol -V: {error}") from error
+
+    @cached_property
     def _site_factor_program(self) -> str | None:
-        return site_factors.find(str(self.version()), self._timeout_s, self._environment)
+        return site_factors.find(self._version.release, self._timeout_s, self._environment)
 
     def _squeue(self, *selection: str) -> tuple[SlurmJob, ...]:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""

@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import ParamSpec, TypeVar
 
 from slurm_plugin.client import pyslurm_worker as worker
+from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import (
     Change,
@@ -28,7 +29,6 @@ from slurm_plugin.client.protocol import (
     SlurmNode,
     SlurmReservation,
     SlurmUnreachableError,
-    SlurmVersion,
 )
 
 _Result = TypeVar("_Result")
@@ -45,9 +45,9 @@ class PyslurmClient:
         self._cli = CliClient(timeout_s)
         self._pool: ProcessPoolExecutor | None = None
 
-    def version(self) -> SlurmVersion:
-        """The installed Slurm's version."""
-        return self._cli.version()
+    def capabilities(self) -> Capabilities:
+        """What this Slurm can do."""
+        return self._cli.capabilities()
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete, through squeue.
