@@ -21,6 +21,7 @@ from slurm_plugin.client.protocol import (
     StartAtOnce,
 )
 from slurm_plugin.observe import Observation, waits_for_begin
+from slurm_plugin.queue_order import queue_order
 
 LEASE_PREFIX = "explsched_"
 _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
@@ -68,7 +69,8 @@ def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
 
 def order_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
     """New site factors for the jobs whose place in the queue is wrong; the others keep theirs."""
-    waiting = [seen.jobs[s.job_id] for s in plan.scores if seen.jobs[s.job_id].state == "PENDING"]
+    records = (seen.jobs[job_id] for job_id in queue_order(plan, seen.snapshot))
+    waiting = [job for job in records if job.state == "PENDING"]
     current = [job.site_factor for job in waiting]
     wanted = relabel(current, limits.site_factor_range // 2)
     return tuple(

@@ -19,7 +19,8 @@ from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
 
 INTERVAL_S = 1.0
-QUANTUM_S = 2.0
+# A preemption costs two passes and another launch, about 3 s in all: a run should be worth ten times that first.
+QUANTUM_S = 30.0
 _POLL_S = 1.0
 
 # The same for both arms. Intervals of seconds instead of half minutes, because jobs last seconds. Limits stay in
@@ -32,10 +33,20 @@ _SLURM_CONF = (
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A run that worked to its end, by its own clock: seconds since the first submission, and on which nodes."""
+
+    began_s: float
+    ended_s: float
+    nodes: str
+
+
+@dataclass(frozen=True, slots=True)
 class LiveJob:
     """What became of a job; times are seconds since the first submission, `start_s` is that of its last run.
 
-    Slurm gives starts and ends in whole seconds. `end_s` is None if the job was lost: did not complete.
+    Slurm gives starts and ends in whole seconds. `end_s` is None if the job was lost: did not complete. `turn` is its
+    last run as the job itself tells it.
     """
 
     job: TraceJob
@@ -43,6 +54,7 @@ class LiveJob:
     start_s: float
     end_s: float | None
     restarts: int
+    turn: Turn | None = None
 
 
 Tell = Callable[[int, int], None]
@@ -69,7 +81,7 @@ def run(
     spec = devcluster.ClusterSpec(CLUSTER.nodes, CLUSTER.gpus_per_node, extra=_SLURM_CONF)
     cluster = devcluster.up(spec, directory / "cluster")
     try:
-        for part in ("spool", "saved"):
+        for part in ("spool", "saved", "turns"):
             (directory / part).mkdir()
         here = str(Path.cwd())
         environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(directory / "spool"), "PYTHONPATH": here}
@@ -84,7 +96,8 @@ def _replay(
 ) -> list[LiveJob]:
     script = directory / "job.sh"
     inner = [sys.executable, "-m", "wrappers.sxrun", "--", sys.executable, "-m", "benchmarks.live_replay.job"]
-    script.write_text(f'#!/bin/bash\nexec {shlex.join(inner)} --checkpoint-dir={directory}/saved --run-s="$1"\n')
+    folders = f"--checkpoint-dir={directory}/saved --turns={directory}/turns"
+    script.write_text(f'#!/bin/bash\nexec {shlex.join(inner)} {folders} --run-s="$1"\n')
     zero_s = time.time()
     submitted: list[tuple[int, float]] = []
     ended = 0
@@ -100,7 +113,7 @@ def _replay(
         upcoming_s = trace.jobs[len(submitted)].submit_s if len(submitted) < len(trace.jobs) else float("inf")
         time.sleep(max(0.0, min(_POLL_S, upcoming_s - (time.time() - zero_s))))
     return [
-        _final(job, job_id, at_s, zero_s, environment)
+        _final(job, job_id, at_s, zero_s, directory / "turns", environment)
         for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
     ]
 
@@ -112,7 +125,7 @@ def _submit(job: TraceJob, script: Path, directory: Path, environment: dict[str,
     return int(done.stdout)
 
 
-def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, environment: dict[str, str]) -> LiveJob:
+def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, turns: Path, environment: dict[str, str]) -> LiveJob:
     """Slurm's record. Its submit time is not used: a requeue changes it."""
     argv = ["scontrol", "show", "job", str(job_id), "--oneliner"]
     environment = {**environment, "SLURM_TIME_FORMAT": "%s"}
@@ -120,4 +133,11 @@ def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, environment: 
     found = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
     completed = found["JobState"] == "COMPLETED"
     start_s, end_s = (float(found[key]) - zero_s for key in ("StartTime", "EndTime"))
-    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]))
+    turn = last_turn((turns / str(job_id)).read_text(), zero_s) if completed else None
+    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]), turn)
+
+
+def last_turn(text: str, zero_s: float) -> Turn:
+    """The last run of a completed job, from what it wrote itself."""
+    began, ended = (line.split() for line in text.splitlines()[-2:])
+    return Turn(float(began[1]) - zero_s, float(ended[1]) - zero_s, began[2])
