@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.live_replay import figures, job
+from benchmarks.live_replay import figures, job, report
 from benchmarks.live_replay.live import LiveJob, Turn, last_turn
 from benchmarks.live_replay.workload import compressed, sbatch_options
 from sched_policy.options import PolicyOptions
@@ -54,6 +54,35 @@ def test_the_simulator_pays_for_every_launch() -> None:
 
 def test_error_is_signed() -> None:
     assert figures.error(90.0, 100.0) == pytest.approx(-0.1)
+
+
+def arm(jct_s: float, makespan_s: float, simulated_jct_s: float, lost: int = 0) -> report.Arm:
+    shown = figures.Figures(jct_s, makespan_s, 0)
+    return report.Arm(shown, figures.Figures(simulated_jct_s, makespan_s * 1.02, 0), 0.5, 0.2, lost, (0.0, 1.0))
+
+
+def test_a_run_reports_ratios_to_slurm_alone_and_the_larger_error() -> None:
+    found = report.run(arm(90.0, 300.0, 90.0), arm(30.0, 310.0, 27.0, lost=1))
+    assert found["jct_ratio"] == pytest.approx(3.0)
+    assert found["makespan_ratio"] == pytest.approx(300 / 310)
+    assert found["sim_error_jct"] == pytest.approx(-0.1)
+    assert found["sim_error_makespan"] == pytest.approx(0.02)
+    assert found["jobs_lost"] == 1
+
+
+def test_several_runs_report_medians_the_worst_error_and_all_lost_jobs() -> None:
+    ratios = [(2.0, 0.9, 0.05, 0), (3.0, 1.1, -0.08, 1), (2.5, 1.0, 0.01, 1)]
+    runs = [
+        {"jct_ratio": j, "makespan_ratio": m, "sim_error_jct": e, "sim_error_makespan": 0.0, "jobs_lost": lost}
+        for j, m, e, lost in ratios
+    ]
+    found = report.summary({"jobs": 3}, runs)
+    assert (found["jct_ratio"], found["jct_ratio_least"]) == (2.5, 2.0)
+    assert (found["makespan_ratio"], found["makespan_ratio_least"]) == (1.0, 0.9)
+    assert found["sim_error_jct"] == -0.08
+    assert found["jobs_lost"] == 2
+    assert found["jobs"] == 3
+    assert found["runs"] == runs
 
 
 def run_job(monkeypatch: pytest.MonkeyPatch, saved: Path, run_s: float) -> None:
