@@ -87,7 +87,8 @@ def _arm(name: str, trace: Trace, settings: Mapping[str, object] | None, longest
     after = os.getloadavg()[0]
     launch_s, reaction_s = figures.launch_s(done), figures.reaction_s(done)
     how = Settings(live.INTERVAL_S, reaction_s=reaction_s, checkpoint_s=_CHECKPOINT_S, restart_s=launch_s)
-    simulated = figures.simulated(trace, name, PolicyOptions(quantum_s=live.QUANTUM_S), how, launch_s)
+    options = PolicyOptions(quantum_s=live.QUANTUM_S)
+    simulated = figures.simulated(figures.submitted(done), name, options, how, launch_s)
     return report.Arm(figures.live(done), simulated, launch_s, reaction_s, figures.lost(done), (before, after))
 
 

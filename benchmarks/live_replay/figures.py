@@ -59,6 +59,11 @@ def reaction_s(jobs: Sequence[LiveJob]) -> float:
     return max(0.0, median(gaps) - launch_s(jobs)) if gaps else 0.0
 
 
+def submitted(jobs: Sequence[LiveJob]) -> Trace:
+    """The jobs at the times at which they were really submitted: submitting takes its time, too."""
+    return Trace.of(replace(job.job, submit_s=job.submit_s) for job in jobs)
+
+
 def simulated(trace: Trace, policy: str, options: PolicyOptions, settings: Settings, launch_cost_s: float) -> Figures:
     """The same jobs under the convention `slurm`; every run costs `launch_cost_s` more than its work."""
     longer = Trace.of(replace(job, run_s=job.run_s + launch_cost_s) for job in trace.jobs)

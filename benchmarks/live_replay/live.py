@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -45,7 +46,7 @@ class Turn:
 class LiveJob:
     """What became of a job; times are seconds since the first submission, `start_s` is that of its last run.
 
-    Slurm gives starts and ends in whole seconds. `end_s` is None if the job was lost: did not complete. `turn` is its
+    `end_s` is None if the job was lost: did not complete. `turn` is its
     last run as the job itself tells it.
     """
 
@@ -98,18 +99,24 @@ def _replay(
     inner = [sys.executable, "-m", "wrappers.sxrun", "--", sys.executable, "-m", "benchmarks.live_replay.job"]
     folders = f"--checkpoint-dir={directory}/saved --turns={directory}/turns"
     script.write_text(f'#!/bin/bash\nexec {shlex.join(inner)} {folders} --run-s="$1"\n')
+    sbatch, job_environment = _prepared(script, directory, environment)
     zero_s = time.time()
     submitted: list[tuple[int, float]] = []
-    ended = 0
+    ended, polled_s = 0, 0.0
     while ended < len(trace.jobs):
         now_s = time.time() - zero_s
         if now_s > longest_s:
             raise TimeoutError(f"{len(trace.jobs) - ended} jobs still there after {longest_s:.0f} s")
         while len(submitted) < len(trace.jobs) and trace.jobs[len(submitted)].submit_s <= time.time() - zero_s:
             at_s = time.time() - zero_s
-            submitted.append((_submit(trace.jobs[len(submitted)], script, directory, environment), at_s))
-        ended = len(submitted) - len(client.jobs())
-        tell(ended, len(trace.jobs))
+            job = trace.jobs[len(submitted)]
+            argv = [*sbatch, *sbatch_options(job), str(script), f"{job.run_s:.4f}"]
+            done = subprocess.run(argv, env=job_environment, capture_output=True, text=True, check=True)
+            submitted.append((int(done.stdout), at_s))
+        if time.time() - polled_s >= _POLL_S:
+            polled_s = time.time()
+            ended = len(submitted) - len(client.jobs())
+            tell(ended, len(trace.jobs))
         upcoming_s = trace.jobs[len(submitted)].submit_s if len(submitted) < len(trace.jobs) else float("inf")
         time.sleep(max(0.0, min(_POLL_S, upcoming_s - (time.time() - zero_s))))
     return [
@@ -118,21 +125,23 @@ def _replay(
     ]
 
 
-def _submit(job: TraceJob, script: Path, directory: Path, environment: dict[str, str]) -> int:
-    argv = [sys.executable, "-m", "wrappers.sxbatch", "--checkpoint=USR1", "--parsable", *sbatch_options(job)]
-    argv += [f"--output={directory}/job-%j.out", f"--chdir={Path.cwd()}", str(script), f"{job.run_s:.4f}"]
+def _prepared(script: Path, directory: Path, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """What sxbatch would hand to sbatch, and the environment: asked once, not to load the machine 200 times."""
+    argv = [sys.executable, "-m", "wrappers.sxbatch", "--dry-run", "--json", "--checkpoint=USR1", "--parsable"]
+    argv += [f"--output={directory}/job-%j.out", f"--chdir={Path.cwd()}", str(script)]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    found = json.loads(done.stdout)
+    return found["command"][:-1], {**environment, **found["environment"]}
 
 
 def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, turns: Path, environment: dict[str, str]) -> LiveJob:
-    """Slurm's record. Its submit time is not used: a requeue changes it."""
+    """Slurm's record. Its submit time is not used: a requeue changes it. Cut to whole seconds it is half of one early."""
     argv = ["scontrol", "show", "job", str(job_id), "--oneliner"]
     environment = {**environment, "SLURM_TIME_FORMAT": "%s"}
     text = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
     found = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
     completed = found["JobState"] == "COMPLETED"
-    start_s, end_s = (float(found[key]) - zero_s for key in ("StartTime", "EndTime"))
+    start_s, end_s = (float(found[key]) + 0.5 - zero_s for key in ("StartTime", "EndTime"))
     turn = last_turn((turns / str(job_id)).read_text(), zero_s) if completed else None
     return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]), turn)
 

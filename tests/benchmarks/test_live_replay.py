@@ -44,6 +44,7 @@ def test_live_figures_leave_out_lost_jobs_and_count_them() -> None:
     ]
     assert figures.live(done) == figures.Figures(avg_jct_s=1003.0, makespan_s=1513.0, preemptions=2)
     assert figures.lost(done) == 1
+    assert [job.submit_s for job in figures.submitted(done).jobs] == [0.0, 10.0, 20.0]
     assert figures.launch_s(done) == 2.0
 
 
