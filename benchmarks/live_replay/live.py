@@ -46,8 +46,7 @@ class Turn:
 class LiveJob:
     """What became of a job; times are seconds since the first submission, `start_s` is that of its last run.
 
-    `end_s` is None if the job was lost: did not complete. `turn` is its
-    last run as the job itself tells it.
+    `end_s` is None if the job was lost: did not complete. `turn` is its last run as the job itself tells it.
     """
 
     job: TraceJob
@@ -135,7 +134,7 @@ def _prepared(script: Path, directory: Path, environment: dict[str, str]) -> tup
 
 
 def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, turns: Path, environment: dict[str, str]) -> LiveJob:
-    """Slurm's record. Its submit time is not used: a requeue changes it. Cut to whole seconds it is half of one early."""
+    """Slurm's record, whose whole seconds are half a one early. Its submit time is not used: a requeue changes it."""
     argv = ["scontrol", "show", "job", str(job_id), "--oneliner"]
     environment = {**environment, "SLURM_TIME_FORMAT": "%s"}
     text = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
