@@ -39,7 +39,7 @@ class SlurmSection(Section, frozen=True):
         Meta(
             ge=1000,
             le=1_000_000_000,
-            description="site factors lie within +- half of this; compare with your PriorityWeight* values",
+            description="site factors lie between 0 and this; compare with your PriorityWeight* values",
         ),
     ] = 1_000_000
 

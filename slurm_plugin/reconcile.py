@@ -68,15 +68,19 @@ def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
 
 
 def order_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
-    """New site factors for the jobs whose place in the queue is wrong; the others keep theirs."""
+    """New site factors for the jobs whose place in the queue is wrong; the others keep theirs.
+
+    They are above 0: Slurm raises a priority below 1 to 1, so jobs with negative site factors would all be alike.
+    """
     records = (seen.jobs[job_id] for job_id in queue_order(plan, seen.snapshot))
     waiting = [job for job in records if job.state == "PENDING"]
-    current = [job.site_factor for job in waiting]
-    wanted = relabel(current, limits.site_factor_range // 2)
+    middle = limits.site_factor_range // 2
+    current = [None if job.site_factor is None else job.site_factor - middle for job in waiting]
+    wanted = relabel(current, middle)
     return tuple(
-        SetSiteFactor(job.job_id, factor)
-        for job, old, factor in zip(waiting, current, wanted, strict=True)
-        if old != factor
+        SetSiteFactor(job.job_id, middle + label)
+        for job, old, label in zip(waiting, current, wanted, strict=True)
+        if old != label
     )
 
 

@@ -217,4 +217,20 @@ def test_the_hourly_budget_bounds_the_churn() -> None:
 
 def test_site_factors_are_part_of_the_changes() -> None:
     plan = Plan(scores=(Score(1, 2.0, ""),))
-    assert changes(plan, seen(record(1, site_factor=None)), LIMITS) == (SetSiteFactor(1, 0),)
+    assert changes(plan, seen(record(1, site_factor=None)), LIMITS) == (SetSiteFactor(1, 500),)
+
+
+def test_site_factors_are_above_those_of_jobs_that_have_none() -> None:
+    """Slurm raises priorities below 1 to 1: jobs with negative site factors would all be alike."""
+    plan = Plan(scores=tuple(Score(job_id, -job_id, "") for job_id in range(1, 50)))
+    factors = [change.site_factor for change in order_changes(plan, seen(*(record(i) for i in range(1, 50))), LIMITS)]
+    assert factors == sorted(set(factors), reverse=True)
+    assert len(factors) == 49
+    assert all(0 < factor < 1000 for factor in factors)
+
+
+def test_negative_site_factors_of_earlier_releases_are_replaced() -> None:
+    plan = Plan(scores=(Score(1, 2.0, ""), Score(2, 1.0, "")))
+    wanted = order_changes(plan, seen(record(1, site_factor=700), record(2, site_factor=-300)), LIMITS)
+    assert [change.job_id for change in wanted] == [2]
+    assert 0 < wanted[0].site_factor < 700
