@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sched_policy.model import (
+    Elastic,
     GpuRequest,
     Job,
     JobState,
@@ -17,6 +18,9 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.protocol import SlurmClient, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.log import event
+from slurm_plugin.preemption import Churn
+from slurm_plugin.preemption_record import PreemptionRecord, RecordError
+from slurm_plugin.preemption_record import read as read_record
 from slurm_plugin.progress import JobProgress, ProgressSpool
 
 _LOG = logging.getLogger("explsched.observe")
@@ -34,13 +38,21 @@ _CANNOT_START = ("JobHeld", "Dependency", "JobArrayTaskLimit", "Invalid", "BadCo
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the cluster: the policy's view, and the records it was made from (by job id)."""
+    """One look at the cluster: the policy's view, and the records it was made from (by job id).
+
+    `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses.
+    """
 
     snapshot: Snapshot
     jobs: Mapping[int, SlurmJob]
     reservations: tuple[SlurmReservation, ...]
     progress: Mapping[int, JobProgress]
     option_faults: Mapping[int, str]
+    preempted: Mapping[int, PreemptionRecord] = field(default_factory=dict)
+
+    def options(self, job_id: int) -> job_options.JobOptions | None:
+        """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
+        return job_options.parse(self.jobs[job_id].comment)
 
 
 def observe(
@@ -49,25 +61,36 @@ def observe(
     now_s: float,
     partitions: Iterable[str] = (),
     yielding: Container[int] = (),
+    churn: Churn | None = None,
 ) -> Observation:
     """Look at the cluster once.
 
     `yielding` are jobs that have been asked to make room. `partitions` limits which jobs are seen as ours to order;
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
+    Jobs that have been preempted as often as `churn` allows are left alone; None allows any number.
     """
     wanted = frozenset(partitions)
     nodes = client.nodes()
     records = {job.job_id: job for job in client.jobs() if job.state in _STATES}
     progress = spool.read({job.job_id: job.uid for job in records.values()}, now_s)
     faults: dict[int, str] = {}
+    preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
     jobs = []
     for record in records.values():
         ours = not wanted or record.partition in wanted
         if ours or record.state != "PENDING":
             job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), now_s)
-            jobs.append(replace(job, yielding=True) if record.job_id in yielding else job)
+            past = preempted.get(record.job_id)
+            jobs.append(
+                replace(
+                    job,
+                    submit_s=past.submitted_s if past else job.submit_s,
+                    yielding=record.job_id in yielding,
+                    is_spared=past is not None and churn is not None and churn.is_spent(past, now_s),
+                )
+            )
     snapshot = Snapshot.of(now_s, map(_node, nodes), jobs)
-    return Observation(snapshot, records, client.reservations(), progress, faults)
+    return Observation(snapshot, records, client.reservations(), progress, faults, preempted)
 
 
 def _node(node: SlurmNode) -> Node:
@@ -80,6 +103,17 @@ def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions
     except job_options.JobOptionError as error:
         faults[record.job_id] = str(error)
         event(_LOG, logging.WARNING, "job options ignored", job=record.job_id, why=str(error))
+        return None
+
+
+def _preempted(record: SlurmJob) -> PreemptionRecord | None:
+    """What preemption has cost the job; None if its AdminComment is empty or cannot be understood."""
+    if not record.admin_comment:
+        return None
+    try:
+        return read_record(record.admin_comment, record.submit_s, record.restarts)
+    except RecordError as error:
+        event(_LOG, logging.WARNING, "record of preemptions ignored", job=record.job_id, why=str(error))
         return None
 
 
@@ -113,4 +147,17 @@ def _job(record: SlurmJob, progress: JobProgress, options: job_options.JobOption
         restarts=record.restarts,
         array_tasks=record.array_tasks,
         guaranteed=options is None or options.guaranteed,
+        elastic=_elastic(record, options),
     )
+
+
+def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:
+    """The sizes at which the job can run. Tasks of arrays that wait are one record, and keep the size they ask for.
+
+    So do requests that are not so many GPUs on each node (--gpus, --gpus-per-task): Slurm cannot change those.
+    """
+    if options is None or options.elastic is None or record.gpus_per_node is None or record.array_tasks > 1:
+        return None
+    on_one_node = options.elastic.per_node is None
+    fits = record.nodes == 1 if on_one_node else record.gpus_per_node == options.elastic.per_node
+    return options.elastic if fits else None

@@ -6,15 +6,17 @@ import bisect
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sched_policy.plan import Plan, Reservation
+from sched_policy.plan import Plan, Reservation, Resize
 from slurm_plugin.client.protocol import (
     AttachReservation,
     Change,
     CreateReservation,
     DeleteReservation,
+    SetGres,
+    SetNodeCount,
     SetSiteFactor,
     SlurmJob,
     SlurmReservation,
@@ -51,8 +53,37 @@ def leased_job(name: str) -> int | None:
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Order and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`."""
-    return (*order_changes(plan, seen, limits), *lease_changes(plan, seen, limits), *delay_changes(seen))
+    """Order, sizes and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`.
+
+    Sizes come before delays are lifted: from then on Slurm may start the job at any moment.
+    """
+    order, leases = order_changes(plan, seen, limits), lease_changes(plan, seen, limits)
+    return (*order, *resize_changes(plan, seen), *leases, *delay_changes(seen))
+
+
+def resize_changes(plan: Plan, seen: Observation) -> tuple[Change, ...]:
+    """New sizes for jobs that wait. A running one is preempted first, and gets its size when it waits."""
+    return tuple(
+        change
+        for resize in plan.resizes
+        if (record := seen.jobs[resize.job_id]).state == "PENDING"
+        for change in _resized(record, resize)
+    )
+
+
+def _resized(record: SlurmJob, resize: Resize) -> Iterator[Change]:
+    request = resize.request
+    if request.nodes != record.nodes:
+        tasks, cpus = (max(1, count // record.nodes) * request.nodes for count in (record.tasks, record.cpus))
+        yield SetNodeCount(record.job_id, request.nodes, tasks, cpus)
+    if request.per_node is not None and request.per_node != record.gpus_per_node:
+        yield SetGres(record.job_id, _with_gpus(record.gres_per_node, request.per_node))
+
+
+def _with_gpus(gres: str, gpus: int) -> str:
+    """The same resources with another number of GPUs, of the same type: `gpu:a100:2,nvme:1` -> `gpu:a100:4,nvme:1`."""
+    parts = [re.sub(r"^(gpu(?::[A-Za-z_][^:]*)?)(?::\d+)?$", rf"\g<1>:{gpus}", part) for part in gres.split(",")]
+    return ",".join(parts)
 
 
 def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
@@ -60,7 +91,7 @@ def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
 
     A job that has run before and waits for its begin time waits for nothing else: its own --begin is long past.
     """
-    consenting = (job for job in seen.snapshot.jobs if job.may_yield)
+    consenting = (job for job in seen.snapshot.jobs if job.consents)
     records = (seen.jobs[job.job_id] for job in consenting)
     now_s = seen.snapshot.now_s
     return tuple(StartAtOnce(r.job_id) for r in records if r.restarts > 0 and waits_for_begin(r, now_s))

@@ -81,8 +81,8 @@ def measure(outcome: Outcome) -> Metrics:
     queue_s = sorted(job.start_s - job.submit_s for job in jobs if job.started)
     rho = finish_time_fairness(outcome)
     use = _use(outcome)
-    useful_gpu_h = fsum(job.gpus * _useful_s(job) for job in jobs) / 3600 if jobs else None
-    explored = [(job.gain, job.gpus * job.held_s / 3600) for job in jobs if job.gain is not None and job.held_s > 0]
+    useful_gpu_h = fsum(_useful_gpu_s(job) for job in jobs) / 3600 if jobs else None
+    explored = [(job.gain, job.spent_gpu_s / 3600) for job in jobs if job.gain is not None and job.held_s > 0]
     return Metrics(
         jobs=len(jobs),
         completed=sum(job.ending is Ending.COMPLETED for job in jobs),
@@ -166,8 +166,8 @@ def _stranded_gpus(outcome: Outcome) -> Steps | None:
     return Steps([entry.time_s for entry in outcome.usage], stranded)
 
 
-def _useful_s(job: JobRecord) -> float:
-    return 0.0 if job.ending in _NO_RESULT else min(job.run_s, job.held_s)
+def _useful_gpu_s(job: JobRecord) -> float:
+    return 0.0 if job.ending in _NO_RESULT else min(job.gpus * job.run_s, job.spent_gpu_s)
 
 
 def _mean(values: Collection[float]) -> float | None:

@@ -32,6 +32,7 @@ class JobRecord:
         gpus: GPUs of its gang.
         run_s: run time that its work needs when it has its GPUs to itself.
         held_s: time it held its GPUs, all runs together, overheads included.
+        held_gpu_s: GPU-seconds it held, None if it always held `gpus`.
         preemptions: how often it was sent back to the queue.
         user: its owner.
         ending: how it ended.
@@ -50,6 +51,12 @@ class JobRecord:
     user: str = ""
     ending: Ending = Ending.COMPLETED
     gain: float | None = None
+    held_gpu_s: float | None = None
+
+    @property
+    def spent_gpu_s(self) -> float:
+        """GPU-seconds it held."""
+        return self.gpus * self.held_s if self.held_gpu_s is None else self.held_gpu_s
 
     @property
     def started(self) -> bool:

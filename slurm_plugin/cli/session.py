@@ -42,7 +42,8 @@ def look(config_path: Path | None) -> View:
     config = configuration.load(config_path)
     # A single look does not pay for pyslurm's start; the commands answer in milliseconds.
     client = CliClient(config.slurm.timeout_s)
-    seen = observe(client, ProgressSpool(config.progress.spool), time.time(), config.slurm.partitions)
+    spool = ProgressSpool(config.progress.spool)
+    seen = observe(client, spool, time.time(), config.slurm.partitions, churn=config.churn())
     plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
     return View(
         config,

@@ -7,25 +7,21 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sched_policy.model import Exploration, Job, JobState, NodeGpus
-from sched_policy.plan import Plan, Preemption, Reservation, Score
+from sched_policy.model import Exploration, Job, NodeGpus
+from sched_policy.plan import Plan, Reservation, Score
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.protocol import (
     AttachReservation,
     CreateReservation,
     DeleteReservation,
-    RequeueJob,
     SetSiteFactor,
-    SignalJob,
     SlurmJob,
     SlurmReservation,
     StartAtOnce,
 )
 from slurm_plugin.observe import Observation
-from slurm_plugin.preemption import PreemptionDesk
-from slurm_plugin.progress import JobProgress, Report
 from slurm_plugin.reconcile import SteeringLimits, changes, lease_changes, order_changes, relabel
-from tests.sched_policy.builders import NOW_S, job, nodes, running
+from tests.sched_policy.builders import NOW_S, job, nodes
 
 LIMITS = SteeringLimits(site_factor_range=1000, slack_s=120)
 
@@ -160,59 +156,6 @@ def test_the_requeue_delay_is_lifted_for_consenting_jobs_only() -> None:
     waiting = [record(i, restarts=1, eligible_s=NOW_S + 100) for i in (5, 6)]
     wanted = changes(Plan(), seen(*waiting, jobs=(consenting, other)), LIMITS)
     assert [c for c in wanted if isinstance(c, StartAtOnce)] == [StartAtOnce(5)]
-
-
-def desk_step(desk: PreemptionDesk, now_s: float, *preempt: int, progress: JobProgress | None = None) -> list[object]:
-    exploration = Exploration(checkpoint_signal="USR1")
-    jobs = {5: running(5, "n1", exploration=exploration), 6: running(6, "n1")}
-    reports = {5: progress} if progress else {}
-    return list(desk.advance(tuple(Preemption(p, "") for p in preempt), jobs, reports, now_s))
-
-
-def test_signal_then_requeue_when_the_checkpoint_is_reported() -> None:
-    desk = PreemptionDesk(grace_s=100, most_per_hour=10)
-    assert desk_step(desk, 0, 5) == [SignalJob(5, "USR1")]
-    assert desk_step(desk, 10, 5) == []
-    assert desk_step(desk, 20, 5, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
-
-
-def test_requeue_when_the_grace_is_over() -> None:
-    desk = PreemptionDesk(grace_s=100, most_per_hour=10)
-    desk_step(desk, 0, 5, progress=JobProgress(checkpoint_s=-50))
-    assert desk_step(desk, 50, 5, progress=JobProgress(checkpoint_s=-50)) == []  # an old checkpoint does not count
-    assert desk_step(desk, 100, 5) == [RequeueJob(5)]
-
-
-def test_a_job_that_is_still_starting_is_not_signalled() -> None:
-    desk = PreemptionDesk(grace_s=100, most_per_hour=10)
-    earlier = Report(1.0, restart=0, step=1, metric="loss", value=1.0)
-    jobs = {5: running(5, "n1", exploration=Exploration(checkpoint_signal="USR1"), restarts=1)}
-    wanted = (Preemption(5, ""),)
-    assert desk.advance(wanted, jobs, {5: JobProgress(reports=(earlier,))}, 0) == ()
-    ready = JobProgress(reports=(earlier, replace(earlier, restart=1)))
-    assert desk.advance(wanted, jobs, {5: ready}, 0) == (SignalJob(5, "USR1"),)
-
-
-def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
-    assert desk_step(PreemptionDesk(100, 10), 0, 6) == []
-
-
-def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
-    desk = PreemptionDesk(grace_s=100, most_per_hour=10)
-    desk_step(desk, 0, 5)
-    assert desk_step(desk, 200, progress=JobProgress(checkpoint_s=5, ended=True)) == []
-    desk_step(desk, 200, 5)
-    gone = desk.advance((), {5: replace(running(5, "n1"), state=JobState.PENDING)}, {}, 900)
-    assert gone == ()
-    assert desk.underway == frozenset()
-
-
-def test_the_hourly_budget_bounds_the_churn() -> None:
-    desk = PreemptionDesk(grace_s=1, most_per_hour=1)
-    assert desk_step(desk, 0, 5) == [SignalJob(5, "USR1")]
-    desk.advance((), {}, {}, 10)
-    assert desk_step(desk, 20, 5) == []
-    assert desk_step(desk, 3601, 5) == [SignalJob(5, "USR1")]
 
 
 def test_site_factors_are_part_of_the_changes() -> None:
