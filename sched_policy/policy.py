@@ -63,8 +63,8 @@ class Policy:
     """A named scheduling policy.
 
     `admission` None promises starts in order alone. `preempt` and `stop` are None for policies that never
-    interrupt a job; they touch only jobs that opted in. `resize` None keeps elastic jobs at their sizes. With `sharing` set, that decides in place of backfill,
-    admission and preemption.
+    interrupt a job; they touch only jobs that opted in. `resize` None keeps elastic jobs at their
+    sizes. With `sharing` set, that decides in place of backfill, admission, preemption and resizing.
     """
 
     name: str

@@ -21,8 +21,8 @@ from sched_policy.snapshot import Snapshot
 class World:
     """The state of a simulation. Jobs are rows, in the trace's order of (submit time, job id).
 
-    Only `submit`, `resize`, `start`, `ask_to_yield`, `yield_now` and `end` change it; `snapshot` shows it to a policy. After each
-    change `new_ends` tells which running jobs will end at another time than was said before.
+    Only `submit`, `resize`, `start`, `ask_to_yield`, `yield_now` and `end` change it; `snapshot` shows it to a policy.
+    After each change `new_ends` tells which running jobs will end at another time than was said before.
     """
 
     def __init__(

@@ -141,9 +141,7 @@ def test_a_record_is_kept_by_an_admin_comment(listed: list[Interruption], others
     assert found.submitted_s == 1_700_000_000
     assert found.others.split() == record.others.split()
     assert len(text) <= MOST_BYTES + 1 + len(record.others)
-    assert [one.time_s for one in found.latest] == [one.time_s for one in record.latest][
-        len(listed) - len(found.latest) :
-    ]
+    assert [one.run for one in found.latest] == [one.run for one in listed][len(listed) - len(found.latest) :]
     if listed:
         assert found.latest[-1].reason == listed[-1].reason[:120]
 
