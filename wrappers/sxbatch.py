@@ -214,7 +214,7 @@ def _explsched_word(options: argparse.Namespace) -> str:
     if options.stop:
         pairs["stop"] = "1"
     given = {key: value for key, value in pairs.items() if value}
-    return f"{_TOKEN}{urlencode(given)}" if given else ""
+    return f"{_TOKEN}{urlencode(given, safe='/')}" if given else ""
 
 
 def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
