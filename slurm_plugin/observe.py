@@ -14,13 +14,13 @@ from sched_policy.model import (
     Node,
     NodeGpus,
 )
+from sched_policy.preemption_record import PreemptionRecord, RecordError
+from sched_policy.preemption_record import read as read_record
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.protocol import SlurmClient, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.log import event
 from slurm_plugin.preemption import Churn
-from slurm_plugin.preemption_record import PreemptionRecord, RecordError
-from slurm_plugin.preemption_record import read as read_record
 from slurm_plugin.progress import JobProgress, ProgressSpool
 
 _LOG = logging.getLogger("explsched.observe")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
+from sched_policy.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin.client.protocol import Change, RequeueJob, SetAdminComment, SignalJob
-from slurm_plugin.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin.progress import JobProgress
 
 HOUR_S = 3600.0
@@ -52,7 +52,7 @@ class PreemptionDesk:
     """Keeps the preemptions underway and the hourly budget of the site.
 
     What is underway is memory only: after a restart of the daemon a job that was signalled simply goes on, and the next
-    plan decides anew. What preemption has cost each job, and so the budgets, are in Slurm (`preemption_record`).
+    plan decides anew. What preemption has cost each job, and so the budgets, is in Slurm: `preemption_record`.
     """
 
     def __init__(self, churn: Churn) -> None:

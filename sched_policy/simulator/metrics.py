@@ -57,6 +57,7 @@ class Metrics:
         "GPU h", "work done, in hours of unshared GPUs; none for failed or timed out jobs"
     )
     wasted_gpu_h: float | None = _figure("GPU h", "held minus useful; below 0 where sharing gets more out of a GPU")
+    lost_gpu_h: float | None = _figure("GPU h", "of these, work that preemption made jobs do again; in a history only")
     gain_per_gpu_h: float | None = _figure(
         "1/GPU h", "loss reduction, in shares of what was possible, per GPU-hour held"
     )
@@ -102,6 +103,7 @@ def measure(outcome: Outcome) -> Metrics:
         held_gpu_h=use.held_gpu_h,
         useful_gpu_h=useful_gpu_h,
         wasted_gpu_h=None if use.held_gpu_h is None or useful_gpu_h is None else use.held_gpu_h - useful_gpu_h,
+        lost_gpu_h=fsum(job.lost_gpu_s for job in jobs) / 3600 if jobs else None,
         gain_per_gpu_h=fsum(gain for gain, _ in explored) / fsum(spent for _, spent in explored) if explored else None,
         avg_job_gain_per_gpu_h=_mean([gain / spent for gain, spent in explored]),
     )

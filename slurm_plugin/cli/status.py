@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from sched_policy.model import Job, JobState
+from sched_policy.preemption_record import PreemptionRecord
 from slurm_plugin.cli.session import View, clock, config_option, json_option, look
-from slurm_plugin.preemption_record import PreemptionRecord
 from slurm_plugin.progress import JobProgress
 
 _EXAMPLES = """\b

@@ -88,17 +88,17 @@ def test_it_grows_by_nodes_and_its_steps_know(
     place.mkdir()
     script = place / "job.sh"
     count = f"srun bash -c 'echo $SLURM_GPUS_ON_NODE' >> {place}/ranks; echo run >> {place}/ranks"
-    script.write_text(f'#!/bin/bash\nexec sxrun -- bash -c "{count}; exec bash {SCRIPT} {place} {spool} 40"\n')
+    script.write_text(f'#!/bin/bash\nexec sxrun -- bash -c "{count}; exec bash {SCRIPT} {place} {spool} 150"\n')
     words = ("--elastic=2-4/2", "--checkpoint=USR1", "--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=2")
-    with_others = submit(small, "--nodes=2", "--gpus-per-node=1", script="sleep 8")
-    blocker = submit(small, "--nodes=1", "--gpus-per-node=3", script="sleep 8")
+    with_others = submit(small, "--nodes=2", "--gpus-per-node=1", script="sleep 5")
+    blocker = submit(small, "--nodes=1", "--gpus-per-node=3", script="sleep 5")
     until(lambda: state_of(client, blocker) == "RUNNING", "there is no room on two nodes")
     job_id = sxbatch(small, *words, f"--output={place}/out", str(script))
     with a_daemon(small, tmp_path, config(spool)):
         until(lambda: final_state(small, job_id) == "COMPLETED", "it ends", 120)
     assert final_state(small, with_others) == "COMPLETED"
     done = steps(place)
-    assert sorted({step for _run, step, *_ in done}) == list(range(1, 41))
+    assert sorted({step for _run, step, *_ in done}) == list(range(1, 151))
     assert list(dict.fromkeys((number, nodes, gpus) for number, _step, gpus, nodes in done)) == [(0, 1, 2), (1, 2, 2)]
     assert (place / "ranks").read_text().split() == ["2", "run", "2", "2", "run"]
 

@@ -80,7 +80,9 @@ def test_sxbatch_and_the_plugin_say_the_same(site: Cluster) -> None:
     argv = ("--json", "--checkpoint=USR1", "--elastic=1-4/1", "--sweep=a", "--hold", "--wrap=true")
     done = run(site, command("sxbatch"), *argv)
     assert done.returncode == 0, done.stderr
-    (job,) = [job for job in CliClient(environment=site.env()).jobs() if job.job_id == json.loads(done.stdout)["job_id"]]
+    (job,) = [
+        job for job in CliClient(environment=site.env()).jobs() if job.job_id == json.loads(done.stdout)["job_id"]
+    ]
     run(site, "scancel", str(job.job_id))
     assert job.comment == "explsched:sweep=a&checkpoint=USR1&elastic=1-4/1"
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sched_policy.model import Exploration, JobState
 from sched_policy.plan import Preemption
+from sched_policy.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
 from slurm_plugin.client.protocol import RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.preemption import HOUR_S, Churn, PreemptionDesk, interruption
-from slurm_plugin.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
 from slurm_plugin.progress import JobProgress, Report
 from tests.sched_policy.builders import NOW_S, running
 

@@ -29,6 +29,7 @@ def test_every_job_is_a_line(tmp_path: Path) -> None:
         "ending": "stopped",
         "gain": "0.25",
         "held_gpu_s": "",
+        "lost_gpu_s": "0.0",
         "jct_s": "90",
         "queue_s": "20",
     }
