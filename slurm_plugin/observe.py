@@ -79,8 +79,9 @@ def observe(
     for record in records.values():
         ours = not wanted or record.partition in wanted
         if ours or record.state != "PENDING":
-            job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), now_s)
             past = preempted.get(record.job_id)
+            sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
+            job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), sizes, now_s)
             jobs.append(
                 replace(
                     job,
@@ -122,7 +123,14 @@ def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
     return record.state == "PENDING" and record.eligible_s is not None and record.eligible_s > now_s
 
 
-def _job(record: SlurmJob, progress: JobProgress, options: job_options.JobOptions | None, now_s: float) -> Job:
+def _job(
+    record: SlurmJob,
+    progress: JobProgress,
+    options: job_options.JobOptions | None,
+    sizes: tuple[tuple[int, int], ...],
+    now_s: float,
+) -> Job:
+    """The job as policies see it; `sizes` are the GPUs of earlier runs, as far as they are known."""
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
     exploration = options.exploration if options else None
@@ -143,7 +151,7 @@ def _job(record: SlurmJob, progress: JobProgress, options: job_options.JobOption
         earlier_s=sum(run.end_s - run.start_s for run in earlier),
         exploration=exploration,
         total_steps=progress.total_steps,
-        points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1)),
+        points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1), sizes),
         restarts=record.restarts,
         array_tasks=record.array_tasks,
         guaranteed=options is None or options.guaranteed,
