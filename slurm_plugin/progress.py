@@ -82,12 +82,10 @@ class JobProgress:
 
     def _gpu_s(self, time_s: float, restart: int, gpus: int, held: Mapping[int, int]) -> float:
         """GPU-seconds the job had behind it at a moment of its `restart`-th run."""
-        other_s = sum(
-            (run.end_s - run.start_s) * (held.get(run.restart, gpus) - gpus)
-            for run in self.runs
-            if run.restart < restart
-        )
-        return gpus * self.run_s(time_s, restart) + other_s
+        run_s = {run.restart: run.end_s - run.start_s for run in self.runs if run.restart < restart}
+        current = next((run for run in self.runs if run.restart == restart), None)
+        run_s[restart] = max(0.0, time_s - current.start_s) if current else 0.0
+        return sum(held.get(run, gpus) * length_s for run, length_s in run_s.items())
 
     def run_s(self, time_s: float, restart: int) -> float:
         """Seconds of run time the job had behind it at a moment of its `restart`-th run."""
