@@ -26,7 +26,7 @@ from slurm_plugin.log import event
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.preemption import PreemptionDesk
 from slurm_plugin.progress import ProgressSpool
-from slurm_plugin.reconcile import SteeringLimits, changes
+from slurm_plugin.reconcile import SteeringLimits, changes, restored
 
 _LOG = logging.getLogger("explsched.controller")
 
@@ -73,6 +73,8 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         failures = self._client.apply(decided.changes) if decided.changes else ()
+        if undo := restored(failures, decided.seen.jobs):
+            failures += self._client.apply(undo)
         _log_pass(decided, failures)
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 

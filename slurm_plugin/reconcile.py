@@ -6,13 +6,14 @@ import bisect
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sched_policy.plan import Plan, Reservation, Resize
 from slurm_plugin.client.protocol import (
     AttachReservation,
     Change,
+    ChangeFailure,
     CreateReservation,
     DeleteReservation,
     SetGres,
@@ -69,6 +70,16 @@ def resize_changes(plan: Plan, seen: Observation) -> tuple[Change, ...]:
         if (record := seen.jobs[resize.job_id]).state == "PENDING"
         for change in _resized(record, resize)
     )
+
+
+def restored(failures: Iterable[ChangeFailure], jobs: Mapping[int, SlurmJob]) -> tuple[Change, ...]:
+    """The old counts of jobs whose new ones were refused: Slurm 22.05 applies a part of an update that it refuses.
+
+    With the CPUs of one size and the nodes of another a job might never start.
+    """
+    refused = {failure.change.job_id for failure in failures if isinstance(failure.change, SetNodeCount)}
+    records = (jobs[job_id] for job_id in sorted(refused & jobs.keys()))
+    return tuple(SetNodeCount(job.job_id, job.nodes, job.tasks, job.cpus) for job in records)
 
 
 def _resized(record: SlurmJob, resize: Resize) -> Iterator[Change]:

@@ -7,20 +7,31 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sched_policy.model import Exploration, Job, NodeGpus
-from sched_policy.plan import Plan, Reservation, Score
+from sched_policy.model import Exploration, GpuRequest, Job, NodeGpus
+from sched_policy.plan import Plan, Reservation, Resize, Score
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.protocol import (
     AttachReservation,
+    ChangeFailure,
     CreateReservation,
     DeleteReservation,
+    SetGres,
+    SetNodeCount,
     SetSiteFactor,
     SlurmJob,
     SlurmReservation,
     StartAtOnce,
 )
 from slurm_plugin.observe import Observation
-from slurm_plugin.reconcile import SteeringLimits, changes, lease_changes, order_changes, relabel
+from slurm_plugin.reconcile import (
+    SteeringLimits,
+    changes,
+    lease_changes,
+    order_changes,
+    relabel,
+    resize_changes,
+    restored,
+)
 from tests.sched_policy.builders import NOW_S, job, nodes
 
 LIMITS = SteeringLimits(site_factor_range=1000, slack_s=120)
@@ -156,6 +167,26 @@ def test_the_requeue_delay_is_lifted_for_consenting_jobs_only() -> None:
     waiting = [record(i, restarts=1, eligible_s=NOW_S + 100) for i in (5, 6)]
     wanted = changes(Plan(), seen(*waiting, jobs=(consenting, other)), LIMITS)
     assert [c for c in wanted if isinstance(c, StartAtOnce)] == [StartAtOnce(5)]
+
+
+def resized(job_id: int, nodes: int, gpus: int) -> Plan:
+    return Plan(resizes=(Resize(job_id, GpuRequest.on_each(nodes, gpus), "why"),))
+
+
+def test_a_waiting_job_is_resized_and_a_running_one_is_not() -> None:
+    asks = {"nodes": 1, "gpus_per_node": 4, "gres_per_node": "gpu:a100:4,nvme:1"}
+    assert resize_changes(resized(5, 1, 2), seen(record(5, **asks))) == (SetGres(5, "gpu:a100:2,nvme:1"),)
+    assert resize_changes(resized(5, 1, 2), seen(record(5, state="RUNNING", **asks))) == ()
+    assert resize_changes(resized(5, 1, 1), seen(record(5, gres_per_node="gpu"))) == (SetGres(5, "gpu:1"),)
+
+
+def test_tasks_and_cpus_follow_the_nodes() -> None:
+    asks = {"nodes": 2, "gpus_per_node": 4, "gres_per_node": "gpu:4", "tasks": 4, "cpus": 16}
+    assert resize_changes(resized(5, 3, 4), seen(record(5, **asks))) == (SetNodeCount(5, 3, 6, 24),)
+    refused = ChangeFailure(SetNodeCount(5, 3, 6, 24), "no")
+    assert restored([refused, ChangeFailure(SetGres(5, "gpu:1"), "no")], {5: record(5, **asks)}) == (
+        SetNodeCount(5, 2, 4, 16),
+    )
 
 
 def test_site_factors_are_part_of_the_changes() -> None:
