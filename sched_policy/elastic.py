@@ -52,7 +52,7 @@ class Resizing:
         """The test whether a waiting job that does not fit should start smaller.
 
         It should if by the time at which it could start at its present size it has done more work than it will cost to
-        restart it at that size.
+        restart it at that size; but not if it is known to need more than its time limit then.
         """
 
         def smaller(job: Job, profile: AvailabilityProfile) -> Smaller | None:
@@ -63,6 +63,8 @@ class Resizing:
                 if request.total >= asked:
                     continue
                 planned_s = _planned_s(job, request)
+                if _known_left_s(job, now_s) * asked / request.total > planned_s:
+                    return None
                 here = profile.fits_now(request, planned_s, job.partition, place)
                 if here is None:
                     continue
@@ -104,7 +106,11 @@ class Resizing:
             if found is None or (at is None and not self._pays(job, found[0], snapshot.now_s)):
                 continue
             request, there = found
-            _book(free, held, 1)
+            if at is None:  # until it has gone, what it holds is nobody else's
+                held_on = dict(held)
+                there = tuple((node, max(0, gpus - held_on.get(node, 0))) for node, gpus in there)
+            else:
+                _book(free, held, 1)
             _book(free, there, -1)
             reason = f"{request.total} GPUs in place of {job.request.total}: nobody waits for them"
             resizes.append(Resize(job.job_id, request, reason))
@@ -160,6 +166,12 @@ def _largest(
 def _book(free: NDArray[np.int64], placement: Indexed, sign: int) -> None:
     for node, gpus in placement:
         free[node] += sign * gpus
+
+
+def _known_left_s(job: Job, now_s: float) -> float:
+    """Run time the job still needs at its present size; 0 where only its time limit is known, which tells nothing."""
+    is_known = job.expected_s is not None or bool(job.total_steps and job.points)
+    return job.left_s(now_s) if is_known else 0.0
 
 
 def _planned_s(job: Job, request: GpuRequest) -> float:

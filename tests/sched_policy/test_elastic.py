@@ -57,6 +57,12 @@ def test_it_waits_if_its_gpus_come_free_soon() -> None:
     assert sizes(planned(later, elastic(2, 8, 1, 8))) == {2: 1}
 
 
+def test_no_size_at_which_the_time_limit_is_known_to_be_too_short() -> None:
+    taken = running(1, "n1", 5)
+    assert sizes(planned(taken, elastic(2, 8, 1, 8, expected_s=800.0))) == {2: 2}
+    assert sizes(planned(taken, elastic(2, 8, 1, 8, expected_s=1000.0))) == {}  # 4000 s with 2 GPUs, limited to 3600 s
+
+
 def test_a_smaller_start_delays_no_promise() -> None:
     taken = running(1, "n1", 4, ran_s=3000.0)
     gang = job(2, request=GpuRequest.on_each(1, 8))
@@ -95,6 +101,15 @@ def test_a_running_job_is_left_alone_unless_it_pays(fields: dict[str, Any]) -> N
 def test_a_running_job_is_left_alone_while_somebody_waits_or_makes_room() -> None:
     assert sizes(planned(holding(1, 2, 1, 8), job(2, 7), on=1)) == {}
     assert sizes(planned(holding(1, 2, 1, 8), running(2, "n1", 1, yielding=True))) == {}
+
+
+def test_gpus_of_a_job_that_will_move_are_not_given_away_yet() -> None:
+    """Job 1 wants a whole node and holds half of another; job 2 starts and could use that half."""
+    moving = holding(1, 4, 4, 8, submit_s=0.0)
+    beside = running(3, "n1", 2, submit_s=0.5)
+    plan = planned(moving, beside, elastic(2, 2, 2, 8), on=2)
+    assert sizes(plan) == {1: 8}
+    assert [start.placement for start in plan.starts] == [(NodeGpus("n1", 2),)]
 
 
 def test_a_job_of_several_nodes_grows_by_nodes() -> None:
