@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import SetGres, SetNodeCount
+from slurm_plugin.client.protocol import ChangeFailure, SetGres, SetNodeCount
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from slurm_plugin.reconcile import restored
 from tests.slurm.jobs import a_daemon, command, empty, environment, final_state, run, state_of, submit, until
@@ -115,8 +115,11 @@ def test_what_slurm_lets_one_change_of_a_job_that_waits(small: Cluster, client: 
     assert client.apply([SetNodeCount(job_id, 1, 2, 4), SetGres(job_id, "gpu:4")]) == ()
     after = next(job for job in client.jobs() if job.job_id == job_id)
     assert (after.nodes, after.tasks, after.cpus, after.gpus, after.gres_per_node) == (1, 2, 4, 4, "gpu:4")
-    (refused,) = client.apply([SetNodeCount(job_id, 2, 1, 8)])  # fewer tasks than nodes
-    assert client.apply(restored([refused], {job_id: after})) == ()
+    argv = ["scontrol", "update", f"JobId={job_id}", "NumNodes=2-1", "NumTasks=4", "NumCPUs=8"]
+    refused = subprocess.run(argv, env=environment(small), capture_output=True, text=True, check=False)
+    assert "Node count specification invalid" in refused.stderr
+    failure = ChangeFailure(SetNodeCount(job_id, 2, 4, 8), refused.stderr)
+    assert client.apply(restored([failure], {job_id: after})) == ()
     again = next(job for job in client.jobs() if job.job_id == job_id)
     assert (again.nodes, again.tasks, again.cpus) == (1, 2, 4)
     (failure,) = client.apply([SetGres(full, "gpu:1")])

@@ -71,7 +71,9 @@ def check_nothing_is_lost(spool: Path, job_id: int, directory: Path) -> None:
     steps = done(directory)
     assert sorted({step for _run, step, *_ in steps}) == list(range(1, STEPS + 1))
     first = {run_: step for run_, step, *_ in reversed(steps)}
-    assert first == {0: 1} | {run_ + 1: step + 1 for run_, step in saved(spool, job_id).items()}
+    resumed = {run_ + 1: step + 1 for run_, step in saved(spool, job_id).items()}
+    assert first == {0: 1} | {run_: step for run_, step in resumed.items() if run_ in first}
+    assert len(first) == max(first) + 1
 
 
 @pytest.mark.parametrize("policy", ["tiresias", "muri-l"])
