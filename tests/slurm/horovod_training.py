@@ -25,7 +25,8 @@ def main() -> None:
     hvd.init()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
     saved = directory / "checkpoint.pt"
     start = 0
     if saved.exists():
@@ -34,16 +35,15 @@ def main() -> None:
         optimizer.load_state_dict(state["optimizer"])
         start = state["step"]
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    together = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     loss = torch.tensor(0.0)
     with CheckpointSignal() as checkpoint:
         for step in range(start, steps):
             shard = torch.Generator().manual_seed(step * hvd.size() + hvd.rank())
             inputs = torch.randn(32, 8, generator=shard)
-            together.zero_grad()
+            optimizer.zero_grad()
             loss = (model(inputs) - inputs.sum(dim=1, keepdim=True).sin()).square().mean()
             loss.backward()
-            together.step()
+            optimizer.step()
             loss = hvd.allreduce(loss.detach(), name="loss")
             if hvd.rank() == 0:
                 report(step=step + 1, loss=loss.item(), total_steps=steps)
