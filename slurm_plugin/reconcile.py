@@ -23,6 +23,7 @@ from slurm_plugin.config import Config
 from slurm_plugin.observe import Observation, waits_for_begin
 from slurm_plugin.order import OrderLimits, order_changes
 from slurm_plugin.queue_order import queue_order
+from slurm_plugin.resizing import resize_changes
 
 LEASE_PREFIX = "explsched_"
 _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
@@ -63,10 +64,13 @@ def leased_job(name: str) -> int | None:
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Order and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`."""
+    """Order, sizes and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`.
+
+    Sizes come before delays are lifted: from then on Slurm may start the job at any moment.
+    """
     ranked = (seen.jobs[job_id] for job_id in queue_order(plan, seen.snapshot))
-    waiting = (job for job in ranked if job.state == "PENDING")
-    return (*order_changes(waiting, limits.order), *lease_changes(plan, seen, limits), *delay_changes(seen))
+    order = order_changes((job for job in ranked if job.state == "PENDING"), limits.order)
+    return (*order, *resize_changes(plan, seen), *lease_changes(plan, seen, limits), *delay_changes(seen))
 
 
 def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
@@ -74,7 +78,7 @@ def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
 
     A job that has run before and waits for its begin time waits for nothing else: its own --begin is long past.
     """
-    consenting = (job for job in seen.snapshot.jobs if job.may_yield)
+    consenting = (job for job in seen.snapshot.jobs if job.consents)
     records = (seen.jobs[job.job_id] for job in consenting)
     now_s = seen.snapshot.now_s
     return tuple(StartAtOnce(r.job_id) for r in records if r.restarts > 0 and waits_for_begin(r, now_s))

@@ -84,7 +84,7 @@ class Displace:
 
     def stable_until_s(self, snapshot: Snapshot) -> float:
         """When the next running job has had its quantum and may be asked to yield."""
-        ends_s = (_productive_since_s(job) + self.quantum_s for job in snapshot.running if job.may_yield)
+        ends_s = (productive_since_s(job) + self.quantum_s for job in snapshot.running if job.may_yield)
         return min((end_s for end_s in ends_s if end_s > snapshot.now_s), default=float("inf"))
 
     def _may_yield(self, job: Job, now_s: float) -> bool:
@@ -92,11 +92,11 @@ class Displace:
             job.state is JobState.RUNNING
             and not job.yielding
             and job.may_yield
-            and now_s >= _productive_since_s(job) + self.quantum_s
+            and now_s >= productive_since_s(job) + self.quantum_s
         )
 
 
-def _productive_since_s(job: Job) -> float:
+def productive_since_s(job: Job) -> float:
     """When the present run began to earn; in the infinite future while the job is still starting up."""
     if job.first_report_s is not None:
         return job.first_report_s

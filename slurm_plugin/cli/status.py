@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sched_policy.model import Job, JobState
+from sched_policy.preemption_record import PreemptionRecord
 from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.cli.session import clock, look
 from slurm_plugin.progress import JobProgress
@@ -33,7 +34,10 @@ _SHORT = {JobState.PENDING: "PENDING", JobState.RUNNING: "RUNNING", JobState.COM
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the report. `utility` is in percent of the sweep's known improvement per GPU-hour."""
+    """One line of the report. `utility` is in percent of the sweep's known improvement per GPU-hour.
+
+    `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost.
+    """
 
     jobid: int
     partition: str
@@ -50,6 +54,8 @@ class Row:
     score: float | None
     gpu_hours: float
     restarts: int
+    preempted: int
+    lost_gpu_s: float
     planned: str
     reservation: str
     malformed: int
@@ -69,6 +75,7 @@ def _row(view: View, job: Job) -> Row:
     record = view.seen.jobs[job.job_id]
     progress = view.seen.progress.get(job.job_id, JobProgress())
     utility = view.utilities.get(job.job_id)
+    past = view.seen.preempted.get(job.job_id, PreemptionRecord(job.submit_s))
     promise = view.promises.get(job.job_id)
     starts_now = any(start.job_id == job.job_id for start in view.plan.starts)
     planned_s = view.seen.snapshot.now_s if starts_now else promise.start_s if promise else None
@@ -90,6 +97,8 @@ def _row(view: View, job: Job) -> Row:
         score=view.scores[job.job_id].value,
         gpu_hours=job.request.total * job.executed_s(view.seen.snapshot.now_s) / 3600,
         restarts=job.restarts,
+        preempted=past.count,
+        lost_gpu_s=past.lost_gpu_s,
         planned=clock(planned_s) if job.state is JobState.PENDING else "",
         reservation=record.reservation,
         malformed=progress.malformed,

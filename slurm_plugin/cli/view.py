@@ -29,7 +29,9 @@ class View:
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of what Slurm has told. Raises `PolicyError` if the policy fails."""
-        seen = observe(records, ProgressSpool(config.progress.spool), now_s, config.slurm.partitions)
+        seen = observe(
+            records, ProgressSpool(config.progress.spool), now_s, config.slurm.partitions, churn=config.churn()
+        )
         plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
         return cls(
             config,

@@ -20,6 +20,8 @@ from slurm_plugin.client.protocol import (
     DeleteReservation,
     ExtendReservation,
     RequeueJob,
+    SetGres,
+    SetNodeCount,
     SetSiteFactor,
     SlurmError,
     StartAtOnce,
@@ -27,6 +29,8 @@ from slurm_plugin.client.protocol import (
 
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """What may stand in a scontrol command: no blank, quote, newline, comma or '='."""
+
+_GRES = re.compile(r"[A-Za-z0-9_.:-]+")
 
 _SITE_FACTORS_PER_MARK = 50
 
@@ -89,6 +93,14 @@ def command(change: Change) -> str:
             return f"requeue Incomplete {int(job_id)}"
         case StartAtOnce(job_id):
             return f"update JobId={int(job_id)} StartTime=now"
+        case SetGres(job_id, gres):
+            return f"update JobId={int(job_id)} Gres={','.join(_safe(part, _GRES) for part in gres.split(','))}"
+        case SetNodeCount(job_id, nodes, tasks, cpus):
+            # A range, or the old count stays the largest; all in one, or Slurm checks the nodes against the old tasks.
+            return (
+                f"update JobId={int(job_id)} NumNodes={int(nodes)}-{int(nodes)} "
+                f"NumTasks={int(tasks)} NumCPUs={int(cpus)}"
+            )
         case ClearDependency(job_id):
             return f"update JobId={int(job_id)} Dependency="
         case DeleteReservation(name):
@@ -104,9 +116,9 @@ def command(change: Change) -> str:
             raise SlurmError(f"scontrol has no command for {change}")
 
 
-def _safe(word: str) -> str:
-    if not _SAFE.fullmatch(word):
-        raise SlurmError(f"{word!r} cannot be given to scontrol: letters, digits and _.@- are accepted")
+def _safe(word: str, accepted: re.Pattern[str] = _SAFE) -> str:
+    if not accepted.fullmatch(word):
+        raise SlurmError(f"{word!r} cannot be given to scontrol: accepted are {accepted.pattern}")
     return word
 
 

@@ -25,6 +25,7 @@ from slurm_plugin.client.protocol import (
     ChangeFailure,
     ClusterRecords,
     ControllerLoad,
+    SetAdminComment,
     SetSiteFactor,
     SignalJob,
     SlurmError,
@@ -105,11 +106,18 @@ class CliClient:
             raise SlurmError(f"sdiag: {error}") from error
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
-        """Carry out the changes: site factors, scontrol's in order in one process, one scancel per kind of signal."""
+        """Carry out the changes: comments and site factors, scontrol's in order in one process, then signals.
+
+        There is one scancel per kind of signal, and one scontrol per comment.
+        """
         factors = [change for change in changes if isinstance(change, SetSiteFactor)]
         program = self._site_factor_program if factors else None
         failed = list(site_factors.write(program, factors, self._timeout_s, self._environment)) if program else []
-        written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
+        apart = (SignalJob, CancelJob, SetAdminComment)
+        written = (*apart, SetSiteFactor) if program else apart
+        for change in changes:
+            if isinstance(change, SetAdminComment):
+                failed += self._set_admin_comment(change)
         failed += self._apply_steering([change for change in changes if not isinstance(change, written)])
         by_signal: defaultdict[str | None, list[SignalJob | CancelJob]] = defaultdict(list)
         for change in changes:
@@ -156,6 +164,13 @@ class CliClient:
         mark = f"explsched-{secrets.token_hex(4)}"
         answer = process.run(["scontrol"], self._timeout_s, self._environment, stdin=batch.text(groups, mark))
         return batch.complaints(groups, answer.err, mark)
+
+    def _set_admin_comment(self, change: SetAdminComment) -> Iterator[ChangeFailure]:
+        # Not through the standard input of scontrol: other people's words in it may hold anything.
+        argv = ["scontrol", "update", f"JobId={int(change.job_id)}", f"AdminComment={change.text}"]
+        answer = process.run(argv, self._timeout_s, self._environment)
+        if answer.returncode != 0:
+            yield ChangeFailure(change, (answer.err or answer.out).strip())
 
     def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[ChangeFailure]:
         # --state: for a job that no longer runs, scancel would retry for a minute. --batch: slurmctld answers a --full

@@ -26,6 +26,8 @@ JOB_FIELDS = (
     "TimeLimit",
     "NumNodes",
     "NumTasks",
+    "NumCPUs",
+    "tres-alloc",
     "NodeList",
     "tres-per-node",
     "tres-per-job",
@@ -35,8 +37,9 @@ JOB_FIELDS = (
     "RestartCnt",
     "Name",
     "Comment",
+    "admin_comment",
 )
-"""Fields asked of squeue, in this order. Name and comment are the user's free text."""
+"""Fields asked of squeue, in this order. Name and comments are free text."""
 
 _NOTHING = frozenset({"", "N/A", "(null)", "None", "Unknown"})
 _GPU = re.compile(r"^(?:gres[:/])?gpu(?P<type>:[^:,=()]+)??(?:(?P<mark>[:=])(?P<count>\d+))?(?:\(.*\))?$")
@@ -54,7 +57,7 @@ def job(fields: Sequence[str]) -> SlurmJob:
         raise ValueError(f"{len(fields)} fields, expected {len(JOB_FIELDS)}")
     f = dict(zip(JOB_FIELDS, fields, strict=True))
     state = f["State"].split(",")[0]
-    nodes = int(f["NumNodes"].partition("-")[0])
+    nodes = requested_nodes(f) if state == "PENDING" else int(f["NumNodes"].partition("-")[0])
     tasks = int(f["NumTasks"])
     names = expand_hosts(_text(f["NodeList"]))
     per_node = gpu_count(f["tres-per-node"]) or None
@@ -87,7 +90,20 @@ def job(fields: Sequence[str]) -> SlurmJob:
         array_tasks=waiting,
         array_job_id=int(f["ArrayJobID"]) if in_array else None,
         array_task_id=int(f["ArrayTaskID"]) if f["ArrayTaskID"].isdigit() else None,
+        admin_comment=_text(f["admin_comment"]),
+        tasks=tasks,
+        cpus=int(f["NumCPUs"].partition("-")[0]),
+        gres_per_node=re.sub(r"(^|,)gres[:/]", r"\1", _text(f["tres-per-node"])).replace("=", ":"),
     )
+
+
+def requested_nodes(f: dict[str, str]) -> int:
+    """Nodes that a pending job asks for.
+
+    Of a requeued job squeue shows the nodes of its last run, whatever was changed since; the TRES are up to date.
+    """
+    match = re.search(r"(?:^|,)node=(\d+)(?:,|$)", f["tres-alloc"])
+    return int(match[1]) if match else int(f["NumNodes"].partition("-")[0])
 
 
 def requested_gpus(f: dict[str, str], tasks: int, nodes: int) -> int:

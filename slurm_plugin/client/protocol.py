@@ -30,7 +30,8 @@ class SlurmJob:
     allocated, `gpus_per_node` is set when each node's share is fixed. `gpu_nodes` is (node, GPUs) of the
     allocation, empty while pending. `site_factor` is None where Slurm does not tell. `time_limit_s` None means
     unlimited. `eligible_s` is when the job may start at the earliest, None while that is not known (held, dependency).
-    `start_s` is the real start of a running job, or slurmctld's estimate for a pending one.
+    `start_s` is the real start of a running job, or slurmctld's estimate for a pending one. `gres_per_node` is what is
+    asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
     """
 
     job_id: int
@@ -58,6 +59,10 @@ class SlurmJob:
     array_tasks: int = 1
     array_job_id: int | None = None
     array_task_id: int | None = None
+    admin_comment: str = ""
+    tasks: int = 1
+    cpus: int = 1
+    gres_per_node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +206,32 @@ class ClearDependency:
     job_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class SetAdminComment:
+    """Replace a job's AdminComment, which only operators may write."""
+
+    job_id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGres:
+    """Let a pending job ask for other generic resources on each node, such as `gpu:a100:2`."""
+
+    job_id: int
+    gres: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetNodeCount:
+    """Let a pending job ask for so many nodes, with so many tasks and CPUs in all."""
+
+    job_id: int
+    nodes: int
+    tasks: int
+    cpus: int
+
+
 Change = (
     SetSiteFactor
     | CreateReservation
@@ -212,6 +243,9 @@ Change = (
     | StartAtOnce
     | CancelJob
     | ClearDependency
+    | SetAdminComment
+    | SetGres
+    | SetNodeCount
 )
 
 

@@ -46,14 +46,6 @@ def client(small: Cluster) -> Iterator[CliClient]:
     empty(small)
 
 
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    path = tmp_path / "spool"
-    path.mkdir()
-    path.chmod(0o1777)
-    return path
-
-
 def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
     base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
     return json.dumps({**base, **sections})

@@ -1,6 +1,6 @@
 import pytest
 
-from sched_policy.model import Direction, Exploration
+from sched_policy.model import Direction, Elastic, Exploration
 from slurm_plugin.job_options import GpuSharing, JobOptionError, JobOptions, parse
 from wrappers import sxbatch
 
@@ -20,6 +20,16 @@ def test_class_and_sharing_take_no_part_in_a_search() -> None:
     assert parse("explsched:class=opportunistic") == JobOptions(guaranteed=False)
     sharing = GpuSharing("best-effort", limit_permille=300)
     assert parse("explsched:share=best-effort&limit=300") == JobOptions(sharing=sharing)
+
+
+def test_sizes() -> None:
+    assert parse("explsched:elastic=1-6") == JobOptions(elastic=Elastic(1, 6))
+    assert parse("explsched:elastic=8-32/8") == JobOptions(elastic=Elastic(8, 32, 8))
+    assert [request.total for request in Elastic(1, 6).requests()] == [1, 2, 4, 6]
+    by_nodes = Elastic(8, 24, 8).requests()
+    assert [(request.nodes, request.per_node) for request in by_nodes] == [(1, 8), (2, 8), (3, 8)]
+    options = sxbatch.options_parser().parse_args(["--elastic=8-32/8"])
+    assert parse(sxbatch._explsched_word(options)) == JobOptions(elastic=Elastic(8, 32, 8))
 
 
 def test_sxbatch_writes_what_the_daemon_reads() -> None:
@@ -42,6 +52,9 @@ def test_sxbatch_writes_what_the_daemon_reads() -> None:
         ("explsched:direction=up", "min and max"),
         ("explsched:checkpoint=KILL", "not a signal that a job can catch"),
         ("explsched:checkpoint=;rm", "not a signal"),
+        ("explsched:elastic=8", "MIN-MAX GPUs on one node"),
+        ("explsched:elastic=2-7/2", "both multiples of N"),
+        ("explsched:elastic=1-8/0", "both multiples of N"),
         ("explsched:a", "not of the form"),
         ("explsched:sweep=a&sweep=b", "twice"),
         ("explsched:stop=1 explsched:stop=0", "2 words"),

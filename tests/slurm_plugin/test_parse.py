@@ -28,6 +28,8 @@ RECORD = dict.fromkeys(parse.JOB_FIELDS, "N/A") | {
     "TimeLimit": "1-02:03:04",
     "NumNodes": "2",
     "NumTasks": "2",
+    "NumCPUs": "4",
+    "tres-alloc": "cpu=4,mem=2000M,node=2,billing=4",
     "NodeList": "n[1-2]",
     "tres-per-node": "gres:gpu:a100:2,gres:shard:4",
     "RestartCnt": "1",
