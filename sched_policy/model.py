@@ -135,6 +135,7 @@ class Job:
         restarts: how often the job has been requeued.
         profile: what an iteration spends in each resource, None if unknown.
         guaranteed: false for an opportunistic job, which takes what guaranteed ones leave (AntMan).
+        may_share: whether others may be put on its GPUs; false for a job that asked for whole GPUs.
         yielding: the running job has been asked to make room; its GPUs will soon be free.
 
     """
@@ -161,6 +162,7 @@ class Job:
     array_tasks: int = 1
     profile: StageProfile | None = None
     guaranteed: bool = True
+    may_share: bool = True
     yielding: bool = False
 
     @property

@@ -19,6 +19,8 @@ from slurm_plugin.client.protocol import (
     SlurmClient,
 )
 from slurm_plugin.config import BackpressureSection, Config
+from slurm_plugin.group_log import log_groups
+from slurm_plugin.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.log import event
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.preemption import PreemptionDesk
@@ -41,12 +43,14 @@ class Pass:
 class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
-    Slurm is the database: nothing is kept between passes but the preemptions underway and the reports read so far.
+    Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, and the
+    groups last seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
         self._desk = PreemptionDesk(config.preemption.grace_s, config.preemption.most_per_hour)
+        self._groups: tuple[LiveGroup, ...] = ()
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -69,7 +73,14 @@ class Controller:
         decided = self.decide(now_s)
         failures = self._client.apply(decided.changes) if decided.changes else ()
         _log_pass(decided, failures)
+        groups = live_groups(decided.seen.jobs.values())
+        log_groups(self._groups, groups)
+        self._groups = groups
         return Pass(decided.seen, decided.plan, decided.changes, failures)
+
+    def withdraw(self) -> tuple[ChangeFailure, ...]:
+        """Let go of the waiting jobs that are pinned to nodes: nobody would, once the daemon has stopped."""
+        return self._client.apply(withdrawal(self._client.jobs()))
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sched_policy.model import (
-    GpuRequest,
     Job,
     JobState,
     Node,
-    NodeGpus,
 )
 from sched_policy.snapshot import Snapshot
-from slurm_plugin import job_options
-from slurm_plugin.client.protocol import SlurmClient, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin import job_options, shards
+from slurm_plugin.client.protocol import ShardRule, SlurmClient, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.log import event
 from slurm_plugin.progress import JobProgress, ProgressSpool
 
@@ -34,13 +32,15 @@ _CANNOT_START = ("JobHeld", "Dependency", "JobArrayTaskLimit", "Invalid", "BadCo
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the cluster: the policy's view, and the records it was made from (by job id)."""
+    """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name)."""
 
     snapshot: Snapshot
     jobs: Mapping[int, SlurmJob]
     reservations: tuple[SlurmReservation, ...]
     progress: Mapping[int, JobProgress]
     option_faults: Mapping[int, str]
+    nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
+    shard_rule: ShardRule = ShardRule.FIRST_FIT
 
 
 def observe(
@@ -60,14 +60,17 @@ def observe(
     records = {job.job_id: job for job in client.jobs() if job.state in _STATES}
     progress = spool.read({job.job_id: job.uid for job in records.values()}, now_s)
     faults: dict[int, str] = {}
+    per_gpu = shards.per_gpu(nodes)
     jobs = []
     for record in records.values():
         ours = not wanted or record.partition in wanted
         if ours or record.state != "PENDING":
-            job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), now_s)
+            job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), now_s, per_gpu)
             jobs.append(replace(job, yielding=True) if record.job_id in yielding else job)
     snapshot = Snapshot.of(now_s, map(_node, nodes), jobs)
-    return Observation(snapshot, records, client.reservations(), progress, faults)
+    rule = client.shard_rule() if any(r.shards_per_node for r in records.values()) else ShardRule.FIRST_FIT
+    by_name = {node.name: node for node in nodes}
+    return Observation(snapshot, records, client.reservations(), progress, faults, by_name, rule)
 
 
 def _node(node: SlurmNode) -> Node:
@@ -88,13 +91,15 @@ def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
     return record.state == "PENDING" and record.eligible_s is not None and record.eligible_s > now_s
 
 
-def _job(record: SlurmJob, progress: JobProgress, options: job_options.JobOptions | None, now_s: float) -> Job:
+def _job(
+    record: SlurmJob, progress: JobProgress, options: job_options.JobOptions | None, now_s: float, per_gpu: int
+) -> Job:
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
     exploration = options.exploration if options else None
     return Job(
         job_id=record.job_id,
-        request=GpuRequest(record.gpus, record.nodes, record.gpus_per_node),
+        request=shards.request(record, per_gpu),
         submit_s=record.submit_s,
         name=record.name,
         user=record.user,
@@ -105,12 +110,14 @@ def _job(record: SlurmJob, progress: JobProgress, options: job_options.JobOption
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         queued_s=earlier[-1].end_s if earlier else None,
         time_limit_s=record.time_limit_s,
-        allocation=tuple(NodeGpus(node, share) for node, share in record.gpu_nodes),
+        allocation=shards.allocation(record, per_gpu),
         earlier_s=sum(run.end_s - run.start_s for run in earlier),
         exploration=exploration,
         total_steps=progress.total_steps,
         points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1)),
         restarts=record.restarts,
         array_tasks=record.array_tasks,
+        profile=None if options is None else options.stages,
         guaranteed=options is None or options.guaranteed,
+        may_share=shards.may_share(record, per_gpu),
     )

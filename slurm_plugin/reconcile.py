@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sched_policy.plan import Plan, Reservation
 from slurm_plugin.client.protocol import (
@@ -20,7 +20,9 @@ from slurm_plugin.client.protocol import (
     SlurmReservation,
     StartAtOnce,
 )
+from slurm_plugin.grouping import group_changes, in_order
 from slurm_plugin.observe import Observation, waits_for_begin
+from slurm_plugin.release import releases
 
 LEASE_PREFIX = "explsched_"
 _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
@@ -51,8 +53,15 @@ def leased_job(name: str) -> int | None:
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Order and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`."""
-    return (*order_changes(plan, seen, limits), *lease_changes(plan, seen, limits), *delay_changes(seen))
+    """Order, leases and groups. Preemptions and stops take several passes: see `slurm_plugin.preemption`."""
+    released = releases(plan, seen)
+    ordered = replace(plan, scores=in_order(plan, released))
+    return (
+        *order_changes(ordered, seen, limits),
+        *lease_changes(plan, seen, limits),
+        *delay_changes(seen),
+        *group_changes(plan, released, seen),
+    )
 
 
 def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:

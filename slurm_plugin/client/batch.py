@@ -19,14 +19,18 @@ from slurm_plugin.client.protocol import (
     CreateReservation,
     DeleteReservation,
     MoveReservation,
+    NoteJob,
     RequeueJob,
     SetSiteFactor,
     SlurmError,
     StartAtOnce,
+    TargetJob,
 )
 
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """What may stand in a scontrol command: no blank, quote, newline, comma or '='."""
+
+_SAFE_NOTE = re.compile(r"[A-Za-z0-9_.:=&@-]+")
 
 _SITE_FACTORS_PER_MARK = 50
 
@@ -91,6 +95,10 @@ def command(change: Change) -> str:
             return f"update JobId={int(job_id)} StartTime=now"
         case ClearDependency(job_id):
             return f"update JobId={int(job_id)} Dependency="
+        case TargetJob(job_id, nodes, note):
+            return f"update JobId={int(job_id)} ReqNodeList={_list(nodes)} AdminComment={_note(note)}"
+        case NoteJob(job_id, note):
+            return f"update JobId={int(job_id)} AdminComment={_note(note)}"
         case DeleteReservation(name):
             return f"delete ReservationName={_safe(name)}"
         case MoveReservation(name, start_s, minutes, nodes):
@@ -111,6 +119,12 @@ def _safe(word: str) -> str:
     if not _SAFE.fullmatch(word):
         raise SlurmError(f"{word!r} cannot be given to scontrol: letters, digits and _.@- are accepted")
     return word
+
+
+def _note(text: str) -> str:
+    if text and not _SAFE_NOTE.fullmatch(text):
+        raise SlurmError(f"{text!r} cannot be given to scontrol: letters, digits and _.:=&@- are accepted")
+    return text
 
 
 def _list(words: Sequence[str]) -> str:

@@ -16,13 +16,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
-from slurm_plugin.client import batch, parse, process, site_factors
+from slurm_plugin.client import batch, devices, parse, process, site_factors
 from slurm_plugin.client.protocol import (
     CancelJob,
     Change,
     ChangeFailure,
     ControllerLoad,
     SetSiteFactor,
+    ShardRule,
     SignalJob,
     SlurmError,
     SlurmJob,
@@ -62,10 +63,12 @@ class CliClient:
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
         jobs = self._squeue()
-        factors: dict[int, int] = {}
-        if any(job.state == "PENDING" for job in jobs):
-            factors = self._site_factors()
-        return tuple(replace(job, site_factor=factors[job.job_id]) if job.job_id in factors else job for job in jobs)
+        factors = self._site_factors() if any(job.state == "PENDING" for job in jobs) else {}
+        some_run = any(job.node_names for job in jobs)
+        held = self._devices() if some_run and any(job.shards_per_node for job in jobs) else {}
+        return tuple(
+            replace(job, site_factor=factors.get(job.job_id), gpu_indices=held.get(job.job_id, ())) for job in jobs
+        )
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
@@ -91,6 +94,10 @@ class CliClient:
         ours = [line for line in lines if line.startswith("ReservationName=")]
         return _readable("scontrol show reservation", parse.reservation, ours)
 
+    def shard_rule(self) -> ShardRule:
+        """How Slurm chooses GPUs for shards here."""
+        return self._shard_rule
+
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         out = self._read("sdiag")
@@ -113,6 +120,13 @@ class CliClient:
         for signal, group in by_signal.items():
             failed += self._scancel(signal, group)
         return tuple(failed)
+
+    @cached_property
+    def _shard_rule(self) -> ShardRule:
+        return parse.shard_rule(self._read("scontrol", "show", "config"))
+
+    def _devices(self) -> dict[int, devices.Held]:
+        return devices.held(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
 
     @cached_property
     def _site_factor_program(self) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from sched_policy.errors import ExplschedError
@@ -42,6 +43,10 @@ class SlurmJob:
     allocation, empty while pending. `site_factor` is None where Slurm does not tell. `time_limit_s` None means
     unlimited. `eligible_s` is when the job may start at the earliest, None while that is not known (held, dependency).
     `start_s` is the real start of a running job, or slurmctld's estimate for a pending one.
+
+    `shards_per_node` is what the job asks of gres/shard, 0 for none. `node_names` are the nodes of the allocation, and
+    `gpu_indices` is (node, indices of its GPUs there) as far as Slurm tells; it is asked only where jobs want shards.
+    `required_nodes` are those that a waiting job must have.
     """
 
     job_id: int
@@ -69,6 +74,11 @@ class SlurmJob:
     array_tasks: int = 1
     array_job_id: int | None = None
     array_task_id: int | None = None
+    shards_per_node: int = 0
+    node_names: tuple[str, ...] = ()
+    gpu_indices: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    required_nodes: tuple[str, ...] = ()
+    admin_comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,7 @@ class SlurmNode:
     state: str
     gpus: int
     partitions: frozenset[str]
+    shards: int = 0
 
     @property
     def schedulable(self) -> bool:
@@ -101,6 +112,15 @@ class SlurmNode:
             "ERROR",
         }
         return not flags & bad
+
+
+class ShardRule(StrEnum):
+    """How Slurm chooses the GPU of a job that asks for shards, among those of a node with enough of them free."""
+
+    FIRST_FIT = "first-fit"
+    """The one with the lowest index."""
+    LEAST_LOADED = "least-loaded"
+    """The one with most shards free, of equals the lowest index (SelectTypeParameters has LL_SHARED_GRES)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +234,26 @@ class ClearDependency:
     job_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class TargetJob:
+    """Let a pending job start on exactly these nodes (none: on any), and say so in its AdminComment.
+
+    Slurm refuses it for a job that has started meanwhile.
+    """
+
+    job_id: int
+    nodes: tuple[str, ...]
+    admin_comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteJob:
+    """Set the AdminComment of a job in any state."""
+
+    job_id: int
+    admin_comment: str
+
+
 Change = (
     SetSiteFactor
     | CreateReservation
@@ -225,6 +265,8 @@ Change = (
     | StartAtOnce
     | CancelJob
     | ClearDependency
+    | TargetJob
+    | NoteJob
 )
 
 
@@ -266,6 +308,10 @@ class SlurmClient(Protocol):
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
+        ...
+
+    def shard_rule(self) -> ShardRule:
+        """How Slurm chooses GPUs for shards here. Asked once."""
         ...
 
     def load(self) -> ControllerLoad:

@@ -22,6 +22,7 @@ from slurm_plugin.client.protocol import (
     CreateReservation,
     DeleteReservation,
     SetSiteFactor,
+    ShardRule,
     SlurmError,
     SlurmJob,
     SlurmNode,
@@ -71,6 +72,10 @@ class PyslurmClient:
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
         return self._call(worker.reservations)
+
+    def shard_rule(self) -> ShardRule:
+        """How Slurm chooses GPUs for shards here."""
+        return self._cli.shard_rule()
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
