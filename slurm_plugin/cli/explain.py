@@ -11,6 +11,7 @@ import click
 
 from sched_policy.model import Job, JobState
 from slurm_plugin import job_options
+from slurm_plugin.cli import sharers
 from slurm_plugin.cli.session import View, clock, config_option, json_option, look
 from slurm_plugin.cli.status import rows
 from slurm_plugin.progress import JobProgress
@@ -48,6 +49,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
         yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
     if record.reservation:
         yield f"It is in reservation {record.reservation}."
+    yield from sharers.sentences(view.seen, job)
     yield from _progress(view, job)
     yield from _consent(view, job)
     yield from _sharing(view, job)

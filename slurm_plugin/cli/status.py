@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from sched_policy.model import Job, JobState
+from slurm_plugin.cli import sharers
 from slurm_plugin.cli.session import View, clock, config_option, json_option, look
 from slurm_plugin.progress import JobProgress
 
@@ -47,6 +48,8 @@ class Row:
     restarts: int
     planned: str
     reservation: str
+    device: str
+    sharing: str
     malformed: int
     reason: str
 
@@ -87,20 +90,22 @@ def _row(view: View, job: Job) -> Row:
         restarts=job.restarts,
         planned=clock(planned_s) if job.state is JobState.PENDING else "",
         reservation=record.reservation,
+        device=sharers.device(view.seen, job.job_id),
+        sharing=sharers.summary(view.seen, job.job_id),
         malformed=progress.malformed,
         reason=_reason(view, job, progress),
     )
 
 
 def _reason(view: View, job: Job, progress: JobProgress) -> str:
-    """The most useful thing to know: a fault of the job's own making first, then why it waits, then its worth."""
+    """The most useful thing to know: a fault of its own, why it waits, who shares its GPU, its worth."""
     fault = view.seen.option_faults.get(job.job_id) or progress.refused
     if fault:
         return fault
     record = view.seen.jobs[job.job_id]
     if job.state is JobState.PENDING and not job.eligible:
         return f"Slurm: {record.reason}"
-    return view.scores[job.job_id].reason
+    return sharers.summary(view.seen, job.job_id) or view.scores[job.job_id].reason
 
 
 @click.command(epilog=_EXAMPLES)
