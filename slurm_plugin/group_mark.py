@@ -12,8 +12,8 @@ from typing import Self
 
 PREFIX = "explsched:"
 _TEXT = re.compile(
-    rf"{PREFIX}(?:group=(?P<group>\d+)&of=(?P<size>\d+))?&?(?:node=(?P<node>[^&\s]+)&since=(?P<since>\d+))?"
-    r"(?:pause=(?P<pause>\d+))?"
+    rf"{PREFIX}(?=.)(?:group=(?P<group>\d+)&of=(?P<size>\d+)(?:&|$))?"
+    r"(?:node=(?P<node>[^&\s]+)&since=(?P<since>\d+)(?:&|$))?(?:pause=(?P<pause>\d+))?"
 )
 
 

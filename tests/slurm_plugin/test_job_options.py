@@ -1,6 +1,6 @@
 import pytest
 
-from sched_policy.model import Direction, Exploration
+from sched_policy.model import Direction, Exploration, StageProfile
 from slurm_plugin.job_options import GpuSharing, JobOptionError, JobOptions, parse
 from wrappers import sxbatch
 
@@ -22,6 +22,10 @@ def test_class_and_sharing_take_no_part_in_a_search() -> None:
     assert parse("explsched:share=best-effort&limit=300") == JobOptions(sharing=sharing)
 
 
+def test_stages_are_milliseconds_of_an_iteration() -> None:
+    assert parse("explsched:stages=110/60/45.5/0") == JobOptions(stages=StageProfile(0.11, 0.06, 0.0455, 0.0))
+
+
 def test_sxbatch_writes_what_the_daemon_reads() -> None:
     hostile = "a b&stop=1#$(x)\u00e9\n'"
     options = sxbatch.options_parser().parse_args([f"--sweep={hostile}", "--checkpoint=USR1"])
@@ -40,6 +44,11 @@ def test_sxbatch_writes_what_the_daemon_reads() -> None:
         ("explsched:request=1001", "1 to 1000 permille"),
         ("explsched:class=vip", "guaranteed and opportunistic"),
         ("explsched:direction=up", "min and max"),
+        ("explsched:stages=1/2/3", "ITERATION/IO/GPU/NET"),
+        ("explsched:stages=0/1/1/1", "ITERATION/IO/GPU/NET"),
+        ("explsched:stages=1/0/0/0", "ITERATION/IO/GPU/NET"),
+        ("explsched:stages=1/nan/1/1", "ITERATION/IO/GPU/NET"),
+        ("explsched:stages=1/-1/1/1", "ITERATION/IO/GPU/NET"),
         ("explsched:checkpoint=KILL", "not a signal that a job can catch"),
         ("explsched:checkpoint=;rm", "not a signal"),
         ("explsched:a", "not of the form"),
