@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _LONGEST = 80  # sockets lie in it, and the name of a Unix socket has at most 107 bytes
+_OF_NODE = ("SLURM_CLUSTER_NAME", "SLURMD_NODENAME")
 
 
 def place(environment: Mapping[str, str]) -> Path:
@@ -46,7 +47,7 @@ def shared_place(environment: Mapping[str, str]) -> Path | None:
     gpus = environment.get("SLURM_JOB_GPUS", "")  # as the node numbers them, unlike CUDA_VISIBLE_DEVICES in a cgroup
     if not environment.get("SLURM_SHARDS_ON_NODE") or not gpus:
         return None
-    where = f"{socket.gethostname()} {environment.get('SLURMD_NODENAME', '')} {gpus}"
+    where = " ".join((socket.gethostname(), *(environment.get(name, "") for name in _OF_NODE), gpus))
     name = f"explsched-{os.geteuid()}-gpu-{hashlib.sha256(where.encode()).hexdigest()[:12]}"
     return Path("/tmp") / name  # noqa: S108  claimed as above
 

@@ -28,10 +28,13 @@ def test_stages_are_milliseconds_of_an_iteration() -> None:
 
 def test_sxbatch_writes_what_the_daemon_reads() -> None:
     hostile = "a b&stop=1#$(x)\u00e9\n'"
-    options = sxbatch.options_parser().parse_args([f"--sweep={hostile}", "--checkpoint=USR1"])
+    words = [f"--sweep={hostile}", "--checkpoint=USR1", "--stages=110/60/45/5"]
+    options = sxbatch.options_parser().parse_args(words)
     assert parse(sxbatch._explsched_word(options)) == JobOptions(
-        Exploration(hostile, checkpoint_signal="USR1"), guaranteed=True
+        Exploration(hostile, checkpoint_signal="USR1"), stages=StageProfile(0.11, 0.06, 0.045, 0.005)
     )
+    with pytest.raises(ValueError, match="ITERATION/IO/GPU/NET"):
+        sxbatch.options_parser().parse_args(["--stages=1/2"])
 
 
 @pytest.mark.parametrize(
