@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.protocol import Change, NoteJob, SlurmJob, TargetJob
-from slurm_plugin.group_mark import Mark
+from slurm_plugin.group_mark import Mark, may_be_marked
 from slurm_plugin.observe import Observation
 from slurm_plugin.release import Releases, may_be_pinned
 
@@ -68,7 +68,7 @@ def live_groups(jobs: Iterable[SlurmJob]) -> tuple[LiveGroup, ...]:
     members: defaultdict[tuple[int, int], list[SlurmJob]] = defaultdict(list)
     for job in jobs:
         mark = Mark.of(job.admin_comment)
-        if mark is not None and mark.group is not None and job.state != "COMPLETING":
+        if mark.group is not None and job.state != "COMPLETING":
             members[mark.group, mark.size].append(job)
     return tuple(_group(*key, tuple(members[key])) for key in sorted(members))
 
@@ -80,8 +80,8 @@ def _group(number: int, size: int, members: tuple[SlurmJob, ...]) -> LiveGroup:
 
 def withdrawal(jobs: Iterable[SlurmJob]) -> tuple[Change, ...]:
     """Lets go of every waiting job that we pinned: for a daemon that stops."""
-    waiting = ((job, Mark.of(job.admin_comment)) for job in jobs if job.state == "PENDING")
-    return tuple(change for job, mark in waiting if mark is not None for change in _change(job, mark, Mark()))
+    waiting = (job for job in jobs if job.state == "PENDING")
+    return tuple(change for job in waiting for change in _change(job, Mark.of(job.admin_comment), Mark()))
 
 
 def in_order(plan: Plan, releases: Releases) -> Sequence[Score]:
@@ -107,11 +107,12 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
         if group.is_complete and group.verified is not False
         for job_id in group.job_ids
     }
+    yielding = {job.job_id for job in seen.snapshot.jobs if job.yielding}  # what it costs is being noted on them
     changes: list[Change] = []
     for record in seen.jobs.values():
-        if record.state == "COMPLETING":
+        if record.state == "COMPLETING" or record.job_id in yielding:
             continue
-        present = Mark.of(record.admin_comment) or Mark()
+        present = Mark.of(record.admin_comment)
         if record.job_id in wanted:
             mark = _patient(wanted[record.job_id], present, now_s)
         elif record.state == "PENDING":
@@ -124,10 +125,10 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
 
 def _wanted(releases: Releases, jobs: Mapping[int, SlurmJob], now_s: int) -> Iterator[tuple[int, Mark]]:
     for sharers in releases.sharers:
-        in_group = [job_id for job_id in sharers.job_ids if _is_free(jobs[job_id])]
+        in_group = [job_id for job_id in sharers.job_ids if may_be_marked(jobs[job_id].admin_comment)]
         number, size = (min(in_group), len(in_group)) if len(in_group) > 1 else (None, 0)
         for job_id in in_group:
-            present = Mark.of(jobs[job_id].admin_comment) or Mark()
+            present = Mark.of(jobs[job_id].admin_comment)
             if job_id in sharers.running:
                 yield job_id, replace(present, group=number, size=size)
             else:
@@ -144,11 +145,6 @@ def _waiting_groups(plan: Plan, releases: Releases, seen: Observation) -> Iterat
                 yield record.job_id, Mark(min(group.job_ids), len(records))
 
 
-def _is_free(record: SlurmJob) -> bool:
-    """Whether the AdminComment is empty or ours."""
-    return not record.admin_comment or Mark.of(record.admin_comment) is not None
-
-
 def _patient(wanted: Mark, present: Mark, now_s: int) -> Mark:
     """A pin keeps its time from pass to pass; one that has lasted too long becomes a pause."""
     if not present.node or present.node != wanted.node:
@@ -163,6 +159,6 @@ def _change(record: SlurmJob, present: Mark, mark: Mark) -> Iterator[Change]:
     ours = bool(present.node) and record.required_nodes == (present.node,)
     pins = bool(mark.node) and record.required_nodes != (mark.node,)
     if record.state == "PENDING" and (pins or (ours and not mark.node)):
-        yield TargetJob(record.job_id, (mark.node,) if mark.node else (), str(mark))
+        yield TargetJob(record.job_id, (mark.node,) if mark.node else (), mark.written(record.admin_comment))
     elif mark != present:
-        yield NoteJob(record.job_id, str(mark))
+        yield NoteJob(record.job_id, mark.written(record.admin_comment))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sched_policy.plan import Plan, Start
 from slurm_plugin.client.protocol import SlurmJob
-from slurm_plugin.group_mark import Mark
+from slurm_plugin.group_mark import Mark, may_be_marked
 from slurm_plugin.observe import Observation
 from slurm_plugin.packing import choice, free_shards
 
@@ -77,13 +77,11 @@ def releases(plan: Plan, seen: Observation) -> Releases:
 
 
 def may_be_pinned(record: SlurmJob, now_s: float) -> bool:
-    """Waits, is no array, not placed or annotated by somebody else, and not left to Slurm for the moment."""
+    """Waits, is no array, was not sent to a node by somebody else, and is not left to Slurm for the moment."""
     mark = Mark.of(record.admin_comment)
-    if record.state != "PENDING":
+    if record.state != "PENDING" or record.array_tasks > 1 or mark.pause_s > now_s:
         return False
-    if record.array_tasks > 1 or (record.admin_comment and mark is None) or (mark and mark.pause_s > now_s):
-        return False
-    return not record.required_nodes or (mark is not None and record.required_nodes == (mark.node,))
+    return may_be_marked(record.admin_comment) and record.required_nodes in ((), (mark.node,))
 
 
 def _one_gpu(start: Start) -> bool:

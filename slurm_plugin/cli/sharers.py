@@ -64,9 +64,9 @@ def sentences(seen: Observation, job: Job) -> Iterator[str]:
         yield "It asks for a part of a GPU, so others may run beside it."
     if group is not None:
         yield f"It is one of the {group.size} jobs of group {group.number} ({_list(group.job_ids)}): {state(group)}."
-    if mark is not None and mark.pause_s > seen.snapshot.now_s:
+    if mark.pause_s > seen.snapshot.now_s:
         yield "It did not start where it was meant to: it is left to Slurm for some minutes."
-    elif mark is not None and mark.node and seen.jobs[job.job_id].state == "PENDING":
+    elif mark.node and seen.jobs[job.job_id].state == "PENDING":
         yield f"It is pinned to node {mark.node}, where it fits now; it is let go if it does not start at once."
 
 

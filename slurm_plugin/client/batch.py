@@ -30,7 +30,7 @@ from slurm_plugin.client.protocol import (
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """What may stand in a scontrol command: no blank, quote, newline, comma or '='."""
 
-_SAFE_NOTE = re.compile(r"[A-Za-z0-9_.:=&@-]+")
+_SAFE_NOTE = re.compile(r"[A-Za-z0-9_.:=&@%+,/ -]*")
 
 _SITE_FACTORS_PER_MARK = 50
 
@@ -122,9 +122,9 @@ def _safe(word: str) -> str:
 
 
 def _note(text: str) -> str:
-    if text and not _SAFE_NOTE.fullmatch(text):
-        raise SlurmError(f"{text!r} cannot be given to scontrol: letters, digits and _.:=&@- are accepted")
-    return text
+    if not _SAFE_NOTE.fullmatch(text):
+        raise SlurmError(f"{text!r} cannot be given to scontrol: blanks, letters, digits and _.:=&@%+,/- are accepted")
+    return f'"{text}"' if text else ""
 
 
 def _list(words: Sequence[str]) -> str:

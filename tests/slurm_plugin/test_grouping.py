@@ -12,7 +12,7 @@ from sched_policy.model import NodeGpus
 from sched_policy.plan import Group, Plan, Score, Start
 from slurm_plugin.client.protocol import Change, NoteJob, ShardRule, SlurmJob, TargetJob
 from slurm_plugin.group_log import differences
-from slurm_plugin.group_mark import Mark
+from slurm_plugin.group_mark import Mark, may_be_marked
 from slurm_plugin.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
 from slurm_plugin.observe import Observation
 from slurm_plugin.packing import choice, free_shards
@@ -55,15 +55,24 @@ def after(seen: Observation, changes: tuple[Change, ...], later_s: float = 1.0) 
 @given(MARKS)
 def test_a_mark_survives_slurm(mark: Mark) -> None:
     kept = replace(mark, size=mark.size if mark.group is not None else 0, since_s=mark.since_s if mark.node else 0)
-    if kept == Mark():
-        assert str(kept) == ""
-    else:
-        assert Mark.of(str(kept)) == kept
+    assert (str(kept) == "") is (kept == Mark())
+    for words in ("", "JS1:H4s= explsched:since=5&n=0"):
+        text = kept.written(words)
+        assert may_be_marked(text)
+        assert Mark.of(text) == kept
+        assert Mark().written(text) == words
 
 
-@pytest.mark.parametrize("text", ["", "JS1:H4sIAAA", "explsched", "explsched:group=1", "see explsched:pause=5"])
+@pytest.mark.parametrize(
+    "text", ["", "JS1:H4sI", "explsched:since=5", "explsched-group:group=1", "xexplsched-group:pause=5"]
+)
 def test_somebody_elses_words_are_no_mark(text: str) -> None:
-    assert Mark.of(text) is None
+    assert Mark.of(text) == Mark()
+
+
+def test_words_that_could_not_be_written_back_are_left_alone() -> None:
+    assert not may_be_marked('{"a": 1}')
+    assert not may_be_marked("x" * 1000)
 
 
 def test_slurms_rules() -> None:
@@ -125,8 +134,8 @@ def test_a_group_of_four_is_pinned_and_marked_at_once() -> None:
 def test_a_newcomer_joins_and_the_group_gets_a_new_mark() -> None:
     seen = look(on_gpu(1, 0), on_gpu(2, 0), waiting(3))
     noted, also, pinned = carried_out(plan((3, 0)), seen)
-    assert (noted, also) == (NoteJob(1, "explsched:group=1&of=3"), NoteJob(2, "explsched:group=1&of=3"))
-    assert pinned == TargetJob(3, ("n1",), f"explsched:group=1&of=3&node=n1&since={NOW_S:.0f}")
+    assert (noted, also) == (NoteJob(1, "explsched-group:group=1&of=3"), NoteJob(2, "explsched-group:group=1&of=3"))
+    assert pinned == TargetJob(3, ("n1",), f"explsched-group:group=1&of=3&node=n1&since={NOW_S:.0f}")
 
 
 def test_who_would_land_on_another_gpu_is_left_to_slurm() -> None:
@@ -149,7 +158,7 @@ def test_a_pin_that_does_not_help_becomes_a_pause() -> None:
     made = plan((1, 0))
     late = after(seen, carried_out(made, seen), PATIENCE_S + 1)
     (let_go,) = carried_out(made, late)
-    assert let_go == TargetJob(1, (), f"explsched:pause={late.snapshot.now_s + 600:.0f}")
+    assert let_go == TargetJob(1, (), f"explsched-group:pause={late.snapshot.now_s + 600:.0f}")
     paused = after(late, (let_go,))
     assert carried_out(made, paused) == ()
     assert carried_out(made, after(paused, (), 700))[0] == TargetJob(
@@ -161,8 +170,8 @@ def test_a_pin_that_does_not_help_becomes_a_pause() -> None:
     "fields",
     [
         {"required_nodes": ("n1",)},
-        {"required_nodes": ("n2",), "admin_comment": "explsched:node=n1&since=5"},
-        {"admin_comment": "JS1:xyz"},
+        {"required_nodes": ("n2",), "admin_comment": "explsched-group:node=n1&since=5"},
+        {"admin_comment": "'quoted'"},
         {"array_tasks": 3},
         {"gpus": 1, "shards_per_node": 0},
     ],
@@ -179,7 +188,8 @@ def test_a_waiting_group_is_marked_and_stands_together_in_the_order() -> None:
     made = replace(plan(groups=((11, 15), (12, 16))), scores=scores)
     changes = carried_out(made, seen)
     assert changes == tuple(
-        NoteJob(job_id, f"explsched:group={number}&of=2") for job_id, number in ((11, 11), (12, 12), (15, 11), (16, 12))
+        NoteJob(job_id, f"explsched-group:group={number}&of=2")
+        for job_id, number in ((11, 11), (12, 12), (15, 11), (16, 12))
     )
     order = [score.job_id for score in in_order(made, releases(made, seen))]
     assert order[8:] == [11, 15, 12, 16, 13, 14]
@@ -190,7 +200,7 @@ def groups_of(*jobs: SlurmJob) -> list[tuple[tuple[int, ...], bool, bool | None]
 
 
 def test_a_group_is_verified_by_the_gpus_its_jobs_hold() -> None:
-    mark = "explsched:group=1&of=2&node=n1&since=5"
+    mark = "explsched-group:group=1&of=2&node=n1&since=5"
     first, second = on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark)
     assert groups_of(first, waiting(2, admin_comment=mark)) == [((1, 2), True, None)]
     assert groups_of(first, second) == [((1, 2), True, True)]
@@ -201,7 +211,7 @@ def test_a_group_is_verified_by_the_gpus_its_jobs_hold() -> None:
 
 
 def test_a_group_is_over_when_a_job_has_ended_or_is_elsewhere() -> None:
-    mark = "explsched:group=1&of=2&node=n1&since=5"
+    mark = "explsched-group:group=1&of=2&node=n1&since=5"
     alone = Mark(None, 0, "n1", 5)
     left = look(on_gpu(1, 0, admin_comment=mark))
     assert carried_out(plan(), left) == (NoteJob(1, str(alone)),)
@@ -212,13 +222,13 @@ def test_a_group_is_over_when_a_job_has_ended_or_is_elsewhere() -> None:
 
 
 def test_a_requeued_job_is_let_go_of_the_node_it_was_pinned_to() -> None:
-    mark = "explsched:group=1&of=2&node=n1&since=5"
+    mark = "explsched-group:group=1&of=2&node=n1&since=5"
     requeued = look(waiting(1, admin_comment=mark, required_nodes=("n1",), restarts=1))
     assert carried_out(plan(), requeued) == (TargetJob(1, (), ""),)
 
 
 def test_the_log_tells_a_groups_life_once() -> None:
-    mark = "explsched:group=1&of=2&node=n1&since=5"
+    mark = "explsched-group:group=1&of=2&node=n1&since=5"
     waits = live_groups([waiting(1, admin_comment=mark), waiting(2, admin_comment=mark)])
     begins = live_groups([on_gpu(1, 0, admin_comment=mark), waiting(2, admin_comment=mark)])
     runs = live_groups([on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark)])
