@@ -72,19 +72,27 @@ class Site:
         return subprocess.Popen([*argv, "--log-file", str(self.log)], env=dict(self.environment))
 
 
-def prepare(place: Path, cluster: Cluster, native: Path) -> Site:
-    """Write the members' script and the configuration. Raises `NotInstalledError` or `FileNotFoundError`."""
-    kernels = native / "tests" / "kernel"
+def needed(build: Path) -> tuple[Path, Path]:
+    """A program that uses the GPU, and the GPU's double. Raises `NotInstalledError` or `FileNotFoundError`."""
+    installed.library(os.environ)
+    installed.manager(os.environ)
+    kernels = build.resolve() / "tests" / "kernel"
     client, double = kernels / "share" / "share_client", kernels / "fakecuda" / "fakecuda"
     for path in (client, double):
         if not path.exists():
             raise FileNotFoundError(f"{path}: scripts/native builds it")
+    return client, double
+
+
+def prepare(place: Path, cluster: Cluster, build: Path) -> Site:
+    """Write the members' script and the configuration. Raises as `needed`."""
+    client, double = needed(build)
     (place / "spool").mkdir()
     (place / "kernels").write_text("step 32 0 1000000 400 400\n")
     here = Path(__file__).parents[2]
     sxrun = shlex.join([sys.executable, "-m", "wrappers.sxrun"])
     script = place / "member.sh"
-    script.write_text(_SCRIPT.format(place=place, double=double.resolve(), sxrun=sxrun, client=client.resolve()))
+    script.write_text(_SCRIPT.format(place=place, double=double, sxrun=sxrun, client=client))
     settings = {
         "policy": "muri-s",
         "interval_s": INTERVAL_S,
