@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -57,17 +58,17 @@ class Interleave:
         placed = _place(snapshot, groups, held, free, place)
         shared = _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
         chosen = {row for group in placed for row in group}
-        left = [row for row in movable if row not in chosen and not held.gpus(row) and _may_be_grouped(snapshot, row)]
+        left = (row for row in movable if row not in chosen and not held.gpus(row) and _may_be_grouped(snapshot, row))
         return replace(shared, groups=(*shared.groups, *self._ahead(snapshot, left)))
 
-    def _ahead(self, snapshot: Snapshot, rows: Sequence[int]) -> list[Group]:
+    def _ahead(self, snapshot: Snapshot, rows: Iterable[int]) -> list[Group]:
         """The groups that the next waiting jobs would be if GPUs came free for them.
 
         Nobody is asked before Slurm gives GPUs that have come free to the next in the queue, so who suits whom has to
         show in the order of those that wait.
         """
         shapes: dict[Shape, list[int]] = {}
-        for row in rows[: self.max_members * _GROUPS_AHEAD]:
+        for row in islice(rows, self.max_members * _GROUPS_AHEAD):
             shapes.setdefault((snapshot.jobs[row].request, snapshot.jobs[row].partition), []).append(row)
         grouper = Grouper(self.max_members)
         groups: list[Rows] = []
