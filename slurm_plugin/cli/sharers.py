@@ -49,7 +49,7 @@ def summary(seen: Observation, job_id: int) -> str:
     group = group_of(seen, job_id)
     if group is not None:
         with_whom = _list(other for other in group.job_ids if other != job_id)
-        return f"group {group.number} with {with_whom}: {state(group)}"
+        return f"group {group.number}{f' with {with_whom}' if with_whom else ''}: {state(group)}"
     return f"shares its GPU with {_list(others)}" if others else ""
 
 
