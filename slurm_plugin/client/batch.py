@@ -30,7 +30,7 @@ from slurm_plugin.client.protocol import (
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """What may stand in a scontrol command: no blank, quote, newline, comma or '='."""
 
-_SAFE_NOTE = re.compile(r"[A-Za-z0-9_.:=&@%+,/ -]*")
+_SAFE_NOTE = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
 
 _SITE_FACTORS_PER_MARK = 50
 
@@ -121,10 +121,21 @@ def _safe(word: str) -> str:
     return word
 
 
+def fits_a_line(change: Change) -> bool:
+    """Whether scontrol can read the change on a line: quotes around blanks would become part of the text."""
+    return not isinstance(change, TargetJob | NoteJob) or _SAFE_NOTE.fullmatch(change.admin_comment) is not None
+
+
+def arguments(change: TargetJob | NoteJob) -> list[str]:
+    """The same change as arguments of a scontrol process of its own."""
+    nodes = [f"ReqNodeList={_list(change.nodes)}"] if isinstance(change, TargetJob) else []
+    return ["update", f"JobId={int(change.job_id)}", *nodes, f"AdminComment={change.admin_comment}"]
+
+
 def _note(text: str) -> str:
     if not _SAFE_NOTE.fullmatch(text):
-        raise SlurmError(f"{text!r} cannot be given to scontrol: blanks, letters, digits and _.:=&@%+,/- are accepted")
-    return f'"{text}"' if text else ""
+        raise SlurmError(f"{text!r} cannot be given to scontrol on a line: accepted are {_SAFE_NOTE.pattern}")
+    return text
 
 
 def _list(words: Sequence[str]) -> str:

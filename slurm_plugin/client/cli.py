@@ -22,6 +22,7 @@ from slurm_plugin.client.protocol import (
     Change,
     ChangeFailure,
     ControllerLoad,
+    NoteJob,
     SetSiteFactor,
     ShardRule,
     SignalJob,
@@ -30,6 +31,7 @@ from slurm_plugin.client.protocol import (
     SlurmNode,
     SlurmReservation,
     SlurmVersion,
+    TargetJob,
 )
 from slurm_plugin.log import event
 
@@ -112,7 +114,11 @@ class CliClient:
         program = self._site_factor_program if factors else None
         failed = list(site_factors.write(program, factors, self._timeout_s, self._environment)) if program else []
         written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
-        failed += self._apply_steering([change for change in changes if not isinstance(change, written)])
+        steering = [change for change in changes if not isinstance(change, written)]
+        failed += self._apply_steering([change for change in steering if batch.fits_a_line(change)])
+        for change in steering:
+            if isinstance(change, TargetJob | NoteJob) and not batch.fits_a_line(change):
+                failed += self._apply_alone(change)
         by_signal: defaultdict[str | None, list[SignalJob | CancelJob]] = defaultdict(list)
         for change in changes:
             if isinstance(change, SignalJob | CancelJob):
@@ -158,6 +164,11 @@ class CliClient:
         mark = f"explsched-{secrets.token_hex(4)}"
         answer = process.run(["scontrol"], self._timeout_s, self._environment, stdin=batch.text(groups, mark))
         return batch.complaints(groups, answer.err, mark)
+
+    def _apply_alone(self, change: TargetJob | NoteJob) -> Iterator[ChangeFailure]:
+        answer = process.run(["scontrol", *batch.arguments(change)], self._timeout_s, self._environment)
+        if answer.returncode != 0:
+            yield ChangeFailure(change, (answer.err or answer.out).strip())
 
     def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[ChangeFailure]:
         # --state: for a job that no longer runs, scancel would retry for a minute. --batch: slurmctld answers a --full

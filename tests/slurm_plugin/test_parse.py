@@ -96,13 +96,15 @@ def test_a_node_with_shards() -> None:
 
 def test_pins_and_notes_are_one_safe_command() -> None:
     assert batch.command(TargetJob(7, ("n1",), "explsched:node=n1&since=5")) == (
-        'update JobId=7 ReqNodeList=n1 AdminComment="explsched:node=n1&since=5"'
+        "update JobId=7 ReqNodeList=n1 AdminComment=explsched:node=n1&since=5"
     )
     assert batch.command(TargetJob(7, (), "")) == "update JobId=7 ReqNodeList= AdminComment="
-    assert batch.command(NoteJob(7, "explsched:pause=5")) == 'update JobId=7 AdminComment="explsched:pause=5"'
-    for hostile in ("a\tb", "a\nshutdown", 'a"b'):
+    assert batch.command(NoteJob(7, "explsched:pause=5")) == "update JobId=7 AdminComment=explsched:pause=5"
+    for hostile in ("a b", "a\nshutdown", 'a"b'):
+        assert not batch.fits_a_line(NoteJob(7, hostile))
         with pytest.raises(SlurmError):
             batch.command(NoteJob(7, hostile))
+    assert batch.arguments(TargetJob(7, ("n1",), "a b")) == ["update", "JobId=7", "ReqNodeList=n1", "AdminComment=a b"]
 
 
 def test_total_gpus_are_spread_over_the_nodes() -> None:
