@@ -84,15 +84,9 @@ def needed(build: Path) -> tuple[Path, Path]:
     return client, double
 
 
-def prepare(place: Path, cluster: Cluster, build: Path) -> Site:
-    """Write the members' script and the configuration. Raises as `needed`."""
-    client, double = needed(build)
+def configure(place: Path) -> None:
+    """The daemon's configuration and spool."""
     (place / "spool").mkdir()
-    (place / "kernels").write_text("step 32 0 1000000 400 400\n")
-    here = Path(__file__).parents[2]
-    sxrun = shlex.join([sys.executable, "-m", "wrappers.sxrun"])
-    script = place / "member.sh"
-    script.write_text(_SCRIPT.format(place=place, double=double, sxrun=sxrun, client=client))
     settings = {
         "policy": "muri-s",
         "interval_s": INTERVAL_S,
@@ -100,6 +94,17 @@ def prepare(place: Path, cluster: Cluster, build: Path) -> Site:
         "progress": {"spool": str(place / "spool")},
     }
     (place / "explsched.yaml").write_text(yaml.safe_dump(settings))
+
+
+def prepare(place: Path, cluster: Cluster, build: Path) -> Site:
+    """Write the members' script and the configuration. Raises as `needed`."""
+    client, double = needed(build)
+    configure(place)
+    (place / "kernels").write_text("step 32 0 1000000 400 400\n")
+    here = Path(__file__).parents[2]
+    sxrun = shlex.join([sys.executable, "-m", "wrappers.sxrun"])
+    script = place / "member.sh"
+    script.write_text(_SCRIPT.format(place=place, double=double, sxrun=sxrun, client=client))
     added = {
         "PYTHONPATH": str(here),
         "EXPLSCHED_INTERCEPT_LIBRARY": str(installed.library(os.environ)),
