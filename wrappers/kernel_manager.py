@@ -34,7 +34,7 @@ def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Call
     `policy` is `group` or `quota`; one that is there keeps its own. `unblock` is run in the child before the program: a
     daemon must not inherit a signal mask. Raises `ManagerError`, or `NotInstalledError` from `wrappers.installed`.
     """
-    address = _address(room)
+    address = socket_of(room)
     if not _listens(address):
         program = manager(environment)
         with (room / "sexplkmd.log").open("ab") as log:
@@ -58,7 +58,7 @@ def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Call
 
 def listens(room: Path) -> bool:
     """Whether the room's manager answers."""
-    return _listens(_address(room))
+    return _listens(socket_of(room))
 
 
 def policy_of(room: Path) -> str:
@@ -89,7 +89,8 @@ def stop(room: Path) -> None:
         os.close(descriptor)
 
 
-def _address(room: Path) -> Path:
+def socket_of(room: Path) -> Path:
+    """Where the room's manager listens."""
     return room / "km" / "kernel-manager.sock"
 
 

@@ -32,7 +32,7 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
         with contextlib.ExitStack() as until_the_end:
             if room is not None:
                 command |= _served(share, room, gpu_room or room, environment, unblock)
-            if gpu_room is not None and kernel_manager.SOCKET_VARIABLE in command:
+            if gpu_room is not None and _is_served_in(gpu_room, command):
                 until_the_end.enter_context(kept_alive(gpu_room, _policy(share), environment, unblock))
             # MPS, too, can put a process behind others; without MPS the variable means nothing.
             yield mps.BELOW_NORMAL | command if share.priority == "best-effort" else command
@@ -97,6 +97,11 @@ def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: 
     except (installed.NotInstalledError, kernel_manager.ManagerError) as error:
         _say(f"kernels are not managed: {error}")
         return {}
+
+
+def _is_served_in(room: JobRoom, command: Mapping[str, str]) -> bool:
+    """Whether the command uses the room's manager, and not one of the site."""
+    return command.get(kernel_manager.SOCKET_VARIABLE) == str(kernel_manager.socket_of(room.path))
 
 
 def _policy(share: Share) -> str:

@@ -88,6 +88,22 @@ def test_without_shards_a_job_has_its_own(node: GpuNode, on_shards: dict[str, st
     end(running)
 
 
+def test_a_manager_of_the_site_is_used_and_left_to_it(node: GpuNode, on_shards: dict[str, str]) -> None:
+    directory = node.directory / "site"
+    program = subprocess.Popen([node.environment["EXPLSCHED_KM"], "--dir", directory], env=node.environment)
+    try:
+        until((directory / "kernel-manager.sock").exists)
+        address = str(directory / "kernel-manager.sock")
+        running = node.start(*COMMAND, **on_shards, SLURM_JOB_ID="1", EXPLSCHED_KM_SOCKET=address)
+        assert str(socket_of(running)) == address
+        time.sleep(1.5)  # as long as it takes to notice a manager that is gone
+        end(running)
+    finally:
+        program.terminate()
+        program.wait()
+    assert starts(node) == 1
+
+
 def test_rooms_of_different_gpus_and_nodes_differ(on_shards: dict[str, str]) -> None:
     rooms = {shared_place(on_shards | other) for other in ({}, {"SLURM_JOB_GPUS": "2"}, {"SLURMD_NODENAME": "n9"})}
     assert len(rooms) == 3
