@@ -160,6 +160,7 @@ class Job:
         restarts: how often the job has been requeued.
         profile: what an iteration spends in each resource, None if unknown.
         guaranteed: false for an opportunistic job, which takes what guaranteed ones leave (AntMan).
+        may_share: whether others may be put on its GPUs; false for a job that asked for whole GPUs.
         yielding: the running job has been asked to make room; its GPUs will soon be free.
         is_spared: the job has been preempted as often as its budget allows, and is left alone.
         elastic: the sizes at which it can run, None if only at the one it asks for.
@@ -188,6 +189,7 @@ class Job:
     array_tasks: int = 1
     profile: StageProfile | None = None
     guaranteed: bool = True
+    may_share: bool = True
     yielding: bool = False
     is_spared: bool = False
     elastic: Elastic | None = None

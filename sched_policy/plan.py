@@ -99,7 +99,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Jobs that share GPUs, running or started by this plan, with what they gain by it."""
+    """Jobs that share GPUs: running, started by this plan, or all waiting for GPUs to come free."""
 
     job_ids: tuple[int, ...]
     reason: str
@@ -138,7 +138,7 @@ class Plan:
         scores: every job of the snapshot, best first.
         starts: jobs (tasks of arrays) that fit now, those that are resized at their new size.
         reservations: promises to blocked jobs.
-        groups: jobs that share GPUs.
+        groups: jobs that share GPUs, and those that wait to share some.
         preemptions: jobs that should make room.
         stops: jobs that should end.
         resizes: elastic jobs that should have another size.

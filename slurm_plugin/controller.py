@@ -22,6 +22,8 @@ from slurm_plugin.client.protocol import (
     SlurmClient,
 )
 from slurm_plugin.config import Config
+from slurm_plugin.group_log import log_groups
+from slurm_plugin.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.log import event
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.pace import most_written
@@ -46,12 +48,14 @@ class Pass:
 class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
-    Slurm is the database: nothing is kept between passes but the preemptions underway and the reports read so far.
+    Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, and the
+    groups last seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
         self._desk = PreemptionDesk(config.churn())
+        self._groups: tuple[LiveGroup, ...] = ()
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -79,7 +83,14 @@ class Controller:
         if undo := restored(failures, decided.seen.jobs):
             failures += self._client.apply(undo)
         _log_pass(decided, failures)
+        groups = live_groups(decided.seen.jobs.values())
+        log_groups(self._groups, groups)
+        self._groups = groups
         return Pass(decided.seen, decided.plan, decided.changes, failures)
+
+    def withdraw(self) -> tuple[ChangeFailure, ...]:
+        """Let go of the waiting jobs that are pinned to nodes: nobody would, once the daemon has stopped."""
+        return self._client.apply(withdrawal(self._client.jobs()))
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""

@@ -7,6 +7,7 @@ that every Slurm version lets a user set, shows to everybody and keeps through a
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Mapping
@@ -14,16 +15,17 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from sched_policy.errors import ExplschedError
-from sched_policy.model import Direction, Elastic, Exploration
+from sched_policy.model import Direction, Elastic, Exploration, StageProfile
 
 PREFIX = "explsched:"
 _EXPLORATION_KEYS = ("sweep", "metric", "direction", "checkpoint", "stop")
 _SHARING_KEYS = ("share", "request", "limit")
-KEYS = ("class", *_EXPLORATION_KEYS, *_SHARING_KEYS, "elastic")
+KEYS = ("class", *_EXPLORATION_KEYS, *_SHARING_KEYS, "elastic", "stages")
 CLASSES = ("guaranteed", "opportunistic")
 SHARES = ("high", "best-effort")
 MOST_GPUS = 100_000
 _SIZES = re.compile(r"([0-9]{1,6})-([0-9]{1,6})(?:/([0-9]{1,6}))?")
+_STAGES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,14 @@ class JobOptions:
     """What one job told. `exploration` and `sharing` are None if it told nothing of them.
 
     `guaranteed` is its class (AntMan), true unless it said otherwise. `elastic` are the sizes at which it can run.
+    `stages` is where its iterations spend their time (Muri).
     """
 
     exploration: Exploration | None = None
     guaranteed: bool = True
     sharing: GpuSharing | None = None
     elastic: Elastic | None = None
+    stages: StageProfile | None = None
 
 
 class JobOptionError(ExplschedError):
@@ -75,6 +79,7 @@ def parse(comment: str) -> JobOptions | None:
         guaranteed=_guaranteed(values.get("class", "guaranteed")),
         sharing=_sharing(values) if values.keys() & set(_SHARING_KEYS) else None,
         elastic=_elastic(values["elastic"]) if "elastic" in values else None,
+        stages=_stages(values["stages"]) if "stages" in values else None,
     )
 
 
@@ -115,6 +120,20 @@ def _elastic(text: str) -> Elastic:
             f"1 <= MIN < MAX, both multiples of N"
         )
     return Elastic(least, most, per_node or None)
+
+
+def _stages(text: str) -> StageProfile:
+    """Milliseconds of one iteration that runs alone, and of its stages, as `sched_policy.model.StageProfile`."""
+    wanted = f"stages={text!r}: accepted are four numbers of milliseconds ITERATION/IO/GPU/NET, as in 110/60/45/5"
+    try:
+        iteration_ms, *stages_ms = (float(part) for part in text.split("/"))
+    except ValueError as error:
+        raise JobOptionError(wanted) from error
+    right = len(stages_ms) == _STAGES and all(0 <= ms < math.inf for ms in stages_ms) and sum(stages_ms) > 0
+    if not right or not 0 < iteration_ms < math.inf:
+        raise JobOptionError(wanted)
+    io_ms, gpu_ms, net_ms = stages_ms
+    return StageProfile(iteration_ms / 1000, io_ms / 1000, gpu_ms / 1000, net_ms / 1000)
 
 
 def _guaranteed(text: str) -> bool:

@@ -8,18 +8,16 @@ from dataclasses import dataclass, field, replace
 
 from sched_policy.model import (
     Elastic,
-    GpuRequest,
     Job,
     JobState,
     Node,
-    NodeGpus,
 )
 from sched_policy.preemption_record import PreemptionRecord, RecordError
 from sched_policy.preemption_record import read as read_record
 from sched_policy.snapshot import Snapshot
-from slurm_plugin import job_options
+from slurm_plugin import job_options, shards
 from slurm_plugin.churn import Churn
-from slurm_plugin.client.protocol import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.protocol import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.log import event
 from slurm_plugin.progress import JobProgress, ProgressSpool
 
@@ -38,7 +36,7 @@ _CANNOT_START = ("JobHeld", "Dependency", "JobArrayTaskLimit", "Invalid", "BadCo
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the cluster: the policy's view, and the records it was made from (by job id).
+    """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
 
     `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses.
     """
@@ -49,6 +47,8 @@ class Observation:
     progress: Mapping[int, JobProgress]
     option_faults: Mapping[int, str]
     preempted: Mapping[int, PreemptionRecord] = field(default_factory=dict)
+    nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
+    shard_rule: ShardRule = ShardRule.FIRST_FIT
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
@@ -74,13 +74,15 @@ def observe(
     progress = spool.read({job.job_id: job.uid for job in records.values()}, now_s)
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
+    per_gpu = shards.per_gpu(seen.nodes)
     jobs = []
     for record in records.values():
         ours = not wanted or record.partition in wanted
         if ours or record.state != "PENDING":
             past = preempted.get(record.job_id)
             sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
-            job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), sizes, now_s)
+            reported = progress.get(record.job_id, JobProgress())
+            job = _job(record, reported, _options(record, faults), sizes, now_s, per_gpu)
             jobs.append(
                 replace(
                     job,
@@ -90,7 +92,8 @@ def observe(
                 )
             )
     snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
-    return Observation(snapshot, records, seen.reservations, progress, faults, preempted)
+    by_name = {node.name: node for node in seen.nodes}
+    return Observation(snapshot, records, seen.reservations, progress, faults, preempted, by_name, seen.shard_rule)
 
 
 def _node(node: SlurmNode) -> Node:
@@ -128,6 +131,7 @@ def _job(
     options: job_options.JobOptions | None,
     sizes: tuple[tuple[int, int], ...],
     now_s: float,
+    per_gpu: int,
 ) -> Job:
     """The job as policies see it; `sizes` are the GPUs of earlier runs, as far as they are known."""
     state = _STATES[record.state]
@@ -135,7 +139,7 @@ def _job(
     exploration = options.exploration if options else None
     return Job(
         job_id=record.job_id,
-        request=GpuRequest(record.gpus, record.nodes, record.gpus_per_node),
+        request=shards.request(record, per_gpu),
         submit_s=record.submit_s,
         name=record.name,
         user=record.user,
@@ -146,15 +150,17 @@ def _job(
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         queued_s=earlier[-1].end_s if earlier else None,
         time_limit_s=record.time_limit_s,
-        allocation=tuple(NodeGpus(node, share) for node, share in record.gpu_nodes),
+        allocation=shards.allocation(record, per_gpu),
         earlier_s=sum(run.end_s - run.start_s for run in earlier),
         exploration=exploration,
         total_steps=progress.total_steps,
         points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1), sizes),
         restarts=record.restarts,
         array_tasks=record.array_tasks,
+        profile=None if options is None else options.stages,
         guaranteed=options is None or options.guaranteed,
         elastic=_elastic(record, options),
+        may_share=shards.may_share(record, per_gpu),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from sched_policy.plan import Plan, Reservation
@@ -20,9 +20,11 @@ from slurm_plugin.client.protocol import (
     StartAtOnce,
 )
 from slurm_plugin.config import Config
+from slurm_plugin.grouping import group_changes, in_order
 from slurm_plugin.observe import Observation, waits_for_begin
 from slurm_plugin.order import OrderLimits, order_changes
 from slurm_plugin.queue_order import queue_order
+from slurm_plugin.release import releases
 from slurm_plugin.resizing import resize_changes
 
 LEASE_PREFIX = "explsched_"
@@ -64,13 +66,20 @@ def leased_job(name: str) -> int | None:
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Order, sizes and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`.
+    """Order, sizes, leases and groups. Preemptions and stops take several passes: see `slurm_plugin.preemption`.
 
     Sizes come before delays are lifted: from then on Slurm may start the job at any moment.
     """
-    ranked = (seen.jobs[job_id] for job_id in queue_order(plan, seen.snapshot))
-    order = order_changes((job for job in ranked if job.state == "PENDING"), limits.order)
-    return (*order, *resize_changes(plan, seen), *lease_changes(plan, seen, limits), *delay_changes(seen))
+    released = releases(plan, seen)
+    ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
+    waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
+    return (
+        *order_changes(waiting, limits.order),
+        *resize_changes(plan, seen),
+        *lease_changes(plan, seen, limits),
+        *delay_changes(seen),
+        *group_changes(plan, released, seen),
+    )
 
 
 def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:

@@ -33,6 +33,7 @@ environment:
   SXBATCH_DIRECTION   default of --direction
   SXBATCH_CHECKPOINT  default of --checkpoint
   SXBATCH_ELASTIC     default of --elastic
+  SXBATCH_STAGES      default of --stages
   SXBATCH_TEMPLATE    default of --template
   SXBATCH_STOP        1: as --stop
 
@@ -40,7 +41,7 @@ examples:
   sxbatch --sweep digits --checkpoint USR1 --gres=gpu:1 train.sh
   sxbatch --sweep digits --template sweep --param-grid lr=0.1,0.01 --param gpus=1 -- python train.py
 """
-_VALUES = ("sweep", "metric", "direction", "checkpoint", "elastic")
+_VALUES = ("sweep", "metric", "direction", "checkpoint", "elastic", "stages")
 # True: takes a value
 _OWN = dict.fromkeys((*_VALUES, "template", "param", "param-grid", "array-limit"), True) | dict.fromkeys(
     ("stop", "dry-run", "json", "help"), False
@@ -152,6 +153,12 @@ def options_parser() -> argparse.ArgumentParser:
         metavar="MIN-MAX[/N]",
         help="the job can run with MIN to MAX GPUs on one node, or with N on each of several (see --gpus-per-node)",
     )
+    parser.add_argument(
+        "--stages",
+        type=_stages,
+        metavar="ITERATION/IO/GPU/NET",
+        help="milliseconds of an iteration that runs alone and of its stages, to find partners on a GPU: 110/60/45/5",
+    )
     parser.add_argument("--stop", action="store_true", default=None, help="consent to being stopped when hopeless")
     parser.add_argument("--template", metavar="NAME", help=f"make the script: {', '.join(template.names())}, or a file")
     parser.add_argument("--param", action="append", default=[], metavar="K=V", help="parameter of the template")
@@ -167,6 +174,17 @@ def _signal(text: str) -> str:
         return signal_number(text).name.removeprefix("SIG") if text else ""
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _stages(text: str) -> str:
+    parts = text.split("/")
+    try:
+        right = len(parts) == 4 and float(parts[0]) > 0 and all(0 <= float(part) < float("inf") for part in parts)
+    except ValueError:
+        right = False
+    if text and not right:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form ITERATION/IO/GPU/NET, in milliseconds")
+    return text
 
 
 def _count(text: str) -> int:

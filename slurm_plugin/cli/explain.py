@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sched_policy.model import Job, JobState
+from slurm_plugin.cli.job_row import rows
 from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.cli.session import clock, look
-from slurm_plugin.cli.status import rows
 from slurm_plugin.progress import JobProgress
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
         yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
     if record.reservation:
         yield f"It is in reservation {record.reservation}."
+    yield from view.sharers.sentences(job)
     yield from _progress(view, job)
     yield from _consent(view, job)
     yield from _history(view, job)
@@ -62,7 +63,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
 def _waiting(view: View, job: Job) -> str:
     if not job.eligible:
         return "It may not start yet, so it is not planned."
-    start = next((start for start in view.plan.starts if start.job_id == job.job_id), None)
+    start = view.starts.get(job.job_id)
     if start is not None:
         where = ", ".join(f"{share.gpus} GPUs on {share.node}" for share in start.placement)
         return f"It fits now ({where}): Slurm will start it in its next cycle."

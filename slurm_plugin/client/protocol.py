@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from sched_policy.errors import ExplschedError
@@ -32,6 +33,10 @@ class SlurmJob:
     unlimited. `eligible_s` is when the job may start at the earliest, None while that is not known (held, dependency).
     `start_s` is the real start of a running job, or slurmctld's estimate for a pending one. `gres_per_node` is what is
     asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
+
+    `shards_per_node` is what the job asks of gres/shard, 0 for none. `node_names` are the nodes of the allocation, and
+    `gpu_indices` is (node, indices of its GPUs there) as far as Slurm tells; it is asked only where jobs want shards.
+    `required_nodes` are those that a waiting job must have.
     """
 
     job_id: int
@@ -63,6 +68,10 @@ class SlurmJob:
     tasks: int = 1
     cpus: int = 1
     gres_per_node: str = ""
+    shards_per_node: int = 0
+    node_names: tuple[str, ...] = ()
+    gpu_indices: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    required_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,7 @@ class SlurmNode:
     state: str
     gpus: int
     partitions: frozenset[str]
+    shards: int = 0
 
     @property
     def schedulable(self) -> bool:
@@ -95,6 +105,15 @@ class SlurmNode:
             "ERROR",
         }
         return not flags & bad
+
+
+class ShardRule(StrEnum):
+    """How Slurm chooses the GPU of a job that asks for shards, among those of a node with enough of them free."""
+
+    FIRST_FIT = "first-fit"
+    """The one with the lowest index."""
+    LEAST_LOADED = "least-loaded"
+    """The one with most shards free, of equals the lowest index (SelectTypeParameters has LL_SHARED_GRES)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +227,22 @@ class ClearDependency:
 
 @dataclass(frozen=True, slots=True)
 class SetAdminComment:
-    """Replace a job's AdminComment, which only operators may write."""
+    """Replace the AdminComment of a job in any state. Only operators may write there."""
 
     job_id: int
-    text: str
+    admin_comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetJob:
+    """Let a pending job start on exactly these nodes (none: on any), and say so in its AdminComment.
+
+    Slurm refuses it for a job that has started meanwhile.
+    """
+
+    job_id: int
+    nodes: tuple[str, ...]
+    admin_comment: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +275,7 @@ Change = (
     | CancelJob
     | ClearDependency
     | SetAdminComment
+    | TargetJob
     | SetGres
     | SetNodeCount
 )
@@ -264,6 +296,7 @@ class ClusterRecords:
     nodes: tuple[SlurmNode, ...]
     jobs: tuple[SlurmJob, ...]
     reservations: tuple[SlurmReservation, ...]
+    shard_rule: ShardRule = ShardRule.FIRST_FIT
 
 
 class SlurmClient(Protocol):

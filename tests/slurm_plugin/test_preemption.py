@@ -107,10 +107,10 @@ def test_what_a_preemption_costs_is_written_down_once_before_the_requeue() -> No
     note, requeue = desk.advance((), jobs, reported, {}, NOW_S + 30)
     assert requeue == RequeueJob(5)
     assert isinstance(note, SetAdminComment)
-    found = read(note.text, NOW_S + 30, restarts=1)
+    found = read(note.admin_comment, NOW_S + 30, restarts=1)
     assert found.latest == (Interruption(0, NOW_S + 30, 4, 4 * 10.0, "job 7 waits"),)
     assert found.submitted_s == jobs[5].submit_s
-    assert read(note.text, NOW_S + 30, restarts=0).count == 0  # Slurm refused: nothing has happened
+    assert read(note.admin_comment, NOW_S + 30, restarts=0).count == 0  # Slurm refused: nothing has happened
     assert desk.advance((), jobs, reported, {}, NOW_S + 31) == (RequeueJob(5),)
 
 

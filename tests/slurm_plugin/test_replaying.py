@@ -73,6 +73,7 @@ def test_settings_reach_the_simulation(trace: Path) -> None:
         "restart_s": 7.0,
         "seed": 5,
         "until_s": None,
+        "scaling": 1.0,
     }
     # Jobs 2 and 3 start at multiples of 100 s; with exact estimates job 3, the shorter one, is first.
     assert found["makespan_s"] == 400 + 120
