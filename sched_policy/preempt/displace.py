@@ -51,8 +51,9 @@ class Displace:
         allowed victims make no room for its gang, none is touched for it.
         """
         value = ranking.value_of
+        sharing = _sharing(snapshot)
         victims = sorted(
-            (job for job in snapshot.jobs if self._may_yield(job, snapshot.now_s)),
+            (job for job in snapshot.jobs if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing),
             key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id),
         )
         least = self.least_share * max([0.0, *value.values()])
@@ -101,6 +102,16 @@ def productive_since_s(job: Job) -> float:
     if job.first_report_s is not None:
         return job.first_report_s
     return float("inf") if job.points or job.start_s is None else job.start_s
+
+
+def _sharing(snapshot: Snapshot) -> set[int]:
+    """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
+    holders: dict[tuple[str, int], list[int]] = {}
+    for job in snapshot.running:
+        for share in job.allocation:
+            for index in share.indices:
+                holders.setdefault((share.node, index), []).append(job.job_id)
+    return {job_id for job_ids in holders.values() if len(job_ids) > 1 for job_id in job_ids}
 
 
 def _clearly_worse(value: Mapping[int, float], victim: Job, job: Job, margin: float) -> bool:
