@@ -39,7 +39,7 @@ def spec(jobs: int) -> ClusterSpec:
 
 
 def fill(jobs: int, environment: Mapping[str, str], seed: int) -> None:
-    """Submit `jobs` jobs, no arrays: the main scheduler passes over the rest of an array once it has rejected a task."""
+    """Submit `jobs` jobs, no arrays: the main scheduler passes over the rest of an array once it rejected a task."""
     chance = np.random.default_rng(seed)
     requests = [_options(chance) for _ in range(jobs)]
     with ThreadPoolExecutor(_SUBMITTERS) as pool:
@@ -73,7 +73,7 @@ def forget_steering(client: CliClient) -> tuple[ChangeFailure, ...]:
 
 
 def _options(chance: np.random.Generator) -> tuple[str, ...]:
-    """A job of some shape. Its time limit tells nothing of how long it runs, so that any order ends as many a minute."""
+    """A job of some shape. Its time limit does not tell how long it runs: any order ends as many jobs a minute."""
     shape = _SHAPES[chance.choice(len(_SHAPES), p=[share for _, share in _SHAPES])][0]
     return (*shape, f"--time={chance.integers(10, 600)}", "--wrap", _SLEEP)
 
