@@ -61,7 +61,7 @@ class Controller:
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
         limits = self._limits = self._limits or self._probe()
-        seen = observe(self._client, self._spool, now_s, self._config.slurm.partitions, self._desk.underway)
+        seen = observe(self._client.look(), self._spool, now_s, self._config.slurm.partitions, self._desk.underway)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())

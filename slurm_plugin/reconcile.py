@@ -22,6 +22,7 @@ from slurm_plugin.client.protocol import (
 from slurm_plugin.config import Config
 from slurm_plugin.observe import Observation, waits_for_begin
 from slurm_plugin.order import OrderLimits, order_changes
+from slurm_plugin.queue_order import queue_order
 
 LEASE_PREFIX = "explsched_"
 _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
@@ -63,7 +64,7 @@ def leased_job(name: str) -> int | None:
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Order and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`."""
-    ranked = (seen.jobs[score.job_id] for score in plan.scores)
+    ranked = (seen.jobs[job_id] for job_id in queue_order(plan, seen.snapshot))
     waiting = (job for job in ranked if job.state == "PENDING")
     return (*order_changes(waiting, limits.order), *lease_changes(plan, seen, limits), *delay_changes(seen))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -19,7 +20,8 @@ from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
 
 INTERVAL_S = 1.0
-QUANTUM_S = 2.0
+# A preemption costs two passes and another launch, about 3 s in all: a run should be worth ten times that first.
+QUANTUM_S = 30.0
 _POLL_S = 1.0
 
 # The same for both arms. Intervals of seconds instead of half minutes, because jobs last seconds. Limits stay in
@@ -32,10 +34,19 @@ _SLURM_CONF = (
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A run that worked to its end, by its own clock: seconds since the first submission, and on which nodes."""
+
+    began_s: float
+    ended_s: float
+    nodes: str
+
+
+@dataclass(frozen=True, slots=True)
 class LiveJob:
     """What became of a job; times are seconds since the first submission, `start_s` is that of its last run.
 
-    Slurm gives starts and ends in whole seconds. `end_s` is None if the job was lost: did not complete.
+    `end_s` is None if the job was lost: did not complete. `turn` is its last run as the job itself tells it.
     """
 
     job: TraceJob
@@ -43,6 +54,7 @@ class LiveJob:
     start_s: float
     end_s: float | None
     restarts: int
+    turn: Turn | None = None
 
 
 Tell = Callable[[int, int], None]
@@ -69,7 +81,7 @@ def run(
     spec = devcluster.ClusterSpec(CLUSTER.nodes, CLUSTER.gpus_per_node, extra=_SLURM_CONF)
     cluster = devcluster.up(spec, directory / "cluster")
     try:
-        for part in ("spool", "saved"):
+        for part in ("spool", "saved", "turns"):
             (directory / part).mkdir()
         here = str(Path.cwd())
         environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(directory / "spool"), "PYTHONPATH": here}
@@ -84,40 +96,56 @@ def _replay(
 ) -> list[LiveJob]:
     script = directory / "job.sh"
     inner = [sys.executable, "-m", "wrappers.sxrun", "--", sys.executable, "-m", "benchmarks.live_replay.job"]
-    script.write_text(f'#!/bin/bash\nexec {shlex.join(inner)} --checkpoint-dir={directory}/saved --run-s="$1"\n')
+    folders = f"--checkpoint-dir={directory}/saved --turns={directory}/turns"
+    script.write_text(f'#!/bin/bash\nexec {shlex.join(inner)} {folders} --run-s="$1"\n')
+    sbatch, job_environment = _prepared(script, directory, environment)
     zero_s = time.time()
     submitted: list[tuple[int, float]] = []
-    ended = 0
+    ended, polled_s = 0, 0.0
     while ended < len(trace.jobs):
         now_s = time.time() - zero_s
         if now_s > longest_s:
             raise TimeoutError(f"{len(trace.jobs) - ended} jobs still there after {longest_s:.0f} s")
         while len(submitted) < len(trace.jobs) and trace.jobs[len(submitted)].submit_s <= time.time() - zero_s:
             at_s = time.time() - zero_s
-            submitted.append((_submit(trace.jobs[len(submitted)], script, directory, environment), at_s))
-        ended = len(submitted) - len(client.jobs())
-        tell(ended, len(trace.jobs))
+            job = trace.jobs[len(submitted)]
+            argv = [*sbatch, *sbatch_options(job), str(script), f"{job.run_s:.4f}"]
+            done = subprocess.run(argv, env=job_environment, capture_output=True, text=True, check=True)
+            submitted.append((int(done.stdout), at_s))
+        if time.time() - polled_s >= _POLL_S:
+            polled_s = time.time()
+            ended = len(submitted) - len(client.jobs())
+            tell(ended, len(trace.jobs))
         upcoming_s = trace.jobs[len(submitted)].submit_s if len(submitted) < len(trace.jobs) else float("inf")
         time.sleep(max(0.0, min(_POLL_S, upcoming_s - (time.time() - zero_s))))
     return [
-        _final(job, job_id, at_s, zero_s, environment)
+        _final(job, job_id, at_s, zero_s, directory / "turns", environment)
         for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
     ]
 
 
-def _submit(job: TraceJob, script: Path, directory: Path, environment: dict[str, str]) -> int:
-    argv = [sys.executable, "-m", "wrappers.sxbatch", "--checkpoint=USR1", "--parsable", *sbatch_options(job)]
-    argv += [f"--output={directory}/job-%j.out", f"--chdir={Path.cwd()}", str(script), f"{job.run_s:.4f}"]
+def _prepared(script: Path, directory: Path, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """What sxbatch would hand to sbatch, and the environment: asked once, not to load the machine 200 times."""
+    argv = [sys.executable, "-m", "wrappers.sxbatch", "--dry-run", "--json", "--checkpoint=USR1", "--parsable"]
+    argv += [f"--output={directory}/job-%j.out", f"--chdir={Path.cwd()}", str(script)]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    found = json.loads(done.stdout)
+    return found["command"][:-1], {**environment, **found["environment"]}
 
 
-def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, environment: dict[str, str]) -> LiveJob:
-    """Slurm's record. Its submit time is not used: a requeue changes it."""
+def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, turns: Path, environment: dict[str, str]) -> LiveJob:
+    """Slurm's record, whose whole seconds are half a one early. Its submit time is not used: a requeue changes it."""
     argv = ["scontrol", "show", "job", str(job_id), "--oneliner"]
     environment = {**environment, "SLURM_TIME_FORMAT": "%s"}
     text = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
     found = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
     completed = found["JobState"] == "COMPLETED"
-    start_s, end_s = (float(found[key]) - zero_s for key in ("StartTime", "EndTime"))
-    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]))
+    start_s, end_s = (float(found[key]) + 0.5 - zero_s for key in ("StartTime", "EndTime"))
+    turn = last_turn((turns / str(job_id)).read_text(), zero_s) if completed else None
+    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]), turn)
+
+
+def last_turn(text: str, zero_s: float) -> Turn:
+    """The last run of a completed job, from what it wrote itself."""
+    began, ended = (line.split() for line in text.splitlines()[-2:])
+    return Turn(float(began[1]) - zero_s, float(ended[1]) - zero_s, began[2])

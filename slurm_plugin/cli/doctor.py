@@ -17,7 +17,7 @@ import click
 from sched_policy import plugins
 from sched_policy.errors import ExplschedError
 from slurm_plugin import config as configuration
-from slurm_plugin.cli.session import config_option, json_option
+from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, Capabilities
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient

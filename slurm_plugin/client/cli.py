@@ -1,8 +1,8 @@
 """The adapter that drives Slurm's own commands. Works with every Slurm since 22.05.
 
-One process per kind of read, whatever the number of jobs; all writes of a pass in one scontrol process, but for site
-factors where our own program for them is installed. squeue is told random field and record marks, so that no job name
-or comment can be taken for anything else.
+One process per kind of read, whatever the number of jobs, those of a pass at the same time; all writes of a pass in
+one scontrol process, but for site factors where our own program for them is installed. squeue is told random field and
+record marks, so that no job name or comment can be taken for anything else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
@@ -22,6 +23,7 @@ from slurm_plugin.client.protocol import (
     CancelJob,
     Change,
     ChangeFailure,
+    ClusterRecords,
     ControllerLoad,
     SetSiteFactor,
     SignalJob,
@@ -59,7 +61,7 @@ class CliClient:
         factors: dict[int, int] = {}
         if any(job.state == "PENDING" for job in jobs):
             factors = self._site_factors()
-        return tuple(replace(job, site_factor=factors[job.job_id]) if job.job_id in factors else job for job in jobs)
+        return _with_site_factors(jobs, factors)
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
@@ -84,6 +86,15 @@ class CliClient:
         lines = self._read("scontrol", "show", "reservation", "--oneliner").splitlines()
         ours = [line for line in lines if line.startswith("ReservationName=")]
         return _readable("scontrol show reservation", parse.reservation, ours)
+
+    def look(self) -> ClusterRecords:
+        """Nodes, jobs and reservations; Slurm answers all the commands at the same time."""
+        with ThreadPoolExecutor(thread_name_prefix="slurm") as readers:
+            factors = readers.submit(self._site_factors)
+            nodes = readers.submit(self.nodes)
+            reservations = readers.submit(self.reservations)
+            jobs = self._squeue()
+            return ClusterRecords(nodes.result(), _with_site_factors(jobs, factors.result()), reservations.result())
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
@@ -169,6 +180,10 @@ class CliClient:
 
     def _read(self, *argv: str) -> str:
         return process.read(argv, self._timeout_s, self._environment)
+
+
+def _with_site_factors(jobs: Sequence[SlurmJob], factors: Mapping[int, int]) -> tuple[SlurmJob, ...]:
+    return tuple(replace(job, site_factor=factors[job.job_id]) if job.job_id in factors else job for job in jobs)
 
 
 def _readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:

@@ -223,6 +223,15 @@ class ChangeFailure:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterRecords:
+    """All that a pass looks at, read at one time."""
+
+    nodes: tuple[SlurmNode, ...]
+    jobs: tuple[SlurmJob, ...]
+    reservations: tuple[SlurmReservation, ...]
+
+
 class SlurmClient(Protocol):
     """Access to one Slurm cluster. Every call may raise `SlurmError`; none blocks longer than its timeout."""
 
@@ -253,6 +262,10 @@ class SlurmClient(Protocol):
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
+        ...
+
+    def look(self) -> ClusterRecords:
+        """Nodes, jobs and reservations."""
         ...
 
     def load(self) -> ControllerLoad:

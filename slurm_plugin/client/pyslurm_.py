@@ -19,6 +19,7 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import (
     Change,
     ChangeFailure,
+    ClusterRecords,
     ControllerLoad,
     CreateReservation,
     DeleteReservation,
@@ -71,6 +72,10 @@ class PyslurmClient:
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
         return self._call(worker.reservations)
+
+    def look(self) -> ClusterRecords:
+        """Nodes, jobs and reservations, one after the other."""
+        return ClusterRecords(self.nodes(), self.jobs(), self.reservations())
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""

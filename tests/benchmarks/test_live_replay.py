@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.live_replay import figures, job
-from benchmarks.live_replay.live import LiveJob
+from benchmarks.live_replay import figures, job, report
+from benchmarks.live_replay.live import LiveJob, Turn, last_turn
 from benchmarks.live_replay.workload import compressed, sbatch_options
 from sched_policy.options import PolicyOptions
 from sched_policy.simulator.settings import Settings
@@ -44,6 +44,7 @@ def test_live_figures_leave_out_lost_jobs_and_count_them() -> None:
     ]
     assert figures.live(done) == figures.Figures(avg_jct_s=1003.0, makespan_s=1513.0, preemptions=2)
     assert figures.lost(done) == 1
+    assert [job.submit_s for job in figures.submitted(done).jobs] == [0.0, 10.0, 20.0]
     assert figures.launch_s(done) == 2.0
 
 
@@ -56,10 +57,41 @@ def test_error_is_signed() -> None:
     assert figures.error(90.0, 100.0) == pytest.approx(-0.1)
 
 
+def arm(jct_s: float, makespan_s: float, simulated_jct_s: float, lost: int = 0) -> report.Arm:
+    shown = figures.Figures(jct_s, makespan_s, 0)
+    return report.Arm(shown, figures.Figures(simulated_jct_s, makespan_s * 1.02, 0), 0.5, 0.2, lost, (0.0, 1.0))
+
+
+def test_a_run_reports_ratios_to_slurm_alone_and_the_larger_error() -> None:
+    found = report.run(arm(90.0, 300.0, 90.0), arm(30.0, 310.0, 27.0, lost=1))
+    assert found["jct_ratio"] == pytest.approx(3.0)
+    assert found["makespan_ratio"] == pytest.approx(300 / 310)
+    assert found["sim_error_jct"] == pytest.approx(-0.1)
+    assert found["sim_error_makespan"] == pytest.approx(0.02)
+    assert found["jobs_lost"] == 1
+
+
+def test_several_runs_report_medians_the_worst_error_and_all_lost_jobs() -> None:
+    ratios = [(2.0, 0.9, 0.05, 0), (3.0, 1.1, -0.08, 1), (2.5, 1.0, 0.01, 1)]
+    runs = [
+        {"jct_ratio": j, "makespan_ratio": m, "sim_error_jct": e, "sim_error_makespan": 0.0, "jobs_lost": lost}
+        for j, m, e, lost in ratios
+    ]
+    found = report.summary({"jobs": 3}, runs)
+    assert (found["jct_ratio"], found["jct_ratio_least"]) == (2.5, 2.0)
+    assert (found["makespan_ratio"], found["makespan_ratio_least"]) == (1.0, 0.9)
+    assert found["sim_error_jct"] == -0.08
+    assert found["jobs_lost"] == 2
+    assert found["jobs"] == 3
+    assert found["runs"] == runs
+
+
 def run_job(monkeypatch: pytest.MonkeyPatch, saved: Path, run_s: float) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("EXPLSCHED_SPOOL", str(saved))
-    monkeypatch.setattr(sys, "argv", ["job", f"--run-s={run_s}", f"--checkpoint-dir={saved}"])
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n3")
+    (saved / "turns").mkdir()
+    monkeypatch.setattr(sys, "argv", ["job", f"--run-s={run_s}", f"--checkpoint-dir={saved}", f"--turns={saved}/turns"])
     job.main()
 
 
@@ -77,3 +109,22 @@ def test_a_requeued_job_runs_only_what_is_left(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "7").write_text("1000.0")
     monkeypatch.setattr(job.time, "sleep", sleep)
     run_job(monkeypatch, tmp_path, 1000.0)
+    turn = last_turn((tmp_path / "turns" / "7").read_text(), 0.0)
+    assert turn.nodes == "n3"
+    assert turn.began_s <= turn.ended_s
+
+
+def test_the_last_turn_is_the_one_that_worked_to_its_end() -> None:
+    assert last_turn("began 100 n1\nbegan 120.5 n[1-2]\nended 130 n[1-2]\n", 100.0) == Turn(20.5, 30.0, "n[1-2]")
+
+
+def test_slurms_reaction_is_what_passes_between_works_on_a_node_less_the_launch() -> None:
+    def job(node: str, began_s: float, ended_s: float, gpus: int = 8) -> LiveJob:
+        work = TraceJob(1, 0.0, gpus, ended_s - began_s)
+        # Each launch costs 1 s: half of it before the work, half of it after.
+        return LiveJob(work, 0.0, began_s - 0.5, ended_s + 0.5, 0, Turn(began_s, ended_s, node))
+
+    done = [job("n1", 10, 20), job("n2", 10, 30), job("n1", 21.2, 30), job("n2", 90, 95), job("n1", 31.4, 40)]
+    assert figures.reaction_s(done) == pytest.approx(0.4)  # gaps of 1.2, 1.4 and, while n2 was kept free, 60 s
+    assert figures.reaction_s([*done, job("n1", 20.1, 20.2, gpus=4)]) == pytest.approx(0.4)
+    assert figures.reaction_s(done[:1]) == 0.0

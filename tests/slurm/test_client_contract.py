@@ -121,6 +121,9 @@ def test_site_factors_are_written_read_and_reset(client: SlurmClient, cluster: C
     found = {job.job_id: job for job in client.jobs()}
     assert {job: found[job].site_factor for job in jobs} == factors
     assert found[jobs[2]].priority > found[jobs[0]].priority
+    seen = client.look()
+    assert {job.job_id: job for job in seen.jobs} == found
+    assert (seen.nodes, seen.reservations) == (client.nodes(), client.reservations())
     assert client.apply([SetSiteFactor(jobs[0], 0)]) == ()
     assert {job.job_id: job.site_factor for job in client.jobs()}[jobs[0]] == 0
 

@@ -205,3 +205,11 @@ def test_the_hourly_budget_bounds_the_churn() -> None:
 def test_site_factors_are_part_of_the_changes() -> None:
     plan = Plan(scores=(Score(1, 2.0, ""),))
     assert changes(plan, seen(record(1, site_factor=None)), LIMITS) == (SetSiteFactor(1, 500),)
+
+
+def test_negative_site_factors_of_earlier_releases_are_replaced() -> None:
+    plan = Plan(scores=(Score(1, 2.0, ""), Score(2, 1.0, "")))
+    [change] = changes(plan, seen(record(1, site_factor=700), record(2, site_factor=-300)), LIMITS)
+    assert isinstance(change, SetSiteFactor)
+    assert change.job_id == 2
+    assert 0 < change.site_factor < 700

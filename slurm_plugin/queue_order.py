@@ -1,0 +1,86 @@
+"""In which order Slurm must see the waiting jobs, so that what it starts is what the plan would start. Pure.
+
+Slurm's backfill promises a start to every blocked job and keeps later jobs from delaying it. A policy that promises
+nothing to a blocked job (greedy backfill) means the contrary: whoever fits goes ahead. Slurm does as the policy means
+if such a job stands behind all those for which the next release of GPUs makes room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sched_policy.columns import Ints
+from sched_policy.model import GpuRequest
+from sched_policy.plan import Plan
+from sched_policy.snapshot import Snapshot
+
+
+def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
+    """Ids of the snapshot's jobs in the order in which Slurm should consider them.
+
+    That is the plan's order, but jobs to which the plan promises nothing, and for which not even the end of the
+    largest running job would make room, come last.
+    """
+    near = _Reach(snapshot)
+    promised = {start.job_id for start in plan.starts} | {promise.job_id for promise in plan.reservations}
+    jobs = {job.job_id: job for job in snapshot.jobs}
+    ids = [score.job_id for score in plan.scores]
+
+    def is_far(job_id: int) -> bool:
+        job = jobs.get(job_id)
+        if job is None or job.holds_gpus or job_id in promised:
+            return False
+        return not near.allows(job.request, job.partition)
+
+    far = {job_id for job_id in ids if is_far(job_id)}
+    return (*(job_id for job_id in ids if job_id not in far), *(job_id for job_id in ids if job_id in far))
+
+
+class _Reach:
+    """Which requests fit on what is free, or on that and the GPUs of one of the running jobs.
+
+    GPUs that are being vacated (a job that has been asked to yield, or is cleaned up) count as free.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._nodes = snapshot.nodes
+        self._free = snapshot.nodes.gpus.copy()
+        holdings: list[tuple[int, int, int]] = []
+        for number, job in enumerate(snapshot.running):
+            leaves = job.yielding or job.end_s(snapshot.now_s) <= snapshot.now_s
+            for share in job.allocation:
+                node = snapshot.nodes.position.get(share.node)
+                if node is not None and not leaves:
+                    self._free[node] -= share.gpus
+                    holdings.append((number, node, share.gpus))
+        np.maximum(self._free, 0, out=self._free)  # jobs may share GPUs
+        self._holder, self._node, self._gpus = _columns(holdings)
+        self._known: dict[tuple[GpuRequest, str], bool] = {}
+
+    def allows(self, request: GpuRequest, partition: str) -> bool:
+        """Whether the end of one job at most stands between the request and its GPUs."""
+        shape = (request, partition)
+        if shape not in self._known:
+            self._known[shape] = self._is_near(request, partition)
+        return self._known[shape]
+
+    def _is_near(self, request: GpuRequest, partition: str) -> bool:
+        usable = self._nodes.usable(partition)
+        each = 1 if request.per_node is None else request.per_node
+        wide_enough = usable & (self._free >= each)
+        nodes = int(wide_enough.sum())
+        gpus = int(self._free[usable].sum())
+        # What the end of each job would add.
+        counted = usable[self._node]
+        opened = counted & ~wide_enough[self._node] & (self._free[self._node] + self._gpus >= each)
+        jobs = int(self._holder.max()) + 1 if self._holder.size else 1
+        more_nodes = np.bincount(self._holder, weights=opened, minlength=jobs)
+        more_gpus = np.bincount(self._holder, weights=self._gpus * counted, minlength=jobs)
+        return bool(np.any((nodes + more_nodes >= request.nodes) & (gpus + more_gpus >= request.total)))
+
+
+def _columns(holdings: Sequence[tuple[int, int, int]]) -> tuple[Ints, Ints, Ints]:
+    table = np.array(holdings, dtype=np.int64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2]
