@@ -34,6 +34,7 @@ _SETTLE_S = 5.0
 @click.option("--rounds", default=2, show_default=True, type=click.IntRange(1), help="Stretches of each arm.")
 @click.option("--interval", "interval_s", default=15.0, show_default=True, help="Of the daemon: `interval_s`.")
 @click.option("--policy", default="explsched", show_default=True, help="Of the daemon.")
+@click.option("--leases", default=None, type=click.IntRange(0), help="Of the daemon: `backfill.reservation_depth`.")
 @click.option("--storm", "storm_s", default=40.0, show_default=True, help="Seconds of each part of the back-off test.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures alone.")
 def main(
@@ -42,11 +43,17 @@ def main(
     rounds: int,
     interval_s: float,
     policy: str,
+    leases: int | None,
     storm_s: float,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
     """Measure what steering costs slurmctld, and whether the daemon backs off when slurmctld is busy."""
-    settings = {"policy": policy, "interval_s": interval_s, "slurm": {"client": "cli"}}
+    settings = {
+        "policy": policy,
+        "interval_s": interval_s,
+        "slurm": {"client": "cli"},
+        "backfill": {"reservation_depth": leases},
+    }
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         directory = Path(scratch)
         directory.chmod(0o755)
@@ -105,10 +112,12 @@ def _arm(load: sdiag.Load) -> dict[str, object]:
     return {
         "main_mean_ms": round(load.main.mean_ms, 2),
         "main_max_ms": round(load.main.max_ms, 2),
+        "main_mean_depth": round(load.main.mean_depth),
         "main_cycles_per_minute": round(60 * load.main.count / load.seconds, 1),
         "backfill_mean_ms": round(load.backfill.mean_ms, 2),
         "backfill_max_ms": round(load.backfill.max_ms, 2),
         "backfill_cycles": load.backfill.count,
+        "backfill_mean_depth": round(load.backfill.mean_depth),
         "requests_per_minute": round(60 * sum(load.requests.values()) / load.seconds, 1),
         "request_ms_per_minute": round(60 * load.request_ms / load.seconds, 1),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -23,6 +24,7 @@ _SHAPES = (
     (("--nodes=2", "--gpus-per-node=8"), 0.02),
 )
 _SLEEP = "sleep $((20 + SLURM_JOB_ID % 40))"
+_SUBMITTERS = 4
 _FEED_S = 2.5
 
 
@@ -30,7 +32,6 @@ def spec(jobs: int) -> ClusterSpec:
     """4 nodes x 8 GPUs. Slurm's mix of short and full scheduling cycles, but three times as many of them."""
     extra = (
         ("MaxJobCount", str(2 * jobs + 1000)),
-        ("MaxArraySize", str(jobs + 1)),
         ("SchedulerParameters", "batch_sched_delay=1,sched_interval=20,bf_interval=10"),
         ("DefMemPerCPU", "100"),
     )
@@ -38,20 +39,12 @@ def spec(jobs: int) -> ClusterSpec:
 
 
 def fill(jobs: int, environment: Mapping[str, str], seed: int) -> None:
-    """Submit `jobs` jobs. Time limits tell nothing of how long they run, so that any order ends as many a minute.
-
-    They are submitted as arrays, which is fast; the time limit that each task gets makes it a job record of its own.
-    """
+    """Submit `jobs` jobs, no arrays: the main scheduler passes over the rest of an array once it rejected a task."""
     chance = np.random.default_rng(seed)
-    tasks = []
-    for options, share in _SHAPES:
-        count = max(1, round(share * jobs))
-        answer = _sbatch((*options, "--parsable", f"--array=0-{count - 1}", "--wrap", _SLEEP), environment)
-        answer.check_returncode()
-        tasks += [f"{int(answer.stdout)}_{i}" for i in range(count)]
-    chance.shuffle(tasks)  # among equals Slurm takes the one that became a record of its own first
-    lines = "".join(f"update JobId={task} TimeLimit={_minutes(chance)}\n" for task in tasks)
-    subprocess.run(["scontrol"], input=lines.encode(), env=environment, capture_output=True, check=True)
+    requests = [_options(chance) for _ in range(jobs)]
+    with ThreadPoolExecutor(_SUBMITTERS) as pool:
+        for done in pool.map(lambda request: _sbatch(request, environment), requests):
+            done.check_returncode()
 
 
 @contextmanager
@@ -61,8 +54,7 @@ def feed(environment: Mapping[str, str], seed: int) -> Iterator[None]:
 
     def work() -> None:
         while not stop.wait(_FEED_S):
-            shape = _SHAPES[chance.choice(len(_SHAPES), p=[share for _, share in _SHAPES])][0]
-            _sbatch((*shape, f"--time={_minutes(chance)}", "--wrap", _SLEEP), environment)
+            _sbatch(_options(chance), environment)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -80,8 +72,10 @@ def forget_steering(client: CliClient) -> tuple[ChangeFailure, ...]:
     return client.apply([*factors, *leases])
 
 
-def _minutes(chance: np.random.Generator) -> int:
-    return int(chance.integers(10, 600))
+def _options(chance: np.random.Generator) -> tuple[str, ...]:
+    """A job of some shape. Its time limit does not tell how long it runs: any order ends as many jobs a minute."""
+    shape = _SHAPES[chance.choice(len(_SHAPES), p=[share for _, share in _SHAPES])][0]
+    return (*shape, f"--time={chance.integers(10, 600)}", "--wrap", _SLEEP)
 
 
 def _sbatch(options: tuple[str, ...], environment: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:

@@ -12,11 +12,17 @@ _REQUEST = re.compile(r"^\s+(REQUEST_\w+|MESSAGE_\w+)\s*\(\s*\d+\)\s+count:(\d+)
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """Passes of a scheduler: how many, how long in all, and the longest."""
+    """Passes of a scheduler: how many, how long in all, the longest, and how many jobs they looked at in all."""
 
     count: int
     total_ms: float
     max_ms: float
+    jobs: int
+
+    @property
+    def mean_depth(self) -> float:
+        """Jobs looked at in a pass, on average; 0 without any."""
+        return self.jobs / self.count if self.count else 0.0
 
     @property
     def mean_ms(self) -> float:
@@ -48,8 +54,8 @@ def read(text: str, seconds: float) -> Load:
     found = _REQUEST.findall(requests.partition("Remote Procedure Call statistics by user")[0])
     return Load(
         seconds,
-        _cycles(main),
-        _cycles(backfill),
+        _cycles(main, "Mean depth cycle"),
+        _cycles(backfill, "Depth Mean"),
         {name: int(count) for name, count, _time in found},
         sum(int(time_us) for _name, _count, time_us in found) / 1e3,
     )
@@ -71,13 +77,17 @@ def merged(parts: Sequence[Load]) -> Load:
 
 def _sum(cycles: Sequence[Cycles]) -> Cycles:
     return Cycles(
-        sum(part.count for part in cycles), sum(part.total_ms for part in cycles), max(part.max_ms for part in cycles)
+        sum(part.count for part in cycles),
+        sum(part.total_ms for part in cycles),
+        max(part.max_ms for part in cycles),
+        sum(part.jobs for part in cycles),
     )
 
 
-def _cycles(page: str) -> Cycles:
+def _cycles(page: str, depth: str) -> Cycles:
     count = _number(page, "Total cycles")
-    return Cycles(count, count * _number(page, "Mean cycle") / 1e3, _number(page, "Max cycle") / 1e3)
+    mean_us, max_us = _number(page, "Mean cycle"), _number(page, "Max cycle")
+    return Cycles(count, count * mean_us / 1e3, max_us / 1e3, count * _number(page, depth))
 
 
 def _number(page: str, label: str) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slurm_plugin.devcluster import programs
-from slurm_plugin.devcluster.slurm_conf import Host, Ports, slurmdbd_conf
+from slurm_plugin.devcluster.slurm_conf import DATABASE, Host, Ports, slurmdbd_conf
 from slurm_plugin.devcluster.spec import DevClusterError, Layout
 
 ACCOUNT = "explsched"
@@ -50,6 +50,10 @@ def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launche
         "--auth-root-socket-user=root",
         "--skip-test-db",
     )
+    # There before slurmdbd asks for it: with MariaDB's client library 3.4.10 a connection made after a failed one takes
+    # no results, and slurmdbd gives up.
+    first = layout.slurm_conf.with_name("database.sql")
+    first.write_text(f"CREATE DATABASE {DATABASE};\n", encoding="utf-8")
     launcher.start(
         "mariadbd",
         programs.find("mariadbd"),
@@ -59,6 +63,7 @@ def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launche
         f"--socket={database_socket}",
         "--skip-networking",
         f"--pid-file={layout.root}/run/mariadb.pid",
+        f"--init-file={first}",
         "--innodb-buffer-pool-size=64M",  # slurmdbd refuses to start with the tiny defaults of older servers
         "--innodb-log-file-size=16M",
         "--innodb-lock-wait-timeout=900",  # the value Slurm's documentation asks for

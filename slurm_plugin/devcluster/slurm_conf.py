@@ -30,6 +30,9 @@ class Host:
 _REPEATABLE = frozenset({"nodename", "partitionname", "nodeset", "downnodes", "include"})
 
 
+DATABASE = "slurm_acct_db"
+"""Where slurmdbd keeps its tables; also its own default."""
+
 _ON_LOOPBACK = "NoInAddrAny,NoCtldInAddrAny"
 """Makes Slurm listen where this host's name points to, instead of on all addresses."""
 
@@ -140,5 +143,5 @@ PidFile={layout.root}/run/slurmdbd.pid
 StorageType=accounting_storage/mysql
 StorageHost=localhost
 StorageUser=root
-StorageLoc=slurm_acct_db
+StorageLoc={DATABASE}
 """

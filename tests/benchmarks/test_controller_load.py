@@ -29,12 +29,12 @@ Remote Procedure Call statistics by message type
 Remote Procedure Call statistics by user
 \troot            (       0) count:55     ave_time:1000   total_time:52000
 """  # noqa: E501
-BUSY = TEXT.format(cycles=50, mean="\tMean cycle:   2000\n")
+BUSY = TEXT.format(cycles=50, mean="\tMean cycle:   2000\n\tMean depth cycle:  762\n")
 
 
 def test_cycles_and_requests() -> None:
     load = read(BUSY, 30.0)
-    assert load.main == Cycles(50, 100.0, 437.082)
+    assert load.main == Cycles(50, 100.0, 437.082, 50 * 762)
     assert load.backfill.mean_ms == pytest.approx(1868.402)
     assert load.requests == {"REQUEST_UPDATE_JOB": 49, "MESSAGE_EPILOG_COMPLETE": 6}
     assert load.request_ms == 52.0
