@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 import click
 
+_HEAD = "| Debian | Slurm | passed | failed | skipped | on |\n|---|---|---|---|---|---|"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The tests on one Slurm. `skipped` counts by reason; `date` is that of the oldest result."""
+
+    name: str
+    version: str
+    date: str
+    passed: int
+    failed: int
+    skipped: Counter[str]
+
+    def __str__(self) -> str:
+        counts = f"{self.passed} | {self.failed} | {self.skipped.total()}"
+        return f"| {self.name} | {self.version} | {counts} | {self.date} |"
+
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default="build/matrix")
 def main(directory: Path) -> None:
-    """Print one row per Debian release: its Slurm, and how many tests on real clusters passed, failed, were skipped."""
+    """Print one row per Slurm: how many tests on real clusters passed, failed, were skipped; and why these were."""
     reports = sorted(directory.glob("*.xml"))
     if not reports:
         sys.exit(f"{directory}: no results; scripts/test-matrix makes them")
-    print("| Debian | Slurm | passed | failed | skipped |\n|---|---|---|---|---|")
-    for report in reports:
-        version = report.with_suffix(".version").read_text().split()[-1]
-        suites = list(ElementTree.parse(report).getroot().iter("testsuite"))  # noqa: S314  our own tests wrote it
-        tests, failures, errors, skipped = (
-            sum(int(suite.get(count, 0)) for suite in suites) for count in ("tests", "failures", "errors", "skipped")
-        )
-        bad = failures + errors
-        print(f"| {report.stem} | {version} | {tests - bad - skipped} | {bad} | {skipped} |")
+    rows = [_row(name, parts) for name, parts in itertools.groupby(reports, lambda path: path.name.split(".")[0])]
+    rows.sort(key=lambda row: row.version)
+    print(_HEAD, *rows, sep="\n")
+    for reason, count in sum((row.skipped for row in rows), Counter[str]()).most_common():
+        where = ", ".join(row.version for row in rows if row.skipped[reason])
+        print(f"\nSkipped {count} times ({where}): {reason}", end="")
+    print()
+
+
+def _row(name: str, parts: Iterable[Path]) -> Row:
+    """All parts of a release as one: RELEASE.xml, RELEASE.PART.xml."""
+    versions, dates, skipped = set(), [], Counter[str]()
+    tests = failed = 0
+    for part in parts:
+        versions.add(part.with_suffix(".version").read_text().split()[-1])
+        for suite in ElementTree.parse(part).getroot().iter("testsuite"):  # noqa: S314  our own tests wrote it
+            dates.append(suite.get("timestamp", "")[:10])
+            tests += int(suite.get("tests", 0))
+            failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+            skipped.update(skip.get("message", "") for skip in suite.iter("skipped"))
+    if len(versions) != 1:
+        sys.exit(f"{name}: its parts are of several Slurms: {', '.join(sorted(versions))}")
+    return Row(name, versions.pop(), min(dates), tests - failed - skipped.total(), failed, skipped)
 
 
 if __name__ == "__main__":

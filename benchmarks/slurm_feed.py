@@ -51,14 +51,9 @@ def _measure(cluster: devcluster.Cluster, scratch: Path, jobs: int, rounds: int)
     client = CliClient(environment=cluster.env())
     status = [str(Path(sys.executable).parent / "sexplsched"), "status", "--config", str(config)]
 
-    def snapshot() -> None:
-        client.jobs()
-        client.nodes()
-        client.reservations()
-
     return {
         "jobs": len(client.jobs()),
-        "snapshot_s": _median(snapshot, rounds),
+        "snapshot_s": _median(client.look, rounds),
         "reorder_s": median(_reorder(client, direction) for direction in [1, -1] * ((rounds + 1) // 2)),
         "status_s": _median(lambda: _run(status, environment), rounds),
         "bare_scontrol_s": _median(lambda: _bare_reorder(client, environment), rounds),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from sched_policy import plugins
 from sched_policy.errors import PolicyError
 from sched_policy.options import SILENT_ORDERS, PolicyOptions
-from sched_policy.policy import Policy, SchedulingPolicy
+
+if TYPE_CHECKING:  # a configuration is checked against the names without loading what policies compute with
+    from sched_policy.policy import Policy, SchedulingPolicy
 
 __all__ = ["PolicyOptions", "build", "knows", "names"]
 

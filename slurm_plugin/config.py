@@ -42,6 +42,17 @@ class SlurmSection(Section, frozen=True):
             description="site factors lie between 0 and this; compare with your PriorityWeight* values",
         ),
     ] = 1_000_000
+    order_depth: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="waiting jobs of a partition that are put in order; those behind follow in Slurm's own order",
+        ),
+    ] = 1000
+    most_per_pass: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="site factors written per pass at most, those near the head first")
+    ] = 200
 
 
 class BackfillSection(Section, frozen=True):
@@ -94,7 +105,7 @@ class BackpressureSection(Section, frozen=True):
         int, Meta(ge=1, le=10000, description="slurmctld is busy from this many threads on (sdiag)")
     ] = 64
     cycle_s: Annotated[float, _seconds("slurmctld is busy when its last main cycle took longer")] = 2.0
-    widest_interval_s: Annotated[float, _seconds("the interval is doubled while slurmctld is busy, up to this")] = 300.0
+    widest_interval_s: Annotated[float, _seconds("passes are put off while slurmctld is busy, up to this long")] = 300.0
 
 
 class Config(Section, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sched_policy import catalog
 from sched_policy.plan import Plan
@@ -18,9 +18,10 @@ from slurm_plugin.client.protocol import (
     SignalJob,
     SlurmClient,
 )
-from slurm_plugin.config import BackpressureSection, Config
+from slurm_plugin.config import Config
 from slurm_plugin.log import event
 from slurm_plugin.observe import Observation, observe
+from slurm_plugin.pace import most_written
 from slurm_plugin.preemption import PreemptionDesk
 from slurm_plugin.progress import ProgressSpool
 from slurm_plugin.reconcile import SteeringLimits, changes
@@ -53,15 +54,16 @@ class Controller:
         """Take a new configuration; it holds from the next pass on."""
         self._config = config
         self._policy = catalog.build(config.policy, config.policy_options())
-        self._limits = SteeringLimits(config.slurm.site_factor_range, config.backfill.slack_s)
+        self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
         self._desk.limits(config.preemption.grace_s, config.preemption.most_per_hour)
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
-        seen = observe(self._client, self._spool, now_s, self._config.slurm.partitions, self._desk.underway)
+        limits = self._limits = self._limits or self._probe()
+        seen = observe(self._client.look(), self._spool, now_s, self._config.slurm.partitions, self._desk.underway)
         plan = checked_plan(self._policy, seen.snapshot)
-        wanted = (*changes(plan, seen, self._limits), *self._interruptions(plan, seen))
+        wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())
 
     def reconcile(self, now_s: float) -> Pass:
@@ -75,15 +77,19 @@ class Controller:
         """How busy slurmctld is."""
         return self._client.load()
 
+    def _probe(self) -> SteeringLimits:
+        """What the configuration and this Slurm allow; asked once per configuration."""
+        found = self._client.capabilities()
+        absent = [capability.name for capability, there in found if not there]
+        event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
+        limits = SteeringLimits.of(self._config)
+        most = most_written(found.rate_limit(), self._config.interval_s, limits.order.most_per_pass)
+        return replace(limits, order=replace(limits.order, most_per_pass=most))
+
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         steps = self._desk.advance(plan.preemptions, jobs, seen.progress, seen.snapshot.now_s)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
-
-
-def is_busy(load: ControllerLoad, limits: BackpressureSection) -> bool:
-    """Whether slurmctld should be left alone for a while."""
-    return load.server_threads >= limits.server_threads or load.last_cycle_s > limits.cycle_s
 
 
 def _log_pass(decided: Pass, failures: Sequence[ChangeFailure]) -> None:

@@ -22,8 +22,9 @@ from slurm_plugin import config as configuration
 from slurm_plugin import log
 from slurm_plugin.client.choose import choose
 from slurm_plugin.client.protocol import SlurmError
-from slurm_plugin.controller import Controller, is_busy
+from slurm_plugin.controller import Controller
 from slurm_plugin.notify import notify
+from slurm_plugin.pace import pace
 
 _EPILOG = """\
 SIGHUP reloads the configuration; a file that is wrong leaves the running one in force. SIGUSR2 reopens the log. SIGTERM
@@ -94,22 +95,22 @@ class Daemon:
     def _pass(self) -> None:
         """One pass. Slurm's absence or refusal ends the pass, never the daemon."""
         try:
-            self._pace()
-            self._controller.reconcile(time.time())
+            if self._may_pass():
+                self._controller.reconcile(time.time())
         except (SlurmError, PolicyError) as error:
             log.event(_LOG, logging.ERROR, "pass given up, will try again", why=str(error))
         except Exception:
             # A defect of ours must not end the daemon either: the next snapshot may be free of what caused it.
             _LOG.exception("pass failed, will try again")
 
-    def _pace(self) -> None:
-        """Double the interval while slurmctld is busy, and come back to the configured one when it is not."""
-        limits = self._config.backpressure
-        if is_busy(self._controller.load(), limits):
-            self._interval_s = min(limits.widest_interval_s, 2 * self._interval_s)
-            log.event(_LOG, logging.WARNING, "slurmctld is busy", interval_s=self._interval_s)
-        else:
-            self._interval_s = self._config.interval_s
+    def _may_pass(self) -> bool:
+        """Whether slurmctld has time for a pass now; sets the interval."""
+        now = pace(self._controller.load(), self._interval_s, self._config.interval_s, self._config.backpressure)
+        self._interval_s = now.interval_s
+        if now.is_busy:
+            put_off = not now.may_pass
+            log.event(_LOG, logging.WARNING, "slurmctld is busy", interval_s=now.interval_s, put_off=put_off)
+        return now.may_pass
 
     def _obey(self) -> None:
         """Carry out what signals asked for, between two passes."""

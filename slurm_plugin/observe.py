@@ -15,7 +15,7 @@ from sched_policy.model import (
 )
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
-from slurm_plugin.client.protocol import SlurmClient, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.protocol import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.log import event
 from slurm_plugin.progress import JobProgress, ProgressSpool
 
@@ -44,20 +44,19 @@ class Observation:
 
 
 def observe(
-    client: SlurmClient,
+    seen: ClusterRecords,
     spool: ProgressSpool,
     now_s: float,
     partitions: Iterable[str] = (),
     yielding: Container[int] = (),
 ) -> Observation:
-    """Look at the cluster once.
+    """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
 
     `yielding` are jobs that have been asked to make room. `partitions` limits which jobs are seen as ours to order;
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
     """
     wanted = frozenset(partitions)
-    nodes = client.nodes()
-    records = {job.job_id: job for job in client.jobs() if job.state in _STATES}
+    records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
     progress = spool.read({job.job_id: job.uid for job in records.values()}, now_s)
     faults: dict[int, str] = {}
     jobs = []
@@ -66,8 +65,8 @@ def observe(
         if ours or record.state != "PENDING":
             job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), now_s)
             jobs.append(replace(job, yielding=True) if record.job_id in yielding else job)
-    snapshot = Snapshot.of(now_s, map(_node, nodes), jobs)
-    return Observation(snapshot, records, client.reservations(), progress, faults)
+    snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
+    return Observation(snapshot, records, seen.reservations, progress, faults)
 
 
 def _node(node: SlurmNode) -> Node:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from sched_policy.plan import Plan, Reservation
 from slurm_plugin.client.protocol import (
@@ -15,12 +14,14 @@ from slurm_plugin.client.protocol import (
     Change,
     CreateReservation,
     DeleteReservation,
-    SetSiteFactor,
+    ExtendReservation,
     SlurmJob,
     SlurmReservation,
     StartAtOnce,
 )
+from slurm_plugin.config import Config
 from slurm_plugin.observe import Observation, waits_for_begin
+from slurm_plugin.order import OrderLimits, order_changes
 from slurm_plugin.queue_order import queue_order
 
 LEASE_PREFIX = "explsched_"
@@ -28,16 +29,26 @@ _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
 LEASE_MIN = 2
 """Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""
 
+RENEW_S = 60.0
+"""A lease that has begun is extended when so little of it is left and its job still waits for its nodes."""
+
 LEAD_S = 60.0
 """A lease starts at least this far ahead: Slurm refuses a start in the past."""
 
 
 @dataclass(frozen=True, slots=True)
 class SteeringLimits:
-    """What an admin allows: the span of site factors, and how far a promised start may drift unmoved."""
+    """What an admin allows: how the order is written, and how far a promised start may drift unmoved."""
 
-    site_factor_range: int
+    order: OrderLimits
     slack_s: float
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """The limits that a configuration sets."""
+        slurm = config.slurm
+        order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.most_per_pass)
+        return cls(order, config.backfill.slack_s)
 
 
 def lease_name(job_id: int) -> str:
@@ -53,7 +64,9 @@ def leased_job(name: str) -> int | None:
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Order and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`."""
-    return (*order_changes(plan, seen, limits), *lease_changes(plan, seen, limits), *delay_changes(seen))
+    ranked = (seen.jobs[job_id] for job_id in queue_order(plan, seen.snapshot))
+    waiting = (job for job in ranked if job.state == "PENDING")
+    return (*order_changes(waiting, limits.order), *lease_changes(plan, seen, limits), *delay_changes(seen))
 
 
 def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
@@ -67,68 +80,6 @@ def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
     return tuple(StartAtOnce(r.job_id) for r in records if r.restarts > 0 and waits_for_begin(r, now_s))
 
 
-def order_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
-    """New site factors for the jobs whose place in the queue is wrong; the others keep theirs.
-
-    They are above 0: Slurm raises a priority below 1 to 1, so jobs with negative site factors would all be alike.
-    """
-    records = (seen.jobs[job_id] for job_id in queue_order(plan, seen.snapshot))
-    waiting = [job for job in records if job.state == "PENDING"]
-    middle = limits.site_factor_range // 2
-    current = [None if job.site_factor is None else job.site_factor - middle for job in waiting]
-    wanted = relabel(current, middle)
-    return tuple(
-        SetSiteFactor(job.job_id, middle + label)
-        for job, old, label in zip(waiting, current, wanted, strict=True)
-        if old != label
-    )
-
-
-def relabel(current: Sequence[int | None], half_range: int) -> list[int]:
-    """Strictly falling labels within +-`half_range` for items in falling order, changing as few as possible.
-
-    The longest falling subsequence of the present labels stays; the rest is spread evenly between its neighbours.
-    Where a gap has become too narrow everything is spread anew. More items than labels share the lowest one.
-    """
-    kept = _longest_falling([c if c is not None and -half_range < c < half_range else None for c in current])
-    anchors = [(-1, half_range), *((i, c) for i in kept if (c := current[i]) is not None), (len(current), -half_range)]
-    labels = [0] * len(current)
-    for (left, high), (right, low) in itertools.pairwise(anchors):
-        if right < len(current):
-            labels[right] = low
-        count = right - left - 1
-        if count and high - low <= count:
-            return _spread(len(current), half_range, -half_range)
-        for offset, label in enumerate(_spread(count, high, low), start=left + 1):
-            labels[offset] = label
-    return labels
-
-
-def _spread(count: int, high: int, low: int) -> list[int]:
-    """`count` labels strictly between two bounds, falling, at equal distances."""
-    return [max(low + 1, high - math.ceil((high - low) * (i + 1) / (count + 1))) for i in range(count)]
-
-
-def _longest_falling(values: Sequence[int | None]) -> list[int]:
-    """Indices of a longest strictly falling subsequence (patience sorting, O(n log n)); None never belongs."""
-    tails: list[int] = []  # tails[k]: negated last value of the best subsequence of length k + 1
-    tail_index: list[int] = []
-    previous: dict[int, int | None] = {}
-    for i, value in enumerate(values):
-        if value is None:
-            continue
-        length = bisect.bisect_left(tails, -value)
-        previous[i] = tail_index[length - 1] if length else None
-        tails[length : length + 1] = [-value]
-        tail_index[length : length + 1] = [i]
-    chain: list[int] = []
-    at = tail_index[-1] if tail_index else None
-    while at is not None:
-        chain.append(at)
-        at = previous[at]
-    return chain[::-1]
-
-
 def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Create, renew and remove leases, so that those that exist are those the plan wants.
 
@@ -137,7 +88,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
 
     A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
-    changed.
+    changed, and extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
     wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen.jobs, r.job_id)}
@@ -152,6 +103,8 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
             standing.add(job_id)
             if seen.jobs[job_id].reservation != lease.name:
                 result.append(AttachReservation(job_id, lease.name))
+            if lease.start_s <= now_s and lease.end_s - now_s < RENEW_S:
+                result.append(ExtendReservation(lease.name, math.ceil(now_s + 60 * LEASE_MIN)))
             continue
         job = seen.jobs.get(job_id)
         if job is not None and job.reservation == lease.name:

@@ -52,6 +52,14 @@ def test_scripts_are_executable_and_short(script: str) -> None:
     assert len(path.read_text().splitlines()) <= 45
 
 
+def test_slurm_is_asked_before_the_policies_load() -> None:
+    """What a person waits for: numpy loads while Slurm answers, so nothing that is needed to ask may load it."""
+    modules = ("status", "explain", "plan")
+    code = f"import sys; [__import__('slurm_plugin.cli.' + m) for m in {modules!r}]; print('numpy' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "False"
+
+
 def test_the_catalogue_starts_fast() -> None:
     """`sexplsched status` builds one policy: it must not pay for the libraries of the others."""
     heavy = ("scipy", "rustworkx", "cvxpy", "matplotlib", "rich")

@@ -29,9 +29,8 @@ def main() -> None:
     train_x, train_y = torch.from_numpy(data["train_x"]), torch.from_numpy(data["train_y"])
     valid_x, valid_y = torch.from_numpy(data["valid_x"]), torch.from_numpy(data["valid_y"])
     model = _mlp(options.width, options.depth)
-    optimiser = torch.optim.SGD(model.parameters(), lr=options.lr)
     loss_of = torch.nn.CrossEntropyLoss()
-    step = _resume(options.checkpoint, model, optimiser)
+    step = _resume(options.checkpoint, model)
 
     def validate() -> None:
         with torch.no_grad():
@@ -44,14 +43,14 @@ def main() -> None:
             began_s = time.monotonic()
             order = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(1000 * options.seed + step))
             for batch in order.split(BATCH):
-                optimiser.zero_grad()
+                model.zero_grad()
                 loss_of(model(train_x[batch]), train_y[batch]).backward()
-                optimiser.step()
+                _descend(model, options.lr)
             step += 1
             time.sleep(max(0.0, options.step_s - (time.monotonic() - began_s)))
             validate()
             if checkpoint.requested:
-                state = {"step": step, "model": model.state_dict(), "optimiser": optimiser.state_dict()}
+                state = {"step": step, "model": model.state_dict()}
                 atomic_write(options.checkpoint, lambda file, state=state: torch.save(state, file))
                 checkpoint.saved(step)
 
@@ -65,13 +64,20 @@ def _mlp(width: int, depth: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers, torch.nn.Linear(inputs, 10))
 
 
-def _resume(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> int:
+def _descend(model: torch.nn.Module, lr: float) -> None:
+    """One step of plain SGD. `torch.optim` would load a compiler: as long again as torch itself, at every start."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(lr * parameter.grad)
+
+
+def _resume(path: Path, model: torch.nn.Module) -> int:
     """Load the checkpoint of a requeued job; returns the step to go on from."""
     if not path.exists():
         return 0
     state = torch.load(path, weights_only=True)
     model.load_state_dict(state["model"])
-    optimiser.load_state_dict(state["optimiser"])
     return int(state["step"])
 
 

@@ -22,7 +22,7 @@ from sched_policy.simulator.instance_format import read_events, write_events
 from sched_policy.simulator.instance_generator import generate
 from sched_policy.simulator.instance_trace import InstanceEvent, InstanceTrace
 from sched_policy.simulator.trace import TraceError
-from slurm_plugin.cli.session import json_option
+from slurm_plugin.cli.options import json_option
 
 _EXAMPLES = """\b
 example:

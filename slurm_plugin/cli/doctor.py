@@ -17,7 +17,8 @@ import click
 from sched_policy import plugins
 from sched_policy.errors import ExplschedError
 from slurm_plugin import config as configuration
-from slurm_plugin.cli.session import config_option, json_option
+from slurm_plugin.cli.options import config_option, json_option
+from slurm_plugin.client.capabilities import NEEDED, OLDEST, Capabilities
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmError
@@ -91,35 +92,30 @@ def _tools() -> Iterator[Finding]:
 
 def _slurm(client: CliClient) -> Iterator[Finding]:
     try:
-        yield Finding("Slurm", "ok", f"version {client.version()}")
+        yield from _capabilities(client.capabilities())
         load = client.load()
         yield Finding("slurmctld", "ok", f"answers; {load.server_threads} threads, {load.jobs_pending} jobs pending")
         nodes = client.nodes()
         gpus = sum(node.gpus for node in nodes)
         advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
         yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
-        yield from _priority(_slurm_config("PriorityType"), _slurm_config("SchedulerType"))
         yield privilege()
     except SlurmError as error:
         yield Finding("slurmctld", "fault", str(error), "is slurmctld running, and SLURM_CONF right?")
 
 
-def _priority(priority: str, scheduler: str) -> Iterator[Finding]:
-    advice = "set PriorityType=priority/multifactor: without it site factors have no effect"
-    good = priority == "priority/multifactor"
-    yield Finding("PriorityType", "ok" if good else "fault", priority, "" if good else advice)
-    good = scheduler == "sched/backfill"
-    advice = "set SchedulerType=sched/backfill: without it nothing fills the gaps before promised starts"
-    yield Finding("SchedulerType", "ok" if good else "fault", scheduler, "" if good else advice)
-
-
-def _slurm_config(key: str) -> str:
-    out = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, check=False).stdout
-    values: dict[str, str] = {}
-    for line in out.splitlines():
-        name, _, value = line.partition("=")
-        values[name.strip()] = value.strip()
-    return values.get(key, "unknown")
+def _capabilities(found: Capabilities) -> Iterator[Finding]:
+    """The table of what this Slurm can do. Only order and backfill are needed; the rest is good to know."""
+    too_old = "" if found.version >= OLDEST else f"explsched is tested with Slurm {OLDEST.release} and newer"
+    yield Finding("Slurm", "note" if too_old else "ok", f"version {found.version}", too_old)
+    for capability, there in found:
+        if there:
+            yield Finding("Slurm can", "ok", f"{capability.name}: {capability.use}")
+            continue
+        level = "fault" if capability in NEEDED else "note"
+        advice = f"set {capability.key}={capability.word}" if level == "fault" else ""
+        missing = f"no {capability.name} ({found.absence(capability)}): {capability.use}"
+        yield Finding("Slurm cannot", level, missing, advice)
 
 
 def privilege() -> Finding:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+config_option = click.option(
+    "-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.", show_envvar=True
+)

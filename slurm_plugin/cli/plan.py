@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from slurm_plugin.cli.session import clock, config_option, json_option, look
-from slurm_plugin.reconcile import SteeringLimits, changes
+from slurm_plugin.cli.options import config_option, json_option
+from slurm_plugin.cli.session import clock, look
 
 _EXAMPLES = """\b
 example:
@@ -23,7 +23,9 @@ example:
 def plan(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
     """Show the plan for this moment and the changes it needs in Slurm. Changes nothing."""
     view = look(config_path)
-    limits = SteeringLimits(view.config.slurm.site_factor_range, view.config.backfill.slack_s)
+    from slurm_plugin.reconcile import SteeringLimits, changes  # loads with the view
+
+    limits = SteeringLimits.of(view.config)
     wanted = changes(view.plan, view.seen, limits)
     if as_json:
         listed = [{"change": type(change).__name__, **asdict(change)} for change in wanted]

@@ -8,7 +8,7 @@ import click
 
 from sched_policy import catalog
 from sched_policy.errors import PolicyError
-from slurm_plugin.cli.session import json_option
+from slurm_plugin.cli.options import json_option
 
 _EXAMPLES = """\b
 example:

@@ -1,57 +1,34 @@
-"""What the commands share: options, and one look at the cluster with the plan the daemon would make of it."""
+"""One look at the cluster, for commands that answer while a person waits.
+
+What is needed to ask Slurm loads at once; what is needed to understand the answer (numpy, the policies) loads while
+Slurm works on it. So this module, and those of the commands that look, import the second kind only for types.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import click
-
-from sched_policy import catalog
-from sched_policy.plan import Plan, Reservation, Score
-from sched_policy.utility import Utility, estimate
-from sched_policy.validate import checked_plan
 from slurm_plugin import config as configuration
-from slurm_plugin.cli.options import json_option as json_option
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.observe import Observation, observe
-from slurm_plugin.progress import ProgressSpool
 
-config_option = click.option(
-    "-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.", show_envvar=True
-)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """One look: what Slurm and the jobs tell, and what the policy makes of it."""
-
-    config: configuration.Config
-    seen: Observation
-    plan: Plan
-    scores: Mapping[int, Score]
-    utilities: Mapping[int, Utility]
-    promises: Mapping[int, Reservation]
+if TYPE_CHECKING:
+    from slurm_plugin.cli.view import View
 
 
 def look(config_path: Path | None) -> View:
-    """Look at the cluster once, changing nothing. Raises `ConfigError` or `SlurmError`."""
+    """Look at the cluster once, changing nothing. Raises `ConfigError`, `SlurmError` or `PolicyError`."""
     config = configuration.load(config_path)
     # A single look does not pay for pyslurm's start; the commands answer in milliseconds.
     client = CliClient(config.slurm.timeout_s)
-    seen = observe(client, ProgressSpool(config.progress.spool), time.time(), config.slurm.partitions)
-    plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
-    return View(
-        config,
-        seen,
-        plan,
-        {score.job_id: score for score in plan.scores},
-        estimate(seen.snapshot.jobs, config.utility.quantum_s),
-        {promise.job_id: promise for promise in plan.reservations},
-    )
+    with ThreadPoolExecutor(1) as reader:
+        records = reader.submit(client.look)
+        from slurm_plugin.cli.view import View
+
+        return View.of(config, records.result(), time.time())
 
 
 def clock(time_s: float | None) -> str:

@@ -8,12 +8,17 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sched_policy.model import Job, JobState
-from slurm_plugin.cli.session import View, clock, config_option, json_option, look
+from slurm_plugin.cli.options import config_option, json_option
+from slurm_plugin.cli.session import clock, look
 from slurm_plugin.progress import JobProgress
+
+if TYPE_CHECKING:
+    from slurm_plugin.cli.view import View
 
 _EXAMPLES = """\b
 examples:

@@ -17,7 +17,7 @@ from sched_policy.simulator.generate import generate as generate_trace
 from sched_policy.simulator.summary import Summary, summarize
 from sched_policy.simulator.trace import ClusterShape, Trace
 from sched_policy.simulator.workload import WorkloadSpec
-from slurm_plugin.cli.session import json_option
+from slurm_plugin.cli.options import json_option
 
 _EXAMPLES = """\b
 examples:

@@ -18,7 +18,7 @@ from slurm_plugin.client.protocol import (
     ClearDependency,
     CreateReservation,
     DeleteReservation,
-    MoveReservation,
+    ExtendReservation,
     RequeueJob,
     SetSiteFactor,
     SlurmError,
@@ -93,11 +93,8 @@ def command(change: Change) -> str:
             return f"update JobId={int(job_id)} Dependency="
         case DeleteReservation(name):
             return f"delete ReservationName={_safe(name)}"
-        case MoveReservation(name, start_s, minutes, nodes):
-            return (
-                f"update ReservationName={_safe(name)} StartTime={_time(start_s)} "
-                f"Duration={int(minutes)} Nodes={_list(nodes)}"
-            )
+        case ExtendReservation(name, end_s):
+            return f"update ReservationName={_safe(name)} EndTime={_time(end_s)}"
         case CreateReservation(name, start_s, minutes, nodes, users, partition, flags):
             return (
                 f"create reservation ReservationName={_safe(name)} StartTime={_time(start_s)} Duration={int(minutes)} "

@@ -1,8 +1,8 @@
 """The adapter that drives Slurm's own commands. Works with every Slurm since 22.05.
 
-One process per kind of read, whatever the number of jobs; all writes of a pass in one scontrol process, but for site
-factors where our own program for them is installed. squeue is told random field and record marks, so that no job name
-or comment can be taken for anything else.
+One process per kind of read, whatever the number of jobs, those of a pass at the same time; all writes of a pass in
+one scontrol process, but for site factors where our own program for them is installed. squeue is told random field and
+record marks, so that no job name or comment can be taken for anything else.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import re
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
 from slurm_plugin.client import batch, parse, process, site_factors
+from slurm_plugin.client.capabilities import Capabilities, settings
 from slurm_plugin.client.protocol import (
     CancelJob,
     Change,
     ChangeFailure,
+    ClusterRecords,
     ControllerLoad,
     SetSiteFactor,
     SignalJob,
@@ -28,8 +31,8 @@ from slurm_plugin.client.protocol import (
     SlurmJob,
     SlurmNode,
     SlurmReservation,
-    SlurmVersion,
 )
+from slurm_plugin.client.version import SlurmVersion
 from slurm_plugin.log import event
 
 _LOG = logging.getLogger("explsched.slurm")
@@ -47,17 +50,10 @@ class CliClient:
     def __init__(self, timeout_s: float = 30.0, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
         self._environment = process.environment(environment or {})
-        self._version: SlurmVersion | None = None
 
-    def version(self) -> SlurmVersion:
-        """The installed Slurm's version."""
-        if self._version is None:
-            words = self._read("scontrol", "-V")
-            match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", words)
-            if match is None:
-                raise SlurmError(f"scontrol -V says {words.strip()!r}, which holds no version")
-            self._version = SlurmVersion(int(match[1]), int(match[2]), int(match[3] or 0))
-        return self._version
+    def capabilities(self) -> Capabilities:
+        """What this Slurm can do."""
+        return Capabilities(self._version, settings(self._read("scontrol", "show", "config")))
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
@@ -65,7 +61,7 @@ class CliClient:
         factors: dict[int, int] = {}
         if any(job.state == "PENDING" for job in jobs):
             factors = self._site_factors()
-        return tuple(replace(job, site_factor=factors[job.job_id]) if job.job_id in factors else job for job in jobs)
+        return _with_site_factors(jobs, factors)
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
@@ -91,6 +87,15 @@ class CliClient:
         ours = [line for line in lines if line.startswith("ReservationName=")]
         return _readable("scontrol show reservation", parse.reservation, ours)
 
+    def look(self) -> ClusterRecords:
+        """Nodes, jobs and reservations; Slurm answers all the commands at the same time."""
+        with ThreadPoolExecutor(thread_name_prefix="slurm") as readers:
+            factors = readers.submit(self._site_factors)
+            nodes = readers.submit(self.nodes)
+            reservations = readers.submit(self.reservations)
+            jobs = self._squeue()
+            return ClusterRecords(nodes.result(), _with_site_factors(jobs, factors.result()), reservations.result())
+
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         out = self._read("sdiag")
@@ -115,8 +120,15 @@ class CliClient:
         return tuple(failed)
 
     @cached_property
+    def _version(self) -> SlurmVersion:
+        try:
+            return SlurmVersion.read(self._read("scontrol", "-V"))
+        except ValueError as error:
+            raise SlurmError(f"scontrol -V: {error}") from error
+
+    @cached_property
     def _site_factor_program(self) -> str | None:
-        return site_factors.find(str(self.version()), self._timeout_s, self._environment)
+        return site_factors.find(self._version.release, self._timeout_s, self._environment)
 
     def _squeue(self, *selection: str) -> tuple[SlurmJob, ...]:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""
@@ -168,6 +180,10 @@ class CliClient:
 
     def _read(self, *argv: str) -> str:
         return process.read(argv, self._timeout_s, self._environment)
+
+
+def _with_site_factors(jobs: Sequence[SlurmJob], factors: Mapping[int, int]) -> tuple[SlurmJob, ...]:
+    return tuple(replace(job, site_factor=factors[job.job_id]) if job.job_id in factors else job for job in jobs)
 
 
 def _readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:

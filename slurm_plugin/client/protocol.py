@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sched_policy.errors import ExplschedError
+from slurm_plugin.client.capabilities import Capabilities
 
 
 class SlurmError(ExplschedError):
@@ -19,18 +20,6 @@ class SlurmError(ExplschedError):
 
 class SlurmUnreachableError(SlurmError):
     """slurmctld does not answer (down, restarting, timed out). Worth trying again later."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SlurmVersion:
-    """A Slurm release such as 22.5.8 (Slurm writes 22.05.8)."""
-
-    major: int
-    minor: int
-    patch: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor:02d}.{self.patch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +137,11 @@ class CreateReservation:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveReservation:
-    """Give an existing lease a new start, duration and node set, before it has become active."""
+class ExtendReservation:
+    """Let an existing lease end later; the start of one that has begun is fixed."""
 
     name: str
-    start_s: float
-    duration_min: int
-    nodes: tuple[str, ...]
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +204,7 @@ class ClearDependency:
 Change = (
     SetSiteFactor
     | CreateReservation
-    | MoveReservation
+    | ExtendReservation
     | DeleteReservation
     | AttachReservation
     | SignalJob
@@ -236,6 +223,15 @@ class ChangeFailure:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterRecords:
+    """All that a pass looks at, read at one time."""
+
+    nodes: tuple[SlurmNode, ...]
+    jobs: tuple[SlurmJob, ...]
+    reservations: tuple[SlurmReservation, ...]
+
+
 class SlurmClient(Protocol):
     """Access to one Slurm cluster. Every call may raise `SlurmError`; none blocks longer than its timeout."""
 
@@ -244,8 +240,8 @@ class SlurmClient(Protocol):
         """The adapter's name as configuration accepts it: `cli` or `pyslurm`."""
         ...
 
-    def version(self) -> SlurmVersion:
-        """The installed Slurm's version."""
+    def capabilities(self) -> Capabilities:
+        """What this Slurm can do."""
         ...
 
     def jobs(self) -> tuple[SlurmJob, ...]:
@@ -266,6 +262,10 @@ class SlurmClient(Protocol):
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
+        ...
+
+    def look(self) -> ClusterRecords:
+        """Nodes, jobs and reservations."""
         ...
 
     def load(self) -> ControllerLoad:

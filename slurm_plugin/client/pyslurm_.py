@@ -14,10 +14,12 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import ParamSpec, TypeVar
 
 from slurm_plugin.client import pyslurm_worker as worker
+from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import (
     Change,
     ChangeFailure,
+    ClusterRecords,
     ControllerLoad,
     CreateReservation,
     DeleteReservation,
@@ -27,7 +29,6 @@ from slurm_plugin.client.protocol import (
     SlurmNode,
     SlurmReservation,
     SlurmUnreachableError,
-    SlurmVersion,
 )
 
 _Result = TypeVar("_Result")
@@ -44,9 +45,9 @@ class PyslurmClient:
         self._cli = CliClient(timeout_s)
         self._pool: ProcessPoolExecutor | None = None
 
-    def version(self) -> SlurmVersion:
-        """The installed Slurm's version."""
-        return self._cli.version()
+    def capabilities(self) -> Capabilities:
+        """What this Slurm can do."""
+        return self._cli.capabilities()
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete, through squeue.
@@ -71,6 +72,10 @@ class PyslurmClient:
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
         return self._call(worker.reservations)
+
+    def look(self) -> ClusterRecords:
+        """Nodes, jobs and reservations, one after the other."""
+        return ClusterRecords(self.nodes(), self.jobs(), self.reservations())
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""

@@ -17,8 +17,8 @@ PROGRAM = "explsched-site-factors"
 _UNREACHABLE = 1
 
 
-def find(slurm_version: str, timeout_s: float, environment: Mapping[str, str]) -> str | None:
-    """The program, if it is installed and built for this Slurm release; libslurm speaks to no other one reliably."""
+def find(release: str, timeout_s: float, environment: Mapping[str, str]) -> str | None:
+    """The program, if it is built for this release (as `22.05`); libslurm speaks to no other one reliably."""
     import shutil  # brings the compression libraries, which commands that only read do not need
 
     beside = str(Path(sys.executable).parent)  # where pip puts it, whether or not that is on PATH
@@ -26,8 +26,7 @@ def find(slurm_version: str, timeout_s: float, environment: Mapping[str, str]) -
     if path is None:
         return None
     answer = process.run([path, "--version"], timeout_s, environment)
-    built_for = answer.out.strip().split(".")
-    return path if answer.returncode == 0 and built_for[:2] == slurm_version.split(".")[:2] else None
+    return path if answer.returncode == 0 and answer.out.strip() == release else None
 
 
 def write(

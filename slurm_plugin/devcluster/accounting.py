@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Protocol
 
 from slurm_plugin.devcluster import programs
-from slurm_plugin.devcluster.slurm_conf import Ports, slurmdbd_conf
+from slurm_plugin.devcluster.slurm_conf import Host, Ports, slurmdbd_conf
 from slurm_plugin.devcluster.spec import DevClusterError, Layout
 
 ACCOUNT = "explsched"
-"""The account whose users are root and nobody."""
+"""The account whose users are root and daemon.
+
+Not nobody, the usual stranger: newer Slurms (seen: 25.11) know the name as no user, and give its jobs no account.
+"""
 
 
 class Launcher(Protocol):
@@ -32,7 +35,7 @@ class Launcher(Protocol):
         """Return when `ready` does; raises `DevClusterError` if a daemon ends or time runs out."""
 
 
-def start_accounting(layout: Layout, ports: Ports, launcher: Launcher) -> None:
+def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launcher) -> None:
     """Start both daemons and register the cluster, an account and its users. Raises `DevClusterError`."""
     data = layout.database
     database_socket = database_socket_path(layout)
@@ -63,7 +66,7 @@ def start_accounting(layout: Layout, ports: Ports, launcher: Launcher) -> None:
     )
     launcher.wait_for("mariadbd", lambda: _accepts(database_socket))
     conf = layout.slurm_conf.with_name("slurmdbd.conf")
-    conf.write_text(slurmdbd_conf(layout, ports), encoding="utf-8")
+    conf.write_text(slurmdbd_conf(layout, ports, host), encoding="utf-8")
     conf.chmod(0o600)  # slurmdbd insists
     launcher.start("slurmdbd", programs.find("slurmdbd"), "-D")
     launcher.wait_for("slurmdbd", lambda: _listens(ports.slurmdbd))
@@ -71,7 +74,7 @@ def start_accounting(layout: Layout, ports: Ports, launcher: Launcher) -> None:
         ("cluster", layout.cluster_name),
         ("account", ACCOUNT, f"cluster={layout.cluster_name}"),
         ("user", "root", f"account={ACCOUNT}", "adminlevel=admin"),
-        ("user", "nobody", f"account={ACCOUNT}"),
+        ("user", "daemon", f"account={ACCOUNT}"),
     ):
         _run(launcher.environment, programs.find("sacctmgr"), "-i", "add", *what)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterable
 
+from slurm_plugin.client.version import SlurmVersion
 from slurm_plugin.devcluster.spec import DevClusterError
 
 PREFIX_VARIABLE = "EXPLSCHED_SLURM_PREFIX"
@@ -58,11 +58,10 @@ def check(names: Iterable[str]) -> None:
         raise DevClusterError(f"not installed: {', '.join(missing)}; on Debian: apt-get install {packages}")
 
 
-def slurm_version() -> tuple[int, int]:
-    """Year and month of the Slurm that will be started, as `(22, 5)`. Raises `DevClusterError` if it does not tell."""
+def slurm_version() -> SlurmVersion:
+    """The Slurm that will be started. Raises `DevClusterError` if it does not tell."""
     done = subprocess.run([find("slurmctld"), "-V"], capture_output=True, text=True, check=False)
-    # "slurm 25.11.7", on Debian "slurm-wlm 22.05.8"
-    found = re.search(r"\b(\d\d)\.(\d\d)\b", done.stdout)
-    if done.returncode or found is None:
-        raise DevClusterError(f"{find('slurmctld')} -V says: {(done.stderr or done.stdout).strip()}")
-    return int(found[1]), int(found[2])
+    try:
+        return SlurmVersion.read(done.stdout)
+    except ValueError as error:
+        raise DevClusterError(f"{find('slurmctld')} -V: {done.stderr.strip() or error}") from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurm_plugin.client.capabilities import CGROUPS_OFF
+from slurm_plugin.client.version import SlurmVersion
 from slurm_plugin.devcluster.spec import ClusterSpec, Layout
 
 
@@ -16,19 +18,29 @@ class Ports:
     slurmdbd: int
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The host of a cluster: its name up to the first dot, and whether its full name points to 127.0.0.1."""
+
+    short_name: str
+    is_loopback: bool
+
+
 # Keys of which slurm.conf may hold several lines: these add to ours, all others replace ours.
 _REPEATABLE = frozenset({"nodename", "partitionname", "nodeset", "downnodes", "include"})
-# From this release on "disabled" is accepted; without it slurmd makes cgroups for its nodes on the host.
-_CGROUPS_CAN_BE_DISABLED = (23, 11)
 
 
-def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: str) -> str:
-    """slurm.conf; the same text serves Slurm 22.05 to 25.11. `host` is this host's short name."""
+_ON_LOOPBACK = "NoInAddrAny,NoCtldInAddrAny"
+"""Makes Slurm listen where this host's name points to, instead of on all addresses."""
+
+
+def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: Host) -> str:
+    """slurm.conf; the same text serves Slurm 22.05 to 26.05."""
     root = layout.root
     # The default memory keeps a job without --mem from taking a whole node (CR_Core_Memory).
     settings = {
         "ClusterName": layout.cluster_name,
-        "SlurmctldHost": f"{host}(127.0.0.1)",
+        "SlurmctldHost": f"{host.short_name}(127.0.0.1)",
         "SlurmctldPort": str(ports.slurmctld),
         "SlurmUser": "root",
         "AuthType": "auth/munge",
@@ -60,6 +72,8 @@ def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: str) -> st
         "MinJobAge": "60",
         "AccountingStorageType": "accounting_storage/none",
     }
+    if host.is_loopback:
+        settings["CommunicationParameters"] = _ON_LOOPBACK
     if spec.accounting:
         settings |= {
             "AccountingStorageType": "accounting_storage/slurmdbd",
@@ -93,9 +107,9 @@ def _gres(spec: ClusterSpec) -> str:
     return f"{gpus},shard:{spec.shards_per_node}" if spec.shards_per_node else gpus
 
 
-def cgroup_conf(version: tuple[int, int]) -> str:
-    """cgroup.conf for a release as (year, month); empty where none is needed."""
-    return "CgroupPlugin=disabled\n" if version >= _CGROUPS_CAN_BE_DISABLED else ""
+def cgroup_conf(version: SlurmVersion) -> str:
+    """cgroup.conf; without it slurmd makes cgroups for its nodes on the host. Empty where it cannot be helped."""
+    return "CgroupPlugin=disabled\n" if CGROUPS_OFF.is_in(version) else ""
 
 
 def gres_conf(spec: ClusterSpec, layout: Layout) -> str:
@@ -112,9 +126,10 @@ def gres_conf(spec: ClusterSpec, layout: Layout) -> str:
     return "\n".join(lines) + "\n"
 
 
-def slurmdbd_conf(layout: Layout, ports: Ports) -> str:
+def slurmdbd_conf(layout: Layout, ports: Ports, host: Host) -> str:
     """slurmdbd.conf. The database knows root by its socket, so there is no password."""
-    return f"""AuthType=auth/munge
+    listening = f"CommunicationParameters={_ON_LOOPBACK}\n" if host.is_loopback else ""
+    return f"""{listening}AuthType=auth/munge
 AuthInfo=socket={layout.munge_socket}
 DbdHost=localhost
 DbdAddr=127.0.0.1

@@ -15,7 +15,7 @@ from slurm_plugin.devcluster import ports, processes, programs
 from slurm_plugin.devcluster.accounting import database_socket_path, start_accounting
 from slurm_plugin.devcluster.cluster import Cluster
 from slurm_plugin.devcluster.processes import Process
-from slurm_plugin.devcluster.slurm_conf import Ports, cgroup_conf, gres_conf, slurm_conf
+from slurm_plugin.devcluster.slurm_conf import Host, Ports, cgroup_conf, gres_conf, slurm_conf
 from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout
 
 Progress = Callable[[str], None]
@@ -48,10 +48,15 @@ class Startup:
         self._make_directories()
         with ports.reserved(self._spec.nodes + 2) as numbers:
             chosen = Ports(slurmctld=numbers[0], slurmdbd=numbers[1], slurmd=numbers[2:])
-            self._write_configuration(chosen)
+            host = _this_host()
+            if not host.is_loopback:
+                self._progress(
+                    f"note: the name {socket.gethostname()} is not 127.0.0.1, so Slurm listens on all addresses"
+                )
+            self._write_configuration(chosen, host)
             self._start_munged()
             if self._spec.accounting:
-                start_accounting(self._layout, chosen, self)
+                start_accounting(self._layout, chosen, host, self)
             conf = str(self._layout.slurm_conf)
             self.start("slurmctld", programs.find("slurmctld"), "-D", "-f", conf)
             for name in self._spec.node_names:
@@ -103,8 +108,7 @@ class Startup:
                 "CAP_MKNOD, which containers often lack"
             ) from error
 
-    def _write_configuration(self, chosen: Ports) -> None:
-        host = socket.gethostname().split(".")[0]
+    def _write_configuration(self, chosen: Ports, host: Host) -> None:
         conf = self._layout.slurm_conf
         _write(conf, slurm_conf(self._spec, self._layout, chosen, host))
         _write(conf.with_name("gres.conf"), gres_conf(self._spec, self._layout))
@@ -152,6 +156,16 @@ class Startup:
             if path.exists() and (text := path.read_text(encoding="utf-8", errors="replace").strip()):
                 return "\n".join(text.splitlines()[-_TAIL_LINES:])
         return "(empty)"
+
+
+def _this_host() -> Host:
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:  # Slurm will say so
+        address = ""
+    # Not any of 127.0.0.0/8: srun would listen on 127.0.1.1, say, and be called back on 127.0.0.1.
+    return Host(name.split(".")[0], is_loopback=address == "127.0.0.1")
 
 
 def _environment(layout: Layout) -> Mapping[str, str]:

@@ -1,12 +1,13 @@
 """One contract for every adapter that can run here; which ones did is in the test ids."""
 
+import math
 import os
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from slurm_plugin.client import site_factors
+from slurm_plugin.client import capabilities, site_factors
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import (
@@ -15,7 +16,7 @@ from slurm_plugin.client.protocol import (
     ClearDependency,
     CreateReservation,
     DeleteReservation,
-    MoveReservation,
+    ExtendReservation,
     RequeueJob,
     SetSiteFactor,
     SignalJob,
@@ -36,7 +37,7 @@ def client(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch: pytest
     for key, value in cluster.env().items():
         monkeypatch.setenv(key, value)
     if request.param == "cli":
-        found = site_factors.find(str(CliClient().version()), 10, os.environ)
+        found = site_factors.find(CliClient().capabilities().version.release, 10, os.environ)
         if found is None:
             pytest.skip("explsched-site-factors is not installed for this Slurm: cli-scontrol is what runs")
         yield CliClient()
@@ -53,8 +54,13 @@ def client(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch: pytest
     empty(cluster)
 
 
-def test_version(client: SlurmClient) -> None:
-    assert client.version().major >= 22
+def test_capabilities(client: SlurmClient) -> None:
+    found = client.capabilities()
+    assert found.version >= capabilities.OLDEST
+    here = {capability for capability, there in found if there}
+    assert {capabilities.SITE_FACTOR, capabilities.BACKFILL, capabilities.SHARDS} <= here
+    assert capabilities.LUA_SUBMIT not in here
+    assert found.rate_limit() is None
 
 
 def test_nodes(client: SlurmClient) -> None:
@@ -115,6 +121,9 @@ def test_site_factors_are_written_read_and_reset(client: SlurmClient, cluster: C
     found = {job.job_id: job for job in client.jobs()}
     assert {job: found[job].site_factor for job in jobs} == factors
     assert found[jobs[2]].priority > found[jobs[0]].priority
+    seen = client.look()
+    assert {job.job_id: job for job in seen.jobs} == found
+    assert (seen.nodes, seen.reservations) == (client.nodes(), client.reservations())
     assert client.apply([SetSiteFactor(jobs[0], 0)]) == ()
     assert {job.job_id: job.site_factor for job in client.jobs()}[jobs[0]] == 0
 
@@ -140,12 +149,22 @@ def test_the_life_of_a_lease(client: SlurmClient, cluster: Cluster) -> None:
     assert (found.name, found.start_s, found.nodes, found.users) == ("explsched_1", start_s, ("n1", "n2"), ("root",))
     assert found.end_s - found.start_s == 120
     assert client.jobs()[0].reservation == "explsched_1"
-    assert client.apply([MoveReservation("explsched_1", start_s + 600, 1, ("n3", "n4"))]) == ()
-    (moved,) = client.reservations()
-    assert (moved.start_s, moved.nodes) == (start_s + 600, ("n3", "n4"))
+    assert client.apply([ExtendReservation("explsched_1", start_s + 300)]) == ()
+    (longer,) = client.reservations()
+    assert (longer.start_s, longer.end_s, longer.nodes) == (start_s, start_s + 300, ("n1", "n2"))
     assert client.apply([AttachReservation(job, ""), DeleteReservation("explsched_1")]) == ()
     assert client.reservations() == ()
     assert client.jobs()[0].reservation == ""
+
+
+def test_a_lease_that_has_begun_can_be_extended(client: SlurmClient, cluster: Cluster) -> None:
+    job = submit(cluster, "--hold", "--nodes=2", "--gres=gpu:8")
+    now_s = math.ceil(time.time())
+    assert client.apply([lease("explsched_1", now_s + 5, "n1", "n2"), AttachReservation(job, "explsched_1")]) == ()
+    until(lambda: time.time() > now_s + 6, "the lease has begun")
+    assert client.apply([ExtendReservation("explsched_1", now_s + 900)]) == ()
+    (longer,) = client.reservations()
+    assert longer.end_s == now_s + 900
 
 
 def test_a_running_jobs_lease_can_be_deleted(client: SlurmClient, cluster: Cluster) -> None:
@@ -168,7 +187,7 @@ def test_a_refused_lease_is_reported(client: SlurmClient) -> None:
 def test_nothing_can_be_injected(client: SlurmClient) -> None:
     for name in ("x Flags=MAINT", "x\nshutdown", ""):
         with pytest.raises(SlurmError, match="cannot be given to scontrol"):
-            client.apply([AttachReservation(1, name or " "), MoveReservation(name, 0, 1, ("n1",))])
+            client.apply([AttachReservation(1, name or " "), ExtendReservation(name, 0)])
 
 
 def test_signal_requeue_and_start_at_once(client: SlurmClient, cluster: Cluster) -> None:

@@ -10,12 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from slurm_plugin.cli.cluster import cluster as command
+from slurm_plugin.client.capabilities import SEVERAL_SLURMD
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, State, down, load, processes, programs, up
 
 pytestmark = pytest.mark.slurm
@@ -55,6 +58,28 @@ def invoke(*args: str) -> Result:
     return CliRunner().invoke(command, args)
 
 
+def _own_address() -> str:
+    return socket.gethostbyname(socket.gethostname())
+
+
+def _listening_addresses(cluster: Cluster) -> set[str]:
+    """Where processes of the cluster accept TCP connections; /proc/net/tcp has addresses as numbers in host order."""
+    inodes = set()
+    for daemon in cluster.daemons:
+        for handle in Path(f"/proc/{daemon.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if (target := str(handle.readlink())).startswith("socket:["):
+                    inodes.add(target[len("socket:[") : -1])
+    addresses = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:  # state LISTEN
+                raw = bytes.fromhex(fields[1].partition(":")[0])
+                addresses.add(socket.inet_ntoa(raw[::-1]) if table == "tcp" else f"IPv6 {raw.hex()}")
+    return addresses
+
+
 class TestJobs:
     def test_nodes_are_idle_with_their_gres(self, cluster: Cluster) -> None:
         lines = run(cluster, "sinfo", "-h", "-N", "-O", "NodeList:10,StateLong:10,Gres:30,CPUs:6").splitlines()
@@ -70,6 +95,9 @@ class TestJobs:
         run(cluster, "scancel", held)
 
     def test_srun_spans_nodes(self, cluster: Cluster) -> None:
+        found = CliClient(environment=cluster.env()).capabilities()
+        if not found.has(SEVERAL_SLURMD):
+            pytest.skip(f"this Slurm {found.version} was built without --enable-multiple-slurmd")
         names = run(cluster, "srun", "-N", "4", "--gres=gpu:8", "sh", "-c", "echo $SLURMD_NODENAME")
         assert sorted(names.split()) == ["n1", "n2", "n3", "n4"]
 
@@ -92,6 +120,10 @@ class TestJobs:
         shown = run(cluster, "srun", "--gres=gpu:1", "sh", "-c", script, str(cluster.layout.root), user="nobody")
         user, device, access = shown.split()
         assert (user, device.isdigit(), access) == ("nobody", True, "readable")
+
+    @pytest.mark.skipif(_own_address() != "127.0.0.1", reason="Slurm listens where the host's name points to")
+    def test_nobody_outside_can_connect(self, cluster: Cluster) -> None:
+        assert _listening_addresses(cluster) == {"127.0.0.1"}
 
     def test_secrets_are_closed_to_ordinary_users(self, cluster: Cluster) -> None:
         assert (cluster.layout.root / "munge" / "munge.key").stat().st_mode & 0o077 == 0
@@ -262,11 +294,11 @@ class TestAccounting:
     @pytest.mark.usefixtures("needs_accounting")
     def test_sacct_shows_gpus(self, place: Path) -> None:
         cluster = up(ClusterSpec(1, 2, 0, accounting=True), place)
-        run(cluster, "srun", "--gres=gpu:2", "true", user="nobody")
+        run(cluster, "srun", "--gres=gpu:2", "true", user="daemon")
         query = ("sacct", "-a", "-X", "-n", "-P", "-o", "user,account,state,alloctres")
         eventually(lambda: "COMPLETED" in run(cluster, *query))
         user, account, _state, tres = run(cluster, *query).split("|")
-        assert (user, account) == ("nobody", "explsched")
+        assert (user, account) == ("daemon", "explsched")
         assert "gres/gpu=2" in tres.split(",")
         # The database runs as root and must not be reachable by anybody else.
         assert (place / "db").stat().st_mode & 0o077 == 0

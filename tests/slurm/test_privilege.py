@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import pwd
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -25,43 +21,18 @@ from slurm_plugin.client.protocol import (
     StartAtOnce,
 )
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
-from tests.slurm.jobs import empty, run, submit, until
+from tests.slurm.jobs import empty, submit, until
+from tests.slurm.users import OPERATOR, ORDINARY, add_users, as_user
 
 pytestmark = pytest.mark.slurm
 REFUSED = re.compile("Invalid user id|[Pp]ermission|denied")  # Slurm's words, by version and command
-OPERATOR, ORDINARY = "games", "news"  # users of every Debian system
-_Answer = TypeVar("_Answer")
-
-
-def as_user(name: str, call: Callable[[], _Answer]) -> _Answer:
-    """What the call returns in a process of that user. Forked, because the user may not read our source files."""
-    account = pwd.getpwnam(name)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setgid(account.pw_gid)
-            os.setuid(account.pw_uid)
-            os.write(writer, pickle.dumps(call()))
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    assert answer, f"the call failed as {name}"
-    found: _Answer = pickle.loads(answer)  # noqa: S301  our own child wrote it
-    return found
 
 
 @pytest.fixture(scope="module")
 def site(needs_accounting: None, open_tmp: Path) -> Iterator[Cluster]:
     place = open_tmp / "privilege"
     cluster = up(ClusterSpec(nodes=1, accounting=True), place)
-    run(cluster, "sacctmgr", "--immediate", "add", "account", "lab")
-    run(cluster, "sacctmgr", "--immediate", "add", "user", ORDINARY, "account=lab")
-    run(cluster, "sacctmgr", "--immediate", "add", "user", OPERATOR, "account=lab", "AdminLevel=Operator")
+    add_users(cluster)
     yield cluster
     down(place)
 

@@ -1,11 +1,7 @@
 """From plan to changes: as few as possible, and only what is ours."""
 
-import itertools
 from dataclasses import replace
 from typing import Any
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sched_policy.model import Exploration, Job, JobState, NodeGpus
 from sched_policy.plan import Plan, Preemption, Reservation, Score
@@ -14,6 +10,7 @@ from slurm_plugin.client.protocol import (
     AttachReservation,
     CreateReservation,
     DeleteReservation,
+    ExtendReservation,
     RequeueJob,
     SetSiteFactor,
     SignalJob,
@@ -22,12 +19,13 @@ from slurm_plugin.client.protocol import (
     StartAtOnce,
 )
 from slurm_plugin.observe import Observation
+from slurm_plugin.order import OrderLimits
 from slurm_plugin.preemption import PreemptionDesk
 from slurm_plugin.progress import JobProgress, Report
-from slurm_plugin.reconcile import SteeringLimits, changes, lease_changes, order_changes, relabel
+from slurm_plugin.reconcile import SteeringLimits, changes, lease_changes
 from tests.sched_policy.builders import NOW_S, job, nodes, running
 
-LIMITS = SteeringLimits(site_factor_range=1000, slack_s=120)
+LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, most_per_pass=100), slack_s=120)
 
 
 def record(job_id: int, **fields: Any) -> SlurmJob:
@@ -70,32 +68,10 @@ def lease(job_id: int, start_s: float = NOW_S + 600, node: str = "n1") -> SlurmR
     return SlurmReservation(f"explsched_{job_id}", start_s, start_s + 120, (node,), ("ada",), frozenset())
 
 
-@given(st.lists(st.one_of(st.none(), st.integers(-600, 600)), max_size=40))
-def test_labels_fall_strictly_within_the_range(current: list[int | None]) -> None:
-    labels = relabel(current, 500)
-    assert all(a > b for a, b in itertools.pairwise(labels))
-    assert all(-500 < label < 500 for label in labels)
-
-
-def test_a_right_order_changes_nothing() -> None:
-    assert relabel([400, 7, 3, -20], 500) == [400, 7, 3, -20]
-
-
-def test_one_job_moving_to_the_front_is_one_change() -> None:
-    current = [-20, 400, 7, 3]  # in wanted order; only the first stands wrong
-    assert [old != new for old, new in zip(current, relabel(current, 500), strict=True)] == [True, False, False, False]
-
-
-def test_more_jobs_than_labels_share_the_lowest() -> None:
-    labels = relabel([None] * 50, 10)
-    assert labels == sorted(labels, reverse=True)
-    assert min(labels) == -9
-
-
 def test_only_waiting_jobs_are_labelled() -> None:
     plan = Plan(scores=(Score(1, 2.0, ""), Score(2, 1.0, "")))
-    wanted = order_changes(plan, seen(record(1, state="RUNNING"), record(2, site_factor=None)), LIMITS)
-    assert [change.job_id for change in wanted] == [2]
+    wanted = changes(plan, seen(record(1, state="RUNNING"), record(2, site_factor=None)), LIMITS)
+    assert [change.job_id for change in wanted if isinstance(change, SetSiteFactor)] == [2]
 
 
 def test_a_promise_becomes_a_short_lease() -> None:
@@ -122,6 +98,17 @@ def test_a_small_drift_moves_nothing_a_large_one_replaces() -> None:
     far = Plan(reservations=(promise(5, NOW_S + 1700),))
     assert lease_changes(near, seen(held, leases=(lease(5),)), LIMITS) == ()
     kinds = [type(change) for change in lease_changes(far, seen(held, leases=(lease(5),)), LIMITS)]
+    assert kinds == [AttachReservation, DeleteReservation, CreateReservation, AttachReservation]
+
+
+def test_a_lease_that_has_begun_is_extended_while_its_job_still_waits() -> None:
+    held = record(5, reservation="explsched_5")
+    late = Plan(reservations=(promise(5, NOW_S + 30),))  # a job on its nodes has not ended yet
+    fresh, ending = lease(5, NOW_S - 10), lease(5, NOW_S - 70)
+    assert lease_changes(late, seen(held, leases=(fresh,)), LIMITS) == ()
+    assert lease_changes(late, seen(held, leases=(ending,)), LIMITS) == (ExtendReservation("explsched_5", NOW_S + 120),)
+    later = Plan(reservations=(promise(5, NOW_S + 1700),))
+    kinds = [type(change) for change in lease_changes(later, seen(held, leases=(ending,)), LIMITS)]
     assert kinds == [AttachReservation, DeleteReservation, CreateReservation, AttachReservation]
 
 
@@ -218,19 +205,3 @@ def test_the_hourly_budget_bounds_the_churn() -> None:
 def test_site_factors_are_part_of_the_changes() -> None:
     plan = Plan(scores=(Score(1, 2.0, ""),))
     assert changes(plan, seen(record(1, site_factor=None)), LIMITS) == (SetSiteFactor(1, 500),)
-
-
-def test_site_factors_are_above_those_of_jobs_that_have_none() -> None:
-    """Slurm raises priorities below 1 to 1: jobs with negative site factors would all be alike."""
-    plan = Plan(scores=tuple(Score(job_id, -job_id, "") for job_id in range(1, 50)))
-    factors = [change.site_factor for change in order_changes(plan, seen(*(record(i) for i in range(1, 50))), LIMITS)]
-    assert factors == sorted(set(factors), reverse=True)
-    assert len(factors) == 49
-    assert all(0 < factor < 1000 for factor in factors)
-
-
-def test_negative_site_factors_of_earlier_releases_are_replaced() -> None:
-    plan = Plan(scores=(Score(1, 2.0, ""), Score(2, 1.0, "")))
-    wanted = order_changes(plan, seen(record(1, site_factor=700), record(2, site_factor=-300)), LIMITS)
-    assert [change.job_id for change in wanted] == [2]
-    assert 0 < wanted[0].site_factor < 700

@@ -18,6 +18,7 @@ from inference_gateway.model import Endpoint, ServerState, Traffic
 from inference_gateway.replicas import registration
 from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.registration import Registration
+from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.protocol import (
     CancelJob,
     Change,
@@ -28,7 +29,6 @@ from slurm_plugin.client.protocol import (
     SlurmNode,
     SlurmReservation,
     SlurmUnreachableError,
-    SlurmVersion,
 )
 
 NOW_S = 1_800_000_000.0
@@ -109,8 +109,8 @@ class FakeSlurm:
         if self.silent:
             raise SlurmUnreachableError("squeue: no answer from slurmctld")
 
-    def version(self) -> SlurmVersion:
-        return SlurmVersion(22, 5, 8)
+    def capabilities(self) -> Capabilities:
+        raise AssertionError("not asked for")
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         raise AssertionError("the gateway asks for its own jobs only")

@@ -1,0 +1,41 @@
+"""What the cluster looks like to the policy, and the plan the daemon would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sched_policy import catalog
+from sched_policy.plan import Plan, Reservation, Score
+from sched_policy.utility import Utility, estimate
+from sched_policy.validate import checked_plan
+from slurm_plugin.client.protocol import ClusterRecords
+from slurm_plugin.config import Config
+from slurm_plugin.observe import Observation, observe
+from slurm_plugin.progress import ProgressSpool
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One look: what Slurm and the jobs tell, and what the policy makes of it."""
+
+    config: Config
+    seen: Observation
+    plan: Plan
+    scores: Mapping[int, Score]
+    utilities: Mapping[int, Utility]
+    promises: Mapping[int, Reservation]
+
+    @classmethod
+    def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
+        """The view of what Slurm has told. Raises `PolicyError` if the policy fails."""
+        seen = observe(records, ProgressSpool(config.progress.spool), now_s, config.slurm.partitions)
+        plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
+        return cls(
+            config,
+            seen,
+            plan,
+            {score.job_id: score for score in plan.scores},
+            estimate(seen.snapshot.jobs, config.utility.quantum_s),
+            {promise.job_id: promise for promise in plan.reservations},
+        )

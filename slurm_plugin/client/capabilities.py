@@ -1,0 +1,140 @@
+"""What the Slurm at hand can do: one table, filled from its release and its configuration.
+
+Everything that differs between Slurm 22.05 and 26.05 and that explsched acts on or tells an admin about is a row here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slurm_plugin.client.version import SlurmVersion
+
+OLDEST = SlurmVersion(22, 5)
+"""The oldest release that the tests run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One thing that not every Slurm has.
+
+    `since` is the first release that has it. `key` and `word` name the slurm.conf setting that switches it on; without
+    a key it is always on. `use` says what it changes for us.
+    """
+
+    name: str
+    use: str
+    since: SlurmVersion = OLDEST
+    key: str = ""
+    word: str = ""
+
+    def is_in(self, version: SlurmVersion) -> bool:
+        """Whether this release has it at all."""
+        return (version.major, version.minor) >= (self.since.major, self.since.minor)
+
+
+SITE_FACTOR = Capability(
+    "site factors",
+    "the order of jobs reaches Slurm; without it nothing does",
+    key="PriorityType",
+    word="priority/multifactor",
+)
+BACKFILL = Capability(
+    "backfill", "Slurm fills the gaps before promised starts", key="SchedulerType", word="sched/backfill"
+)
+SHARDS = Capability("shards", "jobs may share a GPU (gres/shard)", key="GresTypes", word="shard")
+GPU_ACCOUNTING = Capability(
+    "GPU accounting", "sacct tells GPUs, for replays of your history", key="AccountingStorageTRES", word="gres/gpu"
+)
+LUA_SUBMIT = Capability(
+    "job_submit/lua", "the daemon learns of the options of plain sbatch", key="JobSubmitPlugins", word="lua"
+)
+RATE_LIMIT = Capability(
+    "rate limit",
+    "slurmctld limits requests per user: the daemon writes no more in a pass than it lets through",
+    SlurmVersion(23, 2),
+    "SlurmctldParameters",
+    "rl_enable",
+)
+GPU_RESERVATIONS = Capability(
+    "GPU reservations",
+    "reservations by GPU count; leases do without them, they are for whole nodes",
+    SlurmVersion(23, 11),
+)
+CGROUPS_OFF = Capability("cgroups can be off", "private clusters leave no cgroups on their host", SlurmVersion(23, 11))
+SEVERAL_SLURMD = Capability(
+    "several slurmd on a host", "srun across the nodes of a private cluster", key="MULTIPLE_SLURMD", word="yes"
+)
+
+NEEDED = (SITE_FACTOR, BACKFILL)
+"""Without these explsched does nothing good."""
+
+TABLE = (
+    *NEEDED,
+    SHARDS,
+    GPU_ACCOUNTING,
+    LUA_SUBMIT,
+    RATE_LIMIT,
+    GPU_RESERVATIONS,
+    CGROUPS_OFF,
+    SEVERAL_SLURMD,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """slurmctld's token bucket for each user: requests let through at once, and per second in the long run."""
+
+    bucket: int
+    per_s: float
+
+    def requests(self, interval_s: float) -> int:
+        """How many requests every `interval_s` seconds never have to wait."""
+        return int(min(self.bucket, self.per_s * interval_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The table for one Slurm. `settings` are those of `scontrol show config`."""
+
+    version: SlurmVersion
+    settings: Mapping[str, str]
+
+    def has(self, capability: Capability) -> bool:
+        """Whether this Slurm has it, and it is switched on."""
+        is_on = not capability.key or capability.word in self._setting(capability).lower()
+        return capability.is_in(self.version) and is_on
+
+    def absence(self, capability: Capability) -> str:
+        """Why it is not there; empty if it is."""
+        if not capability.is_in(self.version):
+            return f"Slurm {capability.since.release} brings it"
+        if self.has(capability):
+            return ""
+        return f"{capability.key} is {self._setting(capability)}, without {capability.word}"
+
+    def rate_limit(self) -> RateLimit | None:
+        """The limit on our requests, if slurmctld has one. Defaults: slurm.conf(5), SlurmctldParameters."""
+        if not self.has(RATE_LIMIT):
+            return None
+        words = self._setting(RATE_LIMIT)
+
+        def number(name: str, default: int) -> int:
+            match = re.search(rf"\b{name}=(\d+)", words)
+            return int(match[1]) if match else default
+
+        per_s = number("rl_refill_rate", 2) / max(1, number("rl_refill_period", 1))
+        return RateLimit(number("rl_bucket_size", 30), per_s)
+
+    def __iter__(self) -> Iterator[tuple[Capability, bool]]:
+        return ((capability, self.has(capability)) for capability in TABLE)
+
+    def _setting(self, capability: Capability) -> str:
+        return self.settings.get(capability.key, "(null)")
+
+
+def settings(text: str) -> dict[str, str]:
+    """Key -> value of `scontrol show config`, whose lines read `Key = value`."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}

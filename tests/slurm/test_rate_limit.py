@@ -1,0 +1,59 @@
+"""A slurmctld that limits each user's requests: the daemon stays below, and the whole order arrives all the same."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client.capabilities import RATE_LIMIT
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.config import Config, ProgressSection
+from slurm_plugin.controller import Controller
+from slurm_plugin.devcluster import Cluster, ClusterSpec, down, programs, up
+from tests.slurm.jobs import submit, until
+from tests.slurm.users import OPERATOR, add_users, as_user
+
+pytestmark = pytest.mark.slurm
+BUCKET, JOBS = 30, 40
+
+
+@pytest.fixture
+def limited(needs_accounting: None, open_tmp: Path) -> Iterator[Cluster]:
+    version = programs.slurm_version()
+    if not RATE_LIMIT.is_in(version):
+        pytest.skip(f"Slurm {version.release} has no rate limit, {RATE_LIMIT.since.release} brought it")
+    limit = f"rl_enable,rl_bucket_size={BUCKET},rl_refill_rate=2"
+    place = open_tmp / "limited"
+    cluster = up(ClusterSpec(nodes=1, accounting=True, extra=(("SlurmctldParameters", limit),)), place)
+    add_users(cluster)
+    yield cluster
+    down(place)
+
+
+def test_a_new_order_stays_below_the_limit(limited: Cluster, open_tmp: Path) -> None:
+    submit(limited, "--gres=gpu:8")
+    for _ in range(JOBS):
+        submit(limited, "--gres=gpu:8")
+    client = CliClient(environment=limited.env())
+    until(lambda: any(job.state == "RUNNING" for job in client.jobs()), "one job runs, the others wait")
+    config = Config(policy="fifo", interval_s=15.0, progress=ProgressSection(spool=open_tmp))
+
+    def one_pass() -> tuple[int, int]:
+        made = Controller(CliClient(environment=limited.env()), config).reconcile(time.time())
+        return len(made.changes), len(made.failures)
+
+    passes = 0
+    while sum(bool(job.site_factor) for job in client.jobs()) < JOBS:
+        written, refused = as_user(OPERATOR, one_pass)
+        assert 0 < written <= BUCKET
+        assert refused == 0
+        passes += 1
+        assert passes <= math.ceil(JOBS / 10)
+        time.sleep(config.interval_s)
+    log = (limited.layout.logs / "slurmctld.log").read_text()
+    assert "RPC rate limiting enabled" in log
+    assert "rate limit exceeded" not in log
