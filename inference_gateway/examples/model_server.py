@@ -25,23 +25,6 @@ KEY_VARIABLE = "EXPLSCHED_REPLICA_KEY"
 """Environment variable with the key that requests must bear; none: every request is answered."""
 
 _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "goes", "on", "to", "think")
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "the",
-    "lazy",
-    "dog",
-    "and",
-    "goes",
-    "on",
-    "to",
-    "think",
-    "about",
-    "schedulers",
-]
 
 
 @dataclass(slots=True)
