@@ -29,9 +29,7 @@ def reload(services_path: Path, wait_s: float) -> None:
     deadline_s = time.monotonic() + wait_s
     while (found := reloading.outcome(places, request)) is None:
         if time.monotonic() > deadline_s:
-            raise GatewayError(
-                f"gateway {section.name} has not answered within {wait_s:g} s; it takes the file when it does"
-            )
+            raise GatewayError(f"gateway {section.name} does not answer; it takes the file as soon as it can")
         time.sleep(_POLL_S)
     if found.fault:
         raise GatewayError(found.fault)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from inference_gateway.activator import services
 from inference_gateway.activator.client import read_state
+from inference_gateway.activator.places import Places
 from inference_gateway.activator.process import ActivatorProcess
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX, Files, maps, render, server_arguments
 from inference_gateway.dataplane.endpoints import EndpointBook, Listed
@@ -16,6 +18,8 @@ from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import RefusedError, SettingsError, StartError
 from inference_gateway.model import Endpoint, ServerState, Traffic
+
+_REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
 
 class HaproxyDataPlane:
@@ -34,6 +38,7 @@ class HaproxyDataPlane:
         self._api = RuntimeApi(self.files.stats_socket)
         self._book = EndpointBook(self.files.endpoints)
         self._reading = Reading(self.files)
+        self._places: dict[str, Places] = {}
 
     def alive(self) -> bool:
         """Whether HAProxy and the activator run. If not, `start` starts what is missing."""
@@ -169,14 +174,18 @@ class HaproxyDataPlane:
         self._api.order([f"set map {self.files.retry_after} {service} {max(1, seconds)}"])
 
     def _texts(self, settings: GatewaySettings) -> dict[Path, str]:
-        endpoints = {service.name: self._book.ready(service.name) for service in settings.services}
+        endpoints = {service.name: self._ready(service.name) for service in settings.services}
         count = sum(len(replicas) for replicas in endpoints.values())
         connections = affordable_connections(settings.connection_limit, count)
         return {
             **maps(settings),
             self.files.services: services.text_of(settings.services),
-            self.files.configuration: render(settings, endpoints, connections),
+            self.files.configuration: render(settings, endpoints, connections, _version(settings.certificate)),
         }
+
+    def _ready(self, service: str) -> tuple[Endpoint, ...]:
+        """The replicas that take requests; of a thousand files those are read that have changed."""
+        return self._places.setdefault(service, Places(self._book, service)).ready()
 
 
 def _leaving(replica: Listed) -> Listed:
@@ -185,7 +194,15 @@ def _leaving(replica: Listed) -> Listed:
 
 def _without_replicas(text: str) -> str:
     """A configuration without what comes and goes at run time."""
-    return "\n".join(line for line in text.splitlines() if not line.startswith(("    server ", "    maxconn ")))
+    return _REPLICAS.sub("", text)
+
+
+def _version(certificate: Path | None) -> str:
+    """Another text for another content of the file. One that is not there is HAProxy's to name."""
+    if certificate is None or not certificate.exists():
+        return ""
+    found = certificate.stat()
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
 
 
 def _write(path: Path, text: str) -> None:

@@ -58,6 +58,10 @@ class Reading:
                     found.append(ServerState(service, replica.name, replica.host, replica.port, "draining", count))
         return found
 
+    def dropped_logs(self) -> int:
+        """Lines of the access log that the HAProxy that takes new requests could not pass on."""
+        return answers.dropped_logs(RuntimeApi(self.files.stats_socket).ask("show info"))
+
     def workers(self) -> answers.Workers:
         """The processes there are."""
         return answers.workers(RuntimeApi(self.files.master_socket).ask("show proc"))

@@ -27,13 +27,12 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import address, reloading, run_directory
+from inference_gateway.supervisor import address, run_directory
 from inference_gateway.supervisor.address import GatewayRecord
+from inference_gateway.supervisor.revision import Revision
 from inference_gateway.supervisor.succession import Succession, predecessor
-from sched_policy.errors import ExplschedError
 from slurm_plugin import log
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.strict_yaml import ConfigError
 
 _LOG = logging.getLogger("explsched.gateway")
 _POLL_S = 0.5
@@ -48,8 +47,6 @@ class Supervisor:
     """One gateway on one node."""
 
     def __init__(self, now: Accepted, services_path: Path, sbatch: Sequence[str]) -> None:
-        self._now = now
-        self._services_path = services_path
         section = now.section
         self._places = Places(section.state_directory)
         self._places.make()
@@ -61,10 +58,10 @@ class Supervisor:
         self._host = listen if listen not in ("0.0.0.0", "::") else socket.getfqdn()  # noqa: S104
         self._run_directory = run_directory.private(section.name, self._job_id)
         self._data_plane = HaproxyDataPlane(self._settings(now))
-        self._control = Child("control plane", self._control_plane())
+        self._control = Child("control plane", self._control_plane(services_path))
+        self._revision = Revision(now, services_path, self._places, self._apply)
         self._wake = threading.Event()
         self._stop = False
-        self._reload = False
         self._announced = False
         self._began_s = time.time()
         self._restart_due_s = 0.0
@@ -78,7 +75,7 @@ class Supervisor:
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        self._start_data_plane(predecessor(self._now.section, self._places, self._client, self._job_id))
+        self._start_data_plane(predecessor(self._revision.now.section, self._places, self._client, self._job_id))
         try:
             while not self._stop:
                 self._tend()
@@ -96,8 +93,8 @@ class Supervisor:
         if not self._announced:
             self._announce()
         else:
-            self._succession.tend(self._now.section)
-            self._tend_reload()
+            self._succession.tend(self._revision.now.section)
+            self._revision.tend()
         if self._succession.handing_over and self._taken_over():
             self._stop = True  # the successor's data plane is up: leave it the lock, finish what is in flight
         if self._places.closing.exists() and self._drained():
@@ -129,44 +126,13 @@ class Supervisor:
             self._restart_due_s = now_s + _RESTART_S
             log.event(_LOG, logging.ERROR, "data plane does not start, will try again", why=str(error))
 
-    def _tend_reload(self) -> None:
-        """Take the services file again if a signal or a command asks for it."""
-        request = reloading.asked(self._places)
-        if not self._reload and request is None:
-            return
-        self._reload = False
-        try:
-            self._take_file()
-            fault = ""
-            log.event(_LOG, logging.INFO, "services file taken", file=str(self._services_path))
-        except (ExplschedError, OSError) as error:
-            fault = str(error)
-            log.event(_LOG, logging.ERROR, "services file not taken, what was in force stays", why=fault)
-        if request is not None:
-            reloading.answer(self._places, request, fault)
-
-    def _take_file(self) -> None:
-        """Put the services file in force. Raises `ExplschedError` or `OSError`, and the old one is in force then."""
-        new = accepted.read(self._services_path)
-        fault = accepted.unchangeable(self._now.section, new.section)
-        if fault:
-            raise ConfigError(f"{self._services_path}: {fault} while the gateway is up")
-        self._data_plane.apply(self._settings(new))
-        try:
-            accepted.keep(new, self._places.accepted)
-        except GatewayError:
-            self._data_plane.apply(self._settings(self._now))
-            raise
-        self._now = new
-        self._control.end()  # the next one reads what was kept, and finds the replicas that are there
-
     def _announce(self) -> None:
         """Tell the world the address, once requests find the replicas that are there."""
         if self._job_id is not None and not self._places.handover.exists():
             self._places.handover.write_text(str(self._job_id), encoding="ascii")
         if self._reported() is None and time.time() < self._began_s + _ADOPTION_S:
             return
-        listen = self._now.section.listen
+        listen = self._revision.now.section.listen
         url = f"{'https' if listen.certificate else 'http'}://{self._host}:{listen.port}"
         who = (url, self._host, listen.port, os.getpid(), self._job_id)
         address.announce(
@@ -195,13 +161,13 @@ class Supervisor:
 
     def _grace_s(self) -> float:
         """How long requests in flight may take to finish: in a handover all the time there is left."""
-        return float(self._now.section.job.handover_s) if self._succession.handing_over else 10.0
+        return float(self._revision.now.section.job.handover_s) if self._succession.handing_over else 10.0
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR1:
             self._succession.look_now()
         elif number == signal.SIGHUP:
-            self._reload = True
+            self._revision.look_now()
         else:
             self._stop = True
         self._wake.set()
@@ -209,9 +175,20 @@ class Supervisor:
     def _settings(self, now: Accepted) -> GatewaySettings:
         return settings(now.section, self._places, self._run_directory, now.keys)
 
-    def _control_plane(self) -> list[str]:
+    def _apply(self, new: Accepted) -> None:
+        """Put a configuration in force. Raises `GatewayError`; the old one is in force then."""
+        old = self._data_plane.settings
+        self._data_plane.apply(self._settings(new))
+        try:
+            accepted.keep(new, self._places.accepted)
+        except GatewayError:
+            self._data_plane.apply(old)
+            raise
+        self._control.end()  # the next one reads what was kept, and finds the replicas that are there
+
+    def _control_plane(self, services_path: Path) -> list[str]:
         return [
             *(sys.executable, "-m", "inference_gateway.control"),
-            *("--services", str(self._services_path), "--accepted", str(self._places.accepted)),
+            *("--services", str(services_path), "--accepted", str(self._places.accepted)),
             *("--run-directory", str(self._run_directory), "--gateway-host", self._host),
         ]
