@@ -17,7 +17,7 @@ from inference_gateway.activator.holding import Waiting
 from inference_gateway.activator.recorder import Recorder
 from inference_gateway.activator.server import Activator
 from inference_gateway.dataplane import pipe
-from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.tending import Tender
 from inference_gateway.errors import GatewayError, NotRunningError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference_gateway.dataplane import daemons
-from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import ActivatorError
 
 _START_S = 30.0

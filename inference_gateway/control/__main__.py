@@ -22,7 +22,7 @@ from inference_gateway.control import lock
 from inference_gateway.control.loop import ControlPlane
 from inference_gateway.control.report import Report
 from inference_gateway.control.settings import settings
-from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import ActivatorError, GatewayError
 from inference_gateway.metrics.control import ControlPlaneCollector

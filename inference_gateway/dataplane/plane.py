@@ -10,8 +10,9 @@ from inference_gateway.activator import services
 from inference_gateway.activator.client import read_state
 from inference_gateway.activator.places import Places
 from inference_gateway.activator.process import ActivatorProcess
-from inference_gateway.dataplane.configuration import BACKEND_PREFIX, Files, maps, render, server_arguments
+from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments
 from inference_gateway.dataplane.endpoints import EndpointBook, Listed
+from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.runtime import RuntimeApi
@@ -63,7 +64,7 @@ class HaproxyDataPlane:
             self.apply(self.settings)
         else:
             for path, text in self._texts(self.settings).items():
-                _write(path, text)
+                write(path, text)
             self._process.check()
         if self._helper.pid() is None:
             self._helper.start()
@@ -96,12 +97,12 @@ class HaproxyDataPlane:
         }:
             self.traffic()  # the last look at the worker's counters before it is replaced
             for path, text in new.items():
-                _write(path, text)
+                write(path, text)
             try:
                 self._process.reload()
             except StartError:
                 for path, text in old.items():
-                    _write(path, text)
+                    write(path, text)
                 raise
         self.settings = settings
 
@@ -180,7 +181,7 @@ class HaproxyDataPlane:
         return {
             **maps(settings),
             self.files.services: services.text_of(settings.services),
-            self.files.configuration: render(settings, endpoints, connections, _version(settings.certificate)),
+            self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }
 
     def _ready(self, service: str) -> tuple[Endpoint, ...]:
@@ -195,22 +196,3 @@ def _leaving(replica: Listed) -> Listed:
 def _without_replicas(text: str) -> str:
     """A configuration without what comes and goes at run time."""
     return _REPLICAS.sub("", text)
-
-
-def _version(certificate: Path | None) -> str:
-    """Another text for another content of the file. One that is not there is HAProxy's to name."""
-    if certificate is None or not certificate.exists():
-        return ""
-    found = certificate.stat()
-    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file that only this user may read. Raises `StartError`."""
-    temporary = path.with_name(path.name + ".new")
-    try:
-        temporary.touch(mode=0o600)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise StartError(f"{path}: cannot be written: {error.strerror}") from error

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inference_gateway.dataplane import answers, daemons, pipe
-from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.errors import NotRunningError, StartError
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from inference_gateway.activator.client import ActivatorState
 from inference_gateway.dataplane import answers
-from inference_gateway.dataplane.configuration import BACKEND_PREFIX, Files
+from inference_gateway.dataplane.configuration import BACKEND_PREFIX
 from inference_gateway.dataplane.endpoints import EndpointBook
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.ledger import TrafficLedger
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.model import ServerState, Traffic

@@ -22,7 +22,7 @@ from inference_gateway.children import Child
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.control.settings import settings
-from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError

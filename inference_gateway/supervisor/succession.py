@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inference_gateway import job
 from inference_gateway.control.settings import settings
-from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
