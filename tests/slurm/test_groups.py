@@ -160,7 +160,7 @@ def test_groups_are_pinned_to_their_nodes(place: Path) -> None:
         assert "refused" not in site.log.read_text()
 
 
-@pytest.mark.parametrize("rule", ShardRule)
+@pytest.mark.parametrize("rule", list(ShardRule))
 def test_slurms_choice_of_gpus_is_foreseen(place: Path, rule: ShardRule) -> None:
     parameters = "CR_Core_Memory" + (",LL_SHARED_GRES" if rule is ShardRule.LEAST_LOADED else "")
     chance = random.Random(3)
