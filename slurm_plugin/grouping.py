@@ -56,11 +56,15 @@ class LiveGroup:
 
     @property
     def verified(self) -> bool | None:
-        """Whether its running jobs are on the same GPU; None before two of them run."""
-        if len(self.running) < 2:
-            return None
-        devices = {device for _, device in self.running}
-        return len(devices) == 1 and devices != {()}
+        """Whether its running jobs are on the same GPU; None before two of them run, or while Slurm does not tell.
+
+        It does not of a job that has ended since it was asked which jobs run.
+        """
+        known = {device for _, device in self.running if device}
+        if len(known) > 1:
+            return False
+        all_known = all(device for _, device in self.running)
+        return True if len(self.running) > 1 and all_known else None
 
 
 def live_groups(jobs: Iterable[SlurmJob]) -> tuple[LiveGroup, ...]:

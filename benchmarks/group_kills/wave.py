@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -79,11 +79,3 @@ class Battle:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {_PATIENCE_S:.0f} s in vain: {what}")
             time.sleep(_POLL_S)
-
-
-def waves(kills: int) -> Iterator[int]:
-    """Kills per wave: small enough for a member to get through."""
-    most = 16
-    while kills > 0:
-        yield min(most, kills)
-        kills -= most

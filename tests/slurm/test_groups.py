@@ -20,7 +20,7 @@ from kernel_intercept.profile import manager
 from kernel_intercept.profile.errors import ProfileError
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SetAdminComment, ShardRule, TargetJob
-from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, down, up
 from slurm_plugin.grouping import LiveGroup, live_groups
 from slurm_plugin.packing import choice, free_shards
 from tests.slurm.jobs import command, environment, final_state, run, state_of, submit, until
@@ -33,7 +33,13 @@ NATIVE = ROOT / "build" / "native"
 
 @contextmanager
 def cluster_of(place: Path, spec: ClusterSpec) -> Iterator[Cluster]:
-    yield up(spec, place / "c")
+    try:
+        cluster = up(spec, place / "c")
+    except DevClusterError as error:
+        if "Bad SelectTypeParameter" not in str(error):
+            raise
+        pytest.skip("this Slurm does not know LL_SHARED_GRES")  # 22.05 does not
+    yield cluster
     down(place / "c")
 
 
@@ -154,7 +160,7 @@ def test_groups_are_pinned_to_their_nodes(place: Path) -> None:
         assert "refused" not in site.log.read_text()
 
 
-@pytest.mark.parametrize("rule", ShardRule)
+@pytest.mark.parametrize("rule", list(ShardRule))
 def test_slurms_choice_of_gpus_is_foreseen(place: Path, rule: ShardRule) -> None:
     parameters = "CR_Core_Memory" + (",LL_SHARED_GRES" if rule is ShardRule.LEAST_LOADED else "")
     chance = random.Random(3)

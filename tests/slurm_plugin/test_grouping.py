@@ -209,7 +209,8 @@ def test_a_group_is_verified_by_the_gpus_its_jobs_hold() -> None:
     assert groups_of(first, second) == [((1, 2), True, True)]
     assert groups_of(first, replace(second, gpu_indices=(("n1", (1,)),))) == [((1, 2), True, False)]
     assert groups_of(first, replace(second, gpu_indices=(("n2", (0,)),))) == [((1, 2), True, False)]
-    assert groups_of(*(replace(job, gpu_indices=()) for job in (first, second))) == [((1, 2), True, False)]
+    assert groups_of(*(replace(job, gpu_indices=()) for job in (first, second))) == [((1, 2), True, None)]
+    assert groups_of(first, replace(second, gpu_indices=())) == [((1, 2), True, None)]
     assert groups_of(first) == [((1,), False, None)]
 
 
