@@ -16,7 +16,7 @@ from tests.slurm.jobs import a_daemon, command, empty, final_state, run, state_o
 
 pytestmark = pytest.mark.slurm
 SCRIPT = Path(__file__).with_name("checkpointing.sh")
-STEPS = 90
+STEPS = 150
 GPUS = 8
 
 
