@@ -26,6 +26,8 @@ from slurm_plugin.client.cli import CliClient
 
 _SEED = 1
 _SETTLE_S = 5.0
+_NICENESS = 10
+"""As in the systemd unit: here, too, the daemon shares the machine with slurmctld."""
 
 
 @click.command()
@@ -67,7 +69,7 @@ def main(
             for number in range(rounds):
                 for arm, loads in arms.items():
                     time.sleep(_SETTLE_S)
-                    steering = daemon(settings, directory, environment) if arm == "with" else nullcontext()
+                    steering = daemon(settings, directory, environment, _NICENESS) if arm == "with" else nullcontext()
                     with queue.feed(environment, _SEED + 1 + number):
                         with steering:
                             loads.append(_stretch(environment, seconds))

@@ -113,11 +113,13 @@ def run(directory: Path, arm: Arm, sweep_name: str, seed: int, tell: Report) -> 
 
 
 @contextmanager
-def daemon(settings: Mapping[str, object], directory: Path, environment: dict[str, str]) -> Iterator[None]:
-    """The real daemon, as an admin would start it."""
+def daemon(
+    settings: Mapping[str, object], directory: Path, environment: dict[str, str], niceness: int = 0
+) -> Iterator[None]:
+    """The real daemon, as an admin would start it; systemd's unit gives it a niceness of 10."""
     config = directory / "explsched.yaml"
     config.write_text(yaml.safe_dump({**settings, "progress": {"spool": str(directory / "spool")}}))
-    argv = [sys.executable, "-m", "slurm_plugin.daemon", "--config", str(config)]
+    argv = ["nice", f"--adjustment={niceness}", sys.executable, "-m", "slurm_plugin.daemon", "--config", str(config)]
     with (directory / "sexplschedd.log").open("wb") as log:
         process = subprocess.Popen(argv, env=environment, stderr=log)
     try:
