@@ -78,7 +78,11 @@ class HaproxyProcess:
                 return ""
             return self._alerts_since(said_before) or f"it ended with {child.returncode}"
 
-        self._await_worker(lambda _: True, ended)
+        try:
+            self._await_worker(lambda _: True, ended)
+        except StartError:
+            self.stop(grace_s=0.0)  # one that comes too late would take requests nobody looks after
+            raise
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         lines = pipe.opened(self.files.access_pipe)
