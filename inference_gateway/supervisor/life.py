@@ -39,6 +39,9 @@ _POLL_S = 0.5
 _ADOPTION_S = 30.0
 """The address is announced when the control plane has filled the data plane, and after this time at the latest."""
 
+_LAST_WAIT_S = 15.0
+"""A gateway that is told to end while its successor is starting serves on this long: half of Slurm's usual KillWait."""
+
 _PORT_S = 120.0
 _RESTART_S = 5.0
 
@@ -62,6 +65,7 @@ class Supervisor:
         self._revision = Revision(now, services_path, self._places, self._apply)
         self._wake = threading.Event()
         self._stop = False
+        self._ending_since_s: float | None = None
         self._announced = False
         self._began_s = time.time()
         self._restart_due_s = 0.0
@@ -95,10 +99,13 @@ class Supervisor:
         else:
             self._succession.tend(self._revision.now.section)
             self._revision.tend()
-        if self._succession.handing_over and self._taken_over():
+        if self._succession.taken_over():
             self._stop = True  # the successor's data plane is up: leave it the lock, finish what is in flight
         if self._places.closing.exists() and self._drained():
             self._stop = True
+        if self._ending_since_s is not None:
+            waited_s = time.monotonic() - self._ending_since_s
+            self._stop = self._stop or not self._succession.coming() or waited_s > _LAST_WAIT_S
 
     def _start_data_plane(self, before: Files | None) -> None:
         """Start HAProxy. A job tries for a while: what has its port may be about to end."""
@@ -108,7 +115,7 @@ class Supervisor:
                 self._data_plane.start(before)
                 return
             except StartError as error:
-                if self._stop or time.monotonic() > deadline_s:
+                if self._ending_since_s is not None or time.monotonic() > deadline_s:
                     raise
                 log.event(_LOG, logging.ERROR, "HAProxy does not start, will try again", why=str(error))
                 self._wake.clear()
@@ -142,13 +149,6 @@ class Supervisor:
         self._announced = True
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
 
-    def _taken_over(self) -> bool:
-        """Whether the data plane of another job is ready to take over."""
-        try:
-            return self._places.handover.read_text(encoding="ascii") not in ("", str(self._job_id))
-        except FileNotFoundError:
-            return False
-
     def _reported(self) -> Report | None:
         """What our own control plane has reported; None before it has, or while a predecessor's does."""
         shown = state.read(self._places.status, Report)
@@ -169,7 +169,7 @@ class Supervisor:
         elif number == signal.SIGHUP:
             self._revision.look_now()
         else:
-            self._stop = True
+            self._ending_since_s = time.monotonic()
         self._wake.set()
 
     def _settings(self, now: Accepted) -> GatewaySettings:

@@ -70,6 +70,19 @@ class Succession:
         """The time limit is near, or has been changed: do not wait for the next look."""
         self._due_s = 0.0
 
+    def taken_over(self) -> bool:
+        """Whether the successor that was set free has a data plane that takes requests."""
+        if not self.handing_over:
+            return False
+        try:
+            return self.places.handover.read_text(encoding="ascii") not in ("", str(self.own))
+        except FileNotFoundError:
+            return False
+
+    def coming(self) -> bool:
+        """Whether a successor was set free and does not take requests yet."""
+        return self.handing_over and not self.taken_over()
+
     def tend(self, section: GatewaySection) -> None:
         """Look for the successor if it is time for that. Nothing happens outside of a job."""
         now_s = time.monotonic()
