@@ -74,7 +74,6 @@ def test_settings_reach_the_simulation(trace: Path) -> None:
         "scaling": 0.9,
         "seed": 5,
         "until_s": None,
-        "scaling": 1.0,
     }
     # Jobs 2 and 3 start at multiples of 100 s; with exact estimates job 3, the shorter one, is first.
     assert found["makespan_s"] == 400 + 120
