@@ -222,4 +222,4 @@ exec {NATIVE}/share/share_client 'step*4' 0 0 1000000000
 
 def test_help_lists_the_options(site: Cluster) -> None:
     for tool in ("sbatch", "srun", "salloc"):
-        assert run(site, tool, "--help").stdout.count("[explsched]") == 9
+        assert run(site, tool, "--help").stdout.count("[explsched]") == 10
