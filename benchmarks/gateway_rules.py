@@ -3,7 +3,8 @@
 `--traces DIR` has azure_llm_2023_conv.csv (Azure/AzurePublicDataset) and mooncake_conversation.jsonl
 (kvcache-ai/Mooncake). Every rule runs at its defaults, and with its `utilization` swept; see `gateway_cases` for what
 is replayed. The bar: for each run of another rule, some run of `slurm` has at most half of its misses at no more
-replica-seconds (`holds` of `points`); and slurm's default against the other rule's default.
+replica-seconds (`holds` of `points`); and slurm's default against the other rule's default. `--oracle` adds what
+knowing the requests in advance would give; see `gateway_oracle`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ import click
 import numpy as np
 
 from benchmarks.gateway_cases import SLO_S, SLOS_S, Case, cases
+from benchmarks.gateway_oracle import PRICES, fewest_misses, plans
+from inference_gateway.simulator.engine import Outcome
 from inference_gateway.simulator.metrics import Metrics, measure
 from inference_gateway.simulator.plots import Point, draw
+from inference_gateway.simulator.replay import Replay
 from slurm_plugin.cli.bars import bars
 from slurm_plugin.cli.side_by_side import run_all
 
 OURS = "slurm"
+HINDSIGHT = "hindsight"
 _THEIRS = ("dilu", "knative")
 _SWEEP = {
-    OURS: (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4),
+    OURS: (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6),
     "dilu": (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1),
     "knative": (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1),
 }
@@ -58,34 +63,48 @@ class Run:
 def sweep(task: Task, progress: Callable[[int, int], None]) -> list[Run]:
     """All runs of a task."""
     replay = task.case.replay
-    counted = np.asarray(replay.arrival_s) >= replay.settings.warmup_s
+    if task.rule == HINDSIGHT:
+        found = plans(replay)
+        progress(1, 1)
+        return [_run(replay, price, outcome) for price, outcome in zip(PRICES, found, strict=True)]
     runs = []
     targets = (None, *_SWEEP[task.rule])
     for done, target in enumerate(targets):
         outcome = replay.under(task.rule, {} if target is None else {"utilization": target})
-        wait_s = np.asarray(outcome.wait_s)[counted]
-        misses = tuple(int((wait_s > slo_s).sum()) for slo_s in SLOS_S)
-        runs.append(Run(target, measure(outcome, replay.settings), misses))
+        runs.append(_run(replay, target, outcome))
         progress(done + 1, len(targets))
     return runs
+
+
+def _run(replay: Replay, target: float | None, outcome: Outcome) -> Run:
+    counted = np.asarray(replay.arrival_s) >= replay.settings.warmup_s
+    wait_s = np.asarray(outcome.wait_s)[counted]
+    misses = tuple(int((wait_s > slo_s).sum()) for slo_s in SLOS_S)
+    return Run(target, measure(outcome, replay.settings), misses)
 
 
 @click.command()
 @click.option("--traces", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-j", "--jobs", "workers", type=click.IntRange(min=1), help="Processes.  [default: one per core]")
 @click.option("--main-only", is_flag=True, help="Leave out what only shows how far the result carries.")
+@click.option("--case", "only", multiple=True, help="Only cases of this name; may be repeated.")
+@click.option("--oracle", is_flag=True, help="Add plans made in hindsight, and a lower bound at dilu's default cost.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Picture of the main cases.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(
     traces: Path,
     workers: int | None,
     main_only: bool,  # noqa: FBT001  click passes by name
+    only: tuple[str, ...],
+    oracle: bool,  # noqa: FBT001
     plot: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Measure the scaling rules on traces of requests."""
     chosen = [case for case in cases(traces) if case.is_main or not main_only]
-    tasks = [Task(case, rule) for case in chosen for rule in (OURS, *_THEIRS)]
+    chosen = [case for case in chosen if not only or case.name in only]
+    rules = (OURS, *_THEIRS, *([HINDSIGHT] if oracle else []))
+    tasks = [Task(case, rule) for case in chosen for rule in rules]
     labels = [f"{task.case.trace} {task.case.name} {task.rule}" for task in tasks]
     with bars(labels) as report:
         done = run_all(sweep, tasks, workers or len(os.sched_getaffinity(0)), report)
@@ -100,13 +119,18 @@ def main(
         }
         draw(panels, plot)
     if as_json:
-        results = [_result(case, curves[_label(case)]) for case in chosen]
+        results = [
+            _result(case, curves[_label(case)]) | (_oracle(case, curves[_label(case)]) if oracle else {})
+            for case in chosen
+        ]
         head = json.dumps({"slo_s": SLO_S, "slos_s": SLOS_S, "attribution": _ATTRIBUTION})
         lines = ",\n".join(json.dumps(result) for result in results)
         print(f'{head[:-1]}, "cases": [\n{lines}\n]}}')
         return
     for case in chosen:
         print(_line(case, curves[_label(case)]))
+        if oracle:
+            print(json.dumps(_oracle(case, curves[_label(case)])))
 
 
 def _label(case: Case) -> str:
@@ -129,7 +153,7 @@ def _result(case: Case, curves: Mapping[str, Sequence[Run]]) -> dict[str, object
         "start_sigma": settings.start.sigma,
         "initial": settings.initial_replicas,
         "capacity_rps": round(case.replay.capacity.requests_per_s, 4),
-        "defaults": {rule: asdict(runs[0].metrics) for rule, runs in curves.items()},
+        "defaults": {rule: asdict(curves[rule][0].metrics) for rule in (OURS, *_THEIRS)},
         "default_against": {rule: _against(curves[OURS][:1], curves[rule][0], SLO_S) for rule in _THEIRS},
         "curve_against": {
             f"slo_{slo_s:g}_s": {rule: _along(curves[OURS], curves[rule], slo_s) for rule in _THEIRS}
@@ -137,6 +161,20 @@ def _result(case: Case, curves: Mapping[str, Sequence[Run]]) -> dict[str, object
         },
         "runs": {rule: [_point(run) for run in runs] for rule, runs in curves.items()},
     }
+
+
+def _oracle(case: Case, curves: Mapping[str, Sequence[Run]]) -> dict[str, object]:
+    """What plans made in hindsight reach at the costs of the other rules, and the bound at the least default cost."""
+    cost = min(curves[rule][0].metrics.replica_seconds for rule in _THEIRS)
+    against = {
+        rule: [
+            [row["utilization"], row["replica_seconds"], row["misses"], row["fewest"], row["holds"]]
+            for row in (_against(curves[HINDSIGHT], run, SLO_S) for run in curves[rule])
+        ]
+        for rule in _THEIRS
+    }
+    bound = {"replica_seconds": round(cost), "misses_at_least": round(fewest_misses(case.replay, cost), 2)}
+    return {"hindsight_against": against, "clairvoyant_bound": bound}
 
 
 def _point(run: Run) -> list[object]:
@@ -153,7 +191,7 @@ def _against(ours: Sequence[Run], theirs: Run, slo_s: float) -> dict[str, object
         "utilization": theirs.target,
         "replica_seconds": round(theirs.metrics.replica_seconds),
         "misses": theirs.misses[at],
-        "slurm_misses": misses,
+        "fewest": misses,
         "holds": misses is not None and 2 * misses <= theirs.misses[at],
     }
 
@@ -167,6 +205,7 @@ def _line(case: Case, curves: Mapping[str, Sequence[Run]]) -> str:
     found = "  ".join(
         f"{rule} {runs[0].metrics.slo_misses:>5} at {runs[0].metrics.replica_seconds:>6.0f}"
         for rule, runs in curves.items()
+        if rule != HINDSIGHT
     )
     along = "  ".join(f"{rule} {held}/{points}" for rule, (held, points) in _held(curves).items())
     return f"{case.trace:<17}{case.name:<16}{found}   half along the curve: {along}"

@@ -5,7 +5,10 @@ Prints medians over the repetitions:
 - `passthrough_p50_ns`, `passthrough_p99_ns`: added by the interposer alone, without a kernel manager;
 - `credit_p50_ns`: added when the launch is paid for at once, in a best-effort client of a manager that has a second,
   idle client (`credit_alone_p50_ns`: without the second one);
-- `wake_p99_us`: from the manager's grant of a waiting launch until its client runs again (`wake_p50_us`: usually);
+- `admit_p99_us`: from the moment at which there is room for a waiting launch until the gate has let it go;
+- `wake_p99_us`: from the manager's grant of a waiting launch until its client runs again (`wake_p50_us`: usually),
+  and `futex_p99_us`: the same for a process that only sleeps and wakes, in turns with it; `one_core_`, `two_cores_`:
+  with both on one core, or one core each. A halted core takes its time to come back, above all a virtual one;
 - `handover_p99_us`: from the end of the kernel in the way to the start of the one that waited, on the virtual GPU,
   for two best-effort clients whose kernels do not fit together (`handover_p50_us`: usually);
 - `preload_ms`: added to the start and end of a program that has nothing to do with CUDA.
@@ -34,7 +37,7 @@ import click
 from benchmarks.kernel_share_run import Bench, Client, Ended, Kernel
 
 _ROUNDS = 20_000  # of 32 launches each
-_WAKES = 5_000
+_WAKES = 1_500
 _STARTS = 100
 _MARGIN_NS = 300_000_000  # of the start of a measurement of handovers, left out
 _HALF = Kernel("half", duration_us=500, compute_permille=600, bandwidth_permille=100)
@@ -77,12 +80,12 @@ def _measure(build: Path) -> dict[str, float]:
         "passthrough_p50_ns": passthrough["seen_p50"] - passthrough["bare_p50"],
         "passthrough_p99_ns": passthrough["seen_single_p99"] - passthrough["bare_single_p50"],
         "credit_p50_ns": beside["seen_p50"] - beside["bare_p50"],
-        "wake_p99_us": wakes["wake_p99_us"],
+        "wake_p99_us": wakes.pop("wake_p99_us"),
         "preload_ms": _preload_ms(interposed["LD_PRELOAD"]),
         "bare_p50_ns": passthrough["bare_p50"],
         "bare_p99_ns": passthrough["bare_single_p99"] - passthrough["bare_single_p50"],
         "credit_alone_p50_ns": alone["seen_p50"] - alone["bare_p50"],
-        "wake_p50_us": wakes["wake_p50_us"],
+        **wakes,
         "handover_p50_us": median(handovers_us),
         "handover_p99_us": quantiles(handovers_us, n=100)[98],
     }
@@ -150,7 +153,9 @@ def _idle_client(build: Path, environment: Mapping[str, str]) -> Iterator[None]:
 def _wakes(build: Path) -> dict[str, float]:
     manager = build / "kernel_intercept/manager/sexplkmd"
     command = [build / "tests/kernel/manager/wake_latency", manager, str(_WAKES)]
-    return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    wakes = dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    del wakes["count"]
+    return wakes
 
 
 def _handovers_us(build: Path) -> list[float]:

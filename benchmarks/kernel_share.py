@@ -9,7 +9,8 @@ what the server itself measured, which includes the time until this machine's co
 `benchmarks/kernel_share_real.py` measures on a real GPU.
 
 The last line is JSON: hp_p99_ratio (managed / alone, the worst mix), be_retained (best-effort work, managed / MPS
-alone, the worst mix), quota_shares, quota_total (managed / unmanaged), and one row for each mix.
+alone, the worst mix), quota_shares, quota_total (managed / unmanaged), let_in_above_caps (share of the time above the
+caps that the gate could have avoided, the worst mix), and one row for each mix.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 import click
 
+from benchmarks.kernel_share_log import above_caps, ended_within, request_ms
 from benchmarks.kernel_share_run import Bench, Client, Kernel, Trial
 
 # The server's kernels are like a convolution and a normalisation of 1 ms each; those of the trainings are shorter.
@@ -51,6 +53,7 @@ _MIXES = (
 _CAP = 950
 _GROUP_OPTIONS = ("--ahead-ms", "4")
 _QUOTA_PERMILLE = (300, 700)
+_QUOTA_MARGIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class MixRow:
     hp_p99_ratio_mps: float
     be_retained: float
     above_caps: float  # share of the time, requests that arrive on top of what runs included
+    let_in_above_caps: float  # of it, because of a best-effort kernel that was launched last
     be_above_caps: float  # by best-effort kernels alone
     longest_wait_ms: float
 
@@ -93,7 +97,7 @@ def main(virtual: bool, build: Path, seconds: float, repeat: int, host: bool, as
         rows.append(_mix(bench, mix, seconds, repeat, host=host))
         if not as_json:
             print(rows[-1])
-    quota = _quota(bench, 3 * seconds, repeat)  # whole steps are counted, and the last one ends late
+    quota = _quota(bench, seconds, repeat)
     if not as_json:
         print(quota)
     result = {
@@ -101,6 +105,7 @@ def main(virtual: bool, build: Path, seconds: float, repeat: int, host: bool, as
         "be_retained": min(row.be_retained for row in rows),
         "quota_shares": quota.shares,
         "quota_total": quota.total,
+        "let_in_above_caps": max(row.let_in_above_caps for row in rows),
         "mixes": [asdict(row) for row in rows],
     }
     print(json.dumps(result))
@@ -114,27 +119,32 @@ def _mix(bench: Bench, mix: Sequence[str], seconds: float, repeat: int, *, host:
         free.append(bench.run(clients, seconds, None))
         ours.append(bench.run(clients, seconds, _GROUP_OPTIONS))
     alone_ms = _p99_ms(alone, host=host)
-    above = [_above_caps(trial) for trial in ours]
+    above = [above_caps(trial.log, _KERNELS, trial.pids[0], _CAP) for trial in ours]
     return MixRow(
         "+".join(mix),
         round(_p99_ms(ours, host=host) / alone_ms, 4),
         round(_p99_ms(free, host=host) / alone_ms, 4),
         round(statistics.median(map(_best_effort_work, ours)) / statistics.median(map(_best_effort_work, free)), 4),
-        round(statistics.median(share for share, _ in above), 5),
-        round(statistics.median(share for _, share in above), 5),
+        *(round(statistics.median(shares), 5) for shares in zip(*map(astuple, above), strict=True)),
         round(max(_longest_wait_ms(trial) for trial in ours), 2),
     )
 
 
 def _quota(bench: Bench, seconds: float, repeat: int) -> QuotaRow:
+    """What is done between the first half second and the end, as whole kernels: a step may end long after."""
     clients = [Client("best-effort", "whole*40", request_permille=share) for share in _QUOTA_PERMILLE]
+
+    def done(options: Sequence[str] | None) -> list[int]:
+        trial = bench.run(clients, seconds, options)
+        first_ns = min(kernel.started_ns for kernel in trial.log)
+        begin_ns, end_ns = first_ns + int(_QUOTA_MARGIN_S * 1e9), first_ns + int(seconds * 1e9)
+        return [ended_within(trial.log, pid, begin_ns, end_ns) for pid in trial.pids]
+
     shares, totals = [], []
     for _ in range(repeat):
-        free = bench.run(clients, seconds, None)
-        ours = bench.run(clients, seconds, ("--policy", "quota"))
-        free_launches, launches = ([c.launches for c in trial.clients] for trial in (free, ours))
-        shares.append(launches[0] / sum(launches))
-        totals.append(sum(launches) / sum(free_launches))
+        free, ours = done(None), done(("--policy", "quota"))
+        shares.append(ours[0] / sum(ours))
+        totals.append(sum(ours) / sum(free))
     share = round(statistics.median(shares), 4)
     return QuotaRow((share, round(1 - share, 4)), round(statistics.median(totals), 4))
 
@@ -146,18 +156,9 @@ def _p99_ms(trials: Sequence[Trial], *, host: bool) -> float:
         if host:
             latencies_ms += [us / 1e3 for us in trial.clients[0].latencies_us]
         else:
-            latencies_ms += _request_ms(trial)
+            latencies_ms += request_ms(trial.log, trial.pids[0], _SERVER.kernels.count(",") + 1)
     latencies_ms.sort()
     return latencies_ms[int(0.99 * len(latencies_ms))]
-
-
-def _request_ms(trial: Trial) -> list[float]:
-    kernels = sum(part.count(",") + 1 for part in [_SERVER.kernels])
-    log = [ended for ended in trial.log if ended.pid == trial.pids[0]]
-    whole = len(log) // kernels * kernels
-    return [
-        (log[last].ended_ns - log[last - kernels + 1].admitted_ns) / 1e6 for last in range(kernels - 1, whole, kernels)
-    ]
 
 
 def _best_effort_work(trial: Trial) -> int:
@@ -168,30 +169,6 @@ def _longest_wait_ms(trial: Trial) -> float:
     return (
         max((client["longest_wait_ns"] for gpu in trial.status["gpus"] for client in gpu["clients"]), default=0) / 1e6
     )
-
-
-def _above_caps(trial: Trial) -> tuple[float, float]:
-    """The share of the time in which what ran exceeded the caps: all kernels, and those of the trainings alone."""
-    shares = {kernel.name: (kernel.compute_permille, kernel.bandwidth_permille) for kernel in _KERNELS}
-    changes = []
-    for ended in trial.log:
-        load = shares[ended.kernel]
-        best_effort = ended.pid != trial.pids[0]
-        changes.append((ended.started_ns, 1, *load, best_effort))
-        changes.append((ended.ended_ns, -1, *load, best_effort))
-    changes.sort()
-    running = {False: [0, 0], True: [0, 0]}
-    above_ns = best_effort_above_ns = 0
-    before_ns = changes[0][0]
-    for now_ns, sign, compute, bandwidth, best_effort in changes:
-        high, low = running[False], running[True]
-        above_ns += (now_ns - before_ns) * (max(high[0] + low[0], high[1] + low[1]) > _CAP)
-        best_effort_above_ns += (now_ns - before_ns) * (max(low) > _CAP)
-        running[best_effort][0] += sign * compute
-        running[best_effort][1] += sign * bandwidth
-        before_ns = now_ns
-    span_ns = before_ns - changes[0][0]
-    return above_ns / span_ns, best_effort_above_ns / span_ns
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,6 +42,18 @@ ARMS: Mapping[str, tuple[Side, ...]] = {
     "training managed": (Side("training", ("--mps", "--share", "best-effort")),),
     "training preloaded": (Side("training", preload=True),),
 }
+
+
+def without_mps(arms: Mapping[str, tuple[Side, ...]]) -> dict[str, tuple[Side, ...]]:
+    """The arms that are left where there is no MPS: processes take turns, and the gate chooses whose turn it is."""
+    return {
+        name: tuple(
+            replace(side, options=tuple(word for word in side.options if word != "--mps")) if side.options else side
+            for side in sides
+        )
+        for name, sides in arms.items()
+        if name != "mps"
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,13 @@
 Arms: each alone; both in time slices; both under CUDA MPS; both under MPS with explsched, the server as high-priority
 and the training as best-effort. Every round runs all arms, with the same Poisson arrivals of requests; the figures are
 medians of the ratios within rounds. Needs an NVIDIA GPU, its driver with nvidia-cuda-mps-control, and a CUDA build of
-torch. The last line is JSON with device, driver and date; `--out` keeps it:
+torch. The last line is JSON with device, driver and date; `--out` keeps it, from the first arm on, so that a run that
+is cut off has measured something:
 
     python -m benchmarks.kernel_share_real --json --out benchmarks/results/kernel_share_h200.json
+
+takes about half an hour; with `--rounds 1 --seconds 10`, less than ten minutes. Where MPS cannot run (in many
+containers), `--without-mps` measures what is left: what the gate adds to a step, and both sides in time slices.
 
 First each side runs alone twice, so that its kernels are known: once for their times, once while NVML's counters are
 observed for their shares (Hopper or newer). `--profiles` brings shares measured by ncu instead.
@@ -21,17 +25,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
 
-from benchmarks.kernel_share_arms import ARMS, ArmError, Setup, Side, base_environment, run
+from benchmarks.kernel_share_arms import ARMS, ArmError, Setup, Side, base_environment, run, without_mps
 from benchmarks.kernel_share_figures import Report, arm_figures, summary
 from wrappers import installed, mps, preload
 
 _LEARN_WINDOW_S = 0.25
-_BEST_EFFORT = ("--share", "best-effort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Machine:
               type=click.Choice(["resnet50", "transformer", "tiny"]))  # fmt: skip
 @click.option("--profiles", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Profile file to start from, instead of learning shares from NVML's counters.")  # fmt: skip
+@click.option("--without-mps", "no_mps", is_flag=True, help="Leave out what needs CUDA MPS.")
 @click.option("--out", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Keep the JSON here, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print nothing but the JSON.")
 @click.option("--cpu", is_flag=True, hidden=True, help="Try this program out; the figures mean nothing.")
@@ -67,12 +72,16 @@ def main(
     served: str,
     trained: str,
     profiles: Path | None,
+    no_mps: bool,  # noqa: FBT001
     out: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
     cpu: bool,  # noqa: FBT001
 ) -> None:
     """Measure what sharing a real GPU costs and brings."""
     machine = _cpu() if cpu else _gpu()
+    if not cpu and not no_mps:
+        _check_mps()
+    arms = without_mps(ARMS) if no_mps else ARMS
     library = _checked_library()
     with tempfile.TemporaryDirectory(prefix="sx-") as name:
         directory = Path(name)
@@ -86,32 +95,39 @@ def main(
             environment=base_environment(directory),
         )
         try:
-            learned = _learn(setup, machine.uuid, profiles)
+            learned = _learn(setup, arms, machine.uuid, profiles)
             capacity = run([Side("inference")], setup, 0, {})["inference"]["rate"]
             setup = replace(setup, rate=load * capacity)
             measured: list[dict[str, Report]] = []
             for number in range(rounds):
                 measured.append({})
-                for arm, sides in ARMS.items():
+                for arm, sides in arms.items():
                     measured[-1][arm] = run(sides, setup, number + 1, {})
                     if not as_json:
                         click.echo(f"round {number + 1}, {arm}: {arm_figures(measured[-1][arm])}")
+                    text = _result(machine, setup, load, capacity, learned, measured)
+                    if out is not None:
+                        out.write_text(text + "\n")
         except ArmError as error:
             raise click.ClickException(str(error)) from error
-    result = {
-        **asdict(machine),
-        "models": setup.models,
-        "seconds": seconds,
-        "load": load,
-        "requests_per_s": round(load * capacity, 3),
-        "profiles": learned,
-        **summary(measured, load),
-        "rounds": [{arm: arm_figures(reports) for arm, reports in round_.items()} for round_ in measured],
-    }
-    text = json.dumps(result)
-    if out is not None:
-        out.write_text(text + "\n")
     click.echo(text)
+
+
+def _result(
+    machine: Machine, setup: Setup, load: float, capacity: float, learned: str, measured: Sequence[Mapping[str, Report]]
+) -> str:
+    return json.dumps(
+        {
+            **asdict(machine),
+            "models": setup.models,
+            "seconds": setup.seconds,
+            "load": load,
+            "requests_per_s": round(load * capacity, 3),
+            "profiles": learned,
+            **summary(measured, load),
+            "rounds": [{arm: arm_figures(reports) for arm, reports in round_.items()} for round_ in measured],
+        }
+    )
 
 
 # In a process of its own: a CUDA context of ours would lie on the GPU while others are measured.
@@ -138,12 +154,15 @@ def _gpu() -> Machine:
             f"no CUDA GPU can be used here (torch {found['torch']} is {build}); run it on a GPU node, "
             "or the virtual GPU instead: python -m benchmarks.kernel_share --virtual --json"
         )
+    uuid = f"GPU-{found['uuid'].removeprefix('GPU-')}"
+    return Machine(found["device"], uuid, _driver(), str(found["cuda"]), found["torch"], _today())
+
+
+def _check_mps() -> None:
     try:
         mps.control(os.environ)
     except mps.MpsError as error:
-        raise click.ClickException(str(error)) from error
-    uuid = f"GPU-{found['uuid'].removeprefix('GPU-')}"
-    return Machine(found["device"], uuid, _driver(), str(found["cuda"]), found["torch"], _today())
+        raise click.ClickException(f"{error}; --without-mps measures the rest") from error
 
 
 def _cpu() -> Machine:
@@ -178,13 +197,14 @@ def _checked_library() -> Path:
     return library
 
 
-def _learn(setup: Setup, uuid: str, profiles: Path | None) -> str:
+def _learn(setup: Setup, arms: Mapping[str, Sequence[Side]], uuid: str, profiles: Path | None) -> str:
     """Make the kernels of both sides known; returns how."""
     place = setup.directory / "explsched" / "kernels-v1.tsv"
     place.parent.mkdir(mode=0o700)
     if profiles is not None:
         shutil.copy(profiles, place)
-    sides = [Side(role, ("--mps", *_BEST_EFFORT)) for role in setup.models]
+    [training] = arms["training managed"]
+    sides = [replace(training, role=role) for role in setup.models]
     for side in sides:
         run([side], setup, 0, {})
     if profiles is not None or not uuid:

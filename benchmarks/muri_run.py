@@ -15,6 +15,7 @@ _VARIANTS = {
     "autopack": muri.MuriOptions(autopack=True),
     "in-order": muri.MuriOptions(grouping=muri.Grouping.IN_ORDER),
     "worst-ordering": muri.MuriOptions(ordering=Ordering.WORST),
+    "early-shares": muri.MuriOptions(shares=muri.Shares.EARLY),
     "whole-shares": muri.MuriOptions(shares=muri.Shares.WHOLE),
 }
 

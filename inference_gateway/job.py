@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from inference_gateway.replicas.places import Places
-from inference_gateway.services import GatewaySection
+from inference_gateway.sections import GatewaySection
 from sbatch_templates import shell
 from slurm_plugin.client.protocol import CancelJob, ClearDependency, SlurmClient, SlurmJob
 
@@ -63,11 +63,12 @@ def options(section: GatewaySection, places: Places, extra: Sequence[str], after
     return (*(f"--{key}={value}" for key, value in given.items() if value), "--no-requeue", *extra)
 
 
-def script(services_path: Path, extra: Sequence[str]) -> str:
+def script(services_path: Path, places: Places, extra: Sequence[str]) -> str:
     """The batch script. `extra` are sbatch options that the successor is to have, too."""
     text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
-    program = [sys.executable, "-m", "inference_gateway.supervisor", "--services", str(services_path)]
-    command = [*program, *(f"--sbatch={option}" for option in extra)]
+    program = [sys.executable, "-m", "inference_gateway.supervisor"]
+    files = ["--services", str(services_path), "--accepted", str(places.accepted)]
+    command = [*program, *files, *(f"--sbatch={option}" for option in extra)]
     return shell.environment().from_string(text).render(command=command).strip("\n") + "\n"
 
 
@@ -76,7 +77,7 @@ def submit(
 ) -> int:
     """Submit a gateway job; returns its id. Raises `SlurmError`."""
     places = Places(section.state_directory)
-    return client.submit(script(services_path, extra), options(section, places, extra, after))
+    return client.submit(script(services_path, places, extra), options(section, places, extra, after))
 
 
 def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, now_s: float) -> float:

@@ -38,8 +38,13 @@ class KeysSection(Section, frozen=True):
 
 def load(path: Path) -> tuple[ApiKey, ...]:
     """Read and check a file of keys. Raises `ConfigError` listing every fault."""
+    return parse(strict_yaml.file_text(path), path)
+
+
+def parse(text: str, path: Path) -> tuple[ApiKey, ...]:
+    """Check the text of a file of keys; `path` serves the messages. Raises `ConfigError` listing every fault."""
     faults: list[str] = []
-    found = strict_yaml.read(KeysSection, strict_yaml.mapping(strict_yaml.file_text(path), path), faults)
+    found = strict_yaml.read(KeysSection, strict_yaml.mapping(text, path), faults)
     keys: list[ApiKey] = []
     for name, key in found.keys.items() if found else ():
         try:

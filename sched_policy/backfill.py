@@ -8,14 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sched_policy.model import GpuRequest, Job
 from sched_policy.place.base import Indexed, Place
-from sched_policy.plan import Reservation, Start
+from sched_policy.plan import Reservation, Resize, Start
 from sched_policy.profile import AvailabilityProfile
 
 ALL = 1_000_000_000
 """`reservation_depth` of conservative backfill: every blocked job gets a reservation."""
+
+
+class Booked(NamedTuple):
+    """What the waiting jobs get."""
+
+    starts: tuple[Start, ...]
+    reservations: tuple[Reservation, ...]
+    resizes: tuple[Resize, ...]
+
+
+class Smaller(NamedTuple):
+    """A smaller size at which a job fits now: where, for how long it is booked, and why it should take it."""
+
+    request: GpuRequest
+    placement: Indexed
+    planned_s: float
+    reason: str
+
+
+Shrink = Callable[[Job, AvailabilityProfile], Smaller | None]
+"""Whether a job that does not fit should start smaller."""
+
+
+def _keep_size(_job: Job, _profile: AvailabilityProfile) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +62,18 @@ class Backfill:
         queue: Sequence[Job],
         place: Place,
         admits: Callable[[Job, int], bool],
-    ) -> tuple[tuple[Start, ...], tuple[Reservation, ...]]:
+        shrink: Shrink = _keep_size,
+    ) -> Booked:
         """Walk the waiting jobs, best first; book what they get into `profile`.
 
         `admits` says whether a blocked job may be promised a start, given how many GPUs are promised to others at
         that time. A job array starts as many tasks as fit and
-        gets no reservation: it would hold for all its tasks at once.
+        gets no reservation: it would hold for all its tasks at once. `shrink` is asked about each job that does not
+        fit.
         """
         starts: list[Start] = []
         reservations: list[Reservation] = []
+        resizes: list[Resize] = []
         gaps = _Gaps(profile, place)
         for job in queue[: self.queue_depth]:
             waiting = job.array_tasks
@@ -52,6 +81,11 @@ class Backfill:
                 profile.start(here, now_s + job.planned_s)
                 starts.append(Start(job.job_id, profile.named(here), "fits now and delays no promised start"))
                 waiting -= 1
+            if waiting and (smaller := shrink(job, profile)) is not None:
+                profile.start(smaller.placement, now_s + smaller.planned_s)
+                starts.append(Start(job.job_id, profile.named(smaller.placement), smaller.reason))
+                resizes.append(Resize(job.job_id, smaller.request, smaller.reason))
+                continue
             if waiting != 1 or job.array_tasks > 1 or len(reservations) >= self.reservation_depth:
                 continue
             found = profile.earliest(job.request, job.planned_s, job.partition, place)
@@ -62,7 +96,7 @@ class Backfill:
             profile.promise(start_s, end_s, there)
             reason = f"blocked; the earliest gap for its {job.request.total} GPUs opens in {start_s - now_s:.0f} s"
             reservations.append(Reservation(job.job_id, profile.named(there), start_s, end_s, reason))
-        return tuple(starts), tuple(reservations)
+        return Booked(tuple(starts), tuple(reservations), tuple(resizes))
 
 
 class _Gaps:

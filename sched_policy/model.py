@@ -69,6 +69,31 @@ class GpuRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Elastic:
+    """The sizes at which a job can run: `least` to `most` GPUs, in doublings of `least`, and `most` itself.
+
+    All its GPUs are on one node, or, with `per_node` set, on as many nodes as it takes with `per_node` GPUs on each.
+    Both bounds are multiples of it then. Doublings, because trainings divide a batch evenly, and every step between
+    sizes costs a restart.
+    """
+
+    least: int
+    most: int
+    per_node: int | None = None
+
+    def requests(self) -> tuple[GpuRequest, ...]:
+        """The sizes as requests, smallest first."""
+        unit = self.per_node or 1
+        sizes = []
+        size = self.least
+        while size < self.most:
+            sizes.append(size)
+            size = 2 * size // unit * unit
+        sizes.append(self.most)
+        return tuple(GpuRequest.on_each(n // (self.per_node or n), self.per_node or n) for n in sizes)
+
+
+@dataclass(frozen=True, slots=True)
 class ProgressPoint:
     """One progress report.
 
@@ -135,7 +160,10 @@ class Job:
         restarts: how often the job has been requeued.
         profile: what an iteration spends in each resource, None if unknown.
         guaranteed: false for an opportunistic job, which takes what guaranteed ones leave (AntMan).
+        may_share: whether others may be put on its GPUs; false for a job that asked for whole GPUs.
         yielding: the running job has been asked to make room; its GPUs will soon be free.
+        is_spared: the job has been preempted as often as its budget allows, and is left alone.
+        elastic: the sizes at which it can run, None if only at the one it asks for.
 
     """
 
@@ -161,7 +189,10 @@ class Job:
     array_tasks: int = 1
     profile: StageProfile | None = None
     guaranteed: bool = True
+    may_share: bool = True
     yielding: bool = False
+    is_spared: bool = False
+    elastic: Elastic | None = None
 
     @property
     def holds_gpus(self) -> bool:
@@ -217,6 +248,11 @@ class Job:
         return self.end_s(now_s) - now_s if self.holds_gpus else self.planned_s
 
     @property
-    def may_yield(self) -> bool:
+    def consents(self) -> bool:
         """Whether the job consented to be preempted: it saves a checkpoint on a signal."""
         return self.exploration is not None and self.exploration.checkpoint_signal is not None
+
+    @property
+    def may_yield(self) -> bool:
+        """Whether the job may be preempted now: it consented, and its budget is not used up."""
+        return self.consents and not self.is_spared

@@ -21,6 +21,9 @@ class PolicyOptions:
         stop_leader_threshold: the same for a job that may become the best of its sweep; 0 never stops it.
         stop_least_share: share of its steps a job does before it may be stopped.
         starvation: a waiting job counts as new after this many times its own run time (tiresias); 0 never.
+        resize_restart_s: what a restart costs an elastic job, in seconds of its time, where nothing has been measured.
+        resize_gain: a running job is resized only if that saves this many times what the restart costs.
+        las_limits_gpu_s: attained service at which a job falls into the next queue (tiresias, muri-l).
         silent_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
     """
@@ -33,4 +36,7 @@ class PolicyOptions:
     stop_leader_threshold: float = 0.0
     stop_least_share: float = 0.1
     starvation: float = 0.0
+    resize_restart_s: float = 60.0
+    resize_gain: float = 3.0
+    las_limits_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
     silent_order: str = "srsf"

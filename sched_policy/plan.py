@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 
 from sched_policy.columns import Floats, Ints
-from sched_policy.model import NodeGpus
+from sched_policy.model import GpuRequest, NodeGpus
 from sched_policy.snapshot import Snapshot
 
 
@@ -99,7 +99,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Jobs that share GPUs, running or started by this plan, with what they gain by it."""
+    """Jobs that share GPUs: running, started by this plan, or all waiting for GPUs to come free."""
 
     job_ids: tuple[int, ...]
     reason: str
@@ -110,6 +110,15 @@ class Preemption:
     """The running job should checkpoint and go back to the queue. Only for jobs that opted in."""
 
     job_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """The elastic job should have this size. A running one is preempted, and takes its new size while it waits."""
+
+    job_id: int
+    request: GpuRequest
     reason: str
 
 
@@ -127,11 +136,12 @@ class Plan:
 
     Attributes:
         scores: every job of the snapshot, best first.
-        starts: jobs (tasks of arrays) that fit now.
+        starts: jobs (tasks of arrays) that fit now, those that are resized at their new size.
         reservations: promises to blocked jobs.
-        groups: jobs that share GPUs.
+        groups: jobs that share GPUs, and those that wait to share some.
         preemptions: jobs that should make room.
         stops: jobs that should end.
+        resizes: elastic jobs that should have another size.
         replan_s: when the plan should be looked at again even if no job starts, ends or reports until then.
 
     """
@@ -142,4 +152,5 @@ class Plan:
     groups: tuple[Group, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
     stops: tuple[Stop, ...] = ()
+    resizes: tuple[Resize, ...] = ()
     replan_s: float = float("inf")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sched_policy.backfill import Backfill
+from sched_policy.elastic import Resizing
 from sched_policy.group.base import Sharing
 from sched_policy.model import Job
 from sched_policy.order.base import Order
@@ -62,8 +63,8 @@ class Policy:
     """A named scheduling policy.
 
     `admission` None promises starts in order alone. `preempt` and `stop` are None for policies that never
-    interrupt a job; they touch only jobs that opted in. With `sharing` set, that decides in place of backfill,
-    admission and preemption.
+    interrupt a job; they touch only jobs that opted in. `resize` None keeps elastic jobs at their
+    sizes. With `sharing` set, that decides in place of backfill, admission, preemption and resizing.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Policy:
     preempt: Displace | None = None
     stop: EarlyStop | None = None
     sharing: Sharing | None = None
+    resize: Resizing | None = None
 
     @property
     def needs_durations(self) -> bool:
@@ -97,7 +99,10 @@ class Policy:
         queue = [snapshot.jobs[row] for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()]
         admits = self.admission.admits(snapshot, ranking) if self.admission else _everyone
         profile = AvailabilityProfile(snapshot)
-        starts, reservations = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits)
+        resize = self.resize if self.resize and any(job.elastic for job in snapshot.jobs) else None
+        shrink = (resize.shrink(snapshot.now_s, self.place),) if resize else ()
+        booked = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits, *shrink)
+        starts, resizes = booked.starts, booked.resizes
 
         stops = self.stop.stops(snapshot) if self.stop else ()
         preemptions: tuple[Preemption, ...] = ()
@@ -108,12 +113,17 @@ class Policy:
             found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
             preemptions = tuple(p for p in found if p.job_id not in stopping)
             replan_s = min(replan_s, self.preempt.stable_until_s(snapshot))
+        if resize is not None and not blocked and not resizes:
+            grown = resize.grow(snapshot, ranking, starts, profile, self.place)
+            starts, resizes = grown.starts, grown.resizes
+            replan_s = min(replan_s, grown.replan_s)
         return Plan(
             ranking,
             starts,
-            reservations,
+            booked.reservations,
             preemptions=preemptions,
             stops=stops,
+            resizes=resizes,
             replan_s=replan_s,
         )
 

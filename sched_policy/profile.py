@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sched_policy.columns import Floats, Ints
+from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.model import GpuRequest, NodeGpus
 from sched_policy.place.base import Indexed, Place, Room
 from sched_policy.snapshot import Snapshot
@@ -94,6 +94,10 @@ class AvailabilityProfile:
     def free_now(self, partition: str = "") -> Ints:
         """Free GPUs per node at the profile's start, shape (N,); unusable nodes count 0."""
         return self._masked(self._free, partition)
+
+    def usable(self, partition: str = "") -> Bools:
+        """Nodes on which jobs of a partition may be planned, shape (N,)."""
+        return self._nodes.usable(partition)
 
     def room(self, free: Ints) -> Room:
         """Room of these free GPUs on the profile's nodes, with the jobs that are there now."""

@@ -33,6 +33,7 @@ def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
         "starts": [start.job_id for start in plan.starts],
         "reserves for": [promise.job_id for promise in plan.reservations],
         "preempts": [preemption.job_id for preemption in plan.preemptions],
+        "resizes": [resize.job_id for resize in plan.resizes],
         "stops": [stop.job_id for stop in plan.stops],
         "groups": [job_id for group in plan.groups for job_id in group.job_ids],
     }
@@ -52,9 +53,10 @@ def _wrong_starts(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
             yield f"it starts job {job_id}, which does not wait"
         if times > job.array_tasks:
             yield f"it starts job {job_id} {times} times, which has {job.array_tasks} task(s) waiting"
+    resized = {resize.job_id: resize.request for resize in plan.resizes}
     for start in plan.starts:
         given = sum(share.gpus for share in start.placement)
-        request = jobs[start.job_id].request
+        request = resized.get(start.job_id, jobs[start.job_id].request)
         # What Slurm tells of a job's nodes and GPUs need not multiply: the fixed share of each node counts.
         wanted = request.total if request.per_node is None else request.nodes * request.per_node
         if given != wanted:
@@ -66,6 +68,15 @@ def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
         job = jobs[preemption.job_id]
         if job.state is not JobState.RUNNING or not job.may_yield:
             yield f"it preempts job {job.job_id}, which does not run or has not consented"
+    for job_id, times in Counter(resize.job_id for resize in plan.resizes).items():
+        if times > 1:
+            yield f"it resizes job {job_id} {times} times"
+    for resize in plan.resizes:
+        job = jobs[resize.job_id]
+        if job.elastic is None or resize.request not in job.elastic.requests() or job.array_tasks > 1:
+            yield f"it resizes job {job.job_id} to {resize.request.total} GPUs, which it did not offer"
+        if job.state is not JobState.PENDING and not (job.state is JobState.RUNNING and job.may_yield):
+            yield f"it resizes job {job.job_id}, which neither waits nor may be preempted"
     for stop in plan.stops:
         job = jobs[stop.job_id]
         if not job.holds_gpus or job.exploration is None or not job.exploration.may_stop:

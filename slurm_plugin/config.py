@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from sched_policy import catalog
 from slurm_plugin import strict_yaml
+from slurm_plugin.churn import Churn
 from slurm_plugin.strict_yaml import ConfigError as ConfigError
 from slurm_plugin.strict_yaml import Section
 
@@ -87,7 +88,33 @@ class PreemptionSection(Section, frozen=True):
     margin: Annotated[float, Meta(gt=1, le=1000, description="score ratio needed to displace a job")] = 1.5
     most_per_pass: Annotated[int, Meta(ge=0, le=10000, description="preemptions per pass at most")] = 8
     most_per_hour: Annotated[int, Meta(ge=0, le=1_000_000, description="preemptions per hour at most")] = 200
+    most_per_job_per_hour: Annotated[int, Meta(ge=0, le=12, description="preemptions of one job per hour at most")] = 6
+    most_per_job: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)] | None,
+        Meta(description="preemptions of one job in all; null: any number"),
+    ] = None
     grace_s: Annotated[float, _seconds("time to write a checkpoint before the requeue")] = 120.0
+
+
+class ElasticSection(Section, frozen=True):
+    """Jobs that said with how many GPUs they can run."""
+
+    restart_s: Annotated[float, _seconds("what a restart costs a job, where it has not been measured")] = 60.0
+    gain: Annotated[
+        float, Meta(ge=1, le=1000, description="a running job is resized only if it saves this many restarts")
+    ] = 3.0
+
+
+class LasSection(Section, frozen=True):
+    """Least attained service, the order of tiresias and muri-l."""
+
+    limits_gpu_s: Annotated[
+        tuple[Annotated[float, Meta(gt=0)], ...],
+        Meta(min_length=1, max_length=16, description="GPU-seconds at which a job falls into the next queue"),
+    ] = (3250.0, 7200.0)
+    starvation: Annotated[
+        float, Meta(ge=0, le=1000, description="a job that waited this many times its run time counts as new; 0: never")
+    ] = 0.0
 
 
 class ProgressSection(Section, frozen=True):
@@ -117,8 +144,15 @@ class Config(Section, frozen=True):
     backfill: BackfillSection = BackfillSection()
     utility: UtilitySection = UtilitySection()
     preemption: PreemptionSection = PreemptionSection()
+    elastic: ElasticSection = ElasticSection()
+    las: LasSection = LasSection()
     progress: ProgressSection = ProgressSection()
     backpressure: BackpressureSection = BackpressureSection()
+
+    def churn(self) -> Churn:
+        """The part of the configuration that bounds preemption."""
+        bounds = self.preemption
+        return Churn(bounds.grace_s, bounds.most_per_hour, bounds.most_per_job_per_hour, bounds.most_per_job)
 
     def policy_options(self) -> catalog.PolicyOptions:
         """The part of the configuration that shapes a policy."""
@@ -131,6 +165,10 @@ class Config(Section, frozen=True):
             stop_leader_threshold=self.utility.stop_leader_threshold,
             stop_least_share=self.utility.stop_least_share,
             silent_order=self.utility.silent_order,
+            resize_restart_s=self.elastic.restart_s,
+            resize_gain=self.elastic.gain,
+            las_limits_gpu_s=self.las.limits_gpu_s,
+            starvation=self.las.starvation,
         )
 
 
@@ -157,6 +195,8 @@ def parse(text: str, path: Path) -> Config:
     if not catalog.knows(config.policy):
         known = strict_yaml.accepted(config.policy, catalog.names())
         faults.append(f"policy: unknown policy {config.policy!r}{known}")
+    if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
+        faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return config

@@ -6,7 +6,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 import yaml
@@ -82,6 +82,8 @@ def _accepted(kind: object, meta: Meta | None) -> str:
     """What the type takes, in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
+    if get_origin(kind) is tuple and get_origin(get_args(kind)[0]) is Annotated:
+        return "a list, each " + _accepted(*get_args(get_args(kind)[0]))
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(_accepted(part, None) for part in get_args(kind))
     inner = [part for part in get_args(kind) if isinstance(part, Meta)]

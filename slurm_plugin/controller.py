@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sched_policy import catalog
-from sched_policy.plan import Plan
+from sched_policy.model import Job, JobState
+from sched_policy.plan import Plan, Preemption
 from sched_policy.validate import checked_plan
 from slurm_plugin.client.protocol import (
     CancelJob,
@@ -15,16 +16,21 @@ from slurm_plugin.client.protocol import (
     ChangeFailure,
     ControllerLoad,
     RequeueJob,
+    SetGres,
+    SetNodeCount,
     SignalJob,
     SlurmClient,
 )
 from slurm_plugin.config import Config
+from slurm_plugin.group_log import log_groups
+from slurm_plugin.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.log import event
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.pace import most_written
 from slurm_plugin.preemption import PreemptionDesk
 from slurm_plugin.progress import ProgressSpool
 from slurm_plugin.reconcile import SteeringLimits, changes
+from slurm_plugin.resizing import restored
 
 _LOG = logging.getLogger("explsched.controller")
 
@@ -42,12 +48,14 @@ class Pass:
 class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
-    Slurm is the database: nothing is kept between passes but the preemptions underway and the reports read so far.
+    Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, and the
+    groups last seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
-        self._desk = PreemptionDesk(config.preemption.grace_s, config.preemption.most_per_hour)
+        self._desk = PreemptionDesk(config.churn())
+        self._groups: tuple[LiveGroup, ...] = ()
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -56,12 +64,14 @@ class Controller:
         self._policy = catalog.build(config.policy, config.policy_options())
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
-        self._desk.limits(config.preemption.grace_s, config.preemption.most_per_hour)
+        self._churn = config.churn()
+        self._desk.limits(self._churn)
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
         limits = self._limits = self._limits or self._probe()
-        seen = observe(self._client.look(), self._spool, now_s, self._config.slurm.partitions, self._desk.underway)
+        partitions, underway = self._config.slurm.partitions, self._desk.underway
+        seen = observe(self._client.look(), self._spool, now_s, partitions, underway, self._churn)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())
@@ -70,8 +80,17 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         failures = self._client.apply(decided.changes) if decided.changes else ()
+        if undo := restored(failures, decided.seen.jobs):
+            failures += self._client.apply(undo)
         _log_pass(decided, failures)
+        groups = live_groups(decided.seen.jobs.values())
+        log_groups(self._groups, groups)
+        self._groups = groups
         return Pass(decided.seen, decided.plan, decided.changes, failures)
+
+    def withdraw(self) -> tuple[ChangeFailure, ...]:
+        """Let go of the waiting jobs that are pinned to nodes: nobody would, once the daemon has stopped."""
+        return self._client.apply(withdrawal(self._client.jobs()))
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
@@ -88,18 +107,29 @@ class Controller:
 
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
-        steps = self._desk.advance(plan.preemptions, jobs, seen.progress, seen.snapshot.now_s)
+        yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
+        steps = self._desk.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
+
+
+def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:
+    """A running job that should have another size is preempted; it gets its size when it waits."""
+    for resize in plan.resizes:
+        if jobs[resize.job_id].state is JobState.RUNNING:
+            yield Preemption(resize.job_id, resize.reason)
 
 
 def _log_pass(decided: Pass, failures: Sequence[ChangeFailure]) -> None:
     why = {stop.job_id: stop.reason for stop in decided.plan.stops}
     why |= {preemption.job_id: preemption.reason for preemption in decided.plan.preemptions}
+    why |= {resize.job_id: resize.reason for resize in decided.plan.resizes}
     for change in decided.changes:
         if isinstance(change, SignalJob | RequeueJob | CancelJob):
             saved = "its checkpoint is saved, or its grace period is over"
             reason = saved if isinstance(change, RequeueJob) else why[change.job_id]
             event(_LOG, logging.INFO, type(change).__name__, job=change.job_id, why=reason)
+        elif isinstance(change, SetGres | SetNodeCount):
+            event(_LOG, logging.INFO, "resized", job=change.job_id, to=str(change), why=why[change.job_id])
     for failure in failures:
         job_id = getattr(failure.change, "job_id", None)
         event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=str(failure.change), why=failure.message)

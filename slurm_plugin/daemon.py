@@ -82,6 +82,7 @@ class Daemon:
             notify(f"STATUS=policy {self._config.policy}, the last pass took {took_s:.2f} s")
             self._wake.wait(max(0.0, self._interval_s - took_s))
         notify("STOPPING=1")
+        self._withdraw()
         log.event(_LOG, logging.INFO, "stopped")
 
     def once(self) -> int:
@@ -102,6 +103,14 @@ class Daemon:
         except Exception:
             # A defect of ours must not end the daemon either: the next snapshot may be free of what caused it.
             _LOG.exception("pass failed, will try again")
+
+    def _withdraw(self) -> None:
+        """Slurm's absence must not keep the daemon from stopping."""
+        try:
+            for failure in self._controller.withdraw():
+                log.event(_LOG, logging.WARNING, "refused by Slurm", change=str(failure.change), why=failure.message)
+        except SlurmError as error:
+            log.event(_LOG, logging.WARNING, "pinned jobs stay pinned to their nodes", why=str(error))
 
     def _may_pass(self) -> bool:
         """Whether slurmctld has time for a pass now; sets the interval."""

@@ -7,20 +7,25 @@ that every Slurm version lets a user set, shows to everybody and keeps through a
 
 from __future__ import annotations
 
+import math
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from sched_policy.errors import ExplschedError
-from sched_policy.model import Direction, Exploration
+from sched_policy.model import Direction, Elastic, Exploration, StageProfile
 
 PREFIX = "explsched:"
 _EXPLORATION_KEYS = ("sweep", "metric", "direction", "checkpoint", "stop")
 _SHARING_KEYS = ("share", "request", "limit")
-KEYS = ("class", *_EXPLORATION_KEYS, *_SHARING_KEYS)
+KEYS = ("class", *_EXPLORATION_KEYS, *_SHARING_KEYS, "elastic", "stages")
 CLASSES = ("guaranteed", "opportunistic")
 SHARES = ("high", "best-effort")
+MOST_GPUS = 100_000
+_SIZES = re.compile(r"([0-9]{1,6})-([0-9]{1,6})(?:/([0-9]{1,6}))?")
+_STAGES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +41,15 @@ class GpuSharing:
 class JobOptions:
     """What one job told. `exploration` and `sharing` are None if it told nothing of them.
 
-    `guaranteed` is its class (AntMan), true unless it said otherwise.
+    `guaranteed` is its class (AntMan), true unless it said otherwise. `elastic` are the sizes at which it can run.
+    `stages` is where its iterations spend their time (Muri).
     """
 
     exploration: Exploration | None = None
     guaranteed: bool = True
     sharing: GpuSharing | None = None
+    elastic: Elastic | None = None
+    stages: StageProfile | None = None
 
 
 class JobOptionError(ExplschedError):
@@ -70,6 +78,8 @@ def parse(comment: str) -> JobOptions | None:
         exploration=_exploration(values) if not values or values.keys() & set(_EXPLORATION_KEYS) else None,
         guaranteed=_guaranteed(values.get("class", "guaranteed")),
         sharing=_sharing(values) if values.keys() & set(_SHARING_KEYS) else None,
+        elastic=_elastic(values["elastic"]) if "elastic" in values else None,
+        stages=_stages(values["stages"]) if "stages" in values else None,
     )
 
 
@@ -97,6 +107,33 @@ def _permille(values: Mapping[str, str], key: str) -> int | None:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
         raise JobOptionError(f"{key}={text!r}: accepted are 1 to 1000 permille of a GPU")
     return int(text)
+
+
+def _elastic(text: str) -> Elastic:
+    """`MIN-MAX` GPUs on one node, or `MIN-MAX/N`: N on each of several nodes."""
+    match = _SIZES.fullmatch(text)
+    least, most, per_node = (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
+    unit = per_node or 1
+    if not 1 <= least < most <= MOST_GPUS or least % unit or most % unit or (match and match[3] and not per_node):
+        raise JobOptionError(
+            f"elastic={text!r}: accepted are MIN-MAX GPUs on one node, or MIN-MAX/N with N on each of several nodes; "
+            f"1 <= MIN < MAX, both multiples of N"
+        )
+    return Elastic(least, most, per_node or None)
+
+
+def _stages(text: str) -> StageProfile:
+    """Milliseconds of one iteration that runs alone, and of its stages, as `sched_policy.model.StageProfile`."""
+    wanted = f"stages={text!r}: accepted are four numbers of milliseconds ITERATION/IO/GPU/NET, as in 110/60/45/5"
+    try:
+        iteration_ms, *stages_ms = (float(part) for part in text.split("/"))
+    except ValueError as error:
+        raise JobOptionError(wanted) from error
+    right = len(stages_ms) == _STAGES and all(0 <= ms < math.inf for ms in stages_ms) and sum(stages_ms) > 0
+    if not right or not 0 < iteration_ms < math.inf:
+        raise JobOptionError(wanted)
+    io_ms, gpu_ms, net_ms = stages_ms
+    return StageProfile(iteration_ms / 1000, io_ms / 1000, gpu_ms / 1000, net_ms / 1000)
 
 
 def _guaranteed(text: str) -> bool:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sched_policy.model import (
-    GpuRequest,
+    Elastic,
     Job,
     JobState,
     Node,
-    NodeGpus,
 )
+from sched_policy.preemption_record import PreemptionRecord, RecordError
+from sched_policy.preemption_record import read as read_record
 from sched_policy.snapshot import Snapshot
-from slurm_plugin import job_options
-from slurm_plugin.client.protocol import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin import job_options, shards
+from slurm_plugin.churn import Churn
+from slurm_plugin.client.protocol import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.log import event
 from slurm_plugin.progress import JobProgress, ProgressSpool
 
@@ -34,13 +36,23 @@ _CANNOT_START = ("JobHeld", "Dependency", "JobArrayTaskLimit", "Invalid", "BadCo
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the cluster: the policy's view, and the records it was made from (by job id)."""
+    """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
+
+    `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses.
+    """
 
     snapshot: Snapshot
     jobs: Mapping[int, SlurmJob]
     reservations: tuple[SlurmReservation, ...]
     progress: Mapping[int, JobProgress]
     option_faults: Mapping[int, str]
+    preempted: Mapping[int, PreemptionRecord] = field(default_factory=dict)
+    nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
+    shard_rule: ShardRule = ShardRule.FIRST_FIT
+
+    def options(self, job_id: int) -> job_options.JobOptions | None:
+        """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
+        return job_options.parse(self.jobs[job_id].comment)
 
 
 def observe(
@@ -49,24 +61,39 @@ def observe(
     now_s: float,
     partitions: Iterable[str] = (),
     yielding: Container[int] = (),
+    churn: Churn | None = None,
 ) -> Observation:
     """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
 
     `yielding` are jobs that have been asked to make room. `partitions` limits which jobs are seen as ours to order;
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
+    Jobs that have been preempted as often as `churn` allows are left alone; None allows any number.
     """
     wanted = frozenset(partitions)
     records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
     progress = spool.read({job.job_id: job.uid for job in records.values()}, now_s)
     faults: dict[int, str] = {}
+    preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
+    per_gpu = shards.per_gpu(seen.nodes)
     jobs = []
     for record in records.values():
         ours = not wanted or record.partition in wanted
         if ours or record.state != "PENDING":
-            job = _job(record, progress.get(record.job_id, JobProgress()), _options(record, faults), now_s)
-            jobs.append(replace(job, yielding=True) if record.job_id in yielding else job)
+            past = preempted.get(record.job_id)
+            sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
+            reported = progress.get(record.job_id, JobProgress())
+            job = _job(record, reported, _options(record, faults), sizes, now_s, per_gpu)
+            jobs.append(
+                replace(
+                    job,
+                    submit_s=past.submitted_s if past else job.submit_s,
+                    yielding=record.job_id in yielding,
+                    is_spared=past is not None and churn is not None and churn.is_spent(past, now_s),
+                )
+            )
     snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
-    return Observation(snapshot, records, seen.reservations, progress, faults)
+    by_name = {node.name: node for node in seen.nodes}
+    return Observation(snapshot, records, seen.reservations, progress, faults, preempted, by_name, seen.shard_rule)
 
 
 def _node(node: SlurmNode) -> Node:
@@ -82,18 +109,37 @@ def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions
         return None
 
 
+def _preempted(record: SlurmJob) -> PreemptionRecord | None:
+    """What preemption has cost the job; None if its AdminComment is empty or cannot be understood."""
+    if not record.admin_comment:
+        return None
+    try:
+        return read_record(record.admin_comment, record.submit_s, record.restarts)
+    except RecordError as error:
+        event(_LOG, logging.WARNING, "record of preemptions ignored", job=record.job_id, why=str(error))
+        return None
+
+
 def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
     """Whether the job waits for its begin time. Slurm gives that as the reason only once it has looked at the job."""
     return record.state == "PENDING" and record.eligible_s is not None and record.eligible_s > now_s
 
 
-def _job(record: SlurmJob, progress: JobProgress, options: job_options.JobOptions | None, now_s: float) -> Job:
+def _job(
+    record: SlurmJob,
+    progress: JobProgress,
+    options: job_options.JobOptions | None,
+    sizes: tuple[tuple[int, int], ...],
+    now_s: float,
+    per_gpu: int,
+) -> Job:
+    """The job as policies see it; `sizes` are the GPUs of earlier runs, as far as they are known."""
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
     exploration = options.exploration if options else None
     return Job(
         job_id=record.job_id,
-        request=GpuRequest(record.gpus, record.nodes, record.gpus_per_node),
+        request=shards.request(record, per_gpu),
         submit_s=record.submit_s,
         name=record.name,
         user=record.user,
@@ -104,12 +150,27 @@ def _job(record: SlurmJob, progress: JobProgress, options: job_options.JobOption
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         queued_s=earlier[-1].end_s if earlier else None,
         time_limit_s=record.time_limit_s,
-        allocation=tuple(NodeGpus(node, share) for node, share in record.gpu_nodes),
+        allocation=shards.allocation(record, per_gpu),
         earlier_s=sum(run.end_s - run.start_s for run in earlier),
         exploration=exploration,
         total_steps=progress.total_steps,
-        points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1)),
+        points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1), sizes),
         restarts=record.restarts,
         array_tasks=record.array_tasks,
+        profile=None if options is None else options.stages,
         guaranteed=options is None or options.guaranteed,
+        elastic=_elastic(record, options),
+        may_share=shards.may_share(record, per_gpu),
     )
+
+
+def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:
+    """The sizes at which the job can run. Tasks of arrays that wait are one record, and keep the size they ask for.
+
+    So do requests that are not so many GPUs on each node (--gpus, --gpus-per-task): Slurm cannot change those.
+    """
+    if options is None or options.elastic is None or record.gpus_per_node is None or record.array_tasks > 1:
+        return None
+    on_one_node = options.elastic.per_node is None
+    fits = record.nodes == 1 if on_one_node else record.gpus_per_node == options.elastic.per_node
+    return options.elastic if fits else None

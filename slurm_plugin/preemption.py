@@ -7,64 +7,74 @@ or when the grace period is over, it is requeued. If the daemon dies in between,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
-from slurm_plugin.client.protocol import Change, RequeueJob, SignalJob
+from sched_policy.preemption_record import Interruption, PreemptionRecord
+from slurm_plugin.churn import HOUR_S, Churn
+from slurm_plugin.client.protocol import Change, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.progress import JobProgress
-
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Underway:
-    """A preemption that has been signalled but not finished."""
+    """A preemption that has been signalled but not finished. `noted`: its cost has been written down."""
 
     signalled_s: float
     restarts: int
     checkpoint_before_s: float | None
+    reason: str
+    noted: bool = False
 
 
 class PreemptionDesk:
-    """Keeps the preemptions underway and the hourly budget.
+    """Keeps the preemptions underway and the hourly budget of the site.
 
-    It is memory only: after a restart of the daemon a job that was signalled simply goes on, and the next plan decides
-    anew.
+    What is underway is memory only: after a restart of the daemon a job that was signalled simply goes on, and the next
+    plan decides anew. What preemption has cost each job, and so the budgets, is in Slurm: `preemption_record`.
     """
 
-    def __init__(self, grace_s: float, most_per_hour: int) -> None:
-        self._grace_s = grace_s
-        self._most_per_hour = most_per_hour
+    def __init__(self, churn: Churn) -> None:
+        self._churn = churn
         self._underway: dict[int, _Underway] = {}
         self._begun_s: deque[float] = deque()
+        self._remembers = False
 
     @property
     def underway(self) -> frozenset[int]:
         """Jobs that have been signalled and not yet requeued."""
         return frozenset(self._underway)
 
-    def limits(self, grace_s: float, most_per_hour: int) -> None:
+    def limits(self, churn: Churn) -> None:
         """Take new limits (configuration reload); what is underway stays."""
-        self._grace_s, self._most_per_hour = grace_s, most_per_hour
+        self._churn = churn
 
     def advance(
         self,
-        preemptions: tuple[Preemption, ...],
+        preemptions: Iterable[Preemption],
         jobs: Mapping[int, Job],
         progress: Mapping[int, JobProgress],
+        records: Mapping[int, PreemptionRecord],
         now_s: float,
     ) -> tuple[Change, ...]:
         """The next step of each preemption: requeues of jobs that are ready, signals to new ones."""
+        self._remember(records.values(), now_s)
         changes: list[Change] = []
         for job_id, step in tuple(self._underway.items()):
             job = jobs.get(job_id)
+            reported = progress.get(job_id, JobProgress())
             if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
                 del self._underway[job_id]  # it ended or was requeued by somebody: nothing left to do
-            elif progress.get(job_id, JobProgress()).ended:
+            elif reported.ended:
                 del self._underway[job_id]  # its work is done: a requeue would only run it again
-            elif self._is_ready(step, progress.get(job_id, JobProgress()), now_s):
+            elif self._is_ready(step, reported, now_s):
+                if not step.noted:
+                    record = records.get(job_id, PreemptionRecord(job.submit_s))
+                    cost = interruption(job, reported, step.reason, now_s)
+                    changes.append(SetAdminComment(job_id, record.plus(cost).text()))
+                    self._underway[job_id] = replace(step, noted=True)
                 changes.append(RequeueJob(job_id))  # stays underway until it is seen to have left
         for preemption in preemptions:
             job = jobs[preemption.job_id]
@@ -72,22 +82,42 @@ class PreemptionDesk:
                 continue
             if job.exploration is None or job.exploration.checkpoint_signal is None:
                 continue  # never touch a job that did not opt in, whatever a plan says
+            if job.job_id in records and self._churn.is_spent(records[job.job_id], now_s):
+                continue
             reported = progress.get(job.job_id, JobProgress())
             if not _listens(reported, job.restarts):
                 continue
-            self._underway[job.job_id] = _Underway(now_s, job.restarts, reported.checkpoint_s)
+            self._underway[job.job_id] = _Underway(now_s, job.restarts, reported.checkpoint_s, preemption.reason)
             self._begun_s.append(now_s)
             changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
         return tuple(changes)
 
+    def _remember(self, records: Iterable[PreemptionRecord], now_s: float) -> None:
+        """Take over, once, what an earlier daemon spent of this hour's budget."""
+        if not self._remembers:
+            times_s = [one.time_s for record in records for one in record.latest]
+            self._begun_s.extend(sorted(time_s for time_s in times_s if time_s > now_s - HOUR_S))
+            self._remembers = True
+
     def _is_ready(self, step: _Underway, progress: JobProgress, now_s: float) -> bool:
         saved = progress.checkpoint_s is not None and progress.checkpoint_s != step.checkpoint_before_s
-        return saved or now_s - step.signalled_s >= self._grace_s
+        return saved or now_s - step.signalled_s >= self._churn.grace_s
 
     def _within_budget(self, now_s: float) -> bool:
-        while self._begun_s and now_s - self._begun_s[0] >= _HOUR_S:
+        while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
-        return len(self._begun_s) < self._most_per_hour
+        return len(self._begun_s) < self._churn.most_per_hour
+
+
+def interruption(job: Job, progress: JobProgress, reason: str, now_s: float) -> Interruption:
+    """What a requeue now costs: the work since the last checkpoint of this run, all of the run if it reported none.
+
+    A job that saves without reporting it loses less than that; nothing tells how much.
+    """
+    start_s = now_s if job.start_s is None else job.start_s
+    safe_s = max(start_s, progress.checkpoint_s or start_s)
+    lost_gpu_s = job.request.total * max(0.0, now_s - safe_s)
+    return Interruption(job.restarts, now_s, job.request.total, lost_gpu_s, reason)
 
 
 def _listens(progress: JobProgress, restarts: int) -> bool:

@@ -60,22 +60,32 @@ class JobProgress:
     ended: bool = False
     malformed: int = 0
     refused: str | None = None
-    _points: dict[tuple[str, int], tuple[ProgressPoint, ...]] = field(
+    _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def points(self, metric: str, gpus: int) -> tuple[ProgressPoint, ...]:
+    def points(self, metric: str, gpus: int, earlier: tuple[tuple[int, int], ...] = ()) -> tuple[ProgressPoint, ...]:
         """The curve of a metric over the GPU-seconds of a job of `gpus` GPUs.
 
-        The same tuple, not merely an equal one, until something new is read: policies fit it only once.
+        `earlier` are (run, GPUs) of runs for which it is known; an elastic job may have had other sizes. The same
+        tuple, not merely an equal one, until something new is read: policies fit it only once.
         """
-        if (metric, gpus) not in self._points:
-            self._points[metric, gpus] = tuple(
-                ProgressPoint(r.step, gpus * self.run_s(r.time_s, r.restart), r.value)
+        key = metric, gpus, earlier
+        if key not in self._points:
+            held = dict(earlier)
+            self._points[key] = tuple(
+                ProgressPoint(r.step, self._gpu_s(r.time_s, r.restart, gpus, held), r.value)
                 for r in self.reports
                 if r.metric == metric
             )
-        return self._points[metric, gpus]
+        return self._points[key]
+
+    def _gpu_s(self, time_s: float, restart: int, gpus: int, held: Mapping[int, int]) -> float:
+        """GPU-seconds the job had behind it at a moment of its `restart`-th run."""
+        run_s = {run.restart: run.end_s - run.start_s for run in self.runs if run.restart < restart}
+        current = next((run for run in self.runs if run.restart == restart), None)
+        run_s[restart] = max(0.0, time_s - current.start_s) if current else 0.0
+        return sum(held.get(run, gpus) * length_s for run, length_s in run_s.items())
 
     def run_s(self, time_s: float, restart: int) -> float:
         """Seconds of run time the job had behind it at a moment of its `restart`-th run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from sched_policy.plan import Plan, Reservation
@@ -20,9 +20,12 @@ from slurm_plugin.client.protocol import (
     StartAtOnce,
 )
 from slurm_plugin.config import Config
+from slurm_plugin.grouping import group_changes, in_order
 from slurm_plugin.observe import Observation, waits_for_begin
 from slurm_plugin.order import OrderLimits, order_changes
 from slurm_plugin.queue_order import queue_order
+from slurm_plugin.release import releases
+from slurm_plugin.resizing import resize_changes
 
 LEASE_PREFIX = "explsched_"
 _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
@@ -63,10 +66,20 @@ def leased_job(name: str) -> int | None:
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Order and leases. Preemptions and stops take several passes: see `slurm_plugin.preemption`."""
-    ranked = (seen.jobs[job_id] for job_id in queue_order(plan, seen.snapshot))
-    waiting = (job for job in ranked if job.state == "PENDING")
-    return (*order_changes(waiting, limits.order), *lease_changes(plan, seen, limits), *delay_changes(seen))
+    """Order, sizes, leases and groups. Preemptions and stops take several passes: see `slurm_plugin.preemption`.
+
+    Sizes come before delays are lifted: from then on Slurm may start the job at any moment.
+    """
+    released = releases(plan, seen)
+    ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
+    waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
+    return (
+        *order_changes(waiting, limits.order),
+        *resize_changes(plan, seen),
+        *lease_changes(plan, seen, limits),
+        *delay_changes(seen),
+        *group_changes(plan, released, seen),
+    )
 
 
 def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
@@ -74,7 +87,7 @@ def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
 
     A job that has run before and waits for its begin time waits for nothing else: its own --begin is long past.
     """
-    consenting = (job for job in seen.snapshot.jobs if job.may_yield)
+    consenting = (job for job in seen.snapshot.jobs if job.consents)
     records = (seen.jobs[job.job_id] for job in consenting)
     now_s = seen.snapshot.now_s
     return tuple(StartAtOnce(r.job_id) for r in records if r.restarts > 0 and waits_for_begin(r, now_s))

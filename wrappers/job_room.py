@@ -1,4 +1,6 @@
-"""A private directory of one job on one node, which the `sxrun`s of the job share for the daemons they need.
+"""A private directory which the `sxrun`s of one job on one node share for the daemons they need.
+
+Jobs that hold shards of the same GPU have a second one together, per user: one kernel manager has to serve them all.
 
 The first that comes starts them, the last that leaves stops them. Who is there is told by shared locks, which the
 kernel takes back from whoever dies.
@@ -18,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _LONGEST = 80  # sockets lie in it, and the name of a Unix socket has at most 107 bytes
+_OF_NODE = ("SLURM_CLUSTER_NAME", "SLURMD_NODENAME")
 
 
 def place(environment: Mapping[str, str]) -> Path:
@@ -34,6 +37,19 @@ def place(environment: Mapping[str, str]) -> Path:
     if own.startswith("/") and Path(own).is_dir() and len(os.fsencode(path)) <= _LONGEST:
         return path
     return Path("/tmp") / name  # noqa: S108  the name is claimed with mkdir, mode 0700, and its owner is checked
+
+
+def shared_place(environment: Mapping[str, str]) -> Path | None:
+    """Where the room of all jobs is that this user has on the same GPUs; None for a job that holds no shards.
+
+    Not in SLURM_TMPDIR, which is one job's alone.
+    """
+    gpus = environment.get("SLURM_JOB_GPUS", "")  # as the node numbers them, unlike CUDA_VISIBLE_DEVICES in a cgroup
+    if not environment.get("SLURM_SHARDS_ON_NODE") or not gpus:
+        return None
+    where = " ".join((socket.gethostname(), *(environment.get(name, "") for name in _OF_NODE), gpus))
+    name = f"explsched-{os.geteuid()}-gpu-{hashlib.sha256(where.encode()).hexdigest()[:12]}"
+    return Path("/tmp") / name  # noqa: S108  claimed as above
 
 
 class JobRoom:

@@ -34,7 +34,7 @@ def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Call
     `policy` is `group` or `quota`; one that is there keeps its own. `unblock` is run in the child before the program: a
     daemon must not inherit a signal mask. Raises `ManagerError`, or `NotInstalledError` from `wrappers.installed`.
     """
-    address = room / "km" / "kernel-manager.sock"
+    address = socket_of(room)
     if not _listens(address):
         program = manager(environment)
         with (room / "sexplkmd.log").open("ab") as log:
@@ -54,6 +54,11 @@ def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Call
         (room / "sexplkmd.pid").write_text(f"{child.pid} {_born(child.pid)}")
         _wait_for(child, address, room / "sexplkmd.log")
     return {SOCKET_VARIABLE: str(address)}
+
+
+def listens(room: Path) -> bool:
+    """Whether the room's manager answers."""
+    return _listens(socket_of(room))
 
 
 def policy_of(room: Path) -> str:
@@ -82,6 +87,11 @@ def stop(room: Path) -> None:
         return
     finally:
         os.close(descriptor)
+
+
+def socket_of(room: Path) -> Path:
+    """Where the room's manager listens."""
+    return room / "km" / "kernel-manager.sock"
 
 
 def _reap(pid: int) -> None:

@@ -1,17 +1,20 @@
 """Prepares the environment of a command that shares a GPU, and puts everything away after it.
 
-Whatever is missing is told once on standard error, and the command runs without it.
+Whatever is missing is told once on standard error, and the command runs without it. MPS is always of one job: its end
+would end the CUDA programs of the others. The kernel manager's does not, so jobs on shards of a GPU have one together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from wrappers import installed, kernel_manager, mps, preload
-from wrappers.job_room import JobRoom, place
+from wrappers.job_room import JobRoom, place, shared_place
+from wrappers.manager_watch import kept_alive
 from wrappers.share_options import Share
 
 
@@ -22,29 +25,38 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
     `unblock` restores the signal mask in the daemons' processes.
     """
     command = {**environment, **share.environment()}
-    room = _joined(environment)
+    room = _joined(place(environment))
+    together = shared_place(environment)
+    gpu_room = _joined(together) if together and share.priority else None
     try:
-        if room is not None:
-            command |= _served(share, room, environment, unblock)
-        # MPS, too, can put a process behind others; without MPS the variable means nothing.
-        yield mps.BELOW_NORMAL | command if share.priority == "best-effort" else command
+        with contextlib.ExitStack() as until_the_end:
+            if room is not None:
+                command |= _served(share, room, gpu_room or room, environment, unblock)
+            if gpu_room is not None and _is_served_in(gpu_room, command):
+                until_the_end.enter_context(kept_alive(gpu_room, _policy(share), environment, unblock))
+            # MPS, too, can put a process behind others; without MPS the variable means nothing.
+            yield mps.BELOW_NORMAL | command if share.priority == "best-effort" else command
     finally:
-        if room is not None:
-            _leave(room, environment)
+        for joined in filter(None, (gpu_room, room)):
+            _leave(joined, environment)
 
 
-def _served(share: Share, room: JobRoom, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+def _served(
+    share: Share, room: JobRoom, manager_room: JobRoom, environment: Mapping[str, str], unblock: Callable[[], None]
+) -> dict[str, str]:
     try:
         with room.locked():
             own = _mps(share, room.path, environment, unblock)
-            return own | _kernels(share, room.path, environment, unblock)
+            if manager_room is room:
+                return own | _kernels(share, room.path, environment, unblock)
+        with manager_room.locked():
+            return own | _kernels(share, manager_room.path, environment, unblock)
     except OSError as error:
         _say(f"the GPU is not shared: {error.filename or room.path}: {error.strerror}")
         return {}
 
 
-def _joined(environment: Mapping[str, str]) -> JobRoom | None:
-    path = place(environment)
+def _joined(path: Path) -> JobRoom | None:
     try:
         return JobRoom(path)
     except OSError as error:
@@ -77,14 +89,23 @@ def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: 
         preloaded = {"LD_PRELOAD": preload.added(library, environment)}
         if kernel_manager.answering(environment):
             return preloaded
-        policy = "quota" if share.request_permille or share.limit_permille else "group"
+        policy = _policy(share)
         served = kernel_manager.start(room, policy, environment, unblock)
         if policy == "quota" and kernel_manager.policy_of(room) != policy:
-            _say("request and limit do not count: the job's kernel manager was started without, by another sxrun")
+            _say("request and limit do not count: the kernel manager was started without, by another sxrun")
         return preloaded | served
     except (installed.NotInstalledError, kernel_manager.ManagerError) as error:
         _say(f"kernels are not managed: {error}")
         return {}
+
+
+def _is_served_in(room: JobRoom, command: Mapping[str, str]) -> bool:
+    """Whether the command uses the room's manager, and not one of the site."""
+    return command.get(kernel_manager.SOCKET_VARIABLE) == str(kernel_manager.socket_of(room.path))
+
+
+def _policy(share: Share) -> str:
+    return "quota" if share.request_permille or share.limit_permille else "group"
 
 
 def _leave(room: JobRoom, environment: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 from wrappers import directives, template
 from wrappers.checkpoint import SIGNAL_VARIABLE, signal_number
+from wrappers.elastic import ELASTIC_VARIABLE, sizes
 from wrappers.follow import METRIC_VARIABLE
 from wrappers.sbatch_options import CommandLine, SbatchOption, split
 from wrappers.submission import Submission, nearest_own, show, submit
@@ -31,6 +32,8 @@ environment:
   SXBATCH_METRIC      default of --metric
   SXBATCH_DIRECTION   default of --direction
   SXBATCH_CHECKPOINT  default of --checkpoint
+  SXBATCH_ELASTIC     default of --elastic
+  SXBATCH_STAGES      default of --stages
   SXBATCH_TEMPLATE    default of --template
   SXBATCH_STOP        1: as --stop
 
@@ -38,7 +41,7 @@ examples:
   sxbatch --sweep digits --checkpoint USR1 --gres=gpu:1 train.sh
   sxbatch --sweep digits --template sweep --param-grid lr=0.1,0.01 --param gpus=1 -- python train.py
 """
-_VALUES = ("sweep", "metric", "direction", "checkpoint")
+_VALUES = ("sweep", "metric", "direction", "checkpoint", "elastic", "stages")
 # True: takes a value
 _OWN = dict.fromkeys((*_VALUES, "template", "param", "param-grid", "array-limit"), True) | dict.fromkeys(
     ("stop", "dry-run", "json", "help"), False
@@ -89,6 +92,8 @@ def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
     if options.checkpoint:
         added.append("--requeue")
         environment[SIGNAL_VARIABLE] = options.checkpoint
+    if options.elastic:
+        environment[ELASTIC_VARIABLE] = options.elastic
     if environment and not _exports_everything(kept):
         sys.stderr.write(f"sxbatch: --export keeps {' and '.join(environment)} from the job\n")
     words = [word for option in kept for word in option.words]
@@ -142,6 +147,18 @@ def options_parser() -> argparse.ArgumentParser:
         metavar="SIGNAL",
         help="consent to preemption: SIGNAL asks the job to save, then it is requeued",
     )
+    parser.add_argument(
+        "--elastic",
+        type=sizes,
+        metavar="MIN-MAX[/N]",
+        help="the job can run with MIN to MAX GPUs on one node, or with N on each of several (see --gpus-per-node)",
+    )
+    parser.add_argument(
+        "--stages",
+        type=_stages,
+        metavar="ITERATION/IO/GPU/NET",
+        help="milliseconds of an iteration that runs alone and of its stages, to find partners on a GPU: 110/60/45/5",
+    )
     parser.add_argument("--stop", action="store_true", default=None, help="consent to being stopped when hopeless")
     parser.add_argument("--template", metavar="NAME", help=f"make the script: {', '.join(template.names())}, or a file")
     parser.add_argument("--param", action="append", default=[], metavar="K=V", help="parameter of the template")
@@ -157,6 +174,17 @@ def _signal(text: str) -> str:
         return signal_number(text).name.removeprefix("SIG") if text else ""
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _stages(text: str) -> str:
+    parts = text.split("/")
+    try:
+        right = len(parts) == 4 and float(parts[0]) > 0 and all(0 <= float(part) < float("inf") for part in parts)
+    except ValueError:
+        right = False
+    if text and not right:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form ITERATION/IO/GPU/NET, in milliseconds")
+    return text
 
 
 def _count(text: str) -> int:
@@ -204,7 +232,7 @@ def _explsched_word(options: argparse.Namespace) -> str:
     if options.stop:
         pairs["stop"] = "1"
     given = {key: value for key, value in pairs.items() if value}
-    return f"{_TOKEN}{urlencode(given)}" if given else ""
+    return f"{_TOKEN}{urlencode(given, safe='/')}" if given else ""
 
 
 def _comment(options: Sequence[SbatchOption], script: str | None) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from signal import Signals
 
 from wrappers.checkpoint import SIGNAL_VARIABLE, signal_number
+from wrappers.elastic import present_size
 from wrappers.follow import POLL_S, Reporter, Tail, json_reader, log_reader
 from wrappers.progress import DEFAULT_SPOOL, event
 from wrappers.relay import SignalRelay
@@ -27,6 +28,7 @@ exit status: the command's; 128 + n if signal n ended it, 126 or 127 if it canno
 
 environment:
   EXPLSCHED_CHECKPOINT_SIGNAL  the signal that asks for a checkpoint (default: USR1); set for the command
+  EXPLSCHED_ELASTIC            set: variables of Slurm that tell the size of the job's submission are put right
   EXPLSCHED_METRIC             the metric that is read (default: loss)
   EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
   EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
@@ -65,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     for warning in warnings:
         sys.stderr.write(f"sxrun: {warning}\n")
+    os.environ.update(present_size(os.environ))
     with SignalRelay(_export()) as relay, _prepared(share, relay) as environment:
         return _run(relay, command, environment, reporter, options.metrics_jsonl)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
 
 INTERVAL_S = 1.0
-# A preemption costs two passes and another launch, about 3 s in all: a run should be worth ten times that first.
+# A preemption costs two passes and another launch, nearly three seconds: a run is left alone for ten times that.
 QUANTUM_S = 30.0
 _POLL_S = 1.0
 
@@ -94,10 +93,7 @@ def run(
 def _replay(
     directory: Path, trace: Trace, environment: dict[str, str], client: CliClient, longest_s: float, tell: Tell
 ) -> list[LiveJob]:
-    script = directory / "job.sh"
-    inner = [sys.executable, "-m", "wrappers.sxrun", "--", sys.executable, "-m", "benchmarks.live_replay.job"]
-    folders = f"--checkpoint-dir={directory}/saved --turns={directory}/turns"
-    script.write_text(f'#!/bin/bash\nexec {shlex.join(inner)} {folders} --run-s="$1"\n')
+    script = Path(__file__).with_name("job.sh")
     sbatch, job_environment = _prepared(script, directory, environment)
     zero_s = time.time()
     submitted: list[tuple[int, float]] = []
@@ -109,7 +105,7 @@ def _replay(
         while len(submitted) < len(trace.jobs) and trace.jobs[len(submitted)].submit_s <= time.time() - zero_s:
             at_s = time.time() - zero_s
             job = trace.jobs[len(submitted)]
-            argv = [*sbatch, *sbatch_options(job), str(script), f"{job.run_s:.4f}"]
+            argv = [*sbatch, *sbatch_options(job), str(script), *arguments(job, directory)]
             done = subprocess.run(argv, env=job_environment, capture_output=True, text=True, check=True)
             submitted.append((int(done.stdout), at_s))
         if time.time() - polled_s >= _POLL_S:
@@ -122,6 +118,11 @@ def _replay(
         _final(job, job_id, at_s, zero_s, directory / "turns", environment)
         for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
     ]
+
+
+def arguments(job: TraceJob, directory: Path) -> tuple[str, str, str]:
+    """What job.sh is called with."""
+    return str(round(1e6 * job.run_s)), str(directory), sys.executable
 
 
 def _prepared(script: Path, directory: Path, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:

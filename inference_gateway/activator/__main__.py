@@ -14,8 +14,10 @@ from pathlib import Path
 from aiohttp import web
 
 from inference_gateway.activator.holding import Waiting
+from inference_gateway.activator.recorder import Recorder
 from inference_gateway.activator.server import Activator
-from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane import pipe
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.tending import Tender
 from inference_gateway.errors import GatewayError, NotRunningError
@@ -36,12 +38,15 @@ async def _serve(files: Files) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
     reading = Reading(files)
+    recorder = Recorder(pipe.opened(files.access_pipe), files.access_log)
+    recording = asyncio.create_task(asyncio.to_thread(recorder.run))
 
     def metrics(lines: Mapping[str, Waiting]) -> str:
         state = {name: line.state() for name, line in lines.items()}
         traffic = reading.traffic(sorted(lines), state)
         cold_starts = [(name, line.cold_starts) for name, line in lines.items()]
-        text = exposition(DataPlaneCollector(traffic, reading.servers(state), cold_starts))
+        lost = (("disk", recorder.lost_lines), ("pipe", reading.dropped_logs()))
+        text = exposition(DataPlaneCollector(traffic, reading.servers(state), cold_starts, lost))
         added = files.control_metrics.read_text(encoding="utf-8") if files.control_metrics.exists() else ""
         return text + added
 
@@ -62,6 +67,8 @@ async def _serve(files: Files) -> None:
     await ending.wait()
     tending.cancel()
     await runner.cleanup()
+    recorder.end()
+    await recording
 
 
 async def _tend(files: Files, activator: Activator) -> None:

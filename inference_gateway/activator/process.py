@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference_gateway.dataplane import daemons
-from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import ActivatorError
 
 _START_S = 30.0
@@ -30,7 +30,7 @@ class ActivatorProcess:
         self.files.activator_pid.unlink(missing_ok=True)
         said_before = self.files.activator_log.stat().st_size if self.files.activator_log.exists() else 0
         argv = [sys.executable, "-m", "inference_gateway.activator", str(self.files.directory)]
-        child = daemons.start(argv, self.files.activator_log, self.files.activator_log, self.files.directory)
+        child = daemons.start(argv, None, self.files.activator_log, self.files.directory)
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:
             if child.poll() is not None:

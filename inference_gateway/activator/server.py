@@ -19,8 +19,8 @@ from inference_gateway.activator.holding import FullError, Waiting
 from inference_gateway.activator.places import Places
 from inference_gateway.activator.relay import BrokenError, UnreachableError, client, relay
 from inference_gateway.activator.services import HeldService
-from inference_gateway.dataplane.configuration import Files
 from inference_gateway.dataplane.endpoints import EndpointBook
+from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import ActivatorError
 
 MARK = "x-gateway-service"

@@ -17,6 +17,7 @@ _COMMANDS = {
     "down": "Drain and cancel a gateway and its replicas.",
     "key": "Make an API key.",
     "logs": "The event log, or what a service's newest replica printed.",
+    "reload": "Put an edited services file in force.",
     "scale": "Set the least number of replicas of a service.",
     "services": "The services of a file, and how clients reach them.",
     "status": "Services and replicas of a running gateway.",

@@ -9,7 +9,7 @@ import click
 from inference_gateway import services
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.places import Places
-from inference_gateway.services import GatewaySection
+from inference_gateway.sections import GatewaySection
 
 services_option = click.option(
     "-s",

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import click
 
-from inference_gateway import job, supervisor
-from inference_gateway.cli.options import opened, services_option
+from inference_gateway import accepted, job
+from inference_gateway.cli.options import services_option
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.control.settings import settings
 from inference_gateway.errors import GatewayError
+from inference_gateway.replicas.places import Places
+from inference_gateway.supervisor.__main__ import run
 from slurm_plugin import log
 from slurm_plugin.client.cli import CliClient
 
@@ -41,25 +43,27 @@ def up(
     wait_s: float,
 ) -> None:
     """Start a gateway as a Slurm job. It stays up over its time limit until `gateway down`."""
-    section, places = opened(services_path)
+    now = accepted.read(services_path)
+    section, places = now.section, Places(now.section.state_directory)
     given = (("partition", partition), ("account", account), ("qos", qos), ("time", time_limit))
     extra = (*(f"--{key}={value}" for key, value in given if value), *sbatch)
     if place == "nowhere":
         click.echo(f"# sbatch {' '.join(job.options(section, places, extra, None))}")
-        click.echo(job.script(services_path.resolve(), extra), nl=False)
+        click.echo(job.script(services_path.resolve(), places, extra), nl=False)
         return
     try:
         places.make()
-        settings(section, places, Path("/tmp/explsched"))  # noqa: S108  only checks the values
+        settings(section, places, Path("/tmp/explsched"), now.keys)  # noqa: S108  only checks the values
     except OSError as error:
         raise GatewayError(f"{error.filename}: {error.strerror}") from error
     shown = state.read(places.status, Report)
     if places.gateway.exists() and shown is not None and time.time() - shown.time_s < _FRESH_S:
         raise GatewayError(f"gateway {section.name} is up already; `gateway down` ends it")
-    places.closing.unlink(missing_ok=True)
+    for left in (places.closing, places.reload):
+        left.unlink(missing_ok=True)
     if place == "here":
         log.set_up("info", None)
-        supervisor.run(services_path, extra)
+        run(services_path, extra)
         return
     client = CliClient(section.slurm.timeout_s)
     running = job.jobs(client, section.name)

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import click
 
-from inference_gateway import services
+from inference_gateway import accepted
 from inference_gateway.activator.wake import WakeListener
 from inference_gateway.control import lock
 from inference_gateway.control.loop import ControlPlane
 from inference_gateway.control.report import Report
 from inference_gateway.control.settings import settings
-from inference_gateway.dataplane.configuration import Files
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import ActivatorError, GatewayError
 from inference_gateway.metrics.control import ControlPlaneCollector
@@ -102,20 +102,22 @@ class _Process:
 
 @click.command()
 @click.option("--services", "services_path", required=True, type=click.Path(path_type=Path))
+@click.option("--accepted", "kept", required=True, type=click.Path(path_type=Path))
 @click.option("--run-directory", required=True, type=click.Path(path_type=Path))
 @click.option("--gateway-host", required=True)
-def main(services_path: Path, run_directory: Path, gateway_host: str) -> None:
+def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str) -> None:
     """Run the control plane of a gateway."""
     log.set_up("info", None)
     process = _Process(Files(run_directory))
     try:
-        section = services.load(services_path)
+        now = accepted.kept(kept, services_path) or accepted.read(services_path)
+        section = now.section
         places = Places(section.state_directory)
         places.make()
         while not process.stopping:
             with lock.held(places.lock) as ours:
                 if ours:
-                    data_plane = HaproxyDataPlane(settings(section, places, run_directory))
+                    data_plane = HaproxyDataPlane(settings(section, places, run_directory, now.keys))
                     client = CliClient(section.slurm.timeout_s)
                     with ThreadPoolExecutor(1) as slurm, ThreadPoolExecutor(_PROBES) as probes:
                         where = (run_directory, gateway_host)

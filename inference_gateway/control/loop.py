@@ -25,7 +25,7 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.model import DataPlane, ServerState, Traffic
 from inference_gateway.replicas import registration, submission
 from inference_gateway.replicas.places import Places
-from inference_gateway.services import GatewaySection
+from inference_gateway.sections import GatewaySection
 from slurm_plugin.client.protocol import SlurmClient, SlurmUnreachableError
 
 KEPT_DIRECTORIES = 100

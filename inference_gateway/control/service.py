@@ -15,7 +15,7 @@ from inference_gateway.control.state import ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, Traffic
 from inference_gateway.scaling.bounds import BoundedRule, Bounds
 from inference_gateway.scaling.registry import build
-from inference_gateway.services import ServiceSection
+from inference_gateway.sections import ServiceSection
 
 KEPT_STARTS = 50
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inference_gateway import keys
-from inference_gateway.dataplane.settings import GatewaySettings, HealthSettings, ServiceSettings
+from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings
 from inference_gateway.replicas.places import Places
-from inference_gateway.services import GatewaySection, ServiceSection
+from inference_gateway.sections import GatewaySection, ServiceSection
 
 _LONGEST_RETRY_S = 86_400
 
 
-def settings(section: GatewaySection, places: Places, run_directory: Path) -> GatewaySettings:
+def settings(
+    section: GatewaySection, places: Places, run_directory: Path, keys: tuple[ApiKey, ...] = ()
+) -> GatewaySettings:
     """What HAProxy and the activator are told. `run_directory` is on a local disk.
 
-    Raises `ConfigError` for a wrong file of keys, `SettingsError` for a value that HAProxy cannot take.
+    Raises `SettingsError` for a value that HAProxy cannot take.
     """
     listen = section.listen
     return GatewaySettings(
@@ -24,7 +25,7 @@ def settings(section: GatewaySection, places: Places, run_directory: Path) -> Ga
         host=listen.host,
         services=tuple(_service(name, service, places.service_key(name)) for name, service in section.services.items()),
         authentication="none" if listen.keys is None else "keys",
-        keys=() if listen.keys is None else keys.load(listen.keys),
+        keys=keys,
         certificate=listen.certificate,
         threads=listen.threads,
         connection_limit=listen.connection_limit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -114,6 +115,14 @@ def in_flight(text: str) -> dict[tuple[str, str], int]:
         if backend.startswith(BACKEND_PREFIX) and name != ACTIVATOR:
             found[backend.removeprefix(BACKEND_PREFIX), name] = int(fields[6])
     return found
+
+
+def dropped_logs(text: str) -> int:
+    """How many log lines found no room, from the answer to `show info`. Raises `DataPlaneError` if it does not say."""
+    found = re.search(r"^DroppedLogs: (\d+)$", text, re.MULTILINE)
+    if found is None:
+        raise DataPlaneError("HAProxy does not tell how many log lines it has dropped")
+    return int(found[1])
 
 
 def workers(text: str) -> Workers:

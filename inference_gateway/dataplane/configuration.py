@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import jinja2
 
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
 from inference_gateway.model import Endpoint
 
 ACTIVATOR = "activator"
 """The server of every service's backend that is no replica."""
 BACKEND_PREFIX = "service_"
+
+MODEL_AT_END = (
+    r"^(?s:.*)[{,]\s*\x22model\x22\s*:\s*\x22([^\x22\x5c]{1,200})\x22"
+    r"(?:\s*,\s*\x22\w{1,64}\x22\s*:\s*(?:\x22[^\x22\x5c]{0,64}\x22|[-+.\w]{1,64})){0,12}\s*}\s*$"
+)
+"""A JSON object that ends with a text `model` and a few members of plain text, numbers, true, false or null (PCRE).
+
+The last brace of a JSON object closes it, so members right before it are its own. A quote within a text is written
+with a backslash, and the expression has room for none: in JSON it matches nothing but members.
+"""
 
 _TEMPLATE = jinja2.Environment(
     loader=jinja2.PackageLoader("inference_gateway.dataplane", ""),
@@ -25,131 +36,69 @@ _TEMPLATE = jinja2.Environment(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Where the data plane's files lie in its directory."""
-
-    directory: Path
-
-    @property
-    def configuration(self) -> Path:
-        """What HAProxy reads when it starts and when it is reloaded. Holds the replicas' keys: mode 600."""
-        return self.directory / "haproxy.cfg"
-
-    @property
-    def stats_socket(self) -> Path:
-        """The runtime API of the HAProxy that takes new requests."""
-        return self.directory / "stats.sock"
-
-    @property
-    def master_socket(self) -> Path:
-        """The runtime API of the master process, which knows the HAProxys that finish their last requests."""
-        return self.directory / "master.sock"
-
-    @property
-    def activator_socket(self) -> Path:
-        """Where the activator takes requests."""
-        return self.directory / "activator.sock"
-
-    @property
-    def control_socket(self) -> Path:
-        """Where the control plane hears of cold starts; see `activator.wake`."""
-        return self.directory / "control.sock"
-
-    @property
-    def services(self) -> Path:
-        """What the activator knows of the services."""
-        return self.directory / "services.json"
-
-    @property
-    def control_metrics(self) -> Path:
-        """Prometheus text that the control plane may leave here; /metrics appends it."""
-        return self.directory / "control.prom"
-
-    @property
-    def activator_pid(self) -> Path:
-        """Process id of the activator."""
-        return self.directory / "activator.pid"
-
-    @property
-    def activator_log(self) -> Path:
-        """What the activator says."""
-        return self.directory / "activator.log"
-
-    @property
-    def pid(self) -> Path:
-        """Process id of the master."""
-        return self.directory / "haproxy.pid"
-
-    @property
-    def access_log(self) -> Path:
-        """One JSON object a request; append-only, so that it can be rotated by copying and truncating."""
-        return self.directory / "access.log"
-
-    @property
-    def messages(self) -> Path:
-        """What HAProxy says about itself."""
-        return self.directory / "haproxy.log"
-
-    @property
-    def endpoints(self) -> Path:
-        """One file a service with its replicas."""
-        return self.directory / "endpoints"
-
-    @property
-    def keys(self) -> Path:
-        """Digest of a key -> its name."""
-        return self.directory / "keys.map"
-
-    @property
-    def limits(self) -> Path:
-        """Name of a key -> requests per minute."""
-        return self.directory / "limits.map"
-
-    @property
-    def restricted(self) -> Path:
-        """Names of the keys that may not use every service."""
-        return self.directory / "restricted.map"
-
-    @property
-    def grants(self) -> Path:
-        """KEY/SERVICE for what a restricted key may use."""
-        return self.directory / "grants.map"
-
-    @property
-    def models(self) -> Path:
-        """Model or service name -> service."""
-        return self.directory / "models.map"
-
-    @property
-    def retry_after(self) -> Path:
-        """Service -> seconds for Retry-After."""
-        return self.directory / "retry_after.map"
+_TEMPLATE.globals |= {
+    name: getattr(_TEMPLATE.get_template("macros.j2").module, name) for name in ("answer", "ms", "problem")
+}
 
 
 def server_arguments(service: ServiceSettings, endpoint: Endpoint) -> str:
-    """What follows a replica's name in a `server` line and in `add server`, which knows no defaults."""
-    health = service.health
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    return (
-        f"{host}:{endpoint.port} maxconn {endpoint.concurrency} check inter {round(health.interval_s * 1000)}ms "
-        f"fall {health.fall} rise {health.rise} observe layer7 error-limit {health.error_limit} on-error mark-down "
-        # Without its words a dynamic server of HAProxy 2.6 keeps no idle connections: three times the CPU per request.
-        "pool-max-conn -1 pool-purge-delay 1s"
+    """What follows a replica's name in `add server`, which knows no defaults."""
+    return f"{_address(endpoint)} {_watch(service)}"
+
+
+def render(
+    settings: GatewaySettings,
+    endpoints: Mapping[str, Sequence[Endpoint]],
+    connections: int,
+    certificate_version: str = "",
+) -> str:
+    """HAProxy's configuration, with the replicas of each service that take requests now, for so many clients.
+
+    `certificate_version` changes with the certificate's file: another configuration, which is another reason to reload.
+    """
+    files = Files(settings.directory)
+    services = (
+        _service(service, tuple(endpoints.get(service.name, ())), files, settings.authentication)
+        for service in settings.services
+    )
+    return _TEMPLATE.get_template("haproxy.cfg.j2").render(
+        settings=settings,
+        files=files,
+        connections=connections,
+        certificate_version=certificate_version,
+        services="".join(services),
+        limited=any(key.requests_per_minute is not None for key in settings.keys),
+        restricted=any(key.services for key in settings.keys),
+        # HAProxy takes a backslash and a dollar away where a text stands in double quotes.
+        model_at_end=MODEL_AT_END.replace("\\", "\\\\").replace("$", "\\$"),
     )
 
 
-def render(settings: GatewaySettings, endpoints: Mapping[str, Sequence[Endpoint]], connections: int) -> str:
-    """HAProxy's configuration, with the replicas of each service that take requests now, for so many clients."""
-    known = {service.name: endpoints.get(service.name, ()) for service in settings.services}
-    return _TEMPLATE.get_template("haproxy.cfg.j2").render(
-        settings=settings,
-        files=Files(settings.directory),
-        connections=connections,
-        endpoints=known,
-        limited=any(key.requests_per_minute is not None for key in settings.keys),
-        restricted=any(key.services for key in settings.keys),
-        server_line=server_arguments,
+@lru_cache(maxsize=10_000)
+def _service(service: ServiceSettings, endpoints: tuple[Endpoint, ...], files: Files, authentication: str) -> str:
+    """A service's part. Remembered: of a thousand services few change at a time."""
+    return _TEMPLATE.get_template("service.cfg.j2").render(
+        service=service,
+        endpoints=endpoints,
+        files=files,
+        authentication=authentication,
+        server_address=_address,
+        server_watch=_watch,
+    )
+
+
+def _address(endpoint: Endpoint) -> str:
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{host}:{endpoint.port} maxconn {endpoint.concurrency}"
+
+
+def _watch(service: ServiceSettings) -> str:
+    health = service.health
+    return (
+        f"check inter {round(health.interval_s * 1000)}ms fall {health.fall} rise {health.rise} "
+        f"observe layer7 error-limit {health.error_limit} on-error mark-down "
+        # Without its words a dynamic server of HAProxy 2.6 keeps no idle connections: three times the CPU per request.
+        "pool-max-conn -1 pool-purge-delay 1s"
     )
 
 

@@ -17,14 +17,17 @@ _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_"
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def start(argv: Sequence[str], output: Path, errors: Path, directory: Path) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, its output appended to files. Raises `FileNotFoundError`, `OSError`."""
+def start(argv: Sequence[str], output: int | None, errors: Path, directory: Path) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own. Raises `FileNotFoundError`, `OSError`.
+
+    Its errors are appended to a file; its output goes to an open file, or there, too.
+    """
     environment = {**os.environ, **_KEEP_MEMORY}
-    with output.open("ab") as out, errors.open("ab") as err:
+    with errors.open("ab") as err:
         child = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
-            stdout=out,
+            stdout=err if output is None else output,
             stderr=err,
             cwd=directory,
             env=environment,

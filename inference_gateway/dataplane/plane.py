@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from inference_gateway.activator import services
 from inference_gateway.activator.client import read_state
+from inference_gateway.activator.places import Places
 from inference_gateway.activator.process import ActivatorProcess
-from inference_gateway.dataplane.configuration import BACKEND_PREFIX, Files, maps, render, server_arguments
+from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments
 from inference_gateway.dataplane.endpoints import EndpointBook, Listed
+from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import RefusedError, SettingsError, StartError
 from inference_gateway.model import Endpoint, ServerState, Traffic
+
+_REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
 
 class HaproxyDataPlane:
@@ -34,6 +39,7 @@ class HaproxyDataPlane:
         self._api = RuntimeApi(self.files.stats_socket)
         self._book = EndpointBook(self.files.endpoints)
         self._reading = Reading(self.files)
+        self._places: dict[str, Places] = {}
 
     def alive(self) -> bool:
         """Whether HAProxy and the activator run. If not, `start` starts what is missing."""
@@ -58,7 +64,7 @@ class HaproxyDataPlane:
             self.apply(self.settings)
         else:
             for path, text in self._texts(self.settings).items():
-                _write(path, text)
+                write(path, text)
             self._process.check()
         if self._helper.pid() is None:
             self._helper.start()
@@ -91,12 +97,12 @@ class HaproxyDataPlane:
         }:
             self.traffic()  # the last look at the worker's counters before it is replaced
             for path, text in new.items():
-                _write(path, text)
+                write(path, text)
             try:
                 self._process.reload()
             except StartError:
                 for path, text in old.items():
-                    _write(path, text)
+                    write(path, text)
                 raise
         self.settings = settings
 
@@ -169,14 +175,18 @@ class HaproxyDataPlane:
         self._api.order([f"set map {self.files.retry_after} {service} {max(1, seconds)}"])
 
     def _texts(self, settings: GatewaySettings) -> dict[Path, str]:
-        endpoints = {service.name: self._book.ready(service.name) for service in settings.services}
+        endpoints = {service.name: self._ready(service.name) for service in settings.services}
         count = sum(len(replicas) for replicas in endpoints.values())
         connections = affordable_connections(settings.connection_limit, count)
         return {
             **maps(settings),
             self.files.services: services.text_of(settings.services),
-            self.files.configuration: render(settings, endpoints, connections),
+            self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }
+
+    def _ready(self, service: str) -> tuple[Endpoint, ...]:
+        """The replicas that take requests; of a thousand files those are read that have changed."""
+        return self._places.setdefault(service, Places(self._book, service)).ready()
 
 
 def _leaving(replica: Listed) -> Listed:
@@ -185,15 +195,4 @@ def _leaving(replica: Listed) -> Listed:
 
 def _without_replicas(text: str) -> str:
     """A configuration without what comes and goes at run time."""
-    return "\n".join(line for line in text.splitlines() if not line.startswith(("    server ", "    maxconn ")))
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file that only this user may read. Raises `StartError`."""
-    temporary = path.with_name(path.name + ".new")
-    try:
-        temporary.touch(mode=0o600)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise StartError(f"{path}: cannot be written: {error.strerror}") from error
+    return _REPLICAS.sub("", text)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from inference_gateway.activator.client import ActivatorState
 from inference_gateway.dataplane import answers
-from inference_gateway.dataplane.configuration import BACKEND_PREFIX, Files
+from inference_gateway.dataplane.configuration import BACKEND_PREFIX
 from inference_gateway.dataplane.endpoints import EndpointBook
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.ledger import TrafficLedger
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.model import ServerState, Traffic
@@ -57,6 +58,10 @@ class Reading:
                     count = using[service, replica.name]
                     found.append(ServerState(service, replica.name, replica.host, replica.port, "draining", count))
         return found
+
+    def dropped_logs(self) -> int:
+        """Lines of the access log that the HAProxy that takes new requests could not pass on."""
+        return answers.dropped_logs(RuntimeApi(self.files.stats_socket).ask("show info"))
 
     def workers(self) -> answers.Workers:
         """The processes there are."""

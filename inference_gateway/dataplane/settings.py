@@ -7,26 +7,16 @@ these values need not know HAProxy.
 from __future__ import annotations
 
 import hashlib
-import math
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from inference_gateway.dataplane import checks
 from inference_gateway.errors import SettingsError
 
 Repeat = Literal["never-sent", "unanswered"]
 """Which POST requests may be sent to a second replica: those no replica has received, or also those that a replica
 received and did not answer (it died, closed or said 502 or 503 before the first byte of its answer)."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
-_PATH = re.compile(r"/[A-Za-z0-9_.~/-]{0,199}")
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|[0-9a-fA-F:.]{2,45}")
-_DIGEST = re.compile(r"[0-9A-F]{64}")
-_DIRECTORY = re.compile(r"/[A-Za-z0-9_./~+-]{0,80}")
-_CERTIFICATE = re.compile(r"/[A-Za-z0-9_./~+-]{0,4000}")
-_SECRET = re.compile(r"[A-Za-z0-9_.~+/=-]{0,512}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +40,14 @@ class HealthSettings:
     ejection_s: float = 30.0
 
     def __post_init__(self) -> None:
-        _matches("health.path", self.path, _PATH, "an absolute path")
-        _within("health.interval_s", self.interval_s, 0.1, 3600)
-        _within("health.timeout_s", self.timeout_s, 0.1, 600)
-        _within("health.fall", self.fall, 1, 100)
-        _within("health.rise", self.rise, 1, 100)
-        _within("health.error_limit", self.error_limit, 1, 1000)
-        _within("health.floor_share", self.floor_share, 0, 1)
-        _within("health.ejection_s", self.ejection_s, 0, 3600)
+        checks.matches("health.path", self.path, checks.PATH, "an absolute path")
+        checks.within("health.interval_s", self.interval_s, 0.1, 3600)
+        checks.within("health.timeout_s", self.timeout_s, 0.1, 600)
+        checks.within("health.fall", self.fall, 1, 100)
+        checks.within("health.rise", self.rise, 1, 100)
+        checks.within("health.error_limit", self.error_limit, 1, 1000)
+        checks.within("health.floor_share", self.floor_share, 0, 1)
+        checks.within("health.ejection_s", self.ejection_s, 0, 3600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +81,20 @@ class ServiceSettings:
     health: HealthSettings = field(default_factory=HealthSettings)
 
     def __post_init__(self) -> None:
-        _matches("name", self.name, _NAME, "letters, digits, `_`, `.` and `-`, at most 63")
+        checks.matches("name", self.name, checks.NAME, "letters, digits, `_`, `.` and `-`, at most 63")
         where = f"service {self.name}: "
         for model in self.models:
-            _matches(where + "models", model, _MODEL, "letters, digits and `_.:/@+-`, at most 200")
-        _within(where + "queue_limit", self.queue_limit, 0, 1_000_000)
-        _within(where + "queue_deadline_s", self.queue_deadline_s, 0.001, 86400)
-        _within(where + "cold_start_limit", self.cold_start_limit, 0, 1_000_000)
-        _within(where + "cold_start_deadline_s", self.cold_start_deadline_s, 0, 86400)
-        _within(where + "response_timeout_s", self.response_timeout_s, 0.001, 86400)
-        _within(where + "retry_after_s", self.retry_after_s, 1, 86400)
-        _one_of(where + "repeat_posts", self.repeat_posts, ("never-sent", "unanswered"))
-        _matches(where + "replica_key", self.replica_key, _SECRET, "letters, digits and `_.~+/=-`", shown="a key")
+            checks.matches(where + "models", model, checks.MODEL, "letters, digits and `_.:/@+-`, at most 200")
+        checks.within(where + "queue_limit", self.queue_limit, 0, 1_000_000)
+        checks.within(where + "queue_deadline_s", self.queue_deadline_s, 0.001, 86400)
+        checks.within(where + "cold_start_limit", self.cold_start_limit, 0, 1_000_000)
+        checks.within(where + "cold_start_deadline_s", self.cold_start_deadline_s, 0, 86400)
+        checks.within(where + "response_timeout_s", self.response_timeout_s, 0.001, 86400)
+        checks.within(where + "retry_after_s", self.retry_after_s, 1, 86400)
+        checks.one_of(where + "repeat_posts", self.repeat_posts, ("never-sent", "unanswered"))
+        checks.matches(
+            where + "replica_key", self.replica_key, checks.SECRET, "letters, digits and `_.~+/=-`", shown="a key"
+        )
 
     @property
     def served_models(self) -> tuple[str, ...]:
@@ -124,13 +116,15 @@ class ApiKey:
     requests_per_minute: int | None = None
 
     def __post_init__(self) -> None:
-        _matches("key name", self.name, _NAME, "letters, digits, `_`, `.` and `-`, at most 63")
+        checks.matches("key name", self.name, checks.NAME, "letters, digits, `_`, `.` and `-`, at most 63")
         where = f"key {self.name}: "
-        _matches(where + "digest", self.digest, _DIGEST, "64 capital hex digits, a SHA-256", shown="something else")
+        checks.matches(
+            where + "digest", self.digest, checks.DIGEST, "64 capital hex digits, a SHA-256", shown="something else"
+        )
         for service in self.services:
-            _matches(where + "services", service, _NAME, "names of services")
+            checks.matches(where + "services", service, checks.NAME, "names of services")
         if self.requests_per_minute is not None:
-            _within(where + "requests_per_minute", self.requests_per_minute, 1, 1_000_000_000)
+            checks.within(where + "requests_per_minute", self.requests_per_minute, 1, 1_000_000_000)
 
 
 def digest_of(key: str) -> str:
@@ -167,23 +161,27 @@ class GatewaySettings:
 
     def __post_init__(self) -> None:
         # A Unix socket's whole path has 107 characters.
-        _matches("directory", str(self.directory), _DIRECTORY, "an absolute path of at most 80 plain characters")
-        _within("port", self.port, 1, 65535)
-        _matches("host", self.host, _HOST, "an address or a host name")
-        _one_of("authentication", self.authentication, ("keys", "none"))
-        _within("threads", self.threads, 1, 64)
-        _within("connection_limit", self.connection_limit, 10, 1_000_000)
-        _within("body_limit_mib", self.body_limit_mib, 1, 4096)
-        _within("body_buffer_kib", self.body_buffer_kib, 16, 4096)
-        _within("client_timeout_s", self.client_timeout_s, 0.1, 86400)
-        _within("request_timeout_s", self.request_timeout_s, 0.1, 3600)
-        _within("leaving_limit_s", self.leaving_limit_s, 1, 864000)
+        checks.matches(
+            "directory", str(self.directory), checks.DIRECTORY, "an absolute path of at most 80 plain characters"
+        )
+        checks.within("port", self.port, 1, 65535)
+        checks.matches("host", self.host, checks.HOST, "an address or a host name")
+        checks.one_of("authentication", self.authentication, ("keys", "none"))
+        checks.within("threads", self.threads, 1, 64)
+        checks.within("connection_limit", self.connection_limit, 10, 1_000_000)
+        checks.within("body_limit_mib", self.body_limit_mib, 1, 4096)
+        checks.within("body_buffer_kib", self.body_buffer_kib, 16, 4096)
+        checks.within("client_timeout_s", self.client_timeout_s, 0.1, 86400)
+        checks.within("request_timeout_s", self.request_timeout_s, 0.1, 3600)
+        checks.within("leaving_limit_s", self.leaving_limit_s, 1, 864000)
         if self.certificate is not None:
-            _matches("certificate", str(self.certificate), _CERTIFICATE, "an absolute path of plain characters")
-        _unique("service", [service.name for service in self.services])
-        _unique("key", [key.name for key in self.keys])
-        _unique("digest of key", [key.digest for key in self.keys])
-        _unique("model", [model for service in self.services for model in service.served_models])
+            checks.matches(
+                "certificate", str(self.certificate), checks.CERTIFICATE, "an absolute path of plain characters"
+            )
+        checks.unique("service", [service.name for service in self.services])
+        checks.unique("key", [key.name for key in self.keys])
+        checks.unique("digest of key", [key.digest for key in self.keys])
+        checks.unique("model", [model for service in self.services for model in service.served_models])
 
     def service(self, name: str) -> ServiceSettings:
         """The service of that name. Raises `SettingsError`."""
@@ -193,26 +191,3 @@ class GatewaySettings:
         raise SettingsError(
             f"no service {name!r} (known: {', '.join(known.name for known in self.services) or 'none'})"
         )
-
-
-def _matches(what: str, found: str, pattern: re.Pattern[str], accepted: str, shown: str = "") -> None:
-    if not pattern.fullmatch(found):
-        raise SettingsError(f"{what}: found {shown or repr(found)}, accepted: {accepted}")
-
-
-def _within(what: str, found: float, least: float, most: float) -> None:
-    if not (math.isfinite(found) and least <= found <= most):
-        raise SettingsError(f"{what}: found {found}, accepted: {least:g} to {most:g}")
-
-
-def _one_of(what: str, found: str, accepted: tuple[str, ...]) -> None:
-    if found not in accepted:
-        raise SettingsError(f"{what}: found {found!r}, accepted: {', '.join(accepted)}")
-
-
-def _unique(what: str, found: list[str]) -> None:
-    seen = set[str]()
-    for name in found:
-        if name in seen:
-            raise SettingsError(f"{what} {name!r} is there twice")
-        seen.add(name)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from inference_gateway.activator.places import Places
 from inference_gateway.activator.services import HeldService
 from inference_gateway.dataplane import answers
-from inference_gateway.dataplane.configuration import ACTIVATOR, BACKEND_PREFIX, Files
+from inference_gateway.dataplane.configuration import ACTIVATOR, BACKEND_PREFIX
 from inference_gateway.dataplane.endpoints import EndpointBook
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.floor import Ejections, failed_requests, put_back
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.errors import RefusedError

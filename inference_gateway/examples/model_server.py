@@ -19,43 +19,12 @@ from typing import Any
 import click
 from aiohttp import web
 
+from inference_gateway.examples.behaviour import Behaviour, fail, problem
+
 KEY_VARIABLE = "EXPLSCHED_REPLICA_KEY"
 """Environment variable with the key that requests must bear; none: every request is answered."""
 
-_WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "the",
-    "lazy",
-    "dog",
-    "and",
-    "goes",
-    "on",
-    "to",
-    "think",
-    "about",
-    "schedulers",
-    "",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """How the server answers. `fault` is empty or one of `FAULTS`; `unhealthy` is the fault of /health alone."""
-
-    first_token_ms: float = 0.0
-    token_ms: float = 0.0
-    fault: str = ""
-    unhealthy: str = ""
-
-
-FAULTS = ("", "status-500", "status-503", "garbage", "hang", "close", "close-midway")
-"""status-N: that status. garbage: bytes that are no HTTP. hang: no answer. close: the connection ends without an
-answer. close-midway: it ends within the answer."""
+_WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "goes", "on", "to", "think")
 
 
 @dataclass(slots=True)
@@ -90,7 +59,7 @@ class ModelServer:
         return application
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
-        return await self._fail(request, self.behaviour.unhealthy) or web.json_response({"status": "ok"})
+        return await fail(request, self.behaviour.unhealthy) or web.json_response({"status": "ok"})
 
     async def _state(self, _: web.Request) -> web.Response:
         names = ("requests", "in_flight", "most_in_flight", "abandoned", "last_headers")
@@ -100,7 +69,7 @@ class ModelServer:
         try:
             self.behaviour = replace(self.behaviour, **await request.json())
         except (TypeError, ValueError) as error:
-            return _problem(400, f"not a behaviour: {error}")
+            return problem(400, f"not a behaviour: {error}")
         return web.json_response({})
 
     async def _list_models(self, _: web.Request) -> web.Response:
@@ -122,15 +91,15 @@ class ModelServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
-            return _problem(401, "wrong or missing key")
-        failed = await self._fail(request, self.behaviour.fault)
+            return problem(401, "wrong or missing key")
+        failed = await fail(request, self.behaviour.fault)
         if failed is not None:
             return failed
         try:
             asked = await request.json()
             tokens, stream = int(asked.get("max_tokens", 16)), bool(asked.get("stream", False))
         except (ValueError, TypeError, AttributeError) as error:
-            return _problem(400, f"not a chat completion request: {error}")
+            return problem(400, f"not a chat completion request: {error}")
         if stream:
             return await self._stream(request, tokens)
         words = [word async for word in self._words(tokens)]
@@ -159,27 +128,6 @@ class ModelServer:
             # Against the clock, so that the rate holds however long writing takes.
             await asyncio.sleep(began_s + index * self.behaviour.token_ms / 1000 - asyncio.get_running_loop().time())
             yield _WORDS[index % len(_WORDS)] + " "
-
-    async def _fail(self, request: web.Request, fault: str) -> web.StreamResponse | None:
-        if not fault:
-            return None
-        if fault.startswith("status-"):
-            return _problem(int(fault.removeprefix("status-")), "a fault was asked for")
-        if fault == "hang":
-            await asyncio.sleep(3600)
-        transport = request.transport
-        if transport is None:
-            raise ConnectionResetError("the client has gone")
-        if fault == "garbage":
-            transport.write(b"\x00\xff this is no HTTP\r\n\r\n")
-        if fault == "close-midway":
-            transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nfirst")
-        transport.close()
-        return web.Response()
-
-
-def _problem(status: int, message: str) -> web.Response:
-    return web.json_response({"error": {"message": message, "code": status}}, status=status)
 
 
 @click.command()

@@ -16,17 +16,26 @@ _STATES = ("up", "down", "draining", "maintenance")
 
 
 class DataPlaneCollector(Collector):
-    """One moment of the data plane. `cold_starts` counts how often a service's first request had to wait."""
+    """One moment of the data plane.
+
+    `cold_starts` counts how often a service's first request had to wait, `lost` the lines that the access log lacks, by
+    where they were lost.
+    """
 
     def __init__(
-        self, traffic: Sequence[Traffic], servers: Iterable[ServerState], cold_starts: Iterable[tuple[str, int]]
+        self,
+        traffic: Sequence[Traffic],
+        servers: Iterable[ServerState],
+        cold_starts: Iterable[tuple[str, int]],
+        lost: Iterable[tuple[str, int]],
     ) -> None:
         self._traffic = traffic
         self._replicas = Counter((server.service, server.state) for server in servers)
         self._cold_starts = tuple(cold_starts)
+        self._lost = tuple(lost)
 
     def collect(self) -> Iterator[Metric]:
-        """The families, each with one sample a service."""
+        """The families, most with one sample a service."""
         requests = CounterMetricFamily(
             "inference_gateway_requests", "Requests that hit a replica or should have", labels=["service"]
         )
@@ -53,7 +62,12 @@ class DataPlaneCollector(Collector):
         )
         for service, count in self._cold_starts:
             cold.add_metric([service], count)
-        yield from (requests, errors, in_flight, queued, replicas, cold)
+        lost = CounterMetricFamily(
+            "inference_gateway_access_log_lost_lines", "Requests that the access log lacks", labels=["where"]
+        )
+        for where, count in self._lost:
+            lost.add_metric([where], count)
+        yield from (requests, errors, in_flight, queued, replicas, cold, lost)
 
 
 def exposition(collector: Collector) -> str:

@@ -52,6 +52,11 @@ class Places:
         return self.root / "events.jsonl"
 
     @property
+    def access_log(self) -> Path:
+        """The access logs of the gateway's jobs that have ended, JSON lines."""
+        return self.root / "access.jsonl"
+
+    @property
     def overrides(self) -> Path:
         """What `gateway scale` has set, JSON."""
         return self.root / "overrides.json"
@@ -65,6 +70,21 @@ class Places:
     def handover(self) -> Path:
         """The job id of a gateway job whose data plane is ready to take over."""
         return self.root / "handover"
+
+    @property
+    def accepted(self) -> Path:
+        """Directory of the services file and the file of keys as they were last accepted."""
+        return self.root / "accepted"
+
+    @property
+    def reload(self) -> Path:
+        """A request to take the services file again: any text that no request before it had."""
+        return self.root / "reload"
+
+    @property
+    def reloaded(self) -> Path:
+        """JSON: the answer to the last such request."""
+        return self.root / "reloaded.json"
 
     def replica(self, name: str) -> Path:
         """The directory of a replica: its script, its log, its registration."""

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from inference_gateway.replicas.places import Places
-from inference_gateway.services import KernelSection, ReplicaSection, ServiceSection
+from inference_gateway.sections import KernelSection, ReplicaSection, ServiceSection
 from sbatch_templates import shell
 
 NOTICE_S = 120

@@ -15,10 +15,10 @@ is the work of the queued requests, spread over `backlog_starts` start times.
 
 out      the need was above N (ready and starting) for `out_after_s`: all that is missing at once
 panic    the last 3 s brought more than N can take by 5 standard deviations: the same at once, and for the burst's rate
-in       the need was at most N - 1 in 90 % of a window of `in_starts` start times that holds no other action: half of
-         what was spare, at least one. It is the idea of Dilu's k of n, on both signals, since the need is the larger
-         of them. To keep an idle replica for as long as it would take to get it back is at most twice as dear as
-         knowing the future (ski rental).
+in       the need, with `in_margin` standard deviations more, was at most N - 1 for a whole window of `in_starts` start
+         times that holds no other action: half of what was spare, at least one. Both signals agree then, since the
+         need is the larger of them. The margin keeps a need that hovers about a whole number from paying for a start
+         again and again, so that the window can be short.
 
 The window is empty after a restart and after every action, so scale-in waits for a whole one. The last replica goes,
 if the bounds allow none, after `zero_after_s` without a request.
@@ -42,8 +42,12 @@ _PANIC_DEVIATIONS = 5.0
 _LONGEST_PANIC_S = 18  # with the 2 s before: the shortest window of the level
 _IN_FLIGHT_S = 120
 _REFRESH_S = 10  # of the slow estimates: a gateway asks the rules of many services every second
-_SHORTEST_S = 10.0
+_SHORTEST_S = 10.0  # a start time below it is too short to measure a backlog or a lull against
+_SHORTEST_IN_S = 30.0  # a shorter lull says nothing about the next minute, however quickly replicas start
 _LONGEST_IN_S = 1800.0
+
+Deviations = Annotated[float, Meta(ge=0, le=100)]
+"""Standard deviations of the work."""
 
 
 class SlurmOptions(Options, frozen=True):
@@ -55,17 +59,17 @@ class SlurmOptions(Options, frozen=True):
         backlog_starts: time in which queued requests are to be worked off, in start times.
         out_after_s: seconds the need must be above what there is.
         in_starts: length of the window for scaling in, in start times.
-        in_share: share of that window in which one replica less must do.
+        in_margin: what must be spare beyond the headroom for scaling in, in standard deviations of the work.
         zero_after_s: seconds without a request before the last replica goes.
 
     """
 
     utilization: Share = 1.0
-    headroom: Annotated[float, Meta(ge=0, le=100)] = 1.4
-    backlog_starts: Factor = 1.0
+    headroom: Deviations = 1.4
+    backlog_starts: Factor = 2.0
     out_after_s: Window = 3
-    in_starts: Factor = 2.0
-    in_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    in_starts: Factor = 0.5
+    in_margin: Deviations = 0.5
     zero_after_s: Seconds = 600.0
 
 
@@ -116,16 +120,18 @@ class Slurm:
         level = self._arrivals.level(dispersion)
         forecast = level.requests_per_s + self._rise * (level.age_s + capacity.start_s)
         backlog = seen.queued * service_s / (self._options.backlog_starts * max(_SHORTEST_S, capacity.start_s))
-        need = self._replicas(max(forecast * service_s, self._in_flight.value), dispersion, backlog)
+        work = max(forecast * service_s, self._in_flight.value)
+        need = self._replicas(work, self._options.headroom, dispersion, backlog)
         reason = (
             f"needs {need:.2f}: {forecast:.4g} requests/s ahead x {service_s:.4g} s, {self._in_flight.value:.4g} in "
             f"flight, {seen.queued} queued, dispersion {dispersion:.3g}"
         )
-        self._remember(need)
+        ample = self._options.headroom + self._options.in_margin
+        self._remember(self._replicas(work, ample, dispersion, backlog))
         self._short_s = self._short_s + 1 if need > present else 0
         burst = self._burst(seen.now_s, present)
         if burst * service_s > self._options.utilization * capacity.concurrency * present:
-            now = self._replicas(burst * service_s, 1.0, backlog)
+            now = self._replicas(burst * service_s, self._options.headroom, 1.0, backlog)
             return Decision(math.ceil(max(need, now)), f"panic: {burst:.4g} requests/s; {reason}")
         if present == 0:
             asked = seen.arrivals + seen.queued > 0
@@ -134,8 +140,8 @@ class Slurm:
             return Decision(math.ceil(need), reason)
         return self._in(seen, present, reason)
 
-    def _replicas(self, work: float, dispersion: float, backlog: float) -> float:
-        spare = self._options.headroom * math.sqrt(dispersion * work)
+    def _replicas(self, work: float, headroom: float, dispersion: float, backlog: float) -> float:
+        spare = headroom * math.sqrt(dispersion * work)
         return (work + spare + backlog) / (self._options.utilization * self._capacity.concurrency)
 
     def _burst(self, now_s: float, present: int) -> float:
@@ -157,7 +163,7 @@ class Slurm:
 
     @property
     def _window(self) -> int:
-        window_s = self._options.in_starts * max(_SHORTEST_S, self._capacity.start_s)
+        window_s = max(_SHORTEST_IN_S, self._options.in_starts * self._capacity.start_s)
         return math.ceil(min(_LONGEST_IN_S, window_s))
 
     def _in(self, seen: Observation, present: int, reason: str) -> Decision:
@@ -166,10 +172,8 @@ class Slurm:
         idle_s = seen.now_s - self._busy_s
         if present == 1 and idle_s >= self._options.zero_after_s:
             return Decision(0, f"no request for {idle_s:.0f} s")
-        enough = sum(need <= present - 1 for need in self._needs)
-        if present == 1 or enough < self._options.in_share * self._window:
+        kept = max(1, math.ceil(max(self._needs)))
+        if kept >= present:
             return Decision(present, reason)
-        # So many did for the same share of the window.
-        kept = math.ceil(sorted(self._needs)[math.ceil(self._options.in_share * self._window) - 1])
-        less = math.ceil((present - max(1, kept)) / 2)
-        return Decision(present - less, f"{present - 1} did for {enough} of {self._window} s; {reason}")
+        less = math.ceil((present - kept) / 2)
+        return Decision(present - less, f"{kept} did for {self._window} s; {reason}")

@@ -19,6 +19,15 @@ constexpr std::uint64_t kSpinNs = 2'000;
 constexpr std::uint64_t kNapNs = 5'000'000;
 constexpr std::uint64_t kSoonestNs = 20'000;  // between two tries
 
+// A core that has gone idle takes its time to wake up, tens of microseconds where it is a virtual one. So a
+// wait whose end is known ends awake: this long before each try, and no longer in all of one wait. Unless the
+// core was taken away meanwhile: then others need it, and for a while nobody stays awake.
+constexpr std::uint64_t kAwakeNs = 60'000;
+constexpr std::uint64_t kAwakeInAllNs = 200'000;
+constexpr std::uint64_t kTakenAwayNs = 30'000;
+constexpr std::uint64_t kCrowdedNs = 100'000'000;
+std::atomic<std::uint64_t> crowded_until_ns{0};
+
 // Lets timed waits of this thread end in time: by default the kernel may end them 50 us late.
 class SharpTimer {
    public:
@@ -50,10 +59,23 @@ bool call_manager(const Wait& wait, std::uint64_t retry_ns, std::uint64_t now_ns
     return wait.link.ring();
 }
 
-void spin(const std::atomic<std::uint32_t>& gate, std::uint32_t waiting) {
-    const std::uint64_t until_ns = shared::now_ns() + kSpinNs;
-    while (gate.load(std::memory_order_acquire) == waiting && shared::now_ns() < until_ns)
+// Awake until the gate changes or it is `until_ns`.
+void spin(const std::atomic<std::uint32_t>& gate, std::uint32_t waiting, std::uint64_t until_ns) {
+    std::uint64_t before_ns = shared::now_ns();
+    while (gate.load(std::memory_order_acquire) == waiting && before_ns < until_ns) {
         shared::spin_pause();
+        const std::uint64_t now_ns = shared::now_ns();
+        if (now_ns - before_ns > kTakenAwayNs)
+            crowded_until_ns.store(now_ns + kCrowdedNs, std::memory_order_relaxed);
+        before_ns = now_ns;
+    }
+}
+
+// Waits until the gate changes or it is `until_ns`, the last `awake_ns` of it awake.
+void nap(std::atomic<std::uint32_t>& gate, std::uint32_t waiting, std::uint64_t now_ns,
+         std::uint64_t until_ns, std::uint64_t awake_ns) {
+    if (until_ns - now_ns > awake_ns) shared::futex_wait(gate, waiting, until_ns - now_ns - awake_ns);
+    if (awake_ns != 0 && shared::now_ns() + awake_ns >= until_ns) spin(gate, waiting, until_ns);
 }
 
 // Sleeps until granted, or tries again itself when it may fit.
@@ -61,9 +83,14 @@ Outcome sleep_and_retry(const Wait& wait, std::uint32_t waiting, std::uint64_t r
     std::atomic<std::uint32_t>& gate = wait.page.slots[wait.index].door.gate;
     const SharpTimer sharp;
     std::uint64_t now_ns = shared::now_ns();
+    std::uint64_t awake_left_ns = kAwakeInAllNs;
     while (now_ns < wait.deadline_ns && gate.load(std::memory_order_acquire) == waiting) {
         const std::uint64_t nap_ns = retry_ns > now_ns ? std::min(kNapNs, retry_ns - now_ns) : kNapNs;
-        shared::futex_wait(gate, waiting, std::min(nap_ns, wait.deadline_ns - now_ns));
+        const std::uint64_t until_ns = std::min(now_ns + nap_ns, wait.deadline_ns);
+        const bool known = until_ns == retry_ns && now_ns >= crowded_until_ns.load(std::memory_order_relaxed);
+        const std::uint64_t awake_ns = known ? std::min({kAwakeNs, awake_left_ns, nap_ns}) : 0;
+        awake_left_ns -= awake_ns;
+        nap(gate, waiting, now_ns, until_ns, awake_ns);
         if (gate.load(std::memory_order_acquire) != waiting) break;
         now_ns = shared::now_ns();
         if (!manager_alive(wait.page.control, now_ns)) break;
@@ -88,7 +115,7 @@ Outcome await_grant(const Wait& wait, std::uint32_t waiting) {
     if (first.launched) {
         outcome = Outcome::kLaunched;
     } else if (call_manager(wait, first.retry_ns, wait.since_ns)) {
-        spin(gate, waiting);
+        spin(gate, waiting, shared::now_ns() + kSpinNs);
         outcome = sleep_and_retry(wait, waiting, first.retry_ns);
     }
     wait.page.control.waiting.fetch_and(~bit);
@@ -155,9 +182,8 @@ bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcep
 Admission admit_managed(Link& link, shared::Page& page, const KernelCost& cost,
                         std::uint64_t now_ns) noexcept {
     const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
-    Slot& slot = page.slots[index];
     if (announces(page, index)) {
-        announce(slot, cost, page.control.high_share_permille, now_ns);
+        announce(page, index, cost, now_ns);
         return Admission::kGranted;
     }
     if (try_now(page, index, cost, now_ns).launched) return Admission::kGranted;
@@ -167,7 +193,7 @@ Admission admit_managed(Link& link, shared::Page& page, const KernelCost& cost,
 void charge_managed(Link& link, shared::Page& page, const KernelCost& cost, std::uint64_t now_ns) noexcept {
     const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
     if (announces(page, index)) {
-        announce(page.slots[index], cost, page.control.high_share_permille, now_ns);
+        announce(page, index, cost, now_ns);
     } else {
         launch_on_debt(page, page.slots[index], cost, now_ns);
     }

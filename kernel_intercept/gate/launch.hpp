@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernel_intercept/shared/company.hpp"
 #include "kernel_intercept/shared/reservation.hpp"
 
 namespace explsched::gate {
@@ -15,8 +16,11 @@ inline std::uint64_t charge_of(const KernelCost& cost) {
     return cost.gpu_ns * std::max({load.compute_permille, load.bandwidth_permille, 1U}) / 1000;
 }
 
-inline void launch(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
-    shared::push(slot.timeline, cost, now_ns);
+// `delay_ns`: how much later it ends than it would alone.
+inline void launch(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns,
+                   std::uint64_t delay_ns = 0) {
+    shared::push(slot.timeline, {cost.gpu_ns + delay_ns, cost.compute_permille, cost.bandwidth_permille},
+                 now_ns);
     slot.counters.launches.fetch_add(1, std::memory_order_relaxed);
     slot.counters.gpu_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
 }
@@ -24,9 +28,10 @@ inline void launch(shared::Slot& slot, const KernelCost& cost, std::uint64_t now
 // A high-priority client tells what it does and goes on. The length of its busy periods is the running mean
 // (weight 1/8) of the work launched in each; its own work, not the time that passed, so that interference
 // does not raise the bound that limits interference.
-inline void announce(shared::Slot& slot, const KernelCost& cost, std::uint32_t share_permille,
-                     std::uint64_t now_ns) {
+inline void announce(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns) {
+    shared::Slot& slot = page.slots[index];
     shared::Timeline& line = slot.timeline;
+    const std::uint32_t share_permille = page.control.high_share_permille;
     const std::uint64_t idle_ns = shared::drained(line) ? line.idle_since_ns.load(std::memory_order_relaxed)
                                                         : line.busy_until_ns.load(std::memory_order_relaxed);
     const std::uint64_t work_ns = line.period_work_ns.load(std::memory_order_relaxed);
@@ -40,7 +45,8 @@ inline void announce(shared::Slot& slot, const KernelCost& cost, std::uint32_t s
     } else {
         line.period_work_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
     }
-    launch(slot, cost, now_ns);
+    const bool first = line.busy_until_ns.load(std::memory_order_relaxed) <= now_ns;
+    launch(slot, cost, now_ns, first ? shared::meet_company(page, index, shared::load_of(cost), now_ns) : 0);
 }
 
 // How long to leave a client alone that others let go first.

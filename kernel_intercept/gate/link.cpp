@@ -42,7 +42,9 @@ Memory* map(int fd, int protection, std::uint32_t magic) {
 
 void blank(const void* at, std::size_t size) {
     if (at == nullptr) return;
-    mmap(const_cast<void*>(at), size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    // If it fails, the old memory stays, whose heartbeat has stopped.
+    (void)mmap(const_cast<void*>(at), size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+               -1, 0);
 }
 
 bool same_user(int fd) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernel_intercept/manager/bits.hpp"
 #include "kernel_intercept/shared/futex.hpp"
 #include "kernel_intercept/shared/reservation.hpp"
 
@@ -11,11 +12,6 @@ namespace explsched::manager {
 namespace {
 
 constexpr std::uint64_t kSoonestNs = 20'000;  // between two looks at those that wait
-
-template <typename Visit>
-void each_bit(std::uint64_t mask, const Visit& visit) {
-    for (; mask != 0; mask &= mask - 1) visit(static_cast<std::uint32_t>(__builtin_ctzll(mask)));
-}
 
 }  // namespace
 
@@ -40,7 +36,7 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
         last_beat_ns_ = 0;
         last_refill_ns_ = now_ns;
     }
-    demand_permille_[slot] = 0;
+    room_ns_[slot] = 0;
     charged_ns_[slot] = 0;
     launches_[slot] = 0;
     drains_[slot] = 0;
@@ -99,8 +95,7 @@ void Gpu::grant(std::uint32_t slot, std::uint64_t now_ns) {
 
 std::uint64_t Gpu::serve(std::uint64_t now_ns) {
     if (settings_.policy == shared::Policy::kGroup) return serve_group(now_ns);
-    serve_quota(now_ns);
-    return 0;
+    return serve_quota(now_ns);
 }
 
 std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
@@ -134,57 +129,6 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     }
     control.aged.store(aged, std::memory_order_relaxed);
     return next_ns;
-}
-
-void Gpu::serve_quota(std::uint64_t now_ns) {
-    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
-        if (waits(slot) && page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0)
-            grant(slot, now_ns);
-    });
-}
-
-std::uint32_t Gpu::best_effort_permille() const {
-    std::uint32_t least = 1000;
-    each_bit(page_->control.high.load(),
-             [&](std::uint32_t slot) { least = std::min(least, pressure_[slot].best_effort_permille()); });
-    return least;
-}
-
-void Gpu::feel_pressure() {
-    each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
-        const shared::Slot& state = page_->slots[slot];
-        const std::uint64_t drains = state.counters.drains.load(std::memory_order_relaxed);
-        if (drains == drains_[slot]) return;
-        drains_[slot] = drains;
-        pressure_[slot].period(state.timeline.drain_wall_ns.load(std::memory_order_relaxed),
-                               state.timeline.drain_work_ns.load(std::memory_order_relaxed));
-    });
-}
-
-void Gpu::refill(std::uint64_t now_ns) {
-    feel_pressure();
-    std::vector<policy::Member> members;
-    std::vector<std::uint32_t> slots;
-    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
-        const shared::Slot& state = page_->slots[slot];
-        const Tenant& tenant = *tenants_[slot];
-        const std::uint64_t charged_ns = state.counters.charged_ns.load(std::memory_order_relaxed);
-        members.push_back({tenant.request_permille, tenant.limit_permille,
-                           tenant.priority == shared::Class::kHigh, waits(slot),
-                           charged_ns - charged_ns_[slot],
-                           state.door.credit_ns.load(std::memory_order_relaxed), demand_permille_[slot]});
-        charged_ns_[slot] = charged_ns;
-        slots.push_back(slot);
-    });
-    const std::vector<policy::Member> after =
-        policy::refill(members, now_ns - last_refill_ns_, best_effort_permille());
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-        // Added, not stored: the client spends at the same time.
-        page_->slots[slots[i]].door.credit_ns.fetch_add(after[i].credit_ns - members[i].credit_ns,
-                                                        std::memory_order_relaxed);
-        demand_permille_[slots[i]] = after[i].demand_permille;
-    }
-    last_refill_ns_ = now_ns;
 }
 
 // Timings are read some time after their launch, so company lasts a while longer than it is seen.

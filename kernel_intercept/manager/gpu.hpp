@@ -47,7 +47,10 @@ class Gpu {
 
    private:
     std::uint64_t serve_group(std::uint64_t now_ns);
-    void serve_quota(std::uint64_t now_ns);
+    std::uint64_t serve_quota(std::uint64_t now_ns);
+    bool grant_paid(std::uint64_t now_ns);  // whether some still wait
+    void count_backlog(std::uint64_t now_ns);
+    bool change_credit(const std::function<std::vector<policy::Member>(std::vector<policy::Member>)>& rule);
     void refill(std::uint64_t now_ns);
     void feel_pressure();
     Company company();
@@ -58,10 +61,12 @@ class Gpu {
     shared::Hello identity_;
     Shared<shared::Page> page_;
     std::array<std::optional<Tenant>, shared::kSlots> tenants_;
-    std::array<double, shared::kSlots> demand_permille_{};
-    std::array<std::uint64_t, shared::kSlots> charged_ns_{};  // as of the last refill
-    std::array<std::uint64_t, shared::kSlots> drains_{};      // as of the last look at the busy periods
-    std::array<std::uint64_t, shared::kSlots> launches_{};    // as of the last look at the samples
+    std::array<std::int64_t, shared::kSlots> room_ns_{};
+    std::array<std::uint64_t, shared::kSlots> charged_ns_{};   // as of the last look at the backlog
+    std::array<std::uint64_t, shared::kSlots> refilled_ns_{};  // of that, as of the last refill
+    std::uint64_t busy_until_ns_{0};
+    std::array<std::uint64_t, shared::kSlots> drains_{};    // as of the last look at the busy periods
+    std::array<std::uint64_t, shared::kSlots> launches_{};  // as of the last look at the samples
     std::array<policy::Pressure, shared::kSlots> pressure_{};
     std::uint64_t company_until_ns_{0};  // timings up to then may have been taken in company
     std::uint64_t last_beat_ns_{0};

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <future>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 
 #include "kernel_intercept/manager/gpu.hpp"
+#include "kernel_intercept/manager/profile_keeper.hpp"
 #include "kernel_intercept/manager/profile_store.hpp"
 #include "kernel_intercept/manager/settings.hpp"
 #include "kernel_intercept/shared/descriptor.hpp"
@@ -28,9 +27,6 @@ struct Totals {
     std::uint64_t foreign;    // peers of another user
     std::uint64_t malformed;  // messages
     std::uint64_t refused;
-    std::uint64_t saves;
-    std::uint64_t save_errors;
-    std::uint64_t profile_faults;  // lines of the profile file left out
 };
 
 class Server {
@@ -57,20 +53,15 @@ class Server {
     void drop(std::uint64_t id);
     Gpu& gpu_of(const shared::Hello& hello);
     void work();
-    void load();
-    void save(bool wait);
 
     Settings settings_;
     shared::Descriptor lock_, listener_, epoll_, timer_, signals_;
     ProfileStore profiles_;
+    ProfileKeeper keeper_;
     std::map<std::string, std::unique_ptr<Gpu>> gpus_;  // by UUID
     std::map<std::uint64_t, Connection> connections_;
     std::uint64_t next_id_{0};
-    std::future<std::vector<Profile>> saving_;
-    std::set<std::uint64_t> leaving_out_;  // of the file, by `saving_`
-    std::uint64_t saved_samples_{0};
     std::uint64_t next_beat_ns_{0};
-    std::uint64_t next_save_ns_{0};
     Totals totals_{};
     bool stopping_{false};
 };

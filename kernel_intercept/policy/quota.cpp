@@ -1,15 +1,14 @@
 #include "kernel_intercept/policy/quota.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace explsched::policy {
 
 namespace {
 
-constexpr double kWholeGpu = 1000;
-constexpr double kGrowth = 1.25;        // demand that is met may grow by this much in a refill,
-constexpr double kSmallestDemand = 20;  // and starts from this
-constexpr double kDemandWeight = 0.25;  // of the newest refill in the running mean
+constexpr std::int64_t kWholeGpu = 1000;
 
 constexpr double kRecovery = 1.2, kEmergency = 1.6, kIgnored = 4.0;
 constexpr double kRecoveryFactor = 1.3;
@@ -17,67 +16,86 @@ constexpr int kRecoveryPeriods = 5;
 constexpr double kLeastScale = 10;     // Dilu's CONTROL_FACTOR, 1 % of the requests
 constexpr double kForgetting = 1.001;  // per period, of the least stretch
 
-bool hungry(const Member& member) { return member.waiting || member.credit_ns <= 0; }
+// The most credit of each member. One that got all of the GPU's time until now must be able to keep it.
+std::vector<std::int64_t> savings(const std::vector<Member>& members, std::int64_t elapsed_ns) {
+    std::int64_t requested = 0;
+    for (const Member& member : members) requested += member.request_permille;
+    std::vector<std::int64_t> most;
+    most.reserve(members.size());
+    for (const Member& member : members) {
+        most.push_back(std::max(kSavingsNs * member.request_permille / std::max(requested, kWholeGpu),
+                                elapsed_ns * member.limit_permille / kWholeGpu));
+    }
+    return most;
+}
 
-double ceiling(const Member& member) {
-    const double limit = member.limit_permille;
-    return hungry(member) ? limit : std::min(limit, member.demand_permille * kGrowth + kSmallestDemand);
+// What each member can take at once.
+std::vector<std::int64_t> ceilings(const std::vector<Member>& members, std::int64_t elapsed_ns) {
+    std::vector<std::int64_t> ceiling = savings(members, elapsed_ns);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+        ceiling[i] = std::clamp<std::int64_t>(ceiling[i] - members[i].credit_ns, 0,
+                                              std::max<std::int64_t>(members[i].room_ns, 0));
+    }
+    return ceiling;
+}
+
+std::int64_t room_after(const Member& member, std::int64_t elapsed_ns) {
+    if (member.limit_permille == kWholeGpu) return 2 * kDebtNs;  // no limit: enough to pay any debt
+    const std::int64_t most_ns = std::max(elapsed_ns, kRoomNs) * member.limit_permille / kWholeGpu;
+    return std::min(member.room_ns + elapsed_ns * member.limit_permille / kWholeGpu, most_ns);
+}
+
+void give(Member& member, std::int64_t share_ns, std::uint32_t best_effort_permille) {
+    member.room_ns -= share_ns;
+    member.credit_ns += member.high ? share_ns : share_ns * best_effort_permille / kWholeGpu;
 }
 
 }  // namespace
 
-std::vector<double> rates(const std::vector<Member>& members, std::uint32_t best_effort_permille) {
-    const auto scale = [&](const Member& member) {
-        return member.high ? 1.0 : best_effort_permille / 1000.0;
-    };
-    double requested = 0;
-    for (const Member& member : members)
-        requested += std::min<double>(member.request_permille, ceiling(member));
-    const double squeeze = requested > kWholeGpu ? kWholeGpu / requested : 1.0;
-    std::vector<double> rate(members.size());
-    double spare = kWholeGpu;
-    for (std::size_t i = 0; i < members.size(); ++i) {
-        rate[i] = std::min<double>(members[i].request_permille, ceiling(members[i])) * squeeze;
-        spare -= rate[i];
+std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns, std::uint64_t handed_out_ns,
+                           std::uint32_t best_effort_permille) {
+    const auto elapsed = static_cast<std::int64_t>(elapsed_ns);
+    for (Member& member : members) {
+        member.room_ns = room_after(member, elapsed);
+        member.credit_ns = std::max(member.credit_ns, -kDebtNs);
     }
-    // Water filling: each round tops up in proportion to the requests, until the spare or the ceilings are
-    // met.
-    for (std::size_t round = 0; round < members.size() && spare > 1e-6; ++round) {
-        double weights = 0;
+    std::vector<std::int64_t> ceiling = ceilings(members, elapsed);
+    // Water filling: each round fills at least one member, or hands out all there is.
+    auto left = static_cast<std::int64_t>(handed_out_ns);
+    for (std::size_t round = 0; round < members.size() && left > 0; ++round) {
+        std::int64_t weights = 0;
         for (std::size_t i = 0; i < members.size(); ++i) {
-            if (rate[i] < ceiling(members[i])) weights += members[i].request_permille;
+            if (ceiling[i] > 0 || (round == 0 && members[i].active)) weights += members[i].request_permille;
         }
         if (weights == 0) break;
-        const double unit = spare / weights;
+        const std::int64_t poured = left;
         for (std::size_t i = 0; i < members.size(); ++i) {
-            const double more = std::min(unit * members[i].request_permille, ceiling(members[i]) - rate[i]);
-            if (more <= 0) continue;
-            rate[i] += more;
-            spare -= more;
+            const std::int64_t share = poured * members[i].request_permille / weights;
+            const std::int64_t taken = std::min(share, ceiling[i]);
+            // What an active member has no need of, others must not use to slow it down. Beyond its limit
+            // they may.
+            left -= round == 0 && members[i].active ? std::min(share, members[i].room_ns) : taken;
+            ceiling[i] -= taken;
+            give(members[i], taken, best_effort_permille);
         }
     }
-    for (std::size_t i = 0; i < members.size(); ++i) rate[i] *= scale(members[i]);
-    return rate;
+    return members;
 }
 
-std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns,
-                           std::uint32_t best_effort_permille) {
-    if (elapsed_ns == 0) return members;
-    for (Member& member : members) {
-        const double used = static_cast<double>(member.charged_ns) * 1000 / static_cast<double>(elapsed_ns);
-        member.demand_permille += kDemandWeight * (used - member.demand_permille);
-        member.charged_ns = 0;
+std::vector<Member> advance(std::vector<Member> members, std::int64_t enough_ns,
+                            std::uint32_t best_effort_permille) {
+    double unit_ns = std::numeric_limits<double>::infinity();  // per thousandth of a request
+    for (const Member& member : members) {
+        const std::int64_t lacks_ns = enough_ns - member.credit_ns;
+        if (!member.waiting || lacks_ns > member.room_ns) continue;
+        if (!member.high && best_effort_permille < kWholeGpu) continue;
+        unit_ns = std::min(unit_ns, static_cast<double>(lacks_ns) / member.request_permille);
     }
-    const std::vector<double> rate = rates(members, best_effort_permille);
+    if (unit_ns <= 0 || unit_ns == std::numeric_limits<double>::infinity()) return members;
+    const std::vector<std::int64_t> ceiling = ceilings(members, enough_ns);
     for (std::size_t i = 0; i < members.size(); ++i) {
-        const auto grown = static_cast<std::int64_t>(rate[i] * static_cast<double>(elapsed_ns) / 1000);
-        // Of a refill that comes late nothing is lost.
-        const double longest_ns = static_cast<double>(std::max<std::uint64_t>(kBurstNs, elapsed_ns));
-        const auto most = static_cast<std::int64_t>(rate[i] * longest_ns / 1000);
-        std::int64_t& credit = members[i].credit_ns;
-        credit = std::clamp(credit + grown, -kDebtNs, std::max(most, credit));
-        // What was saved at a higher rate than the present one goes by a quarter at a time.
-        if (credit > most) credit -= (credit - most) / 4 + 1;
+        const std::int64_t share = std::llround(unit_ns * members[i].request_permille);
+        give(members[i], std::min(share, ceiling[i]), best_effort_permille);
     }
     return members;
 }

@@ -1,7 +1,11 @@
 // Shares of the GPU's time by request and limit: the rules of Dilu's RCKM (Dilu, section 4.3), with these
-// changes: what is charged is predicted GPU time (running time x the larger share of compute and bandwidth)
-// instead of grid blocks; per GPU; a debt is carried over, so one large kernel in a synchronising loop is
-// held to its share too; what idle clients leave goes to those that wait.
+// changes. What is charged is predicted GPU time (running time x the larger share of compute and bandwidth)
+// instead of grid blocks, per GPU. Credit is handed out by water filling: in proportion to the requests, and
+// what a member may not take (its limit) or need not (its savings are full) goes to the others. Debts are
+// carried over, so one large kernel in a synchronising loop is held to its share too. When the GPU would
+// idle, credit is handed out early, to all in proportion: the one that waits goes on at once, and the one
+// that was late finds as much more saved (as virtual time jumps in start-time fair queueing, Goyal et al.,
+// SIGCOMM'96).
 #pragma once
 
 #include <cstdint>
@@ -14,22 +18,27 @@ struct Member {
     std::uint32_t limit_permille;    // when others are idle
     bool high;                       // keeps its latency: others give way when it slows down
     bool waiting;                    // a launch is held up now
-    std::uint64_t charged_ns;        // since the last refill
-    std::int64_t credit_ns;
-    double demand_permille;  // running mean of what it uses; carried from refill to refill
+    bool active;                     // it has launched since the last refill
+    std::int64_t credit_ns;          // negative: a debt
+    std::int64_t room_ns;            // what it may be given on top of that until its limit is reached
 };
 
-// The rate of each member, in permille of the GPU's time. Nobody gets more than its limit or its demand (with
-// room to grow); each gets its request at least, scaled down if the requests exceed the GPU; the rest is
-// divided in proportion to the requests. `best_effort_permille` scales the members that are not `high`.
-std::vector<double> rates(const std::vector<Member>& members, std::uint32_t best_effort_permille);
-
-// The members after `elapsed_ns`: credit grows by the rates, `charged_ns` restarts. Credit decays: no member
-// holds more than `kBurstNs` of its rate, nor owes more than `kDebtNs`.
-constexpr std::int64_t kBurstNs = 20'000'000;
+// A member saves at most what its request comes to in this time, and owes at most `kDebtNs`.
+constexpr std::int64_t kSavingsNs = 50'000'000;
 constexpr std::int64_t kDebtNs = 500'000'000;
-std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns,
+// What a limit leaves unused is kept for this time.
+constexpr std::int64_t kRoomNs = 10'000'000;
+
+// The members after `elapsed_ns`, with `handed_out_ns` of credit divided among them, as far as they can take
+// it. Growth of the members that are not `high` is scaled by `best_effort_permille`; what is cut off is lost.
+std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns, std::uint64_t handed_out_ns,
                            std::uint32_t best_effort_permille);
+
+// The members after so much was handed out early that one of those that wait, the one which lacks least for
+// its request, has `enough_ns`. Nothing changes if no member that waits may take as much: it is at its limit,
+// or gives way to a `high` one.
+std::vector<Member> advance(std::vector<Member> members, std::int64_t enough_ns,
+                            std::uint32_t best_effort_permille);
 
 // How much the busy periods of a high-priority client are stretched, and what the others are cut to for it.
 // Dilu's constants: recovery below 1.2 (x 1.3 every 5 periods), emergency from 1.6 (divide by the stretch) to

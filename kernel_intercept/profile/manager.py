@@ -33,12 +33,14 @@ class Status:
 def sockets(job: int | None, uid: int) -> list[Path]:
     """The sockets that a manager of this user could have on this machine.
 
-    The one that the environment names, and those that `sxrun` makes for one job or all (`wrappers/job_room.py`).
+    The one that the environment names, and those that `sxrun` makes for one job, or for all jobs on shards of a GPU
+    (`wrappers/job_room.py`).
     """
     named = os.environ.get(SOCKET_VARIABLE)
     bases = [Path(base) for base in (os.environ.get("SLURM_TMPDIR", ""), _TEMPORARY) if base.startswith("/")]
-    pattern = f"explsched-{uid}-{'*' if job is None else job}-*/km/kernel-manager.sock"
-    found = [path for base in bases for path in sorted(base.glob(pattern))]
+    rooms = ["*"] if job is None else [str(job), "gpu"]
+    patterns = [f"explsched-{uid}-{room}-*/km/kernel-manager.sock" for room in rooms]
+    found = [path for base in bases for pattern in patterns for path in sorted(base.glob(pattern))]
     return list(dict.fromkeys([*([Path(named)] if named else []), *found]))
 
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -67,7 +68,7 @@ struct Forget {
 
 constexpr std::uint32_t kWelcomeDescriptors = 2;
 constexpr std::size_t kLongestMessage = 256;
-constexpr std::size_t kLongestStatus = 128 * 1024;
+constexpr std::size_t kLongestStatus = std::size_t{128} * 1024;
 
 constexpr Preamble preamble(MessageKind kind) { return {kMessageMagic, kProtocolVersion, kind}; }
 

@@ -68,6 +68,8 @@ class Pairs:
             found = None if shape in crowded else gpus.find(*shape, place, partners.unused)
             if found is None:
                 crowded.add(shape)
+                if not job.may_share:
+                    continue
                 xi_a, xi_b = slowdowns.between(row, partners.rows)
                 worth = self.worth(np.full(partners.rows.size, left_s[row]), left_s[partners.rows], xi_a, xi_b)
                 found = gpus.find(*shape, place, partners.cost(worth)) if np.isfinite(worth).any() else None

@@ -58,9 +58,11 @@ class GpuMap:
     def hold(self, row: int, gpus: Iterable[Gpu]) -> None:
         """Put a job on GPUs."""
         self._held[row] = tuple(gpus)
-        counts = self.guaranteed if self._snapshot.jobs[row].guaranteed else self.opportunistic
+        job = self._snapshot.jobs[row]
+        counts = self.guaranteed if job.guaranteed else self.opportunistic
         for gpu in self._held[row]:
             counts[gpu] += 1
+            self.open[gpu] &= job.may_share
             if self.first[gpu] < 0:
                 self.first[gpu] = row
         self._tasks[sorted({node for node, _ in self._held[row]})] += 1

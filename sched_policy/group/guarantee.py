@@ -39,10 +39,10 @@ class Opportunistic:
         queue.sort(key=lambda row: not snapshot.jobs[row].guaranteed)
         starts: list[Start] = []
         groups: list[Group] = []
-        too_large: set[tuple[GpuRequest, str, bool]] = set()  # within a plan room only gets less
+        too_large: set[tuple[GpuRequest, str, bool, bool]] = set()  # within a plan room only gets less
         for row in queue:
             job = snapshot.jobs[row]
-            shape = (job.request, job.partition, job.guaranteed)
+            shape = (job.request, job.partition, job.guaranteed, job.may_share)
             if shape in too_large:
                 continue
             found = gpus.find(job.request, job.partition, place, _cost(gpus, job))
@@ -60,6 +60,8 @@ class Opportunistic:
 
 
 def _cost(gpus: GpuMap, job: Job) -> Floats:
-    """Use of each GPU, infinity where a job of the same class is, shape (N, G)."""
+    """Use of each GPU, infinity where a job of the same class is or one of the two shares with none, shape (N, G)."""
+    if not job.may_share:
+        return np.where(gpus.jobs > 0, np.inf, 0.0)
     same, other = (gpus.guaranteed, gpus.opportunistic) if job.guaranteed else (gpus.opportunistic, gpus.guaranteed)
     return np.where(same > 0, np.inf, other.astype(np.float64))

@@ -8,7 +8,8 @@ stays on the GPUs of members that run, and is left alone for a quantum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,8 @@ from sched_policy.model import GpuRequest, JobState
 from sched_policy.place.base import Place, Room
 from sched_policy.plan import Group, Preemption, Ranking, Start
 from sched_policy.snapshot import Snapshot
+
+_GROUPS_AHEAD = 8
 
 Shape = tuple[GpuRequest, str]
 Rows = tuple[int, ...]  # positions in the snapshot
@@ -53,7 +56,29 @@ class Interleave:
             _close(free, held.gpus(row))
         groups = self._groups(snapshot, movable, held, free, place)
         placed = _place(snapshot, groups, held, free, place)
-        return _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
+        shared = _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
+        chosen = {row for group in placed for row in group}
+        left = (row for row in movable if row not in chosen and not held.gpus(row) and _may_be_grouped(snapshot, row))
+        return replace(shared, groups=(*shared.groups, *self._ahead(snapshot, left)))
+
+    def _ahead(self, snapshot: Snapshot, rows: Iterable[int]) -> list[Group]:
+        """The groups that the next waiting jobs would be if GPUs came free for them.
+
+        Nobody is asked before Slurm gives GPUs that have come free to the next in the queue, so who suits whom has to
+        show in the order of those that wait.
+        """
+        shapes: dict[Shape, list[int]] = {}
+        for row in islice(rows, self.max_members * _GROUPS_AHEAD):
+            shapes.setdefault((snapshot.jobs[row].request, snapshot.jobs[row].partition), []).append(row)
+        grouper = Grouper(self.max_members)
+        groups: list[Rows] = []
+        for (request, _partition), members in shapes.items():
+            kinds = tuple(grouper.kind(profile) for row in members if (profile := snapshot.jobs[row].profile))
+            fewest = -(-len(members) // self.max_members) * request.total
+            (found,) = grouper.groups([Bucket(request.total, kinds)], fewest)
+            groups += [tuple(members[position] for position in group) for group in found if len(group) > 1]
+        why = "their stages use different resources; they wait for GPUs"
+        return [Group(tuple(snapshot.jobs[row].job_id for row in group), why) for group in groups]
 
     def _groups(
         self, snapshot: Snapshot, movable: Sequence[int], held: GpuMap, free: GpuMap, place: Place
@@ -64,8 +89,8 @@ class Interleave:
         alone: list[Rows] = []
         capacity = int(free.open.sum())
         for (request, _partition), rows in self._candidates(snapshot, movable, free, place).items():
-            members = [row for row in rows if snapshot.jobs[row].profile is not None]
-            strangers = [(row,) for row in rows if snapshot.jobs[row].profile is None]  # they share with nobody
+            members = [row for row in rows if _may_be_grouped(snapshot, row)]
+            strangers = [(row,) for row in rows if not _may_be_grouped(snapshot, row)]  # they share with nobody
             alone.extend(strangers)
             capacity -= request.total * len(strangers)
             kinds = tuple(grouper.kind(profile) for row in members if (profile := snapshot.jobs[row].profile))
@@ -120,6 +145,11 @@ def _may_move(snapshot: Snapshot, row: int) -> bool:
     if not snapshot.columns.holds[row]:
         return bool(snapshot.columns.waits[row])
     return job.may_yield and not job.yielding and job.state is JobState.RUNNING
+
+
+def _may_be_grouped(snapshot: Snapshot, row: int) -> bool:
+    """Whether others may share its GPUs, and its stages are known, without which nothing tells who suits it."""
+    return snapshot.jobs[row].may_share and snapshot.jobs[row].profile is not None
 
 
 def _together(rows: Sequence[int], held: GpuMap) -> tuple[Rows, ...]:

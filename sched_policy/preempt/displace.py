@@ -51,8 +51,9 @@ class Displace:
         allowed victims make no room for its gang, none is touched for it.
         """
         value = ranking.value_of
+        sharing = _sharing(snapshot)
         victims = sorted(
-            (job for job in snapshot.jobs if self._may_yield(job, snapshot.now_s)),
+            (job for job in snapshot.jobs if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing),
             key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id),
         )
         least = self.least_share * max([0.0, *value.values()])
@@ -84,7 +85,7 @@ class Displace:
 
     def stable_until_s(self, snapshot: Snapshot) -> float:
         """When the next running job has had its quantum and may be asked to yield."""
-        ends_s = (_productive_since_s(job) + self.quantum_s for job in snapshot.running if job.may_yield)
+        ends_s = (productive_since_s(job) + self.quantum_s for job in snapshot.running if job.may_yield)
         return min((end_s for end_s in ends_s if end_s > snapshot.now_s), default=float("inf"))
 
     def _may_yield(self, job: Job, now_s: float) -> bool:
@@ -92,15 +93,25 @@ class Displace:
             job.state is JobState.RUNNING
             and not job.yielding
             and job.may_yield
-            and now_s >= _productive_since_s(job) + self.quantum_s
+            and now_s >= productive_since_s(job) + self.quantum_s
         )
 
 
-def _productive_since_s(job: Job) -> float:
+def productive_since_s(job: Job) -> float:
     """When the present run began to earn; in the infinite future while the job is still starting up."""
     if job.first_report_s is not None:
         return job.first_report_s
     return float("inf") if job.points or job.start_s is None else job.start_s
+
+
+def _sharing(snapshot: Snapshot) -> set[int]:
+    """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
+    holders: dict[tuple[str, int], list[int]] = {}
+    for job in snapshot.running:
+        for share in job.allocation:
+            for index in share.indices:
+                holders.setdefault((share.node, index), []).append(job.job_id)
+    return {job_id for job_ids in holders.values() if len(job_ids) > 1 for job_id in job_ids}
 
 
 def _clearly_worse(value: Mapping[int, float], victim: Job, job: Job, margin: float) -> bool:

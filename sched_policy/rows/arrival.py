@@ -9,7 +9,7 @@ from sched_policy.order.multifactor import Multifactor
 from sched_policy.place.balanced import Balanced
 from sched_policy.place.simple import Simple
 from sched_policy.policy import Policy
-from sched_policy.rows.parts import depth
+from sched_policy.rows.parts import depth, resizing
 
 
 def slurm(options: PolicyOptions) -> Policy:
@@ -22,7 +22,8 @@ def slurm(options: PolicyOptions) -> Policy:
 
 def fifo(options: PolicyOptions) -> Policy:
     """First in, first out."""
-    return Policy("fifo", "order of submission, EASY backfill", Fifo(), backfill=depth(options, 1))
+    summary = "order of submission, EASY backfill"
+    return Policy("fifo", summary, Fifo(), backfill=depth(options, 1), resize=resizing(options))
 
 
 def simple(options: PolicyOptions) -> Policy:
@@ -33,6 +34,7 @@ def simple(options: PolicyOptions) -> Policy:
         Fifo(),
         place=Simple(),
         backfill=depth(options, 0),
+        resize=resizing(options),
     )
 
 
@@ -44,4 +46,5 @@ def balanced(options: PolicyOptions) -> Policy:
         Fifo(),
         place=Balanced(),
         backfill=depth(options, 0),
+        resize=resizing(options),
     )

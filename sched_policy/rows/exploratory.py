@@ -13,7 +13,7 @@ from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility
 from sched_policy.policy import PayoffAdmission, Policy
 from sched_policy.preempt.displace import Displace
-from sched_policy.rows.parts import depth, preemptive
+from sched_policy.rows.parts import depth, preemptive, resizing
 from sched_policy.stopping import EarlyStop
 
 _SILENT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
@@ -30,6 +30,7 @@ def explsched(options: PolicyOptions) -> Policy:
         preempt=Displace(
             margin=options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions
         ),
+        resize=resizing(options),
         stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
     )
 

@@ -22,7 +22,7 @@ def srsf(options: PolicyOptions) -> Policy:
 
 def tiresias(options: PolicyOptions) -> Policy:
     """Two-dimensional least attained service."""
-    order = LeastAttainedService(starvation=options.starvation)
+    order = LeastAttainedService(options.las_limits_gpu_s, options.starvation)
     return preemptive("tiresias", "least attained service in few queues (2D-LAS), preemptive", order, options)
 
 

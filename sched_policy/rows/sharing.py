@@ -25,7 +25,7 @@ def muri_l(options: PolicyOptions) -> Policy:
     return Policy(
         "muri-l",
         summary,
-        LeastAttainedService(starvation=options.starvation),
+        LeastAttainedService(options.las_limits_gpu_s, options.starvation),
         sharing=Interleave(quantum_s=options.quantum_s),
     )
 

@@ -127,20 +127,26 @@ class _Simulation:
     def _pass(self, now_s: float) -> None:
         self._next_pass_s = math.inf
         self._passed = round(now_s / self._interval_s)
-        if not self._world.waiting.size and not self._world.reports_come:
+        if not (self._world.waiting.size or self._world.reports_come or self._world.may_grow):
             return
         snapshot = self._world.snapshot(now_s)
         plan = checked_plan(self._policy, snapshot)
         self._carry_out(plan, now_s)
-        replan_s = now_s if self._world.reports_come else plan.replan_s if self._world.waiting.size else math.inf
+        changeable = self._world.waiting.size or self._world.may_grow
+        replan_s = now_s if self._world.reports_come else plan.replan_s if changeable else math.inf
         if math.isfinite(replan_s):
             self._request_pass(replan_s)
 
     def _carry_out(self, plan: Plan, now_s: float) -> None:
         for stop in plan.stops:
             self._end(self._row(stop.job_id), now_s, Ending.STOPPED)
-        for preemption in plan.preemptions:
-            row = self._row(preemption.job_id)
+        for resize in plan.resizes:
+            row = self._row(resize.job_id)
+            if self._world.phase(row) is Phase.WAITING:
+                self._world.resize(row, resize.request.total)
+        yielding = [preemption.job_id for preemption in plan.preemptions]
+        yielding += [resize.job_id for resize in plan.resizes]  # a running job takes its new size while it waits
+        for row in map(self._row, yielding):
             if self._world.phase(row) is Phase.RUNNING:
                 self._schedule(self._world.ask_to_yield(row, now_s), _Kind.GPUS_FREE, row)
         if self._reaction_s is None:

@@ -37,9 +37,9 @@ def read(path: Path, cluster: ClusterShape | None = None) -> History:
     """The history in a file of sacct, see `formats.sacct`, of jobs that held GPUs and have ended.
 
     Time 0 is when the first job began to wait, which is when it was submitted and eligible. All of a completed job's
-    time counts as its work: sacct does not say what had to be done again. Requeues count as preemptions. Without a
-    cluster, its capacity is taken to be the most GPUs held at once. On which nodes jobs were is not read, so there is
-    no fragmentation. Raises `TraceError` for a file of another kind, and for a cluster that is too small.
+    time counts as its work, but for what its AdminComment says it had to do again. Requeues count as preemptions.
+    Without a cluster, its capacity is taken to be the most GPUs held at once. On which nodes jobs were is not read, so
+    there is no fragmentation. Raises `TraceError` for a file of another kind, and for a cluster that is too small.
     """
     with open_table(path) as table:
         FORMAT.require(table)
@@ -64,11 +64,12 @@ def _record(job: PastJob, first_s: float) -> JobRecord:
         start_s=job.runs[0].start_s - first_s,
         end_s=job.runs[-1].end_s - first_s,
         gpus=job.gpus,
-        run_s=job.held_s,
+        run_s=max(0.0, job.held_s - job.lost_gpu_s / job.gpus),
         held_s=job.held_s,
         preemptions=len(job.runs) - 1,
         user=job.user,
         ending=_ENDINGS.get(job.state, Ending.FAILED),
+        lost_gpu_s=job.lost_gpu_s,
     )
 
 

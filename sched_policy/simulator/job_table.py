@@ -30,7 +30,9 @@ class JobTable:
     """One entry per job of the trace, in its order; all arrays have shape (J,).
 
     Attributes:
-        job_id, submit_s, gpus: as the trace has them.
+        job_id, submit_s: as the trace has them.
+        gpus: GPUs the job holds, or asks for while it waits.
+        scale: its speed with them, alone, against its speed with those of the trace.
         work_s: run time the job needs alone.
         leave_s: run time after which its owner gives it up; `work_s` if he does not.
         learns: whether it reports a learning curve.
@@ -41,12 +43,13 @@ class JobTable:
         counted_until_s: moment up to which work is counted.
         loaded_s: when the present run began to make progress.
         loaded_done_s: work that was done then.
-        speed: work per second beside its present neighbours; 1 alone.
+        speed: work per second with its GPUs, beside its present neighbours; `scale` alone.
         earlier_s: time it held GPUs in earlier runs.
         start_s: when it got the GPUs it holds, NaN while it holds none.
         first_start_s: when it first got GPUs, NaN before.
         queued_s: when it last joined the queue.
         preemptions: how often it was sent back to the queue.
+        held_gpu_s: GPU-seconds it held in earlier runs.
 
     """
 
@@ -55,6 +58,7 @@ class JobTable:
         self.job_id = np.array([job.job_id for job in jobs], dtype=np.int64)
         self.submit_s = np.array([job.submit_s for job in jobs], dtype=np.float64)
         self.gpus = np.array([job.gpus for job in jobs], dtype=np.int64)
+        self.scale = np.ones(count)
         self.work_s = np.array([job.run_s for job in jobs], dtype=np.float64)
         self.leave_s = np.minimum(self.work_s, [_leaves_at_s(job) for job in jobs])
         self.learns = np.array([job.learning is not None for job in jobs], dtype=np.bool_)
@@ -71,6 +75,7 @@ class JobTable:
         self.first_start_s = np.full(count, np.nan)
         self.queued_s = self.submit_s.copy()
         self.preemptions = np.zeros(count, dtype=np.int64)
+        self.held_gpu_s = np.zeros(count)
 
     def standing(self, row: int, held: tuple[NodeGpus, ...]) -> Standing:
         """How far a job has come, with the GPUs it holds."""
@@ -87,6 +92,7 @@ class JobTable:
             preemptions=int(self.preemptions[row]),
             held=held,
             yielding=self.phase[row] == Phase.YIELDING,
+            gpus=int(self.gpus[row]),
         )
 
     def columns(self, rows: Ints, now_s: float) -> Columns:
@@ -96,7 +102,7 @@ class JobTable:
         start_s = np.where(holds, self.start_s[rows], now_s)
         run_s = now_s - start_s
         executed_s = self.earlier_s[rows] + run_s
-        slowed_s = np.maximum(0.0, now_s - self.counted_until_s[rows]) * (1.0 - self.speed[rows])
+        slowed_s = np.maximum(0.0, now_s - self.counted_until_s[rows]) * (1.0 - self.speed[rows] / self.scale[rows])
         expected_s = self.expected_s[rows] + np.where(phase == Phase.RUNNING, slowed_s, 0.0)
         planned_s = np.where(
             np.isfinite(self.limit_s[rows]) | np.isnan(expected_s),
@@ -125,7 +131,15 @@ class JobTable:
         worked_s = max(0.0, now_s - self.counted_until_s[row])
         self.done_s[row] += worked_s * self.speed[row]
         self.counted_until_s[row] += worked_s
-        self.expected_s[row] += worked_s * (1.0 - self.speed[row])  # who shares takes longer than expected
+        self.expected_s[row] += worked_s * (
+            1.0 - self.speed[row] / self.scale[row]
+        )  # who shares takes longer than expected
+
+    def resize(self, row: int, gpus: int, scale: float) -> None:
+        """A waiting job will run with so many GPUs, `scale` times as fast as with those of the trace."""
+        left_s = self.expected_s[row] - self.earlier_s[row]
+        self.expected_s[row] += left_s * (self.scale[row] / scale - 1.0)
+        self.gpus[row], self.scale[row] = gpus, scale
 
     def end_s(self, row: int) -> float:
         """When the job will end: its work is done, or its time is up."""

@@ -57,6 +57,7 @@ class Metrics:
         "GPU h", "work done, in hours of unshared GPUs; none for failed or timed out jobs"
     )
     wasted_gpu_h: float | None = _figure("GPU h", "held minus useful; below 0 where sharing gets more out of a GPU")
+    lost_gpu_h: float | None = _figure("GPU h", "of these, work that preemption made jobs do again; in a history only")
     gain_per_gpu_h: float | None = _figure(
         "1/GPU h", "loss reduction, in shares of what was possible, per GPU-hour held"
     )
@@ -81,8 +82,8 @@ def measure(outcome: Outcome) -> Metrics:
     queue_s = sorted(job.start_s - job.submit_s for job in jobs if job.started)
     rho = finish_time_fairness(outcome)
     use = _use(outcome)
-    useful_gpu_h = fsum(job.gpus * _useful_s(job) for job in jobs) / 3600 if jobs else None
-    explored = [(job.gain, job.gpus * job.held_s / 3600) for job in jobs if job.gain is not None and job.held_s > 0]
+    useful_gpu_h = fsum(_useful_gpu_s(job) for job in jobs) / 3600 if jobs else None
+    explored = [(job.gain, job.spent_gpu_s / 3600) for job in jobs if job.gain is not None and job.held_s > 0]
     return Metrics(
         jobs=len(jobs),
         completed=sum(job.ending is Ending.COMPLETED for job in jobs),
@@ -102,6 +103,7 @@ def measure(outcome: Outcome) -> Metrics:
         held_gpu_h=use.held_gpu_h,
         useful_gpu_h=useful_gpu_h,
         wasted_gpu_h=None if use.held_gpu_h is None or useful_gpu_h is None else use.held_gpu_h - useful_gpu_h,
+        lost_gpu_h=fsum(job.lost_gpu_s for job in jobs) / 3600 if jobs else None,
         gain_per_gpu_h=fsum(gain for gain, _ in explored) / fsum(spent for _, spent in explored) if explored else None,
         avg_job_gain_per_gpu_h=_mean([gain / spent for gain, spent in explored]),
     )
@@ -166,8 +168,8 @@ def _stranded_gpus(outcome: Outcome) -> Steps | None:
     return Steps([entry.time_s for entry in outcome.usage], stranded)
 
 
-def _useful_s(job: JobRecord) -> float:
-    return 0.0 if job.ending in _NO_RESULT else min(job.run_s, job.held_s)
+def _useful_gpu_s(job: JobRecord) -> float:
+    return 0.0 if job.ending in _NO_RESULT else min(job.gpus * job.run_s, job.spent_gpu_s)
 
 
 def _mean(values: Collection[float]) -> float | None:

@@ -32,6 +32,8 @@ class JobRecord:
         gpus: GPUs of its gang.
         run_s: run time that its work needs when it has its GPUs to itself.
         held_s: time it held its GPUs, all runs together, overheads included.
+        lost_gpu_s: work that preemption made it do again, in GPU-seconds; simulated jobs save in time.
+        held_gpu_s: GPU-seconds it held, None if it always held `gpus`.
         preemptions: how often it was sent back to the queue.
         user: its owner.
         ending: how it ended.
@@ -50,6 +52,13 @@ class JobRecord:
     user: str = ""
     ending: Ending = Ending.COMPLETED
     gain: float | None = None
+    held_gpu_s: float | None = None
+    lost_gpu_s: float = 0.0
+
+    @property
+    def spent_gpu_s(self) -> float:
+        """GPU-seconds it held."""
+        return self.gpus * self.held_s if self.held_gpu_s is None else self.held_gpu_s
 
     @property
     def started(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sched_policy.model import Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
+from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
 from sched_policy.simulator.learning import Learning
 from sched_policy.simulator.trace import TraceJob
 
@@ -27,6 +27,7 @@ class Standing:
         preemptions: how often it was sent back to the queue.
         held: its GPUs.
         yielding: whether it saves its checkpoint to make room.
+        gpus: the GPUs it holds, or asks for while it waits.
 
     """
 
@@ -40,6 +41,7 @@ class Standing:
     preemptions: int
     held: tuple[NodeGpus, ...]
     yielding: bool
+    gpus: int
 
 
 def portrait(job: TraceJob, standing: Standing, gpus_per_node: int) -> Job:
@@ -47,7 +49,7 @@ def portrait(job: TraceJob, standing: Standing, gpus_per_node: int) -> Job:
     learning = job.learning
     return Job(
         job_id=job.job_id,
-        request=_request(job.gpus, gpus_per_node),
+        request=_request(standing.gpus, gpus_per_node),
         submit_s=job.submit_s,
         user=job.user,
         state=JobState.PENDING if standing.start_s is None else JobState.RUNNING,
@@ -65,7 +67,18 @@ def portrait(job: TraceJob, standing: Standing, gpus_per_node: int) -> Job:
         profile=_profile(job),
         guaranteed=job.priority == 0,
         yielding=standing.yielding,
+        elastic=_elastic(job, gpus_per_node),
     )
+
+
+def _elastic(job: TraceJob, gpus_per_node: int) -> Elastic | None:
+    """On one node if the job is submitted so, else by whole nodes."""
+    if job.least_gpus is None or job.most_gpus is None:
+        return None
+    if job.gpus <= gpus_per_node:
+        return Elastic(job.least_gpus, min(job.most_gpus, gpus_per_node))
+    least, most = -(-job.least_gpus // gpus_per_node), job.most_gpus // gpus_per_node
+    return Elastic(least * gpus_per_node, most * gpus_per_node, gpus_per_node) if least < most else None
 
 
 def _profile(job: TraceJob) -> StageProfile | None:

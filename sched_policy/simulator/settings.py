@@ -62,6 +62,7 @@ class Settings:
         estimates: what policies are told about the length of jobs.
         checkpoint_s: a preempted job holds its GPUs for so long, saving, without making progress.
         restart_s: a job that starts again holds its GPUs for so long, loading, before it makes progress.
+        scaling: an elastic job with n times its GPUs is n to the power of this times as fast; 1 is linear.
         seed: of the noise in estimates.
         until_s: the simulation ends here, whatever is still running; None runs until every job has ended.
 
@@ -72,6 +73,7 @@ class Settings:
     estimates: Estimates = Estimates()
     checkpoint_s: float = 10.0
     restart_s: float = 30.0
+    scaling: float = 1.0
     seed: int = 1
     until_s: float | None = None
 
@@ -84,5 +86,7 @@ class Settings:
                 raise SettingsError(f"{name}: {value} is out of range (accepted: {least_s:g} to 86400 seconds)")
         if self.reaction_s is not None and not (math.isfinite(self.reaction_s) and 0 <= self.reaction_s <= 86_400):
             raise SettingsError(f"reaction_s: {self.reaction_s} is out of range (accepted: 0 to 86400 seconds)")
+        if not 0 <= self.scaling <= 1:
+            raise SettingsError(f"scaling: {self.scaling} is out of range (accepted: 0 to 1)")
         if self.until_s is not None and not (math.isfinite(self.until_s) and self.until_s > 0):
             raise SettingsError(f"until_s: {self.until_s} is out of range (accepted: seconds above 0)")

@@ -46,6 +46,7 @@ class TraceJob:
         queue: partition or virtual cluster, "" if the trace has none.
         priority: 0 has a resource guarantee, 1 is opportunistic (AntMan).
         line: where the job stands in its file, 0 if it comes from none; for messages, two jobs may differ in it alone.
+        least_gpus: GPUs with which it can run at least, None if only with `gpus`; `most_gpus` likewise at most.
         learning: what the job learns and when its owner gives it up, None where the trace has no learning curves.
 
     """
@@ -64,6 +65,8 @@ class TraceJob:
     priority: int = 0
     line: int = field(default=0, compare=False)
     learning: Learning | None = None
+    least_gpus: int | None = None
+    most_gpus: int | None = None
 
     @property
     def iteration_s(self) -> float:

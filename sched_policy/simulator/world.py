@@ -21,8 +21,8 @@ from sched_policy.snapshot import Snapshot
 class World:
     """The state of a simulation. Jobs are rows, in the trace's order of (submit time, job id).
 
-    Only `submit`, `start`, `ask_to_yield`, `yield_now` and `end` change it; `snapshot` shows it to a policy. After each
-    change `new_ends` tells which running jobs will end at another time than was said before.
+    Only `submit`, `resize`, `start`, `ask_to_yield`, `yield_now` and `end` change it; `snapshot` shows it to a policy.
+    After each change `new_ends` tells which running jobs will end at another time than was said before.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class World:
         self._records: list[JobRecord | None] = [None] * count
         self._usage: list[Usage] = []
         self._paced: set[int] = set()
+        self._any_elastic = any(job.least_gpus is not None for job in jobs)
 
     @property
     def waiting(self) -> Ints:
@@ -54,6 +55,11 @@ class World:
     def reports_come(self) -> bool:
         """Whether running jobs go on reporting what they learn."""
         return bool(np.any(self._table.learns[self._active] & (self._table.phase[self._active] == Phase.RUNNING)))
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether running jobs could be given more GPUs."""
+        return self._any_elastic and any((job := self._jobs[row]) and job.elastic for row in self._active.tolist())
 
     @property
     def is_idle(self) -> bool:
@@ -73,6 +79,11 @@ class World:
         """The job joins the queue."""
         self._table.phase[row] = Phase.WAITING
         self._active = np.append(self._active, row)
+        self._show(row)
+
+    def resize(self, row: int, gpus: int) -> None:
+        """The waiting job asks for so many GPUs from now on."""
+        self._table.resize(row, gpus, (gpus / self._trace[row].gpus) ** self._settings.scaling)
         self._show(row)
 
     def start(self, row: int, placement: tuple[NodeGpus, ...], now_s: float) -> None:
@@ -132,6 +143,7 @@ class World:
             gpus=job.gpus,
             run_s=job.run_s,
             held_s=float(self._table.earlier_s[row]),
+            held_gpu_s=float(self._table.held_gpu_s[row]),
             preemptions=int(self._table.preemptions[row]),
             user=job.user,
             ending=stopped or (left if whole else Ending.TIME_LIMIT),
@@ -185,7 +197,7 @@ class World:
         beside = self._gpus_left.neighbours(row, self._held[row])
         others = [[other for r in rows if (other := self._jobs[r]) is not None] for rows in beside]
         slowdowns = [self._interference.slowdown(job, found) for found in others if job is not None]
-        self._table.speed[row] = 1.0 / max(slowdowns, default=1.0)
+        self._table.speed[row] = self._table.scale[row] / max(slowdowns, default=1.0)
         self._paced.add(row)
 
     def _running_beside(self, row: int) -> list[int]:
@@ -199,6 +211,7 @@ class World:
             self._pace(other, now_s)
         self._held[row] = ()
         self._table.earlier_s[row] += now_s - self._table.start_s[row]
+        self._table.held_gpu_s[row] += (now_s - self._table.start_s[row]) * self._table.gpus[row]
         self._table.start_s[row] = np.nan
 
     def _show(self, row: int) -> None:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sched_policy.model import Job, JobState
-from slurm_plugin import job_options
+from slurm_plugin.cli.job_row import rows
 from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.cli.session import clock, look
-from slurm_plugin.cli.status import rows
 from slurm_plugin.progress import JobProgress
 
 if TYPE_CHECKING:
@@ -53,15 +52,18 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
         yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
     if record.reservation:
         yield f"It is in reservation {record.reservation}."
+    yield from view.sharers.sentences(job)
     yield from _progress(view, job)
     yield from _consent(view, job)
+    yield from _history(view, job)
+    yield from _sizes(view, job)
     yield from _sharing(view, job)
 
 
 def _waiting(view: View, job: Job) -> str:
     if not job.eligible:
         return "It may not start yet, so it is not planned."
-    start = next((start for start in view.plan.starts if start.job_id == job.job_id), None)
+    start = view.starts.get(job.job_id)
     if start is not None:
         where = ", ".join(f"{share.gpus} GPUs on {share.node}" for share in start.placement)
         return f"It fits now ({where}): Slurm will start it in its next cycle."
@@ -102,10 +104,44 @@ def _consent(view: View, job: Job) -> Iterator[str]:
         yield f"The present plan interrupts it: {reason}."
 
 
+def _history(view: View, job: Job) -> Iterator[str]:
+    """When and why it was preempted, and what that cost."""
+    past = view.seen.preempted.get(job.job_id)
+    if past is None or not past.count:
+        return
+    times = "once" if past.count == 1 else f"{past.count} times"
+    yield (
+        f"It has been preempted {times} since its submission at {clock(past.submitted_s)}; "
+        f"{past.lost_gpu_s:.0f} GPU-seconds of work were lost, counted from the last checkpoint that it reported."
+    )
+    for one in past.latest:
+        why = f": {one.reason}" if one.reason else ""
+        yield f"{clock(one.time_s)}: gave up {one.gpus} GPUs, lost {one.lost_gpu_s:.0f} GPU-seconds{why}."
+    if job.start_s is not None and job.first_report_s is not None:
+        yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
+    if job.is_spared:
+        bounds = view.config.preemption
+        in_all = "" if bounds.most_per_job is None else f", {bounds.most_per_job} in all"
+        yield f"It is left alone now: a job is preempted at most {bounds.most_per_job_per_hour} times an hour{in_all}."
+
+
+def _sizes(view: View, job: Job) -> Iterator[str]:
+    if job.elastic is None:
+        options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
+        if options is not None and options.elastic is not None:
+            yield "Its sizes are not used: it must ask for GPUs on each node, and arrays keep their size."
+        return
+    sizes = ", ".join(str(request.total) for request in job.elastic.requests())
+    yield f"It is elastic: it can run with {sizes} GPUs."
+    for resize in view.plan.resizes:
+        if resize.job_id == job.job_id:
+            yield f"The present plan resizes it to {resize.request.total}: {resize.reason}."
+
+
 def _sharing(view: View, job: Job) -> Iterator[str]:
     if job.job_id in view.seen.option_faults:
         return
-    options = job_options.parse(view.seen.jobs[job.job_id].comment)
+    options = view.seen.options(job.job_id)
     if options is None:
         return
     if not options.guaranteed:

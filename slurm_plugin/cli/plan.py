@@ -37,11 +37,15 @@ def plan(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  clic
     for promise in view.plan.reservations:
         where = ", ".join(f"{share.node}:{share.gpus}" for share in promise.placement)
         click.echo(f"promise  {promise.job_id}  {clock(promise.start_s)} on {where}: {promise.reason}")
+    for group in view.plan.groups:
+        click.echo(f"group    {','.join(map(str, group.job_ids))}  {group.reason}")
     for preemption in view.plan.preemptions:
         click.echo(f"preempt  {preemption.job_id}  {preemption.reason}")
+    for resize in view.plan.resizes:
+        click.echo(f"resize   {resize.job_id}  {resize.request.total} GPUs: {resize.reason}")
     for stop in view.plan.stops:
         click.echo(f"stop     {stop.job_id}  {stop.reason}")
     for change in wanted:
         click.echo(f"change   {change}")
-    if not (wanted or view.plan.preemptions or view.plan.stops):
+    if not (wanted or view.plan.preemptions or view.plan.resizes or view.plan.stops):
         click.echo("Slurm is as the plan wants it.")

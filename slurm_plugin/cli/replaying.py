@@ -134,6 +134,7 @@ _SLURM = {
     "reaction_s": "--reaction",
     "checkpoint_s": "--checkpoint",
     "restart_s": "--restart",
+    "scaling": "--scaling",
     "seed": "--seed",
     "until_s": "--until",
 }
@@ -161,6 +162,7 @@ _OPTIONS = (
     _setting("--reaction", "reaction_s", float, "SECONDS", "Slurm starts jobs itself, so long after GPUs became free."),
     _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "How long a preempted job saves."),
     _setting("--restart", "restart_s", float, "SECONDS", "How long a job that starts again loads."),
+    _setting("--scaling", "scaling", float, "EXPONENT", "Speed of an elastic job over its GPUs; 1 is linear."),
     _setting("--seed", "seed", click.IntRange(min=0), "N", "Of the noise in estimates."),
     _setting("--until", "until_s", float, "SECONDS", "End then, whatever still runs, since the trace's time 0."),
     click.option(

@@ -6,19 +6,15 @@ import getpass
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from sched_policy.model import Job, JobState
+from sched_policy.model import JobState
+from slurm_plugin.cli.job_row import COLUMNS, Row, rows
 from slurm_plugin.cli.options import config_option, json_option
-from slurm_plugin.cli.session import clock, look
-from slurm_plugin.progress import JobProgress
-
-if TYPE_CHECKING:
-    from slurm_plugin.cli.view import View
+from slurm_plugin.cli.session import look
 
 _EXAMPLES = """\b
 examples:
@@ -28,84 +24,6 @@ examples:
 _DEFAULT_FORMAT = (
     "jobid:10,partition:9,name:16,user:8,state:10,gpus:4,step:11,metric:14,utility:10,planned:19,reason:36"
 )
-_SHORT = {JobState.PENDING: "PENDING", JobState.RUNNING: "RUNNING", JobState.COMPLETING: "COMPLETING"}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the report. `utility` is in percent of the sweep's known improvement per GPU-hour."""
-
-    jobid: int
-    partition: str
-    name: str
-    user: str
-    state: str
-    gpus: int
-    tasks: int
-    sweep: str
-    step: str
-    metric: str
-    value: float | None
-    utility: float | None
-    score: float | None
-    gpu_hours: float
-    restarts: int
-    planned: str
-    reservation: str
-    malformed: int
-    reason: str
-
-
-_COLUMNS = tuple(Row.__dataclass_fields__)
-
-
-def rows(view: View) -> list[Row]:
-    """All jobs of the view, best score first."""
-    jobs = {job.job_id: job for job in view.seen.snapshot.jobs}
-    return [_row(view, jobs[score.job_id]) for score in view.plan.scores]
-
-
-def _row(view: View, job: Job) -> Row:
-    record = view.seen.jobs[job.job_id]
-    progress = view.seen.progress.get(job.job_id, JobProgress())
-    utility = view.utilities.get(job.job_id)
-    promise = view.promises.get(job.job_id)
-    starts_now = any(start.job_id == job.job_id for start in view.plan.starts)
-    planned_s = view.seen.snapshot.now_s if starts_now else promise.start_s if promise else None
-    last = job.points[-1] if job.points else None
-    total = f"/{job.total_steps}" if job.total_steps else ""
-    return Row(
-        jobid=job.job_id,
-        partition=job.partition,
-        name=job.name,
-        user=job.user,
-        state=_SHORT[job.state],
-        gpus=job.request.total,
-        tasks=job.array_tasks,
-        sweep=(job.exploration.sweep or "") if job.exploration else "",
-        step=f"{last.step}{total}" if last else "-",
-        metric=job.exploration.metric if job.exploration else "",
-        value=last.value if last else None,
-        utility=360_000 * utility.value if utility and utility.measured else None,
-        score=view.scores[job.job_id].value,
-        gpu_hours=job.request.total * job.executed_s(view.seen.snapshot.now_s) / 3600,
-        restarts=job.restarts,
-        planned=clock(planned_s) if job.state is JobState.PENDING else "",
-        reservation=record.reservation,
-        malformed=progress.malformed,
-        reason=_reason(view, job, progress),
-    )
-
-
-def _reason(view: View, job: Job, progress: JobProgress) -> str:
-    """The most useful thing to know: a fault of the job's own making first, then why it waits, then its worth."""
-    fault = view.seen.option_faults.get(job.job_id) or progress.refused
-    if fault:
-        return fault
-    record = view.seen.jobs[job.job_id]
-    if job.state is JobState.PENDING and not job.eligible:
-        return f"Slurm: {record.reason}"
-    return view.scores[job.job_id].reason
 
 
 @click.command(epilog=_EXAMPLES)
@@ -179,8 +97,8 @@ def _layout(columns: str) -> list[tuple[str, int]]:
     layout = []
     for column in columns.split(","):
         name, _, width = column.strip().lower().partition(":")
-        if name not in _COLUMNS or not (width or "12").isdigit():
-            raise click.BadParameter(f"{column!r}: accepted are {', '.join(_COLUMNS)}", param_hint="--format")
+        if name not in COLUMNS or not (width or "12").isdigit():
+            raise click.BadParameter(f"{column!r}: accepted are {', '.join(COLUMNS)}", param_hint="--format")
         layout.append((name, int(width or 12)))
     return layout
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sched_policy import catalog
-from sched_policy.plan import Plan, Reservation, Score
+from sched_policy.plan import Plan, Reservation, Score, Start
 from sched_policy.utility import Utility, estimate
 from sched_policy.validate import checked_plan
+from slurm_plugin.cli.sharers import Sharers
 from slurm_plugin.client.protocol import ClusterRecords
 from slurm_plugin.config import Config
 from slurm_plugin.observe import Observation, observe
@@ -24,12 +25,16 @@ class View:
     plan: Plan
     scores: Mapping[int, Score]
     utilities: Mapping[int, Utility]
+    starts: Mapping[int, Start]
     promises: Mapping[int, Reservation]
+    sharers: Sharers
 
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of what Slurm has told. Raises `PolicyError` if the policy fails."""
-        seen = observe(records, ProgressSpool(config.progress.spool), now_s, config.slurm.partitions)
+        seen = observe(
+            records, ProgressSpool(config.progress.spool), now_s, config.slurm.partitions, churn=config.churn()
+        )
         plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
         return cls(
             config,
@@ -37,5 +42,7 @@ class View:
             plan,
             {score.job_id: score for score in plan.scores},
             estimate(seen.snapshot.jobs, config.utility.quantum_s),
+            {start.job_id: start for start in plan.starts},
             {promise.job_id: promise for promise in plan.reservations},
+            Sharers.of(seen),
         )

@@ -20,13 +20,20 @@ from slurm_plugin.client.protocol import (
     DeleteReservation,
     ExtendReservation,
     RequeueJob,
+    SetAdminComment,
+    SetGres,
+    SetNodeCount,
     SetSiteFactor,
     SlurmError,
     StartAtOnce,
+    TargetJob,
 )
 
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """What may stand in a scontrol command: no blank, quote, newline, comma or '='."""
+
+_GRES = re.compile(r"[A-Za-z0-9_.:-]+")
+_SAFE_NOTE = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
 
 _SITE_FACTORS_PER_MARK = 50
 
@@ -89,8 +96,20 @@ def command(change: Change) -> str:
             return f"requeue Incomplete {int(job_id)}"
         case StartAtOnce(job_id):
             return f"update JobId={int(job_id)} StartTime=now"
+        case SetGres(job_id, gres):
+            return f"update JobId={int(job_id)} Gres={','.join(_safe(part, _GRES) for part in gres.split(','))}"
+        case SetNodeCount(job_id, nodes, tasks, cpus):
+            # A range, or the old count stays the largest; all in one, or Slurm checks the nodes against the old tasks.
+            return (
+                f"update JobId={int(job_id)} NumNodes={int(nodes)}-{int(nodes)} "
+                f"NumTasks={int(tasks)} NumCPUs={int(cpus)}"
+            )
         case ClearDependency(job_id):
             return f"update JobId={int(job_id)} Dependency="
+        case TargetJob(job_id, nodes, note):
+            return f"update JobId={int(job_id)} ReqNodeList={_list(nodes)} AdminComment={_note(note)}"
+        case SetAdminComment(job_id, note):
+            return f"update JobId={int(job_id)} AdminComment={_note(note)}"
         case DeleteReservation(name):
             return f"delete ReservationName={_safe(name)}"
         case ExtendReservation(name, end_s):
@@ -104,10 +123,27 @@ def command(change: Change) -> str:
             raise SlurmError(f"scontrol has no command for {change}")
 
 
-def _safe(word: str) -> str:
-    if not _SAFE.fullmatch(word):
-        raise SlurmError(f"{word!r} cannot be given to scontrol: letters, digits and _.@- are accepted")
+def _safe(word: str, accepted: re.Pattern[str] = _SAFE) -> str:
+    if not accepted.fullmatch(word):
+        raise SlurmError(f"{word!r} cannot be given to scontrol: accepted are {accepted.pattern}")
     return word
+
+
+def fits_a_line(change: Change) -> bool:
+    """Whether scontrol can read the change on a line: quotes around blanks would become part of the text."""
+    return not isinstance(change, TargetJob | SetAdminComment) or _SAFE_NOTE.fullmatch(change.admin_comment) is not None
+
+
+def arguments(change: TargetJob | SetAdminComment) -> list[str]:
+    """The same change as arguments of a scontrol process of its own."""
+    nodes = [f"ReqNodeList={_list(change.nodes)}"] if isinstance(change, TargetJob) else []
+    return ["update", f"JobId={int(change.job_id)}", *nodes, f"AdminComment={change.admin_comment}"]
+
+
+def _note(text: str) -> str:
+    if not _SAFE_NOTE.fullmatch(text):
+        raise SlurmError(f"{text!r} cannot be given to scontrol on a line: accepted are {_SAFE_NOTE.pattern}")
+    return text
 
 
 def _list(words: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
-from slurm_plugin.client import batch, parse, process, site_factors
+from slurm_plugin.client import batch, devices, parse, process, site_factors
 from slurm_plugin.client.capabilities import Capabilities, settings
 from slurm_plugin.client.protocol import (
     CancelJob,
@@ -25,12 +25,15 @@ from slurm_plugin.client.protocol import (
     ChangeFailure,
     ClusterRecords,
     ControllerLoad,
+    SetAdminComment,
     SetSiteFactor,
+    ShardRule,
     SignalJob,
     SlurmError,
     SlurmJob,
     SlurmNode,
     SlurmReservation,
+    TargetJob,
 )
 from slurm_plugin.client.version import SlurmVersion
 from slurm_plugin.log import event
@@ -58,10 +61,8 @@ class CliClient:
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
         jobs = self._squeue()
-        factors: dict[int, int] = {}
-        if any(job.state == "PENDING" for job in jobs):
-            factors = self._site_factors()
-        return _with_site_factors(jobs, factors)
+        factors = self._site_factors() if any(job.state == "PENDING" for job in jobs) else {}
+        return self._completed(jobs, factors)
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
@@ -88,13 +89,15 @@ class CliClient:
         return _readable("scontrol show reservation", parse.reservation, ours)
 
     def look(self) -> ClusterRecords:
-        """Nodes, jobs and reservations; Slurm answers all the commands at the same time."""
+        """Nodes, jobs and reservations; Slurm answers the commands at the same time."""
         with ThreadPoolExecutor(thread_name_prefix="slurm") as readers:
             factors = readers.submit(self._site_factors)
             nodes = readers.submit(self.nodes)
             reservations = readers.submit(self.reservations)
             jobs = self._squeue()
-            return ClusterRecords(nodes.result(), _with_site_factors(jobs, factors.result()), reservations.result())
+            completed = self._completed(jobs, factors.result())
+            rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
+            return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
@@ -105,12 +108,19 @@ class CliClient:
             raise SlurmError(f"sdiag: {error}") from error
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
-        """Carry out the changes: site factors, scontrol's in order in one process, one scancel per kind of signal."""
+        """Carry out the changes: comments and site factors, scontrol's in order in one process, then signals.
+
+        There is one scancel per kind of signal, and one scontrol per comment.
+        """
         factors = [change for change in changes if isinstance(change, SetSiteFactor)]
         program = self._site_factor_program if factors else None
         failed = list(site_factors.write(program, factors, self._timeout_s, self._environment)) if program else []
         written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
-        failed += self._apply_steering([change for change in changes if not isinstance(change, written)])
+        steering = [change for change in changes if not isinstance(change, written)]
+        for change in steering:
+            if isinstance(change, TargetJob | SetAdminComment) and not batch.fits_a_line(change):
+                failed += self._apply_alone(change)
+        failed += self._apply_steering([change for change in steering if batch.fits_a_line(change)])
         by_signal: defaultdict[str | None, list[SignalJob | CancelJob]] = defaultdict(list)
         for change in changes:
             if isinstance(change, SignalJob | CancelJob):
@@ -125,6 +135,21 @@ class CliClient:
             return SlurmVersion.read(self._read("scontrol", "-V"))
         except ValueError as error:
             raise SlurmError(f"scontrol -V: {error}") from error
+
+    @cached_property
+    def _shard_rule(self) -> ShardRule:
+        return parse.shard_rule(self._read("scontrol", "show", "config"))
+
+    def _completed(self, jobs: Sequence[SlurmJob], factors: Mapping[int, int]) -> tuple[SlurmJob, ...]:
+        """The jobs with their site factors, and with their devices where some share GPUs."""
+        some_run = any(job.node_names for job in jobs)
+        held = self._devices() if some_run and any(job.shards_per_node for job in jobs) else {}
+        return tuple(
+            replace(job, site_factor=factors.get(job.job_id), gpu_indices=held.get(job.job_id, ())) for job in jobs
+        )
+
+    def _devices(self) -> dict[int, devices.Held]:
+        return devices.held(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
 
     @cached_property
     def _site_factor_program(self) -> str | None:
@@ -156,6 +181,12 @@ class CliClient:
         mark = f"explsched-{secrets.token_hex(4)}"
         answer = process.run(["scontrol"], self._timeout_s, self._environment, stdin=batch.text(groups, mark))
         return batch.complaints(groups, answer.err, mark)
+
+    def _apply_alone(self, change: TargetJob | SetAdminComment) -> Iterator[ChangeFailure]:
+        # Not through the standard input of scontrol: other people's words in a comment may hold anything.
+        answer = process.run(["scontrol", *batch.arguments(change)], self._timeout_s, self._environment)
+        if answer.returncode != 0:
+            yield ChangeFailure(change, (answer.err or answer.out).strip())
 
     def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[ChangeFailure]:
         # --state: for a job that no longer runs, scancel would retry for a minute. --batch: slurmctld answers a --full

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Literal
 
-from slurm_plugin.client.protocol import ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.protocol import ControllerLoad, ShardRule, SlurmJob, SlurmNode, SlurmReservation
 
 JOB_FIELDS = (
     "JobID",
@@ -26,20 +27,27 @@ JOB_FIELDS = (
     "TimeLimit",
     "NumNodes",
     "NumTasks",
+    "NumCPUs",
+    "tres-alloc",
     "NodeList",
     "tres-per-node",
     "tres-per-job",
     "tres-per-task",
     "tres-per-socket",
     "Reservation",
+    "ReqNodes",
+    "admin_comment",
     "RestartCnt",
     "Name",
     "Comment",
 )
-"""Fields asked of squeue, in this order. Name and comment are the user's free text."""
+"""Fields asked of squeue, in this order. Name and comments are free text."""
 
 _NOTHING = frozenset({"", "N/A", "(null)", "None", "Unknown"})
-_GPU = re.compile(r"^(?:gres[:/])?gpu(?P<type>:[^:,=()]+)??(?:(?P<mark>[:=])(?P<count>\d+))?(?:\(.*\))?$")
+_KIND = {
+    kind: re.compile(rf"^(?:gres[:/])?{kind}(?P<type>:[^:,=()]+)??(?:(?P<mark>[:=])(?P<count>\d+))?(?:\(.*\))?$")
+    for kind in ("gpu", "shard")
+}
 
 
 def split_records(text: str, field_mark: str, record_mark: str) -> list[list[str]]:
@@ -54,7 +62,7 @@ def job(fields: Sequence[str]) -> SlurmJob:
         raise ValueError(f"{len(fields)} fields, expected {len(JOB_FIELDS)}")
     f = dict(zip(JOB_FIELDS, fields, strict=True))
     state = f["State"].split(",")[0]
-    nodes = int(f["NumNodes"].partition("-")[0])
+    nodes = requested_nodes(f) if state == "PENDING" else int(f["NumNodes"].partition("-")[0])
     tasks = int(f["NumTasks"])
     names = expand_hosts(_text(f["NodeList"]))
     per_node = gpu_count(f["tres-per-node"]) or None
@@ -81,13 +89,29 @@ def job(fields: Sequence[str]) -> SlurmJob:
         gpus=total,
         gpus_per_node=per_node,
         gpu_nodes=spread(names, total, per_node) if state != "PENDING" else (),
+        shards_per_node=shards(f, tasks, nodes),
+        node_names=names if state != "PENDING" else (),
+        required_nodes=expand_hosts(_text(f["ReqNodes"])),
+        admin_comment=_text(f["admin_comment"]),
         reservation=_text(f["Reservation"]),
         comment=_text(f["Comment"]),
         restarts=int(f["RestartCnt"]),
         array_tasks=waiting,
         array_job_id=int(f["ArrayJobID"]) if in_array else None,
         array_task_id=int(f["ArrayTaskID"]) if f["ArrayTaskID"].isdigit() else None,
+        tasks=tasks,
+        cpus=int(f["NumCPUs"].partition("-")[0]),
+        gres_per_node=re.sub(r"(^|,)gres[:/]", r"\1", _text(f["tres-per-node"])).replace("=", ":"),
     )
+
+
+def requested_nodes(f: dict[str, str]) -> int:
+    """Nodes that a pending job asks for.
+
+    Of a requeued job squeue shows the nodes of its last run, whatever was changed since; the TRES are up to date.
+    """
+    match = re.search(r"(?:^|,)node=(\d+)(?:,|$)", f["tres-alloc"])
+    return int(match[1]) if match else int(f["NumNodes"].partition("-")[0])
 
 
 def requested_gpus(f: dict[str, str], tasks: int, nodes: int) -> int:
@@ -100,12 +124,23 @@ def requested_gpus(f: dict[str, str], tasks: int, nodes: int) -> int:
     )
 
 
-def gpu_count(tres: str) -> int:
-    """GPUs in a list such as `gres:gpu:a100:2,gres:shard:4` or `gres/gpu:a100=2,gres/gpu=2`; 0 if there are none.
+def shards(f: dict[str, str], tasks: int, nodes: int) -> int:
+    """Shards on each node of a job, which are spread evenly where it asks for them by job or task."""
+    spread_out = count(f["tres-per-job"], "shard") or count(f["tres-per-task"], "shard") * tasks
+    return count(f["tres-per-node"], "shard") or -(-spread_out // max(nodes, 1))
 
-    In the second form, where a site accounts GPUs by type, `gres/gpu` is the total and the types are parts of it.
+
+def gpu_count(tres: str) -> int:
+    """GPUs in a list such as `gres:gpu:a100:2,gres:shard:4` or `gres/gpu:a100=2,gres/gpu=2`; 0 if there are none."""
+    return count(tres, "gpu")
+
+
+def count(tres: str, kind: Literal["gpu", "shard"]) -> int:
+    """How many of a kind are in a list; 0 if there are none.
+
+    Where a site accounts GPUs by type, `gres/gpu=2` is the total and `gres/gpu:a100=2` a part of it.
     """
-    found = [match for part in tres.split(",") if (match := _GPU.match(part.strip()))]
+    found = [match for part in tres.split(",") if (match := _KIND[kind].match(part.strip()))]
     totals = [match for match in found if match["mark"] == "=" and not match["type"]]
     return sum(int(match["count"] or 1) for match in totals or found)
 
@@ -187,11 +222,12 @@ def site_factors(text: str) -> dict[int, int]:
 
 def node(line: str) -> SlurmNode:
     """One line of `scontrol show node -o`."""
-    gres = _key(line, "Gres")
+    gres = re.sub(r"\([^)]*\)", "", _key(line, "Gres"))
     return SlurmNode(
         name=_key(line, "NodeName"),
         state=_key(line, "State"),
-        gpus=gpu_count(re.sub(r"\([^)]*\)", "", gres)),
+        gpus=gpu_count(gres),
+        shards=count(gres, "shard"),
         partitions=frozenset(_key(line, "Partitions", missing="").split(",")) - {""},
     )
 
@@ -210,6 +246,13 @@ def reservation(line: str) -> SlurmReservation:
         users=tuple(users.split(",")) if users else (),
         flags=frozenset(_key(line, "Flags", missing="").split(",")) - {""},
     )
+
+
+def shard_rule(text: str) -> ShardRule:
+    """How shards find their GPU, from `scontrol show config`."""
+    match = re.search(r"^SelectTypeParameters\s*=\s*(\S*)$", text, re.MULTILINE)
+    least_loaded = match is not None and "LL_SHARED_GRES" in match[1].upper().split(",")
+    return ShardRule.LEAST_LOADED if least_loaded else ShardRule.FIRST_FIT
 
 
 def load(text: str) -> ControllerLoad:

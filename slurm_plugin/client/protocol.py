@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from sched_policy.errors import ExplschedError
@@ -30,7 +31,12 @@ class SlurmJob:
     allocated, `gpus_per_node` is set when each node's share is fixed. `gpu_nodes` is (node, GPUs) of the
     allocation, empty while pending. `site_factor` is None where Slurm does not tell. `time_limit_s` None means
     unlimited. `eligible_s` is when the job may start at the earliest, None while that is not known (held, dependency).
-    `start_s` is the real start of a running job, or slurmctld's estimate for a pending one.
+    `start_s` is the real start of a running job, or slurmctld's estimate for a pending one. `gres_per_node` is what is
+    asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
+
+    `shards_per_node` is what the job asks of gres/shard, 0 for none. `node_names` are the nodes of the allocation, and
+    `gpu_indices` is (node, indices of its GPUs there) as far as Slurm tells; it is asked only where jobs want shards.
+    `required_nodes` are those that a waiting job must have.
     """
 
     job_id: int
@@ -58,6 +64,14 @@ class SlurmJob:
     array_tasks: int = 1
     array_job_id: int | None = None
     array_task_id: int | None = None
+    admin_comment: str = ""
+    tasks: int = 1
+    cpus: int = 1
+    gres_per_node: str = ""
+    shards_per_node: int = 0
+    node_names: tuple[str, ...] = ()
+    gpu_indices: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    required_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +82,7 @@ class SlurmNode:
     state: str
     gpus: int
     partitions: frozenset[str]
+    shards: int = 0
 
     @property
     def schedulable(self) -> bool:
@@ -90,6 +105,15 @@ class SlurmNode:
             "ERROR",
         }
         return not flags & bad
+
+
+class ShardRule(StrEnum):
+    """How Slurm chooses the GPU of a job that asks for shards, among those of a node with enough of them free."""
+
+    FIRST_FIT = "first-fit"
+    """The one with the lowest index."""
+    LEAST_LOADED = "least-loaded"
+    """The one with most shards free, of equals the lowest index (SelectTypeParameters has LL_SHARED_GRES)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +225,44 @@ class ClearDependency:
     job_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class SetAdminComment:
+    """Replace the AdminComment of a job in any state. Only operators may write there."""
+
+    job_id: int
+    admin_comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetJob:
+    """Let a pending job start on exactly these nodes (none: on any), and say so in its AdminComment.
+
+    Slurm refuses it for a job that has started meanwhile.
+    """
+
+    job_id: int
+    nodes: tuple[str, ...]
+    admin_comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGres:
+    """Let a pending job ask for other generic resources on each node, such as `gpu:a100:2`."""
+
+    job_id: int
+    gres: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetNodeCount:
+    """Let a pending job ask for so many nodes, with so many tasks and CPUs in all."""
+
+    job_id: int
+    nodes: int
+    tasks: int
+    cpus: int
+
+
 Change = (
     SetSiteFactor
     | CreateReservation
@@ -212,6 +274,10 @@ Change = (
     | StartAtOnce
     | CancelJob
     | ClearDependency
+    | SetAdminComment
+    | TargetJob
+    | SetGres
+    | SetNodeCount
 )
 
 
@@ -230,6 +296,7 @@ class ClusterRecords:
     nodes: tuple[SlurmNode, ...]
     jobs: tuple[SlurmJob, ...]
     reservations: tuple[SlurmReservation, ...]
+    shard_rule: ShardRule = ShardRule.FIRST_FIT
 
 
 class SlurmClient(Protocol):

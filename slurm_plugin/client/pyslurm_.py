@@ -11,6 +11,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from slurm_plugin.client import pyslurm_worker as worker
@@ -74,8 +75,8 @@ class PyslurmClient:
         return self._call(worker.reservations)
 
     def look(self) -> ClusterRecords:
-        """Nodes, jobs and reservations, one after the other."""
-        return ClusterRecords(self.nodes(), self.jobs(), self.reservations())
+        """Nodes, jobs and reservations: the first and the last one after the other, jobs through the commands."""
+        return replace(self._cli.look(), nodes=self.nodes(), reservations=self.reservations())
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""

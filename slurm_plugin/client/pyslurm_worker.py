@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from slurm_plugin.client import parse
 from slurm_plugin.client.protocol import (
@@ -27,7 +27,8 @@ def nodes() -> tuple[SlurmNode, ...]:
         SlurmNode(
             name=node.name,
             state=node.state,
-            gpus=_gpus(node.configured_gres),
+            gpus=_count(node.configured_gres, "gpu"),
+            shards=_count(node.configured_gres, "shard"),
             partitions=frozenset(node.partitions or ()),
         )
         for node in _loaded(pyslurm.Nodes.load).values()
@@ -93,10 +94,10 @@ def _carry_out(pyslurm: Any, change: Change) -> None:  # noqa: ANN401  an option
             raise SlurmError(f"pyslurm is not used for {change}")
 
 
-def _gpus(gres: Any) -> int:  # noqa: ANN401  a dict or a string, depending on pyslurm's version
+def _count(gres: Any, kind: Literal["gpu", "shard"]) -> int:  # noqa: ANN401  a dict or a string, by pyslurm's version
     if isinstance(gres, dict):
-        return sum(int(count) for name, count in gres.items() if name == "gpu" or name.startswith("gpu:"))
-    return parse.gpu_count(str(gres or ""))
+        return sum(int(count) for name, count in gres.items() if name == kind or name.startswith(f"{kind}:"))
+    return parse.count(str(gres or ""), kind)
 
 
 def _loaded(load: Any) -> Any:  # noqa: ANN401

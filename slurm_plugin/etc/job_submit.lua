@@ -17,6 +17,17 @@ local function given(job)
     return nil
 end
 
+-- Whether the comment says all of it already: sxbatch writes it there, and sets the variables of the options, too.
+local function is_said(comment, query)
+    local said = "&" .. ((" " .. comment):match(" " .. PREFIX .. "(%S*)") or "") .. "&"
+    for pair in query:gmatch("[^&]+") do
+        if not said:find("&" .. pair .. "&", 1, true) then
+            return false
+        end
+    end
+    return true
+end
+
 local function refuse(text)
     slurm.log_user("explsched: " .. text)
     return slurm.ERROR
@@ -28,7 +39,8 @@ function explsched_submit(job)
         return slurm.SUCCESS
     end
     local comment = job.comment or ""
-    if (" " .. comment):find(" " .. PREFIX, 1, true) then
+    local has_word = (" " .. comment):find(" " .. PREFIX, 1, true)
+    if has_word and not is_said(comment, query) then
         return refuse("the comment has options (" .. PREFIX .. "...) and so has the command line: give them in one place")
     end
     local checkpoint = query:match("checkpoint=(%w+)")
@@ -38,7 +50,9 @@ function explsched_submit(job)
     if checkpoint then
         job.requeue = 1
     end
-    job.comment = PREFIX .. query .. (comment ~= "" and " " .. comment or "")
+    if not has_word then
+        job.comment = PREFIX .. query .. (comment ~= "" and " " .. comment or "")
+    end
     return slurm.SUCCESS
 end
 

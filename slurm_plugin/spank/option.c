@@ -44,6 +44,26 @@ static bool share(const char *text, char *value) {
     return true;
 }
 
+/* MIN-MAX GPUs, or MIN-MAX/N: only the form; the daemon says so if the numbers cannot be. */
+static bool sizes(const char *text, char *value) {
+    size_t const length = strlen(text);
+    unsigned least = 0;
+    unsigned most = 0;
+    unsigned per_node = 1;
+    int end = 0;
+    if (length > 20 || strspn(text, "0123456789-/") != length || strchr(text, '-') != strrchr(text, '-')) {
+        return false; /* a second minus would be a sign */
+    }
+    if (sscanf(text, "%6u-%6u%n/%6u%n", &least, &most, &end, &per_node, &end) < 2 || (size_t)end != length) {
+        return false;
+    }
+    if (least < 1 || least >= most || per_node < 1) {
+        return false;
+    }
+    snprintf(value, EXPL_VALUE_SIZE, "%s", text);
+    return true;
+}
+
 static bool policy_class(const char *text, char *value) {
     static const char *const accepted[] = {"guaranteed", "opportunistic", NULL};
     return among(accepted, text, value);
@@ -85,6 +105,9 @@ const struct expl_option expl_options[] = {
      checkpoint_signal},
     {"expl-stop", NULL, "[explsched] consent to being stopped when hopeless", "1", "EXPLSCHED_STOP", "stop",
      false, on},
+    {"expl-elastic", "MIN-MAX[/N]",
+     "[explsched] runs with MIN to MAX GPUs on one node, or with N on each of several",
+     "sizes such as 1-8 or 8-32/8", "EXPLSCHED_ELASTIC", "elastic", false, sizes},
     {"expl-share", "CLASS", "[explsched] share the GPU: high comes first, best-effort takes what it leaves",
      "high, best-effort", "EXPLSCHED_CLASS", "share", true, share_class},
     {"expl-request", "FRACTION", "[explsched] share of the GPU's time that the job is promised",

@@ -34,7 +34,7 @@ def test_half_the_misses_at_no_more_replica_seconds(
     replica_seconds: float, misses: int, ours: int | None, *, holds: bool
 ) -> None:
     found = _against(OURS, run(0.7, replica_seconds, misses), 2.0)
-    assert (found["slurm_misses"], found["holds"]) == (ours, holds)
+    assert (found["fewest"], found["holds"]) == (ours, holds)
 
 
 def test_the_default_is_no_point_of_the_curve() -> None:

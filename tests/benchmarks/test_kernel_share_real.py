@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.kernel_share_arms import ARMS, ArmError, Setup, Side, base_environment, checked, run
+from benchmarks.kernel_share_arms import ARMS, ArmError, Setup, Side, base_environment, checked, run, without_mps
 from benchmarks.kernel_share_figures import Report, arm_figures, summary
 from benchmarks.kernel_share_load import arrivals
 from benchmarks.kernel_share_real import main
@@ -93,6 +93,16 @@ def test_an_arm_that_does_not_get_what_it_asks_for_is_no_measurement() -> None:
     with pytest.raises(ArmError, match="the training ran without a kernel manager"):
         checked(training, {"mps": True, "gate": None})
     assert checked(Side("training"), {"mps": False, "gate": None})
+
+
+def test_without_mps_the_other_arms_are_left() -> None:
+    left = without_mps(ARMS)
+    assert set(ARMS) - set(left) == {"mps"}
+    assert left["explsched"] == (
+        Side("inference", ("--share", "high")),
+        Side("training", ("--share", "best-effort")),
+    )
+    assert left["training preloaded"] == ARMS["training preloaded"]
 
 
 def test_a_worker_that_fails_is_named(setup: Setup) -> None:

@@ -2,12 +2,13 @@
 
 import os
 import signal
-import sys
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.live_replay import figures, job, report
+from benchmarks.live_replay import figures, live, report
 from benchmarks.live_replay.live import LiveJob, Turn, last_turn
 from benchmarks.live_replay.workload import compressed, sbatch_options
 from sched_policy.options import PolicyOptions
@@ -86,32 +87,55 @@ def test_several_runs_report_medians_the_worst_error_and_all_lost_jobs() -> None
     assert found["runs"] == runs
 
 
-def run_job(monkeypatch: pytest.MonkeyPatch, saved: Path, run_s: float) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("EXPLSCHED_SPOOL", str(saved))
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n3")
-    (saved / "turns").mkdir()
-    monkeypatch.setattr(sys, "argv", ["job", f"--run-s={run_s}", f"--checkpoint-dir={saved}", f"--turns={saved}/turns"])
-    job.main()
+def start_job(directory: Path, run_s: float) -> subprocess.Popen[bytes]:
+    for part in ("saved", "turns"):
+        (directory / part).mkdir(exist_ok=True)
+    argv = ["bash", str(Path(live.__file__).with_name("job.sh"))]
+    argv += live.arguments(TraceJob(7, 0.0, 1, run_s), directory)
+    environment = {
+        **os.environ,
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n3",
+        "EXPLSCHED_SPOOL": str(directory),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    return subprocess.Popen(argv, env=environment)
 
 
-def test_a_job_saves_its_run_time_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("EXPLSCHED_CHECKPOINT_SIGNAL", raising=False)
-    monkeypatch.setattr(job.time, "sleep", lambda _s: os.kill(os.getpid(), signal.SIGUSR1))
-    run_job(monkeypatch, tmp_path, 0.01)
-    assert float((tmp_path / "7").read_text()) > 0
+def until(path: Path, text: str) -> None:
+    deadline = time.monotonic() + 60
+    while not (path.exists() and text in path.read_text()):
+        assert time.monotonic() < deadline, f"{text!r} never came into {path}"
+        time.sleep(0.02)
 
 
-def test_a_requeued_job_runs_only_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def sleep(_s: float) -> None:
-        raise AssertionError("all of the work was done before")
+def test_a_job_saves_its_run_time_when_asked_and_goes_on_until_it_is_requeued(tmp_path: Path) -> None:
+    with start_job(tmp_path, 600.0) as process:
+        until(tmp_path / "turns" / "7", "began")
+        process.send_signal(signal.SIGUSR1)
+        until(tmp_path / "7.jsonl", '"checkpoint"')
+        assert process.poll() is None
+        process.terminate()
+    assert 0 < int((tmp_path / "saved" / "7").read_text()) < 600_000_000
 
-    (tmp_path / "7").write_text("1000.0")
-    monkeypatch.setattr(job.time, "sleep", sleep)
-    run_job(monkeypatch, tmp_path, 1000.0)
+
+def test_a_requeued_job_does_only_what_is_left(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "7").write_text("1000000000")
+    with start_job(tmp_path, 1000.0) as process:
+        assert process.wait(60) == 0
     turn = last_turn((tmp_path / "turns" / "7").read_text(), 0.0)
     assert turn.nodes == "n3"
     assert turn.began_s <= turn.ended_s
+    assert not (tmp_path / "7.jsonl").exists()
+
+
+def test_a_job_that_was_asked_tells_that_it_has_ended(tmp_path: Path) -> None:
+    with start_job(tmp_path, 1.0) as process:
+        until(tmp_path / "turns" / "7", "began")
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(60) == 0
+    assert '"end"' in (tmp_path / "7.jsonl").read_text()
 
 
 def test_the_last_turn_is_the_one_that_worked_to_its_end() -> None:

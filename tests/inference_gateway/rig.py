@@ -109,7 +109,17 @@ class Rig:
         return {server.name: server.state for server in self.plane.servers() if server.service == service}
 
     def access_log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.plane.files.access_log.read_text().splitlines()]
+        path = self.plane.files.access_log
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def logged(self, **fields: Any) -> dict[str, Any]:
+        """The last line of the access log with these fields, once it is there."""
+
+        def found() -> list[dict[str, Any]]:
+            return [line for line in self.access_log() if fields.items() <= line.items()]
+
+        wait_until(found)
+        return found()[-1]
 
     def clear(self) -> None:
         """Take all replicas away; their requests may be cut."""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_every_metric_of_the_dashboard_exists_and_is_shown() -> None:
     server = ServerState("s", "r", "127.0.0.1", 1, "up", 0)
-    text = exposition(DataPlaneCollector([Traffic("s", 5, 1, 2, 3)], [server], [("s", 1)]))
+    text = exposition(DataPlaneCollector([Traffic("s", 5, 1, 2, 3)], [server], [("s", 1)], [("disk", 0)]))
     told = {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")}
     panels = json.loads((ROOT / "docs/gateway_dashboard.json").read_text())["panels"]
     asked = {

@@ -55,7 +55,7 @@ def test_the_handover_comes_in_time_but_not_at_once(limit_s: float | None, notic
 
 
 def test_the_script_passes_shellcheck() -> None:
-    text = job.script(Path("/srv/it's here/services.yaml"), ("--comment=$(id)",))
+    text = job.script(Path("/srv/it's here/services.yaml"), Places(Path("/srv/state")), ("--comment=$(id)",))
     done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "'--sbatch=--comment=$(id)'" in text

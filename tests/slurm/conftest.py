@@ -56,6 +56,15 @@ def place(needs_slurm: None, open_tmp: Path, request: pytest.FixtureRequest) -> 
         down(state.parent)
 
 
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Where jobs report."""
+    path = tmp_path / "spool"
+    path.mkdir()
+    path.chmod(0o1777)
+    return path
+
+
 @pytest.fixture(scope="session")
 def cluster(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
     """A running cluster of 4 nodes with 8 GPUs and 32 shards each, shared by all tests."""

@@ -1,11 +1,13 @@
 """A small distributed training, as a user would write it: data-parallel, checkpoint on request, progress reported.
 
-usage: distributed_training.py DIRECTORY STEPS
-The final loss and the step it began at are appended to DIRECTORY/result.
+usage: distributed_training.py DIRECTORY STEPS [--lr=RATE]
+The final loss and the step it began at are appended to DIRECTORY/result; a task of a job array uses a directory of its
+own in DIRECTORY. Other options, such as the --local_rank of launchers, are ignored. Without a launcher it is alone.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -20,13 +22,19 @@ PACE_S = 0.05
 
 
 def main() -> None:
-    directory, steps = Path(sys.argv[1]), int(sys.argv[2])
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
+    directory, steps = Path(words[0]) / os.environ.get("SLURM_ARRAY_TASK_ID", ""), int(words[1])
+    rate = next((float(word.partition("=")[2]) for word in sys.argv if word.startswith("--lr=")), 0.05)
+    directory.mkdir(exist_ok=True)
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo")
+    if "RANK" in os.environ:
+        distributed.init_process_group("gloo")
+    else:
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     rank, size = distributed.get_rank(), distributed.get_world_size()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     saved = directory / "checkpoint.pt"
     start = 0
     if saved.exists():

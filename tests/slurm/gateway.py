@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 import yaml
 
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.jobs import environment, until
 
@@ -49,16 +50,23 @@ class Gateway:
         assert not check or done.returncode == 0, f"{argv}: {done.stderr or done.stdout}"
         return done.stdout
 
-    def status(self) -> dict[str, Any]:
-        """What the control plane reported last, about the one service."""
+    def status(self, service: str = "tiny") -> dict[str, Any]:
+        """What the control plane reported last about a service."""
+        nothing = {"serving": 0, "coming": 0, "replicas": [], "time_s": 0.0}
         path = self.state / "status.json"
         if not path.exists():
-            return {"serving": 0, "coming": 0, "replicas": [], "time_s": 0.0}
+            return nothing
         shown = json.loads(path.read_text())
-        return {**shown["services"][0], "time_s": shown["time_s"]}
+        found = (one for one in shown["services"] if one["name"] == service)
+        return {**next(found, nothing), "time_s": shown["time_s"]}
 
-    def serving(self) -> int:
-        return int(self.status()["serving"])
+    def serving(self, service: str = "tiny") -> int:
+        return int(self.status(service)["serving"])
+
+    def jobs(self, service: str) -> list[int]:
+        """The jobs of a service that Slurm has, waiting or running."""
+        found = CliClient(environment=self.cluster.env()).tagged_jobs(f"igw:t:{service}:")
+        return [job.job_id for job in found if job.state in ("PENDING", "RUNNING")]
 
     def job_ids(self) -> set[int]:
         return {one["job_id"] for one in self.status()["replicas"]}

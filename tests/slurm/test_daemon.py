@@ -46,14 +46,6 @@ def client(small: Cluster) -> Iterator[CliClient]:
     empty(small)
 
 
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    path = tmp_path / "spool"
-    path.mkdir()
-    path.chmod(0o1777)
-    return path
-
-
 def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
     base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
     return json.dumps({**base, **sections})
@@ -75,13 +67,30 @@ def test_once_writes_the_order_and_a_second_pass_changes_nothing(
 ) -> None:
     full = submit(small, "--nodes=2", "--gpus-per-node=4")
     until(lambda: state_of(client, full) == "RUNNING", "the cluster is full")
-    limits = {submit(small, "--gres=gpu:1", f"--time={minutes}"): minutes for minutes in (50, 10, 30)}
+    limits = {submit(small, "--gres=gpu:1", f"--time={minutes}"): minutes for minutes in (60, 50, 10, 40, 30, 20)}
     assert once(small, tmp_path, config(spool, "srsf")).returncode == 0
     waiting = [job for job in client.jobs() if job.job_id in limits]
     by_priority = sorted(waiting, key=lambda job: -job.priority)
-    assert [limits[job.job_id] for job in by_priority] == [10, 30, 50]
+    assert [limits[job.job_id] for job in by_priority] == [10, 20, 30, 40, 50, 60]
+    assert len({job.priority for job in waiting}) == len(waiting)
     dry = once(small, tmp_path, config(spool, "srsf"), "--dry-run")
     assert dry.stdout == "nothing to change\n", dry.stderr
+
+
+def test_a_gang_without_a_promise_keeps_no_node_idle(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    first = submit(small, "--gpus-per-node=4", "--time=30", script=f"while [ ! -e {go} ]; do sleep 0.1; done")
+    second = submit(small, "--gpus-per-node=4", "--time=30")
+    until(lambda: [state_of(client, job) for job in (first, second)] == ["RUNNING"] * 2, "the cluster is full")
+    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=5")
+    long = submit(small, "--gpus-per-node=4", "--time=600")
+    assert once(small, tmp_path, config(spool, "srsf")).returncode == 0
+    go.touch()
+    # Slurm by itself would keep the free node for the gang until the second job's limit.
+    until(lambda: state_of(client, long) == "RUNNING", "the long job has taken the free node")
+    assert state_of(client, gang) == "PENDING"
 
 
 def test_dry_run_changes_nothing(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:

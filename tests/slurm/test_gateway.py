@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmJob
@@ -106,6 +107,29 @@ def test_the_first_request_waits_for_a_replica(cluster: Cluster, directory: Path
         assert load.answers == {"200": 1}
         assert load.waits_s[0] > 1
         until(lambda: gateway.status()["replicas"] == [], "nobody asks: the replica goes", patience_s=120)
+
+
+def test_an_edited_services_file_is_taken_without_a_failed_request(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory) as gateway:
+        until(lambda: gateway.serving() == 1, "the replica serves")
+        before = gateway.job_ids()
+        data = yaml.safe_load(gateway.services.read_text())
+        with Load(gateway.url, per_s=15).running() as load:
+            data["services"]["more"] = data["services"]["tiny"]
+            gateway.services.write_text(yaml.safe_dump(data))
+            gateway.command("reload")
+            until(lambda: gateway.serving("more") == 1, "the new service has a replica")
+            data["services"]["more"] = {"replica": {}}
+            gateway.services.write_text(yaml.safe_dump(data))
+            gateway.command("reload", check=False)
+            os.kill(gateway.control_plane(), signal.SIGKILL)
+            until(lambda: gateway.has_started(3), "the control plane goes on with what was accepted")
+            del data["services"]["more"]
+            gateway.services.write_text(yaml.safe_dump(data))
+            gateway.command("reload")
+            until(lambda: not gateway.jobs("more"), "the service that is gone leaves no job")
+        assert load.failures == []
+        assert gateway.job_ids() == before
 
 
 def test_a_broken_command_is_given_up(cluster: Cluster, directory: Path) -> None:

@@ -75,6 +75,18 @@ def test_sbatch_tells_the_daemon(site: Cluster) -> None:
     assert found.exploration.may_stop
 
 
+def test_sxbatch_and_the_plugin_say_the_same(site: Cluster) -> None:
+    """sxbatch writes the comment and sets the options' variables, which the plugin reads."""
+    argv = ("--json", "--checkpoint=USR1", "--elastic=1-4/1", "--sweep=a", "--hold", "--wrap=true")
+    done = run(site, command("sxbatch"), *argv)
+    assert done.returncode == 0, done.stderr
+    (job,) = [
+        job for job in CliClient(environment=site.env()).jobs() if job.job_id == json.loads(done.stdout)["job_id"]
+    ]
+    run(site, "scancel", str(job.job_id))
+    assert job.comment == "explsched:sweep=a&checkpoint=USR1&elastic=1-4/1"
+
+
 def test_a_task_of_sbatch_preloads_the_library(
     site: Cluster, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -130,6 +142,9 @@ def test_a_step_inside_a_job_sees_the_jobs_options_once(site: Cluster, library: 
         ("--expl-limit=1001", "accepted: 0.001 to 1"),
         ("--expl-sweep=a&stop=1", "letters, digits"),
         ("--expl-checkpoint=KILL", "USR1, USR2"),
+        ("--expl-elastic=8-1", "sizes such as 1-8"),
+        ("--expl-elastic=1--8", "sizes such as 1-8"),
+        ("--expl-elastic=1-8/", "sizes such as 1-8"),
     ],
 )
 def test_nonsense_is_refused_at_submission(site: Cluster, option: str, words: str) -> None:

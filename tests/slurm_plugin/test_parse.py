@@ -10,8 +10,10 @@ from slurm_plugin.client.protocol import (
     CreateReservation,
     DeleteReservation,
     RequeueJob,
+    SetAdminComment,
     SetSiteFactor,
     SlurmError,
+    TargetJob,
 )
 
 RECORD = dict.fromkeys(parse.JOB_FIELDS, "N/A") | {
@@ -28,6 +30,8 @@ RECORD = dict.fromkeys(parse.JOB_FIELDS, "N/A") | {
     "TimeLimit": "1-02:03:04",
     "NumNodes": "2",
     "NumTasks": "2",
+    "NumCPUs": "4",
+    "tres-alloc": "cpu=4,mem=2000M,node=2,billing=4",
     "NodeList": "n[1-2]",
     "tres-per-node": "gres:gpu:a100:2,gres:shard:4",
     "RestartCnt": "1",
@@ -66,6 +70,43 @@ def test_a_running_job() -> None:
     assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))
     assert job.time_limit_s == 86400 + 2 * 3600 + 3 * 60 + 4
     assert (job.submit_s, job.start_s, job.restarts, job.comment) == (1.7e9, 1.7e9 + 100, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "shards"),
+    [
+        ({"tres-per-node": "gres:shard:1"}, 1),
+        ({"tres-per-node": "gres/shard:a100:3"}, 3),
+        ({"tres-per-node": "N/A", "tres-per-task": "gres:shard:2", "NumTasks": "4"}, 4),
+        ({"tres-per-node": "gres:gpu:1"}, 0),
+    ],
+)
+def test_shards_on_each_node(fields: dict[str, str], shards: int) -> None:
+    assert parse.job(list((RECORD | fields).values())).shards_per_node == shards
+
+
+def test_nodes_asked_for_and_our_note() -> None:
+    record = RECORD | {"State": "PENDING", "ReqNodes": "n[2-3]", "admin_comment": "explsched:pause=5"}
+    job = parse.job(list(record.values()))
+    assert (job.required_nodes, job.admin_comment, job.node_names) == (("n2", "n3"), "explsched:pause=5", ())
+
+
+def test_a_node_with_shards() -> None:
+    line = "NodeName=n1 Gres=gpu:a100:4(S:0-1),shard:a100:16(S:0-1) State=IDLE Partitions=main"
+    assert (parse.node(line).gpus, parse.node(line).shards) == (4, 16)
+
+
+def test_pins_and_notes_are_one_safe_command() -> None:
+    assert batch.command(TargetJob(7, ("n1",), "explsched:node=n1&since=5")) == (
+        "update JobId=7 ReqNodeList=n1 AdminComment=explsched:node=n1&since=5"
+    )
+    assert batch.command(TargetJob(7, (), "")) == "update JobId=7 ReqNodeList= AdminComment="
+    assert batch.command(SetAdminComment(7, "explsched:pause=5")) == "update JobId=7 AdminComment=explsched:pause=5"
+    for hostile in ("a b", "a\nshutdown", 'a"b'):
+        assert not batch.fits_a_line(SetAdminComment(7, hostile))
+        with pytest.raises(SlurmError):
+            batch.command(SetAdminComment(7, hostile))
+    assert batch.arguments(TargetJob(7, ("n1",), "a b")) == ["update", "JobId=7", "ReqNodeList=n1", "AdminComment=a b"]
 
 
 def test_total_gpus_are_spread_over_the_nodes() -> None:

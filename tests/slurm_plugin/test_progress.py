@@ -141,6 +141,13 @@ def test_run_time_adds_up_over_requeues() -> None:
     assert progress.run_s(530.0, 1) == 80.0
 
 
+def test_runs_of_other_sizes_count_with_theirs() -> None:
+    lines = [line(0, 3.0), line(10, 2.0), line(50, 1.0, restart=1), line(60, 0.5, restart=1)]
+    progress = fold(JobProgress(), [text.encode() for text in lines], NOW_S)
+    assert [point.gpu_s for point in progress.points("loss", 4)] == [0, 40, 40, 80]
+    assert [point.gpu_s for point in progress.points("loss", 4, ((0, 1),))] == [0, 10, 10, 50]
+
+
 def test_events() -> None:
     events = [b'{"time_s": 1, "event": "start"}', b'{"time_s": 2, "event": "checkpoint", "step": 3}']
     progress = fold(JobProgress(), events, NOW_S)

@@ -3,27 +3,27 @@
 from dataclasses import replace
 from typing import Any
 
-from sched_policy.model import Exploration, Job, JobState, NodeGpus
-from sched_policy.plan import Plan, Preemption, Reservation, Score
+from sched_policy.model import Exploration, GpuRequest, Job, NodeGpus
+from sched_policy.plan import Plan, Reservation, Resize, Score
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.protocol import (
     AttachReservation,
+    ChangeFailure,
     CreateReservation,
     DeleteReservation,
     ExtendReservation,
-    RequeueJob,
+    SetGres,
+    SetNodeCount,
     SetSiteFactor,
-    SignalJob,
     SlurmJob,
     SlurmReservation,
     StartAtOnce,
 )
 from slurm_plugin.observe import Observation
 from slurm_plugin.order import OrderLimits
-from slurm_plugin.preemption import PreemptionDesk
-from slurm_plugin.progress import JobProgress, Report
 from slurm_plugin.reconcile import SteeringLimits, changes, lease_changes
-from tests.sched_policy.builders import NOW_S, job, nodes, running
+from slurm_plugin.resizing import resize_changes, restored
+from tests.sched_policy.builders import NOW_S, job, nodes
 
 LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, most_per_pass=100), slack_s=120)
 
@@ -149,57 +149,24 @@ def test_the_requeue_delay_is_lifted_for_consenting_jobs_only() -> None:
     assert [c for c in wanted if isinstance(c, StartAtOnce)] == [StartAtOnce(5)]
 
 
-def desk_step(desk: PreemptionDesk, now_s: float, *preempt: int, progress: JobProgress | None = None) -> list[object]:
-    exploration = Exploration(checkpoint_signal="USR1")
-    jobs = {5: running(5, "n1", exploration=exploration), 6: running(6, "n1")}
-    reports = {5: progress} if progress else {}
-    return list(desk.advance(tuple(Preemption(p, "") for p in preempt), jobs, reports, now_s))
+def resized(job_id: int, nodes: int, gpus: int) -> Plan:
+    return Plan(resizes=(Resize(job_id, GpuRequest.on_each(nodes, gpus), "why"),))
 
 
-def test_signal_then_requeue_when_the_checkpoint_is_reported() -> None:
-    desk = PreemptionDesk(grace_s=100, most_per_hour=10)
-    assert desk_step(desk, 0, 5) == [SignalJob(5, "USR1")]
-    assert desk_step(desk, 10, 5) == []
-    assert desk_step(desk, 20, 5, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
+def test_a_waiting_job_is_resized_and_a_running_one_is_not() -> None:
+    asks = {"nodes": 1, "gpus_per_node": 4, "gres_per_node": "gpu:a100:4,nvme:1"}
+    assert resize_changes(resized(5, 1, 2), seen(record(5, **asks))) == (SetGres(5, "gpu:a100:2,nvme:1"),)
+    assert resize_changes(resized(5, 1, 2), seen(record(5, state="RUNNING", **asks))) == ()
+    assert resize_changes(resized(5, 1, 1), seen(record(5, gres_per_node="gpu"))) == (SetGres(5, "gpu:1"),)
 
 
-def test_requeue_when_the_grace_is_over() -> None:
-    desk = PreemptionDesk(grace_s=100, most_per_hour=10)
-    desk_step(desk, 0, 5, progress=JobProgress(checkpoint_s=-50))
-    assert desk_step(desk, 50, 5, progress=JobProgress(checkpoint_s=-50)) == []  # an old checkpoint does not count
-    assert desk_step(desk, 100, 5) == [RequeueJob(5)]
-
-
-def test_a_job_that_is_still_starting_is_not_signalled() -> None:
-    desk = PreemptionDesk(grace_s=100, most_per_hour=10)
-    earlier = Report(1.0, restart=0, step=1, metric="loss", value=1.0)
-    jobs = {5: running(5, "n1", exploration=Exploration(checkpoint_signal="USR1"), restarts=1)}
-    wanted = (Preemption(5, ""),)
-    assert desk.advance(wanted, jobs, {5: JobProgress(reports=(earlier,))}, 0) == ()
-    ready = JobProgress(reports=(earlier, replace(earlier, restart=1)))
-    assert desk.advance(wanted, jobs, {5: ready}, 0) == (SignalJob(5, "USR1"),)
-
-
-def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
-    assert desk_step(PreemptionDesk(100, 10), 0, 6) == []
-
-
-def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
-    desk = PreemptionDesk(grace_s=100, most_per_hour=10)
-    desk_step(desk, 0, 5)
-    assert desk_step(desk, 200, progress=JobProgress(checkpoint_s=5, ended=True)) == []
-    desk_step(desk, 200, 5)
-    gone = desk.advance((), {5: replace(running(5, "n1"), state=JobState.PENDING)}, {}, 900)
-    assert gone == ()
-    assert desk.underway == frozenset()
-
-
-def test_the_hourly_budget_bounds_the_churn() -> None:
-    desk = PreemptionDesk(grace_s=1, most_per_hour=1)
-    assert desk_step(desk, 0, 5) == [SignalJob(5, "USR1")]
-    desk.advance((), {}, {}, 10)
-    assert desk_step(desk, 20, 5) == []
-    assert desk_step(desk, 3601, 5) == [SignalJob(5, "USR1")]
+def test_tasks_and_cpus_follow_the_nodes() -> None:
+    asks = {"nodes": 2, "gpus_per_node": 4, "gres_per_node": "gpu:4", "tasks": 4, "cpus": 16}
+    assert resize_changes(resized(5, 3, 4), seen(record(5, **asks))) == (SetNodeCount(5, 3, 6, 24),)
+    refused = ChangeFailure(SetNodeCount(5, 3, 6, 24), "no")
+    assert restored([refused, ChangeFailure(SetGres(5, "gpu:1"), "no")], {5: record(5, **asks)}) == (
+        SetNodeCount(5, 2, 4, 16),
+    )
 
 
 def test_site_factors_are_part_of_the_changes() -> None:

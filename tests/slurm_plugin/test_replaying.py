@@ -64,13 +64,14 @@ def test_with_a_reaction_jobs_do_not_wait_for_the_interval(trace: Path) -> None:
 
 def test_settings_reach_the_simulation(trace: Path) -> None:
     common = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "srsf", "--estimates", "exact")
-    found = told(*common, "--interval", 100, "--restart", 7, "--checkpoint", 3, "--seed", 5)
+    found = told(*common, "--interval", 100, "--restart", 7, "--checkpoint", 3, "--seed", 5, "--scaling", 0.9)
     assert found["settings"] == {
         "interval_s": 100.0,
         "reaction_s": None,
         "estimates": "exact",
         "checkpoint_s": 3.0,
         "restart_s": 7.0,
+        "scaling": 0.9,
         "seed": 5,
         "until_s": None,
     }

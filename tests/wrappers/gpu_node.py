@@ -32,7 +32,10 @@ if fault := os.environ.get("STAND_IN_MANAGER_FAULT"):
 directory = sys.argv[sys.argv.index("--dir") + 1]
 os.makedirs(directory, 0o700, exist_ok=True)
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-server.bind(directory + "/kernel-manager.sock")
+address = directory + "/kernel-manager.sock"
+if os.path.exists(address):
+    os.unlink(address)  # of one that was killed
+server.bind(address)
 server.listen(64)
 signal.sigwait({{signal.SIGTERM}})
 print("manager ends", file=log)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -52,8 +53,8 @@ set -u
 # workers answer it from the moment they install their own handler.
 exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT_SIGNAL:-USR1}"
 exec torchrun --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-conf="is_host=$((SLURM_NODEID == 0))" \\
-  --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$((20000 + SLURM_JOB_ID % 10000))" "$@"' bash \\
-  --nnodes=2 --nproc-per-node=4 \\
+  --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$((20000 + SLURM_JOB_ID % 10000))" \\
+  --nnodes="$SLURM_NNODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" "$@"' bash \\
 train.py '--note=$(touch x)'
 """
 
@@ -79,18 +80,85 @@ def test_torchrun_gets_the_command_and_ignores_the_checkpoint_signal(tmp_path: P
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     environment |= {"SLURM_JOB_ID": "10042", "SLURM_NODEID": "1", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}
+    environment |= {"SLURM_NNODES": "3", "SLURM_GPUS_ON_NODE": "4"}
     text = template.render("torchrun", {}, {}, ["train.py", "$(touch canary)", "a\nb"])
     done = subprocess.run(
         ["bash", "-c", text], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     rendezvous = ["--rdzv-id=10042", "--rdzv-backend=c10d", "--rdzv-conf=is_host=0", "--rdzv-endpoint=10.0.0.7:20042"]
-    shape = ["--nnodes=1", "--nproc-per-node=1"]
+    shape = ["--nnodes=3", "--nproc-per-node=4"]
     assert done.stdout == f"{[*rendezvous, *shape, 'train.py', '$(touch canary)', 'a' + chr(10) + 'b']} True\n"
     assert not (tmp_path / "canary").exists()
 
 
+def with_stand_ins(directory: Path, text: str, stand_ins: dict[str, str], **environment: str) -> str:
+    """What bash makes of a job script where these programs stand in for the real ones."""
+    programs = {"sxrun": '#!/bin/sh\nshift\nexec "$@"\n', "srun": '#!/bin/sh\nexec "$@"\n', **stand_ins}
+    for name, content in programs.items():
+        (directory / name).write_text(content)
+        (directory / name).chmod(0o755)
+    everything = {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}", **environment}
+    argv = ["bash", "-c", text]
+    done = subprocess.run(argv, env=everything, cwd=directory, capture_output=True, text=True, check=False)
+    return f"{done.stdout}{done.stderr}exit {done.returncode}\n"
+
+
+SLURM = {"SLURM_JOB_ID": "10042", "SLURM_NNODES": "2", "SLURM_NTASKS": "8", "SLURM_GPUS_ON_NODE": "4"}
+ON_SECOND = {"SLURM_NODEID": "1", "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}
+
+
+def test_deepspeed_gets_a_hostfile_that_goes_when_it_ends(tmp_path: Path) -> None:
+    show = '#!/bin/sh\necho "$@"\ncat "$2"\nexit 3\n'
+    nodes = "#!/bin/sh\nprintf 'n1\\nn2\\n'\n"
+    text = template.render("deepspeed", {}, {}, ["train.py", "$(touch canary)"])
+    here = {**SLURM, **ON_SECOND, "SLURM_JOB_NODELIST": "n[1-2]", "TMPDIR": str(tmp_path)}
+    found = with_stand_ins(tmp_path, text, {"deepspeed": show, "scontrol": nodes}, **here)
+    options, *hostfile, status = found.splitlines()
+    wanted = "--no_ssh --node_rank 1 --master_addr 127.0.0.1 --master_port 20042 train.py $(touch canary)"
+    assert options.split(" ", 2)[2] == wanted
+    assert (hostfile, status) == (["n1 slots=4", "n2 slots=4"], "exit 3")
+    assert not list(tmp_path.glob("explsched-*"))
+    assert not (tmp_path / "canary").exists()
+
+
+def test_horovod_tasks_learn_their_ranks_once_the_rendezvous_is_there(tmp_path: Path) -> None:
+    show = f"#!{sys.executable}\nimport os, signal\nprint(signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN)\n"
+    show += "print(sorted(f'{k[8:]}={v}' for k, v in os.environ.items() if k.startswith('HOROVOD_')))\n"
+    (tmp_path / "train").write_text(show)
+    (tmp_path / "train").chmod(0o755)
+    text = template.render("horovod", {}, {}, ["train"])
+    with socket.create_server(("127.0.0.1", 0)) as rendezvous:
+        port = rendezvous.getsockname()[1]
+        here = {**SLURM, **ON_SECOND, "SLURMD_NODENAME": "n2", "EXPLSCHED_RENDEZVOUS_PORT": str(port)}
+        listens, variables, status = with_stand_ins(tmp_path, text, {}, **here).splitlines()
+    assert (listens, status) == ("True", "exit 0")
+    assert eval(variables) == sorted(  # noqa: S307  what the stand-in printed
+        [
+            "CONTROLLER=gloo",
+            "CPU_OPERATIONS=gloo",
+            "RANK=5",
+            "SIZE=8",
+            "LOCAL_RANK=1",
+            "LOCAL_SIZE=4",
+            "CROSS_RANK=1",
+            "CROSS_SIZE=2",
+            "HOSTNAME=n2",
+            "GLOO_RENDEZVOUS_ADDR=127.0.0.1",
+            f"GLOO_RENDEZVOUS_PORT={port}",
+        ]
+    )
+
+
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize(("name", "grid"), [("sweep", {"x": ["$(a)", "`b`", "'"]}), ("torchrun", {})])
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [
+        ("sweep", {"x": ["$(a)", "`b`", "'"]}),
+        ("torchrun", {}),
+        ("horovod", {}),
+        ("deepspeed", {}),
+    ],
+)
 def test_shellcheck_finds_nothing(name: str, grid: dict[str, list[str]]) -> None:
     text = template.render(name, {}, grid, ["python", "$HOME"])
     done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)

@@ -29,8 +29,20 @@ from sched_policy.simulator.formats.table import Table, collect
 from sched_policy.simulator.trace import StageTimes, Trace, TraceError, TraceJob
 
 _REQUIRED = ("job_id", "submit_s", "gpus", "run_s")
+_SIZES = ("least_gpus", "most_gpus")
 _STAGES = ("stage_io_s", "stage_gpu_s", "stage_net_s")
-COLUMNS = (*_REQUIRED, "iterations", *_STAGES, "declared_s", "time_limit_s", "model", "user", "queue", "priority")
+COLUMNS = (
+    *_REQUIRED,
+    "iterations",
+    *_STAGES,
+    "declared_s",
+    "time_limit_s",
+    "model",
+    "user",
+    "queue",
+    "priority",
+    *_SIZES,
+)
 """All columns, in the order in which they are written. The three stage times make `TraceJob.stages`."""
 
 
@@ -92,6 +104,8 @@ def _cells(job: TraceJob) -> tuple[object, ...]:
         label("user", job.user),
         label("queue", job.queue),
         job.priority or "",
+        job.least_gpus,
+        job.most_gpus,
     )
 
 
@@ -102,9 +116,10 @@ def _parse(table: Table) -> Trace:
             near = get_close_matches(column, COLUMNS, n=1) or [", ".join(COLUMNS)]
             raise TraceError(f"{table.where}: unknown column {shown(column)}, the nearest known is {near[0]}")
     job_id, submit_s, gpus, run_s, iterations, *rest = (table.cell(column) for column in COLUMNS)
-    io_s, gpu_s, net_s, declared_s, time_limit_s, model, user, queue, priority = rest
+    io_s, gpu_s, net_s, declared_s, time_limit_s, model, user, queue, priority, least_gpus, most_gpus = rest
 
     def parse(line: int, row: list[str]) -> TraceJob:
+        least, most = _sizes(gpus(row), least_gpus(row).strip(), most_gpus(row).strip())
         return TraceJob(
             job_id=whole("job_id", job_id(row), 0, LARGEST_ID),
             submit_s=number("submit_s", submit_s(row), 0, LONGEST_S),
@@ -119,6 +134,8 @@ def _parse(table: Table) -> Trace:
             queue=label("queue", queue(row)),
             priority=whole("priority", priority(row).strip() or "0", 0, 1),
             line=line,
+            least_gpus=least,
+            most_gpus=most,
         )
 
     return trace_of(*collect(table, parse), FORMAT.name)
@@ -126,6 +143,16 @@ def _parse(table: Table) -> Trace:
 
 def _optional(column: str, text: str, least: float, most: float) -> float | None:
     return number(column, text, least, most) if text.strip() else None
+
+
+def _sizes(gpus: str, least: str, most: str) -> tuple[int | None, int | None]:
+    """The sizes between which an elastic job can run; both or none are given, and the job asks for one between."""
+    if not least and not most:
+        return None, None
+    if not (least and most):
+        raise RowError("least_gpus, most_gpus: found one of them, accepted are both or none")
+    asked = whole("gpus", gpus, 1, MOST_GPUS)
+    return whole("least_gpus", least, 1, asked), whole("most_gpus", most, asked, MOST_GPUS)
 
 
 def _stages(texts: tuple[str, str, str]) -> StageTimes | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from sched_policy import preemption_record
 from sched_policy.simulator.formats.cells import LONGEST_S, MOST_GPUS, RowError
 from sched_policy.simulator.formats.sacct_rows import Row, row_parser
 from sched_policy.simulator.formats.table import Table, collect
@@ -48,6 +49,7 @@ class PastJob:
         time_limit_s: its limit per run, None if it had none or its partition's.
         user: its owner.
         queue: its partition.
+        lost_gpu_s: work that preemption made it do again, as far as its AdminComment tells.
         line: where its last row stands in the file.
 
     """
@@ -61,6 +63,7 @@ class PastJob:
     user: str
     queue: str
     line: int
+    lost_gpu_s: float = 0.0
 
     @property
     def gpus(self) -> int:
@@ -177,7 +180,15 @@ def _job(life: list[Row]) -> PastJob:
         user=last.user,
         queue=last.queue,
         line=last.line,
+        lost_gpu_s=_lost_gpu_s(last, len(life) - 1),
     )
+
+
+def _lost_gpu_s(last: Row, requeues: int) -> float:
+    try:
+        return preemption_record.read(last.admin_comment, last.submit_s, requeues).lost_gpu_s
+    except preemption_record.RecordError as error:
+        raise RowError(str(error)) from error
 
 
 def _run(row: Row) -> Run | None:

@@ -35,6 +35,7 @@ class Row:
     time_limit_s: float | None
     user: str
     queue: str
+    admin_comment: str
 
 
 def row_parser(table: Table) -> Callable[[int, list[str]], Row | None]:
@@ -45,7 +46,7 @@ def row_parser(table: Table) -> Callable[[int, list[str]], Row | None]:
     cell = {
         name: table.cell(name)
         for name in (*REQUIRED, *_ONE_OF[0], *_ONE_OF[1], "Eligible", "Elapsed", "ElapsedRaw", "Timelimit",
-                     "TimelimitRaw", "User", "Partition")
+                     "TimelimitRaw", "User", "Partition", "AdminComment")
     }  # fmt: skip
     id_column = "JobID" if table.index("JobID") is not None else "JobIDRaw"
     limit_column = "TimelimitRaw" if table.index("TimelimitRaw") is not None else "Timelimit"
@@ -78,6 +79,7 @@ def row_parser(table: Table) -> Callable[[int, list[str]], Row | None]:
             time_limit_s=cells.time_limit_s(limit_column, cell[limit_column](row)),
             user=label("User", cell["User"](row)),
             queue=label("Partition", cell["Partition"](row)),
+            admin_comment=cell["AdminComment"](row),
         )
 
     return parse

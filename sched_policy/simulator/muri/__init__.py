@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class Shares(StrEnum):
-    """The optimum leaves some shares open; the original's come from its solver, or are all 1 where that fails."""
+    """The optimum leaves some shares open; the original's come from one of two solvers, or are 1 where both fail."""
 
     CENTRAL = "central"  # in the middle of all optimal ones, like an interior-point solver's
+    EARLY = "early"  # of its second solver, which stops early with thousands of jobs
     WHOLE = "whole"  # the original's last resort
 
 
@@ -105,10 +106,10 @@ def _muri(cluster: ClusterShape, options: MuriOptions, sorting: Sorting) -> Disc
 
 
 def _themis(cluster: ClusterShape, options: MuriOptions) -> Discipline:
-    from sched_policy.order.themis import central_shares, whole_shares
-    from sched_policy.simulator.muri.themis import Themis
+    from sched_policy.simulator.muri import themis
 
-    return Themis(cluster, {Shares.CENTRAL: central_shares, Shares.WHOLE: whole_shares}[options.shares])
+    solve = {Shares.CENTRAL: themis.central, Shares.EARLY: themis.early, Shares.WHOLE: themis.whole}[options.shares]
+    return themis.Themis(cluster, solve)
 
 
 _POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {

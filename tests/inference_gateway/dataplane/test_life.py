@@ -1,5 +1,7 @@
 """Start, adoption, death and restart of the data plane."""
 
+import http.client
+import json
 import os
 import signal
 import socket
@@ -16,7 +18,7 @@ from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
 from inference_gateway.errors import NotRunningError, RefusedError, SettingsError, StartError
 from inference_gateway.model import Endpoint
-from tests.inference_gateway.rig import REPLICA_KEY, Replica, gateway, wait_until
+from tests.inference_gateway.rig import CLIENT_KEY, REPLICA_KEY, Replica, gateway, wait_until
 
 CHAT = ServiceSettings("chat", replica_key=REPLICA_KEY)
 
@@ -156,3 +158,32 @@ def test_files_are_for_this_user_alone(directory: Path) -> None:
 def test_connections_are_bounded_by_open_files() -> None:
     assert affordable_connections(100, 10) == 100
     assert affordable_connections(10**9, 10) < 10**9
+
+
+def test_a_reload_answers_once_more_on_a_connection_that_is_open(directory: Path, servers: list[Replica]) -> None:
+    with gateway(directory / "idle", CHAT) as rig:
+        rig.plane.add("chat", servers[0].endpoint)
+        link = http.client.HTTPConnection("127.0.0.1", rig.port, timeout=20)
+        link.auto_open = 0  # no second connection in secret
+        link.connect()
+        for more in ("one", "two"):
+            body = json.dumps({"model": "chat", "max_tokens": 1})
+            link.request("POST", "/v1/chat/completions", body, {"authorization": f"Bearer {CLIENT_KEY}"})
+            answer = link.getresponse()
+            answer.read()
+            assert answer.status == 200
+            rig.plane.apply(replace(rig.plane.settings, services=(CHAT, ServiceSettings(more))))
+        assert answer.headers["connection"] == "close"
+        link.close()
+
+
+def test_a_thousand_services_and_one_more(directory: Path, servers: list[Replica]) -> None:
+    many = tuple(replace(CHAT, name=f"chat-{number}") for number in range(1000))
+    with gateway(directory / "many", *many) as rig:
+        rig.plane.add("chat-999", servers[0].endpoint)
+        assert rig.complete("chat-999").status == 200
+        rig.plane.apply(replace(rig.plane.settings, services=(*many, CHAT)))
+        rig.plane.add("chat", servers[1].endpoint)
+        assert rig.complete("chat").headers["x-replica"] == "r2"
+        assert rig.complete("chat-999").headers["x-replica"] == "r1"
+        assert len(rig.plane.traffic()) == 1001

@@ -10,7 +10,7 @@ from inference_gateway import services
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.submission import Qos, Tag, parse_tag
-from inference_gateway.services import ServiceSection
+from inference_gateway.sections import ServiceSection
 
 HOSTILE = "$(touch /nowhere/canary) `id` 'q' \"q\" \\ ; {x} *"
 

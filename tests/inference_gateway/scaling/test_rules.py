@@ -84,7 +84,7 @@ def test_every_rule_has_a_target_to_sweep_and_describes_its_options(name: str) -
         ("dilu", {"window": 0}, "option window: found 0"),
         ("knative", {"utilization": "nan"}, "option utilization: found 'nan'"),
         ("knative", {"metric": "cpu"}, "option metric: found 'cpu'"),
-        ("slurm", {"in_share": 1.5}, "option in_share: found 1.5"),
+        ("slurm", {"in_margin": -1}, "option in_margin: found -1"),
         ("target", {"up_delay_s": float("inf")}, "option up_delay_s: found inf"),
     ],
 )

@@ -13,7 +13,7 @@ from tests.inference_gateway.scaling.seconds import Service
 
 # A request takes 4 s; 4 at once are 1 request/s.
 CAPACITY = Capacity(requests_per_s=1.0, concurrency=4, start_s=60.0)
-WINDOW_S = 120
+WINDOW_S = 30
 
 
 def service(ready: int, capacity: Capacity = CAPACITY, **options: float) -> Service:
@@ -43,7 +43,7 @@ def test_a_burst_of_eight_replicas_is_decided_within_3_seconds() -> None:
 
 def test_a_backlog_asks_for_more_until_it_is_gone() -> None:
     same_rate = [4] * 300
-    assert service(5).feed(same_rate, in_flight=16, queued=60)[-1] > service(5).feed(same_rate, in_flight=16)[-1]
+    assert service(5).feed(same_rate, in_flight=16, queued=200)[-1] > service(5).feed(same_rate, in_flight=16)[-1]
 
 
 def test_a_fresh_rule_does_not_act_on_three_noisy_seconds() -> None:
@@ -98,9 +98,24 @@ def test_scale_in_needs_both_signals() -> None:
 
 
 def test_a_longer_start_is_waited_for_longer() -> None:
-    for start_s in (30.0, 120.0):
+    for start_s, window_s in ((10.0, 30), (120.0, 60), (240.0, 120)):
         counts = service(3, Capacity(1.0, 4, start_s)).feed([0] * 600)
-        assert counts.index(2) == 2 * start_s - 1
+        assert counts.index(2) == window_s - 1
+
+
+def test_a_need_just_below_a_whole_number_keeps_the_replica() -> None:
+    """At 4 requests/s the need is (16 + 1.4 x 4) / 4 = 5.4; with the margin 5.9, and with twice of it 6.4."""
+    assert service(7, in_margin=0.5).feed([4] * 300, in_flight=16)[-1] == 6
+    assert service(7, in_margin=1.0).feed([4] * 300, in_flight=16)[-1] == 7
+
+
+def test_one_second_that_needed_it_keeps_the_replica_for_a_window() -> None:
+    """A queue of one second is not enough to scale out, but it is in the window for scaling in."""
+    held = service(5)
+    held.feed([0] * 20)
+    held.second(0, in_flight=20, queued=600)
+    assert min(held.feed([0] * (WINDOW_S - 1))) >= 5
+    assert held.feed([0] * 3)[-1] < 5
 
 
 def test_the_last_replica_goes_only_after_a_long_rest() -> None:

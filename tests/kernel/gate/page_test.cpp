@@ -147,8 +147,8 @@ void a_busy_high_priority_client_holds_what_does_not_fit_beside_it() {
     memory.occupy(0, Class::kHigh);
     memory.occupy(1);
     Page& page = memory.page;
-    gate::announce(page.slots[0], {kMs, 600, 200}, 25, kNow);
-    gate::announce(page.slots[0], {kMs, 200, 600}, 25, kNow);
+    gate::announce(page, 0, {kMs, 600, 200}, kNow);
+    gate::announce(page, 0, {kMs, 200, 600}, kNow);
     CHECK(try_reserve(page, 1, {kMs, 300, 100}, kNow).reserved);
     page.slots[1].timeline.reserved = 0;
     const Attempt blocked = try_reserve(page, 1, {kMs / 2, 500, 100}, kNow);
@@ -163,14 +163,52 @@ void the_length_of_busy_periods_is_learnt() {
     Slot& slot = memory.page.slots[0];
     std::uint64_t now = kNow;
     for (int request = 0; request < 50; ++request) {
-        for (int kernel = 0; kernel < 10; ++kernel) gate::announce(slot, {kMs, 100, 100}, 25, now);
+        for (int kernel = 0; kernel < 10; ++kernel) gate::announce(memory.page, 0, {kMs, 100, 100}, now);
         now += 10 * kMs;
         settle(slot.timeline, now);
         now += 5 * kMs;
     }
     CHECK(slot.timeline.latency_ns > 9 * kMs && slot.timeline.latency_ns <= 10 * kMs);
-    gate::announce(slot, {kMs, 100, 100}, 25, now);
+    gate::announce(memory.page, 0, {kMs, 100, 100}, now);
     CHECK(slot.timeline.exposure_ns > 200'000 && slot.timeline.exposure_ns <= 250'000);
+}
+
+bool about(std::uint64_t time_ns, std::uint64_t expected_ns) {
+    return time_ns >= expected_ns && time_ns <= expected_ns + 2 * 256;  // ends are kept in ticks
+}
+
+void all_end_later_for_the_company_a_high_priority_launch_meets() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    memory.occupy(1);
+    memory.occupy(2);
+    memory.occupy(3);
+    Page& page = memory.page;
+    push(page.slots[1].timeline, {100 * kUs, 300, 100}, kNow);
+    push(page.slots[2].timeline, {300 * kUs, 400, 100}, kNow);
+    gate::announce(page, 0, {kMs, 600, 200}, kNow);
+    // 1300 permille for the first 100 us of the work, 1000 from then on.
+    CHECK(about(page.slots[1].timeline.busy_until_ns, kNow + 130 * kUs));
+    CHECK(about(page.slots[2].timeline.busy_until_ns, kNow + 330 * kUs));
+    CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + kMs + 30 * kUs));
+    CHECK(page.slots[3].timeline.busy_until_ns == 0);
+    CHECK(page.slots[0].timeline.period_work_ns == kMs);  // the company is none of its own work
+    CHECK((peak(page.slots[2].timeline, kNow + 310 * kUs, kNow + 320 * kUs).load == Load{400, 100}));
+    // What follows was launched in the know of it.
+    gate::announce(page, 0, {kMs, 600, 200}, kNow);
+    CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + 2 * kMs + 30 * kUs));
+    CHECK(about(page.slots[2].timeline.busy_until_ns, kNow + 330 * kUs));
+}
+
+void company_that_fits_delays_nothing() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    memory.occupy(1);
+    Page& page = memory.page;
+    push(page.slots[1].timeline, {100 * kUs, 400, 100}, kNow);
+    gate::announce(page, 0, {kMs, 600, 200}, kNow);
+    CHECK(page.slots[1].timeline.busy_until_ns == kNow + 100 * kUs);
+    CHECK(page.slots[0].timeline.busy_until_ns == kNow + kMs);
 }
 
 // Eight processes reserve at once: the summed load of what they hold never exceeds the caps.
@@ -247,6 +285,8 @@ int main() {
     reservations_respect_caps_and_are_withdrawn();
     a_busy_high_priority_client_holds_what_does_not_fit_beside_it();
     the_length_of_busy_periods_is_learnt();
+    all_end_later_for_the_company_a_high_priority_launch_meets();
+    company_that_fits_delays_nothing();
     processes_never_exceed_the_caps_together();
     credit_is_conserved();
     return check::result();

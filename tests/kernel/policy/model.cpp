@@ -16,7 +16,7 @@ using explsched::manager::Settings;
 namespace gate = explsched::gate;
 namespace shared = explsched::shared;
 
-constexpr std::size_t kQueue = 8;  // launches a training has pending; it synchronises after each step
+constexpr std::size_t kQueue = 1024;  // launches pending, as in CUDA; the host waits beyond
 constexpr std::uint64_t kBeatNs = 5'000'000;
 constexpr std::uint64_t kReactionNs = 20'000;  // from the end of a kernel to the host's next call
 constexpr std::uint64_t kLongestWaitNs = 45'000'000;
@@ -24,6 +24,7 @@ constexpr std::uint64_t kLongestWaitNs = 45'000'000;
 struct Running {
     KernelCost cost;
     double remaining_ns;
+    std::uint64_t launched_ns;
 };
 
 struct Client {
@@ -55,13 +56,18 @@ class Simulation {
     Result run(std::uint64_t duration_ns) {
         const std::uint64_t start_ns = now_ns_;
         while (now_ns_ < start_ns + duration_ns) {
-            for (Client& client : clients_) act(client);
-            manage();
-            for (Client& client : clients_) take_grant(client);
+            // Who is granted one launch may wait for the next one at once, and rings again.
+            for (bool granted = true; granted;) {
+                granted = false;
+                for (Client& client : clients_) act(client);
+                manage();
+                for (Client& client : clients_) granted = take_grant(client) || granted;
+            }
             step();
         }
-        Result result{{}, above_ns_, best_effort_above_ns_, busy_ns_};
-        for (double* share : {&result.above_caps, &result.best_effort_above_caps, &result.busy}) {
+        Result result{{}, above_ns_, let_in_above_ns_, best_effort_above_ns_, busy_ns_};
+        for (double* share :
+             {&result.above_caps, &result.let_in_above_caps, &result.best_effort_above_caps, &result.busy}) {
             *share /= static_cast<double>(now_ns_ - start_ns);
         }
         for (Client& client : clients_) result.clients.push_back(client.result);
@@ -74,6 +80,12 @@ class Simulation {
     std::uint64_t pause(const ClientSpec& spec) {
         return static_cast<std::uint64_t>(-std::log(1 - uniform_(random_)) *
                                           static_cast<double>(spec.pause_ns));
+    }
+
+    std::uint64_t reaction(const ClientSpec& spec) {
+        if (spec.late_ns == 0 || uniform_(random_) < 0.5) return kReactionNs;
+        return kReactionNs +
+               static_cast<std::uint64_t>(uniform_(random_) * static_cast<double>(spec.late_ns));
     }
 
     void act(Client& client) {
@@ -95,14 +107,15 @@ class Simulation {
         client.result.latencies_ns.push_back(now_ns_ - client.began_ns);
         client.next_kernel = 0;
         client.draining = false;
-        client.acts_at_ns = now_ns_ + kReactionNs + (client.spec.pause_ns == 0 ? 0 : pause(client.spec));
+        client.acts_at_ns =
+            now_ns_ + reaction(client.spec) + (client.spec.pause_ns == 0 ? 0 : pause(client.spec));
         client.began_ns = client.acts_at_ns;
     }
 
     bool launch(Client& client) {
         const KernelCost& cost = client.spec.kernels[client.next_kernel];
         if (sharing_ == Sharing::kManaged && !admitted(client, cost)) return false;
-        client.queue.push_back({cost, static_cast<double>(cost.gpu_ns)});
+        client.queue.push_back({cost, static_cast<double>(cost.gpu_ns), now_ns_});
         ++client.next_kernel;
         return true;
     }
@@ -110,7 +123,7 @@ class Simulation {
     bool admitted(Client& client, const KernelCost& cost) {
         shared::Page& page = gpu_.page();
         if (client.spec.priority == shared::Class::kHigh && settings_.policy == shared::Policy::kGroup) {
-            gate::announce(slot(client), cost, page.control.high_share_permille, now_ns_);
+            gate::announce(page, client.slot, cost, now_ns_);
             return true;
         }
         if (client.waits_since_ns != 0) return false;
@@ -123,11 +136,11 @@ class Simulation {
         return false;
     }
 
-    void take_grant(Client& client) {
-        if (client.waits_since_ns == 0) return;
+    bool take_grant(Client& client) {
+        if (client.waits_since_ns == 0) return false;
         shared::Doorway& door = slot(client).door;
         const bool granted = (door.gate.load() & shared::kGateState) == shared::kGateGranted;
-        if (!granted && now_ns_ - client.waits_since_ns < kLongestWaitNs) return;
+        if (!granted && now_ns_ - client.waits_since_ns < kLongestWaitNs) return false;
         client.result.longest_wait_ns =
             std::max(client.result.longest_wait_ns, now_ns_ - client.waits_since_ns);
         client.waits_since_ns = 0;
@@ -135,8 +148,8 @@ class Simulation {
         gate::launch_on_debt(gpu_.page(), slot(client), cost, now_ns_);
         slot(client).timeline.reserved.store(0);
         door.gate.store(door.gate.load() & ~shared::kGateState);
-        client.queue.push_back({cost, static_cast<double>(cost.gpu_ns)});
-        act(client);
+        client.queue.push_back({cost, static_cast<double>(cost.gpu_ns), now_ns_});
+        return true;
     }
 
     void manage() {
@@ -151,6 +164,7 @@ class Simulation {
     // To the next moment at which anything happens.
     void step() {
         shared::Load sum, best_effort;
+        std::uint64_t high_launched_ns = 0, best_effort_launched_ns = 0;  // the last of what runs
         double next_ns = static_cast<double>(next_beat_ns_ > now_ns_ ? next_beat_ns_ - now_ns_ : kBeatNs);
         bool any = false;
         for (const Client& client : clients_) {
@@ -158,9 +172,13 @@ class Simulation {
                 next_ns = std::min(next_ns, static_cast<double>(client.acts_at_ns - now_ns_));
             if (client.queue.empty()) continue;
             any = true;
-            sum = sum + shared::load_of(client.queue.front().cost);
-            if (client.spec.priority != shared::Class::kHigh) {
-                best_effort = best_effort + shared::load_of(client.queue.front().cost);
+            const Running& first = client.queue.front();
+            sum = sum + shared::load_of(first.cost);
+            if (client.spec.priority == shared::Class::kHigh) {
+                high_launched_ns = std::max(high_launched_ns, first.launched_ns);
+            } else {
+                best_effort = best_effort + shared::load_of(first.cost);
+                best_effort_launched_ns = std::max(best_effort_launched_ns, first.launched_ns);
             }
         }
         if (look_again_ns_ > now_ns_)
@@ -176,6 +194,8 @@ class Simulation {
                    load.bandwidth_permille > settings_.cap_bandwidth_permille;
         };
         if (above(sum)) above_ns_ += static_cast<double>(passed);
+        if (above(sum) && best_effort_launched_ns > high_launched_ns)
+            let_in_above_ns_ += static_cast<double>(passed);
         if (above(best_effort)) best_effort_above_ns_ += static_cast<double>(passed);
         if (any) busy_ns_ += static_cast<double>(passed);
         now_ns_ += passed;
@@ -190,7 +210,7 @@ class Simulation {
         client.result.work_ns += first.cost.gpu_ns;
         client.result.charge_ns += gate::charge_of(first.cost);
         client.queue.pop_front();
-        if (client.queue.empty() && client.draining) client.acts_at_ns = now_ns_ + kReactionNs;
+        if (client.queue.empty() && client.draining) client.acts_at_ns = now_ns_ + reaction(client.spec);
     }
 
     Settings settings_;
@@ -201,7 +221,7 @@ class Simulation {
     std::mt19937_64 random_{20240607};
     std::uniform_real_distribution<double> uniform_{0, 1};
     std::uint64_t next_beat_ns_{0}, look_again_ns_{0};
-    double above_ns_{0}, best_effort_above_ns_{0}, busy_ns_{0};
+    double above_ns_{0}, let_in_above_ns_{0}, best_effort_above_ns_{0}, busy_ns_{0};
 };
 
 }  // namespace

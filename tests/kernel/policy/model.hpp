@@ -20,6 +20,7 @@ struct ClientSpec {
     std::uint64_t pause_ns;                      // mean time between requests; 0: the next follows at once
     std::uint32_t request_permille{1000};
     std::uint32_t limit_permille{1000};
+    std::uint64_t late_ns{0};  // half of its host's reactions come later by up to this
 };
 
 struct ClientResult {
@@ -32,6 +33,7 @@ struct ClientResult {
 struct Result {
     std::vector<ClientResult> clients;
     double above_caps{0};              // share of the time
+    double let_in_above_caps{0};       // of it, with a best-effort kernel as the last one launched
     double best_effort_above_caps{0};  // by best-effort kernels alone
     double busy{0};                    // share of the time in which something ran
 };

@@ -10,65 +10,89 @@ using namespace explsched::policy;
 
 namespace {
 
-constexpr std::uint64_t kTickNs = 5'000'000;
+constexpr std::int64_t kTickNs = 5'000'000;
+constexpr std::int64_t kNoLimit = 2 * kDebtNs;
+
+Member hungry(std::uint32_t request, std::uint32_t limit = 1000) {
+    return {request, limit, false, true, true, 0, 0};
+}
+Member idle(std::uint32_t request) { return {request, 1000, false, false, false, kSavingsNs, 0}; }
+
+// What each member is given in one tick, in permille of it.
+std::vector<double> given(const std::vector<Member>& before, std::uint32_t best_effort_permille = 1000) {
+    const std::vector<Member> after = refill(before, kTickNs, kTickNs, best_effort_permille);
+    std::vector<double> permille;
+    for (std::size_t i = 0; i < before.size(); ++i)
+        permille.push_back(static_cast<double>(after[i].credit_ns - before[i].credit_ns) * 1000 / kTickNs);
+    return permille;
+}
 
 bool near(double a, double b) { return std::fabs(a - b) < 0.01; }
 
-Member hungry(std::uint32_t request, std::uint32_t limit = 1000) {
-    return {request, limit, false, true, 0, 0, 0};
-}
-Member idle(std::uint32_t request) { return {request, 1000, false, false, 0, 1'000'000, 0}; }
-
 void all_busy_get_their_requests() {
-    const auto rate = rates({hungry(300), hungry(700)}, 1000);
+    const auto rate = given({hungry(300), hungry(700)});
     CHECK(near(rate[0], 300) && near(rate[1], 700));
 }
 
 void requests_beyond_the_gpu_are_scaled() {
-    const auto rate = rates({hungry(1000), hungry(1000), hungry(500)}, 1000);
+    const auto rate = given({hungry(1000), hungry(1000), hungry(500)});
     CHECK(near(rate[0], 400) && near(rate[1], 400) && near(rate[2], 200));
 }
 
 void what_is_left_goes_by_request_up_to_the_limits() {
-    auto rate = rates({hungry(100), hungry(300)}, 1000);
+    auto rate = given({hungry(100), hungry(300)});
     CHECK(near(rate[0], 250) && near(rate[1], 750));
-    rate = rates({hungry(100, 150), hungry(300)}, 1000);
+    rate = given({hungry(100, 150), hungry(300)});
     CHECK(near(rate[0], 150) && near(rate[1], 850));
-    CHECK(near(rates({hungry(200, 500)}, 1000)[0], 500));  // alone, still within the limit
+    CHECK(near(given({hungry(200, 500)})[0], 500));  // alone, still within the limit
 }
 
 void idle_clients_leave_their_share() {
-    const auto rate = rates({hungry(300), idle(700)}, 1000);
-    CHECK(rate[0] > 950 && rate[1] < 50);  // what is kept back lets the idle one start
+    const auto rate = given({hungry(300), idle(700)});
+    CHECK(near(rate[0], 1000) && near(rate[1], 0));
+}
+
+// Otherwise the others would slow down the client that does not come to launching all it may.
+void active_clients_keep_theirs() {
+    Member active = idle(700);
+    active.active = true;
+    const auto rate = given({hungry(300), active});
+    CHECK(near(rate[0], 300) && near(rate[1], 0));
 }
 
 void best_effort_gives_way_to_a_stretched_client() {
     Member high = hungry(500);
     high.high = true;
-    const auto rate = rates({high, hungry(500)}, 400);
+    const auto rate = given({high, hungry(500)}, 400);
     CHECK(near(rate[0], 500) && near(rate[1], 200));
 }
 
+void less_can_be_handed_out() {
+    const auto after = refill({hungry(300), hungry(700)}, kTickNs, kTickNs / 5, 1000);
+    CHECK(after[0].credit_ns == kTickNs * 6 / 100 && after[1].credit_ns == kTickNs * 14 / 100);
+}
+
 void debts_are_carried_over() {
-    // One kernel of 50 ms at a share of 30 %: no credit for 167 ms.
+    // One kernel of 50 ms at a limit of 30 %: no credit for 167 ms.
     std::vector<Member> members{hungry(300, 300)};
     members[0].credit_ns = -50'000'000;
     int ticks = 0;
-    for (; members[0].credit_ns <= 0; ++ticks) members = refill(members, kTickNs, 1000);
+    for (; members[0].credit_ns <= 0; ++ticks) members = refill(members, kTickNs, kTickNs, 1000);
     CHECK(ticks == 34);
 }
 
-void credit_does_not_pile_up() {
-    std::vector<Member> members{hungry(500, 500)};
+void savings_are_bounded() {
+    std::vector<Member> members{hungry(500, 500), hungry(10)};
     members[0].waiting = false;
-    for (int tick = 0; tick < 1000; ++tick) members = refill(members, kTickNs, 1000);
-    CHECK(members[0].credit_ns > 0 && members[0].credit_ns <= kBurstNs / 2);
+    for (int tick = 0; tick < 1000; ++tick) members = refill(members, kTickNs, kTickNs, 1000);
+    CHECK(members[0].credit_ns == kSavingsNs / 2);
+    CHECK(members[1].credit_ns == kTickNs);  // enough to keep all of the GPU busy until the next one
 }
 
 void debt_is_bounded() {
     std::vector<Member> members{hungry(1, 1)};
     members[0].credit_ns = -100 * kDebtNs;
-    CHECK(refill(members, kTickNs, 1000)[0].credit_ns >= -kDebtNs);
+    CHECK(refill(members, kTickNs, kTickNs, 1000)[0].credit_ns >= -kDebtNs);
 }
 
 void busy_clients_end_up_with_their_shares() {
@@ -79,14 +103,41 @@ void busy_clients_end_up_with_their_shares() {
         for (int i = 0; i < 2; ++i) {
             while (members[i].credit_ns > 0) {
                 members[i].credit_ns -= 3'000'000;
-                members[i].charged_ns += 3'000'000;
                 spent[i] += 3e6;
             }
         }
-        members = refill(members, kTickNs, 1000);
+        members = refill(members, kTickNs, kTickNs, 1000);
     }
     const double total = 20000.0 * kTickNs;
     CHECK(std::fabs(spent[0] / total - 0.3) < 0.001 && std::fabs(spent[1] / total - 0.7) < 0.001);
+}
+
+void who_waits_goes_on_early_and_the_late_one_saves_as_much_more() {
+    std::vector<Member> members{hungry(300), hungry(700)};
+    members[0].credit_ns = -500'000;
+    members[0].room_ns = members[1].room_ns = kNoLimit;
+    members[1].waiting = false;
+    members = advance(members, 100'000, 1000);
+    CHECK(members[0].credit_ns == 100'000 && members[1].credit_ns == 1'400'000);
+}
+
+void of_those_that_wait_the_one_that_lacks_least_for_its_request_goes_on() {
+    std::vector<Member> members{hungry(300), hungry(700)};
+    members[0].credit_ns = members[1].credit_ns = -500'000;
+    members[0].room_ns = members[1].room_ns = kNoLimit;
+    members = advance(members, 200'000, 1000);
+    CHECK(members[1].credit_ns == 200'000 && members[0].credit_ns == -200'000);
+}
+
+void nothing_is_early_at_a_limit_or_beside_a_stretched_client() {
+    std::vector<Member> members{hungry(300, 300)};
+    members[0].room_ns = 50'000;
+    CHECK(advance(members, 100'000, 1000)[0].credit_ns == 0);
+    members[0].room_ns = 100'000;
+    CHECK(advance(members, 100'000, 1000)[0].credit_ns == 100'000);
+    CHECK(advance(members, 100'000, 999)[0].credit_ns == 0);
+    members[0].waiting = false;
+    CHECK(advance(members, 100'000, 1000)[0].credit_ns == 0);
 }
 
 void stretched_periods_cut_and_calm_ones_restore() {
@@ -114,11 +165,16 @@ int main() {
     requests_beyond_the_gpu_are_scaled();
     what_is_left_goes_by_request_up_to_the_limits();
     idle_clients_leave_their_share();
+    active_clients_keep_theirs();
     best_effort_gives_way_to_a_stretched_client();
+    less_can_be_handed_out();
     debts_are_carried_over();
-    credit_does_not_pile_up();
+    savings_are_bounded();
     debt_is_bounded();
     busy_clients_end_up_with_their_shares();
+    who_waits_goes_on_early_and_the_late_one_saves_as_much_more();
+    of_those_that_wait_the_one_that_lacks_least_for_its_request_goes_on();
+    nothing_is_early_at_a_limit_or_beside_a_stretched_client();
     stretched_periods_cut_and_calm_ones_restore();
     return check::result();
 }

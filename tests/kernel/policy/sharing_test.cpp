@@ -55,12 +55,14 @@ void the_server_is_not_slowed_and_the_trainings_go_on() {
         const Result ours = run(settings, clients, Sharing::kManaged, 30 * kS);
         std::printf(
             "%2u: p99 / alone %.3f (unmanaged %.3f), best-effort kept %.3f, above the caps %.4f of the "
-            "time\n",
-            set, p99(ours) / p99(alone), p99(free) / p99(alone), work(ours) / work(free), ours.above_caps);
-        CHECK(p99(ours) <= 1.05 * p99(alone));
+            "time, %.4f for a launch let in\n",
+            set, p99(ours) / p99(alone), p99(free) / p99(alone), work(ours) / work(free), ours.above_caps,
+            ours.let_in_above_caps);
+        CHECK(p99(ours) <= 1.02 * p99(alone));
         CHECK(work(ours) >= 0.8 * work(free));
         CHECK(ours.best_effort_above_caps <= 0.001);
-        CHECK(ours.above_caps <= 0.025);  // only when a request arrives on top of what runs
+        CHECK(ours.above_caps <= 0.01);  // when a request arrives on top of what runs
+        CHECK(ours.let_in_above_caps <= 0.001);
         for (const ClientResult& client : ours.clients) CHECK(client.longest_wait_ns < 50 * kMs);
     }
 }
@@ -77,23 +79,63 @@ void no_training_starves() {
     CHECK(result.above_caps == 0);
 }
 
-void quotas_are_kept_and_the_gpu_is_full() {
+struct Shares {
+    double first;  // of the work done
+    double total;  // of what is done without a gate
+};
+
+// Two trainings with requests of 30 % and 70 %, of kernels that each need the whole GPU.
+Shares quota(std::uint64_t kernel_ns, int kernels_per_step, std::uint64_t late_ns) {
     Settings settings;
     settings.policy = Policy::kQuota;
-    const KernelCost whole{700 * kUs, 1000, 400};
-    ClientSpec small = training({whole}), large = training({whole});
-    small.request_permille = 300;
-    large.request_permille = 700;
-    const Result free = run(settings, {small, large}, Sharing::kUnmanaged, 20 * kS);
-    const Result ours = run(settings, {small, large}, Sharing::kManaged, 20 * kS);
-    const auto total = [](const Result& result) {
-        return static_cast<double>(result.clients[0].work_ns + result.clients[1].work_ns);
+    std::vector<ClientSpec> clients;
+    for (const std::uint32_t request : {300U, 700U}) {
+        clients.push_back({Class::kBestEffort, repeated({{kernel_ns, 1000, 400}}, kernels_per_step), 0});
+        clients.back().request_permille = request;
+        clients.back().late_ns = late_ns;
+    }
+    const auto work_ns = [](const ClientResult& client) { return static_cast<double>(client.work_ns); };
+    const std::vector<ClientResult> free = run(settings, clients, Sharing::kUnmanaged, 20 * kS).clients;
+    const std::vector<ClientResult> ours = run(settings, clients, Sharing::kManaged, 20 * kS).clients;
+    const double total = work_ns(ours[0]) + work_ns(ours[1]);
+    return {work_ns(ours[0]) / total, total / (work_ns(free[0]) + work_ns(free[1]))};
+}
+
+void quotas_are_kept_and_the_gpu_is_full() {
+    struct Case {
+        std::uint64_t kernel_ns;
+        int kernels_per_step;
+        std::uint64_t late_ns;
     };
-    const double share = static_cast<double>(ours.clients[0].work_ns) / total(ours);
-    std::printf("quota 30/70: %.3f / %.3f, total %.3f of unmanaged\n", share, 1 - share,
-                total(ours) / total(free));
-    CHECK(share >= 0.28 && share <= 0.32);
-    CHECK(total(ours) >= 0.97 * total(free));
+    for (const Case c :
+         {Case{700 * kUs, 40, 0}, Case{50 * kUs, 40, 0}, Case{700 * kUs, 4, 0}, Case{700 * kUs, 40, 2 * kMs},
+          Case{700 * kUs, 40, 5 * kMs}, Case{3 * kMs, 40, 5 * kMs}, Case{10 * kMs, 4, 0}}) {
+        const Shares found = quota(c.kernel_ns, c.kernels_per_step, c.late_ns);
+        std::printf("quota 30/70, steps of %d x %llu us, host late by up to %llu us: %.3f, total %.3f\n",
+                    c.kernels_per_step, static_cast<unsigned long long>(c.kernel_ns / kUs),
+                    static_cast<unsigned long long>(c.late_ns / kUs), found.first, found.total);
+        CHECK(found.first >= 0.28 && found.first <= 0.32);
+        CHECK(found.total >= 0.97);
+    }
+}
+
+void a_limit_holds_beside_an_idle_client() {
+    Settings settings;
+    settings.policy = Policy::kQuota;
+    ClientSpec limited = training({{700 * kUs, 1000, 400}});
+    limited.request_permille = limited.limit_permille = 300;
+    const ClientSpec idle{Class::kBestEffort, {{kUs, 1000, 400}}, 1000 * kS, 700};
+    const Result result = run(settings, {limited, idle}, Sharing::kManaged, 10 * kS);
+    CHECK(result.busy > 0.29 && result.busy < 0.305);
+}
+
+void what_an_idle_client_leaves_is_used() {
+    Settings settings;
+    settings.policy = Policy::kQuota;
+    ClientSpec busy = training({{700 * kUs, 1000, 400}});
+    busy.request_permille = 300;
+    const ClientSpec idle{Class::kBestEffort, {{kUs, 1000, 400}}, 1000 * kS, 700};
+    CHECK(run(settings, {busy, idle}, Sharing::kManaged, 10 * kS).busy > 0.99);
 }
 
 }  // namespace
@@ -102,5 +144,7 @@ int main() {
     the_server_is_not_slowed_and_the_trainings_go_on();
     no_training_starves();
     quotas_are_kept_and_the_gpu_is_full();
+    a_limit_holds_beside_an_idle_client();
+    what_an_idle_client_leaves_is_used();
     return check::result();
 }

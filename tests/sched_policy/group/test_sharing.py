@@ -87,6 +87,17 @@ def test_a_job_that_does_not_say_which_gpus_it_holds_shares_none() -> None:
         assert started(plan(policy, secretive, job(2, guaranteed=False), gpus=1)) == {}
 
 
+def test_a_job_that_asked_for_whole_gpus_shares_none() -> None:
+    whole = {"may_share": False, "profile": COMPUTES}
+    for policy in SHARING:
+        waits = plan(policy, holding(1, "n1", 0), job(2, guaranteed=False, **whole), gpus=1)
+        assert started(waits) == {}, policy
+        assert started(plan(policy, holding(1, "n1", 0, **whole), job(2, guaranteed=False), gpus=1)) == {}, policy
+        both = plan(policy, job(1, **whole), job(2, guaranteed=False, profile=READS), gpus=1)
+        assert len(both.starts) == 1, policy
+        assert both.groups == (), policy
+
+
 def test_muri_groups_only_as_many_as_it_must() -> None:
     jobs = [job(i, profile=READS if i % 2 else COMPUTES) for i in (1, 2)]
     apart = plan("muri-s", *jobs, gpus=2)
@@ -102,6 +113,17 @@ def test_muri_pairs_jobs_whose_stages_differ() -> None:
     profile = {waiting.job_id: waiting.profile for waiting in jobs}
     groups = plan("muri-s", *jobs, gpus=2).groups
     assert [{profile[job_id] for job_id in group.job_ids} for group in groups] == [{READS, COMPUTES}] * 2
+
+
+def test_muri_tells_which_of_those_that_wait_suit_each_other() -> None:
+    full = running(1, "n1", 2)
+    jobs = [job(10 + i, profile=READS if i < 4 else COMPUTES) for i in range(8)]
+    made = plan("muri-s", full, *jobs)
+    assert made.starts == ()
+    profile = {waiting.job_id: waiting.profile for waiting in jobs}
+    assert sorted(len(group.job_ids) for group in made.groups) == [4, 4]
+    for group in made.groups:
+        assert [profile[job_id] for job_id in group.job_ids].count(READS) == 2
 
 
 def test_a_newcomer_joins_a_running_job_without_moving_it() -> None:

@@ -28,6 +28,8 @@ def test_every_job_is_a_line(tmp_path: Path) -> None:
         "user": 'a,"b"',
         "ending": "stopped",
         "gain": "0.25",
+        "held_gpu_s": "",
+        "lost_gpu_s": "0.0",
         "jct_s": "90",
         "queue_s": "20",
     }

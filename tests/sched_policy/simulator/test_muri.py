@@ -15,7 +15,7 @@ from sched_policy.group.interleave import StageProfile, iteration_s
 from sched_policy.order.themis import Claims
 from sched_policy.simulator import muri
 from sched_policy.simulator.muri.jobs import MuriJob, overhead_s
-from sched_policy.simulator.muri.themis import Themis
+from sched_policy.simulator.muri.themis import Themis, early
 from sched_policy.simulator.trace import ClusterShape, StageTimes, Trace, TraceError
 from tests.sched_policy.simulator.muri_jobs import generated, job, model_job, record
 
@@ -108,7 +108,7 @@ def test_tiresias_does_not_displace_a_running_job_for_an_older_one_of_its_queue(
     assert record(outcome, 2).start_s == record(outcome, 3).end_s
 
 
-def _falling(claims: Claims) -> np.ndarray:
+def _falling(claims: Claims, _iteration_s: np.ndarray) -> np.ndarray:
     return np.linspace(1.0, 0.5, len(claims.gpus))
 
 
@@ -134,6 +134,22 @@ def test_themis_without_a_solver_gives_whole_shares_so_the_least_served_job_runs
     # At 151.015 job 1 has had 100 s and job 2 has had 50 s.
     assert record(outcome, 2).preemptions == 1
     assert record(outcome, 2).end_s < record(outcome, 1).end_s
+
+
+def test_themis_with_early_shares_prefers_larger_jobs_and_slower_iterations() -> None:
+    """Optimal shares fall with the GPUs, and do not depend on how long an iteration takes."""
+    trace = Trace.of([job(1, 0.0, 1, 1000), job(2, 0.0, 2, 1000), job(3, 0.0, 4, 100), job(4, 0.0, 4, 1000)])
+    plain = muri.simulate(trace, ClusterShape(1, 4), "themis")
+    early = muri.simulate(trace, ClusterShape(1, 4), "themis", muri.MuriOptions(shares=muri.Shares.EARLY))
+    assert record(plain, 1).start_s == record(plain, 2).start_s == 0.0
+    assert sorted((1, 2, 3, 4), key=lambda number: record(early, number).start_s)[:2] == [4, 3]
+
+
+def test_early_shares_fill_the_cluster_and_follow_gpus_and_iteration_time() -> None:
+    claims = Claims(np.zeros(3), np.full(3, 500.0), np.full(3, 900.0), np.array([1.0, 1.0, 8.0]), 64.0)
+    shares = early(claims, np.array([0.1, 0.2, 0.1]))
+    assert claims.gpus @ shares == pytest.approx(64.0)
+    assert shares / shares[0] == pytest.approx([1.0, 2.0**1.02, 8.0**0.77])
 
 
 def test_antman_reserves_gpus_for_guaranteed_jobs() -> None:

@@ -1,0 +1,81 @@
+"""The services file and the file of keys as they were last accepted.
+
+The gateway goes on with them when a file has become wrong, and through restarts of its parts: what runs changes when a
+good file is taken, and at no other time.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference_gateway import keys, services
+from inference_gateway.dataplane.settings import ApiKey
+from inference_gateway.errors import GatewayError
+from inference_gateway.sections import GatewaySection
+from slurm_plugin import strict_yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What both files say, checked, and their texts."""
+
+    section: GatewaySection
+    keys: tuple[ApiKey, ...]
+    services_text: str
+    keys_text: str
+
+
+def read(services_path: Path) -> Accepted:
+    """Read and check the services file and the file of keys it names. Raises `ConfigError` with every fault."""
+    services_text = strict_yaml.file_text(services_path)
+    section = services.parse(services_text, services_path)
+    keys_text = "" if section.listen.keys is None else strict_yaml.file_text(section.listen.keys)
+    return _checked(section, services_text, keys_text)
+
+
+def keep(accepted: Accepted, directory: Path) -> None:
+    """Remember it in a directory that only its user may enter. Raises `GatewayError` (disk full)."""
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        for name, text in ((_SERVICES, accepted.services_text), (_KEYS, accepted.keys_text)):
+            new = directory / f"{name}.{os.getpid()}.new"
+            new.write_text(text, encoding="utf-8")
+            new.replace(directory / name)
+    except OSError as error:
+        raise GatewayError(f"{error.filename or directory}: cannot be written: {error.strerror}") from error
+
+
+def kept(directory: Path, services_path: Path) -> Accepted | None:
+    """What was kept; None if nothing was. Paths in it start from where `services_path` lies. Raises `ConfigError`."""
+    if not (directory / _SERVICES).exists():
+        return None
+    text = strict_yaml.file_text(directory / _SERVICES)
+    return _checked(services.parse(text, services_path), text, strict_yaml.file_text(directory / _KEYS))
+
+
+def unchangeable(old: GatewaySection, new: GatewaySection) -> str:
+    """The key that a running gateway cannot take another value for, with both values; empty if there is none."""
+    values = (
+        ("name", old.name, new.name),
+        ("directory", old.state_directory, new.state_directory),
+        ("listen.host", old.listen.host, new.listen.host),
+        ("listen.port", old.listen.port, new.listen.port),
+        ("listen.certificate", _scheme(old), _scheme(new)),
+    )
+    return next((f"{key}: is {was} and cannot become {wanted}" for key, was, wanted in values if was != wanted), "")
+
+
+_SERVICES = "services.yaml"
+_KEYS = "keys.yaml"
+
+
+def _checked(section: GatewaySection, services_text: str, keys_text: str) -> Accepted:
+    path = section.listen.keys
+    found = () if path is None else keys.parse(keys_text, path)
+    return Accepted(section, found, services_text, keys_text)
+
+
+def _scheme(section: GatewaySection) -> str:
+    return "http" if section.listen.certificate is None else "https"

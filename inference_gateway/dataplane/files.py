@@ -1,0 +1,134 @@
+"""The data plane's files: where they lie, and how they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference_gateway.errors import StartError
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the data plane's files lie in its directory."""
+
+    directory: Path
+
+    @property
+    def configuration(self) -> Path:
+        """What HAProxy reads when it starts and when it is reloaded. Holds the replicas' keys: mode 600."""
+        return self.directory / "haproxy.cfg"
+
+    @property
+    def stats_socket(self) -> Path:
+        """The runtime API of the HAProxy that takes new requests."""
+        return self.directory / "stats.sock"
+
+    @property
+    def master_socket(self) -> Path:
+        """The runtime API of the master process, which knows the HAProxys that finish their last requests."""
+        return self.directory / "master.sock"
+
+    @property
+    def activator_socket(self) -> Path:
+        """Where the activator takes requests."""
+        return self.directory / "activator.sock"
+
+    @property
+    def control_socket(self) -> Path:
+        """Where the control plane hears of cold starts; see `activator.wake`."""
+        return self.directory / "control.sock"
+
+    @property
+    def services(self) -> Path:
+        """What the activator knows of the services."""
+        return self.directory / "services.json"
+
+    @property
+    def control_metrics(self) -> Path:
+        """Prometheus text that the control plane may leave here; /metrics appends it."""
+        return self.directory / "control.prom"
+
+    @property
+    def activator_pid(self) -> Path:
+        """Process id of the activator."""
+        return self.directory / "activator.pid"
+
+    @property
+    def activator_log(self) -> Path:
+        """What the activator says."""
+        return self.directory / "activator.log"
+
+    @property
+    def pid(self) -> Path:
+        """Process id of the master."""
+        return self.directory / "haproxy.pid"
+
+    @property
+    def access_pipe(self) -> Path:
+        """Where HAProxy writes a line a request; the activator moves them to the access log."""
+        return self.directory / "access.pipe"
+
+    @property
+    def access_log(self) -> Path:
+        """One JSON object a request; it may be moved away at any time."""
+        return self.directory / "access.log"
+
+    @property
+    def messages(self) -> Path:
+        """What HAProxy says about itself."""
+        return self.directory / "haproxy.log"
+
+    @property
+    def endpoints(self) -> Path:
+        """One file a service with its replicas."""
+        return self.directory / "endpoints"
+
+    @property
+    def keys(self) -> Path:
+        """Digest of a key -> its name."""
+        return self.directory / "keys.map"
+
+    @property
+    def limits(self) -> Path:
+        """Name of a key -> requests per minute."""
+        return self.directory / "limits.map"
+
+    @property
+    def restricted(self) -> Path:
+        """Names of the keys that may not use every service."""
+        return self.directory / "restricted.map"
+
+    @property
+    def grants(self) -> Path:
+        """KEY/SERVICE for what a restricted key may use."""
+        return self.directory / "grants.map"
+
+    @property
+    def models(self) -> Path:
+        """Model or service name -> service."""
+        return self.directory / "models.map"
+
+    @property
+    def retry_after(self) -> Path:
+        """Service -> seconds for Retry-After."""
+        return self.directory / "retry_after.map"
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file that only this user may read. Raises `StartError`."""
+    temporary = path.with_name(path.name + ".new")
+    try:
+        temporary.touch(mode=0o600)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise StartError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def version(path: Path | None) -> str:
+    """Another text for another content of a file; empty for none, and for one that is not there."""
+    if path is None or not path.exists():
+        return ""
+    found = path.stat()
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"

@@ -1,0 +1,120 @@
+// Policy `quota` on one GPU: who is granted what is decided by credit, which is handed out here.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernel_intercept/manager/bits.hpp"
+#include "kernel_intercept/manager/gpu.hpp"
+
+namespace explsched::manager {
+
+namespace {
+
+// Policy `quota`: when the GPU is expected to have been idle for kIdleNs, kEarlyNs of credit are handed out
+// early; with more than kHighNs to run, less is handed out than time has passed. The pause keeps the gap
+// between two steps of one client from being filled by another, which would slow the next step down.
+constexpr std::uint64_t kIdleNs = 100'000;
+constexpr std::int64_t kEarlyNs = 300'000;
+constexpr std::uint64_t kHighNs = 5'000'000;
+
+}  // namespace
+
+bool Gpu::grant_paid(std::uint64_t now_ns) {
+    bool unpaid = false;
+    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
+        if (!waits(slot)) return;
+        if (page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0) {
+            grant(slot, now_ns);
+        } else {
+            unpaid = true;
+        }
+    });
+    return unpaid;
+}
+
+std::uint64_t Gpu::serve_quota(std::uint64_t now_ns) {
+    if (!grant_paid(now_ns)) return 0;
+    count_backlog(now_ns);
+    if (busy_until_ns_ + kIdleNs > now_ns) return busy_until_ns_ + kIdleNs;
+    const bool advanced = change_credit([&](std::vector<policy::Member> members) {
+        return policy::advance(std::move(members), kEarlyNs, best_effort_permille());
+    });
+    // Who is at its limit waits for a refill.
+    return advanced && grant_paid(now_ns) ? now_ns + kIdleNs : 0;
+}
+
+std::uint32_t Gpu::best_effort_permille() const {
+    std::uint32_t least = 1000;
+    each_bit(page_->control.high.load(),
+             [&](std::uint32_t slot) { least = std::min(least, pressure_[slot].best_effort_permille()); });
+    return least;
+}
+
+void Gpu::feel_pressure() {
+    each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
+        const shared::Slot& state = page_->slots[slot];
+        const std::uint64_t drains = state.counters.drains.load(std::memory_order_relaxed);
+        if (drains == drains_[slot]) return;
+        drains_[slot] = drains;
+        pressure_[slot].period(state.timeline.drain_wall_ns.load(std::memory_order_relaxed),
+                               state.timeline.drain_work_ns.load(std::memory_order_relaxed));
+    });
+}
+
+void Gpu::refill(std::uint64_t now_ns) {
+    feel_pressure();
+    count_backlog(now_ns);
+    const std::uint64_t elapsed_ns = now_ns - last_refill_ns_;
+    const std::uint64_t ahead_ns = busy_until_ns_ > now_ns + kHighNs ? busy_until_ns_ - now_ns - kHighNs : 0;
+    const std::uint64_t handed_out_ns = elapsed_ns - std::min(elapsed_ns, ahead_ns);
+    change_credit([&](std::vector<policy::Member> members) {
+        return policy::refill(std::move(members), elapsed_ns, handed_out_ns, best_effort_permille());
+    });
+    last_refill_ns_ = now_ns;
+    refilled_ns_ = charged_ns_;
+}
+
+// Until when the GPU is busy with what has been charged: as predicted, and with no more than was launched
+// since each client last said that all is done.
+void Gpu::count_backlog(std::uint64_t now_ns) {
+    std::uint64_t undrained_ns = 0;
+    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
+        const shared::Slot& state = page_->slots[slot];
+        const std::uint64_t charged_ns = state.counters.charged_ns.load(std::memory_order_relaxed);
+        if (charged_ns != charged_ns_[slot]) {
+            busy_until_ns_ = std::max(busy_until_ns_, now_ns) + (charged_ns - charged_ns_[slot]);
+        }
+        charged_ns_[slot] = charged_ns;
+        undrained_ns += state.timeline.undrained_ns.load(std::memory_order_relaxed);
+    });
+    busy_until_ns_ = std::min(busy_until_ns_, now_ns + undrained_ns);
+}
+
+bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vector<policy::Member>)>& rule) {
+    std::vector<policy::Member> members;
+    std::vector<std::uint32_t> slots;
+    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
+        const Tenant& tenant = *tenants_[slot];
+        const shared::Slot& state = page_->slots[slot];
+        // A client can write anything there.
+        const std::int64_t credit_ns = std::clamp(state.door.credit_ns.load(std::memory_order_relaxed),
+                                                  -2 * policy::kDebtNs, 2 * policy::kDebtNs);
+        const bool active = charged_ns_[slot] != refilled_ns_[slot];
+        members.push_back({tenant.request_permille, tenant.limit_permille,
+                           tenant.priority == shared::Class::kHigh, waits(slot), active, credit_ns,
+                           room_ns_[slot]});
+        slots.push_back(slot);
+    });
+    const std::vector<policy::Member> after = rule(members);
+    bool changed = false;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+        changed = changed || after[i].credit_ns != members[i].credit_ns;
+        // Added, not stored: the client spends at the same time.
+        page_->slots[slots[i]].door.credit_ns.fetch_add(after[i].credit_ns - members[i].credit_ns,
+                                                        std::memory_order_relaxed);
+        room_ns_[slots[i]] = after[i].room_ns;
+    }
+    return changed;
+}
+
+}  // namespace explsched::manager

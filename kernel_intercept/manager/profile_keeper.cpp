@@ -1,0 +1,66 @@
+#include "kernel_intercept/manager/profile_keeper.hpp"
+
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+#include "kernel_intercept/manager/log.hpp"
+#include "kernel_intercept/shared/clock.hpp"
+
+namespace explsched::manager {
+
+ProfileKeeper::ProfileKeeper(ProfileStore& profiles, std::string path, std::uint64_t every_ns)
+    : profiles_(profiles),
+      path_(std::move(path)),
+      every_ns_(every_ns),
+      next_ns_(shared::now_ns() + every_ns) {}
+
+void ProfileKeeper::load() {
+    try {
+        const ProfileText text = load_profiles(path_);
+        for (const Fault& fault : text.faults)
+            log("%s: line %zu: %s", path_.c_str(), fault.line, fault.reason.c_str());
+        totals_.faults = text.faults.size();
+        profiles_.adopt(text.profiles);
+    } catch (const std::runtime_error& error) {
+        log("%s; going on without", error.what());
+        ++totals_.errors;
+    }
+}
+
+void ProfileKeeper::save_if_due(std::uint64_t now_ns) {
+    if (now_ns < next_ns_) return;
+    next_ns_ = now_ns + every_ns_;
+    if (saving_.valid()) {
+        if (saving_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+        collect();
+    }
+    start();
+}
+
+void ProfileKeeper::finish() {
+    if (saving_.valid()) collect();
+    if (start()) collect();
+}
+
+bool ProfileKeeper::start() {
+    if (profiles_.samples() == saved_samples_ && profiles_.forgotten().empty()) return false;
+    saved_samples_ = profiles_.samples();
+    leaving_out_ = profiles_.forgotten();
+    saving_ = std::async(std::launch::async, save_profiles, path_, profiles_.profiles(), leaving_out_);
+    return true;
+}
+
+void ProfileKeeper::collect() {
+    try {
+        const std::vector<Profile> file = saving_.get();
+        profiles_.left_out(leaving_out_);
+        profiles_.adopt(file);
+        ++totals_.saves;
+    } catch (const std::exception& error) {
+        log("profiles are not saved: %s", error.what());
+        ++totals_.errors;
+    }
+}
+
+}  // namespace explsched::manager

@@ -1,0 +1,134 @@
+"""What preemption has cost a job so far: one word of its Slurm AdminComment. Pure.
+
+Slurm is the database. Of the fields that every Slurm keeps through requeues and restarts of its daemons, the
+AdminComment is the one that only operators may write, so a job's owner cannot forge it, that everybody who may see the
+job may read, and that slurmdbd keeps after the job's end (`sacct -o AdminComment`).
+
+The word is `explsched:` and a URL-encoded query: `since` is the job's first submission (Slurm dates a requeued job
+anew), `n` and `lost` are totals, and each `p` is one of the latest preemptions as `run,time,gpus,lost,reason`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from urllib.parse import parse_qsl, urlencode
+
+from sched_policy.errors import ExplschedError
+
+PREFIX = "explsched:"
+MOST_BYTES = 900
+"""Longest word that is written. Slurm refuses comments of more than 1024 bytes."""
+
+_WITH_REASON = 3
+_REASON_CHARACTERS = 120
+
+
+class RecordError(ExplschedError):
+    """The AdminComment has an `explsched:` word that cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """One preemption.
+
+    `run` counts the job's runs from 0: the one that was ended. `lost_gpu_s` is the work that run had done since its
+    last reported checkpoint, in GPU-seconds.
+    """
+
+    run: int
+    time_s: float
+    gpus: int
+    lost_gpu_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionRecord:
+    """A job's preemptions.
+
+    `older` and `older_lost_gpu_s` count those that are no longer listed in `latest` (oldest first). `others` are the
+    words of the AdminComment that are not ours; they are kept.
+    """
+
+    submitted_s: float
+    latest: tuple[Interruption, ...] = ()
+    older: int = 0
+    older_lost_gpu_s: float = 0.0
+    others: str = ""
+
+    @property
+    def count(self) -> int:
+        """Preemptions in all."""
+        return self.older + len(self.latest)
+
+    @property
+    def lost_gpu_s(self) -> float:
+        """Work lost in all, in GPU-seconds."""
+        return self.older_lost_gpu_s + sum(one.lost_gpu_s for one in self.latest)
+
+    def since(self, time_s: float) -> int:
+        """How many preemptions there were after a moment, as far as they are listed."""
+        return sum(one.time_s > time_s for one in self.latest)
+
+    def plus(self, new: Interruption) -> PreemptionRecord:
+        """The record with one more preemption. A second word about the same run replaces the first."""
+        kept = tuple(one for one in self.latest if one.run != new.run)
+        return replace(self, latest=(*kept, new))
+
+    def text(self) -> str:
+        """The AdminComment that says so. Old preemptions lose their reasons, then only their totals are kept."""
+        record = replace(
+            self,
+            latest=(
+                *(replace(one, reason="") for one in self.latest[:-_WITH_REASON]),
+                *(replace(one, reason=one.reason[:_REASON_CHARACTERS]) for one in self.latest[-_WITH_REASON:]),
+            ),
+        )
+        while len(word := record._word()) > MOST_BYTES and record.latest:
+            oldest, *rest = record.latest
+            record = replace(
+                record,
+                latest=tuple(rest),
+                older=record.older + 1,
+                older_lost_gpu_s=record.older_lost_gpu_s + oldest.lost_gpu_s,
+            )
+        return f"{self.others} {word}".strip()
+
+    def _word(self) -> str:
+        pairs = [("since", f"{self.submitted_s:.0f}"), ("n", str(self.older)), ("lost", f"{self.older_lost_gpu_s:.0f}")]
+        pairs += [
+            ("p", f"{one.run},{one.time_s:.0f},{one.gpus},{one.lost_gpu_s:.0f},{one.reason}") for one in self.latest
+        ]
+        return PREFIX + urlencode(pairs)
+
+
+def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord:
+    """What an AdminComment tells of a job that Slurm dates to `submit_s` and has requeued `restarts` times.
+
+    A preemption is written down before the requeue; one whose run has not ended, because Slurm refused, does not count.
+    Raises `RecordError`.
+    """
+    words = admin_comment.split()
+    ours = [word for word in words if word.startswith(PREFIX)]
+    others = admin_comment.strip() if not ours else " ".join(word for word in words if not word.startswith(PREFIX))
+    record = PreemptionRecord(submit_s, others=others)
+    if not ours:
+        return record
+    try:
+        pairs = parse_qsl(ours[-1].removeprefix(PREFIX), keep_blank_values=True, strict_parsing=True)
+        values = dict(pairs)
+        listed = [_interruption(value) for key, value in pairs if key == "p"]
+        return replace(
+            record,
+            submitted_s=min(submit_s, float(int(values["since"]))),
+            latest=tuple(one for one in listed if one.run < restarts),
+            older=int(values["n"]),
+            older_lost_gpu_s=float(int(values["lost"])),
+        )
+    except (ValueError, KeyError) as error:
+        raise RecordError(f"AdminComment {ours[-1]!r} is not a record of preemptions: {error!r}") from error
+
+
+def _interruption(text: str) -> Interruption:
+    run, time_s, gpus, lost_gpu_s, reason = text.split(",", 4)
+    return Interruption(int(run), float(int(time_s)), int(gpus), float(int(lost_gpu_s)), reason)

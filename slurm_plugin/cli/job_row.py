@@ -1,0 +1,104 @@
+"""One row for each job: what `status` lists and `explain` begins with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sched_policy.model import Job, JobState
+from sched_policy.preemption_record import PreemptionRecord
+from slurm_plugin.cli.session import clock
+from slurm_plugin.progress import JobProgress
+
+if TYPE_CHECKING:
+    from slurm_plugin.cli.view import View
+
+_SHORT = {JobState.PENDING: "PENDING", JobState.RUNNING: "RUNNING", JobState.COMPLETING: "COMPLETING"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the report. `utility` is in percent of the sweep's known improvement per GPU-hour.
+
+    `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost.
+    """
+
+    jobid: int
+    partition: str
+    name: str
+    user: str
+    state: str
+    gpus: int
+    tasks: int
+    sweep: str
+    step: str
+    metric: str
+    value: float | None
+    utility: float | None
+    score: float | None
+    gpu_hours: float
+    restarts: int
+    preempted: int
+    lost_gpu_s: float
+    planned: str
+    reservation: str
+    device: str
+    sharing: str
+    malformed: int
+    reason: str
+
+
+COLUMNS = tuple(Row.__dataclass_fields__)
+
+
+def rows(view: View) -> list[Row]:
+    """All jobs of the view, best score first."""
+    jobs = {job.job_id: job for job in view.seen.snapshot.jobs}
+    return [_row(view, jobs[score.job_id]) for score in view.plan.scores]
+
+
+def _row(view: View, job: Job) -> Row:
+    record = view.seen.jobs[job.job_id]
+    progress = view.seen.progress.get(job.job_id, JobProgress())
+    utility = view.utilities.get(job.job_id)
+    past = view.seen.preempted.get(job.job_id, PreemptionRecord(job.submit_s))
+    promise = view.promises.get(job.job_id)
+    planned_s = view.seen.snapshot.now_s if job.job_id in view.starts else promise.start_s if promise else None
+    last = job.points[-1] if job.points else None
+    total = f"/{job.total_steps}" if job.total_steps else ""
+    return Row(
+        jobid=job.job_id,
+        partition=job.partition,
+        name=job.name,
+        user=job.user,
+        state=_SHORT[job.state],
+        gpus=job.request.total,
+        tasks=job.array_tasks,
+        sweep=(job.exploration.sweep or "") if job.exploration else "",
+        step=f"{last.step}{total}" if last else "-",
+        metric=job.exploration.metric if job.exploration else "",
+        value=last.value if last else None,
+        utility=360_000 * utility.value if utility and utility.measured else None,
+        score=view.scores[job.job_id].value,
+        gpu_hours=job.request.total * job.executed_s(view.seen.snapshot.now_s) / 3600,
+        restarts=job.restarts,
+        preempted=past.count,
+        lost_gpu_s=past.lost_gpu_s,
+        planned=clock(planned_s) if job.state is JobState.PENDING else "",
+        reservation=record.reservation,
+        device=view.sharers.device(job.job_id),
+        sharing=view.sharers.summary(job.job_id),
+        malformed=progress.malformed,
+        reason=_reason(view, job, progress),
+    )
+
+
+def _reason(view: View, job: Job, progress: JobProgress) -> str:
+    """The most useful thing to know: a fault of its own, why it waits, who shares its GPU, its worth."""
+    fault = view.seen.option_faults.get(job.job_id) or progress.refused
+    if fault:
+        return fault
+    record = view.seen.jobs[job.job_id]
+    if job.state is JobState.PENDING and not job.eligible:
+        return f"Slurm: {record.reason}"
+    return view.sharers.summary(job.job_id) or view.scores[job.job_id].reason

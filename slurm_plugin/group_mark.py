@@ -1,0 +1,71 @@
+"""The word we leave in a job's AdminComment, so that another process or a restarted daemon knows what is ours.
+
+`explsched-group:group=12&of=4&node=n1&since=1700000000`: planned as one of 4 jobs on a GPU, and pinned to node n1.
+`explsched-group:pause=1700000600`: left to Slurm until then, because it did not start where it was meant to.
+Other words of the AdminComment stay.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+PREFIX = "explsched-group:"
+_WORD = re.compile(
+    rf"{PREFIX}(?=.)(?:group=(?P<group>\d+)&of=(?P<size>\d+)(?:&|$))?"
+    r"(?:node=(?P<node>[^&\s]+)&since=(?P<since>\d+)(?:&|$))?(?:pause=(?P<pause>\d+))?"
+)
+_KEPT = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
+_LONGEST = 900  # bytes; Slurm refuses more than 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is known of one job.
+
+    Attributes:
+        group: the group's number, None for a job that is in none.
+        size: how many jobs the group has.
+        node: the node that the job was pinned to while it waited, "" for none.
+        since_s: when it was pinned.
+        pause_s: until when the job is left to Slurm, 0 for not at all.
+
+    """
+
+    group: int | None = None
+    size: int = 0
+    node: str = ""
+    since_s: int = 0
+    pause_s: int = 0
+
+    @classmethod
+    def of(cls, admin_comment: str) -> Self:
+        """The mark in a job's AdminComment, an empty one where there is none."""
+        match = next(filter(None, map(_WORD.fullmatch, admin_comment.split())), None)
+        if match is None:
+            return cls()
+        group = int(match["group"]) if match["group"] else None
+        return cls(
+            group, int(match["size"] or 0), match["node"] or "", int(match["since"] or 0), int(match["pause"] or 0)
+        )
+
+    def __str__(self) -> str:
+        words = [f"group={self.group}&of={self.size}"] if self.group is not None else []
+        words += [f"node={self.node}&since={self.since_s}"] if self.node else []
+        words += [f"pause={self.pause_s}"] if self.pause_s else []
+        return PREFIX + "&".join(words) if words else ""
+
+    def written(self, admin_comment: str) -> str:
+        """The AdminComment with this mark in it."""
+        return " ".join([*_others(admin_comment), *filter(None, [str(self)])])
+
+
+def may_be_marked(admin_comment: str) -> bool:
+    """Whether there is room for a mark, and nothing in the AdminComment that could not be written back as it is."""
+    kept = _others(admin_comment)
+    return all(map(_KEPT.fullmatch, kept)) and len(" ".join(kept)) <= _LONGEST
+
+
+def _others(admin_comment: str) -> list[str]:
+    return [word for word in admin_comment.split() if not word.startswith(PREFIX)]

@@ -1,0 +1,62 @@
+"""Wherever `model` stands in a body, the gateway finds the one that the JSON's reader finds."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.dataplane.settings import ServiceSettings
+from tests.inference_gateway.rig import Rig, gateway
+
+NAMES = ("big", "small", "other")
+
+
+@pytest.fixture(scope="module")
+def rig(directory: Path) -> Iterator[Rig]:
+    """No replicas: the service that refuses is the one that was found."""
+    services = (ServiceSettings(name, cold_start_limit=0) for name in NAMES)
+    with gateway(directory, *services, authentication="none", keys=()) as rig:
+        yield rig
+
+
+MESSAGES = [{"role": "user", "content": 'say "model": "small" {"model":"small"} \\ and, "model": "small"}'}]
+TOOLS = [{"type": "function", "model": "small", "strict": True}]
+OBJECTS = [
+    {"model": "big"},
+    {"model": "big", "messages": MESSAGES},
+    {"messages": MESSAGES, "model": "big"},
+    {"messages": MESSAGES, "model": "big", "max_tokens": 64, "temperature": -1.5e-3, "stream": True, "user": "x"},
+    {"messages": MESSAGES, "model": "big", "stop": "\n", "n": None},
+    {"messages": MESSAGES, "model": "big", "stop": ',"model":"small"}'},
+    {"messages": MESSAGES, "model": "big", "tools": TOOLS},
+    {"messages": MESSAGES, "model": "big", "metadata": {"model": "small"}},
+    {"metadata": {"model": "small", "a": 1}, "model": "big"},
+    {"tools": TOOLS, "model": "big", "metadata": {"model": "small", "max_tokens": 1}},
+    {'a"model': "small", "model": "big", "x": 1},
+    {"model": "big", 'a"model': "small"},
+    {"model": "big", "a,": "model", "b": "small"},
+    {"model": "big", "prompt": "y" * 20_000},
+    {"prompt": "y" * 20_000, "model": "big"},
+    {"prompt": ',"model":"small"' * 2000, "model": "big", **{f"k{number}": number for number in range(20)}},
+]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n\t", " :  ")])
+@pytest.mark.parametrize("number", range(len(OBJECTS)))
+def test_the_model_is_the_objects_own(rig: Rig, number: int, separators: tuple[str, str]) -> None:
+    body = json.dumps(OBJECTS[number], separators=separators)
+    assert json.loads(body)["model"] == "big"
+    assert rig.ask("POST", "/v1/chat/completions", body.encode()).status == 503
+    assert rig.logged(service="big")["status"] == 503
+    assert {line["service"] for line in rig.access_log()} == {"big"}
+
+
+@pytest.mark.parametrize("body", [b'{"messages": [{"model":"big"}]}', b'{"x": {"model":"big"}}', b'["model","big"]'])
+def test_a_model_that_is_not_the_objects_own_is_none(rig: Rig, body: bytes) -> None:
+    assert rig.ask("POST", "/v1/chat/completions", body).status == 400
+
+
+def test_a_body_made_to_be_hard_to_search_is_answered(rig: Rig) -> None:
+    body = b'{"x":1' + b',"model":"big","a":1' * 2500 + b',"z":[]}'
+    assert rig.ask("POST", "/v1/chat/completions", body).status == 503

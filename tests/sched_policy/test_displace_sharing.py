@@ -1,0 +1,25 @@
+"""Preemption where jobs share GPUs."""
+
+from sched_policy import catalog
+from sched_policy.model import Exploration, Job, NodeGpus
+from sched_policy.validate import checked_plan
+from tests.sched_policy.builders import job, nodes, running, snapshot
+
+CONSENT = Exploration(checkpoint_signal="USR1")
+
+
+def long_job(job_id: int, gpu: int) -> Job:
+    return running(
+        job_id, "n1", allocation=(NodeGpus("n1", 1, (gpu,)),), exploration=CONSENT, ran_s=2000.0, time_limit_s=1e6
+    )
+
+
+def preempted(*jobs: Job) -> list[int]:
+    made = checked_plan(catalog.build("srsf"), snapshot(*jobs, on=nodes(1, 2)))
+    return [preemption.job_id for preemption in made.preemptions]
+
+
+def test_a_job_that_shares_its_gpu_is_not_displaced_for_a_gpu() -> None:
+    short = job(9, time_limit_s=60.0)
+    assert preempted(long_job(1, 0), long_job(2, 0), long_job(3, 1), short) == [3]
+    assert preempted(long_job(1, 0), long_job(2, 0), long_job(3, 1), long_job(4, 1), short) == []

@@ -1,0 +1,170 @@
+"""Preemption on a real cluster: who yields, what it costs, and that the account of it outlives the daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sched_policy.preemption_record import PreemptionRecord, read
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from tests.slurm.jobs import a_daemon, command, empty, final_state, run, state_of, submit, until
+
+pytestmark = pytest.mark.slurm
+SCRIPT = Path(__file__).with_name("checkpointing.sh")
+STEPS = 150
+GPUS = 8
+
+
+@pytest.fixture(scope="module")
+def small(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
+    """2 nodes x 4 GPUs; ended jobs are remembered, so that what became of them can be asked."""
+    directory = open_tmp / "preempting"
+    yield up(ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=0, extra=(("MinJobAge", "3600"),)), directory)
+    down(directory)
+
+
+@pytest.fixture
+def client(small: Cluster) -> Iterator[CliClient]:
+    yield CliClient(environment=small.env())
+    empty(small)
+
+
+def config(spool: Path, policy: str, **sections: object) -> str:
+    base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
+    return json.dumps({**base, **sections})
+
+
+def training(cluster: Cluster, directory: Path, spool: Path, *options: str, steps: int = STEPS) -> int:
+    """Submit a training that saves on SIGUSR1; what it does is written to `directory`."""
+    directory.mkdir()
+    return submit(cluster, "--requeue", *options, script=f"exec bash {SCRIPT} {directory} {spool} {steps}")
+
+
+def told(cluster: Cluster, config_path: Path) -> dict[int, dict[str, object]]:
+    out = run(cluster, command("sexplsched"), "status", "--json", "--config", str(config_path))
+    return {row["jobid"]: row for row in json.loads(out)["jobs"]}
+
+
+def done(directory: Path) -> list[tuple[int, ...]]:
+    """(run, step, GPUs on the node, nodes) of each step."""
+    path = directory / "done"
+    return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def saved(spool: Path, job_id: int) -> dict[int, int]:
+    """The step that each run saved when it was asked to."""
+    lines = [json.loads(line) for line in (spool / f"{job_id}.jsonl").read_text().splitlines()]
+    found: dict[int, int] = {}
+    for before, line in pairwise(lines):
+        if line.get("event") == "checkpoint":
+            found[line["restart"]] = before["step"]
+    return found
+
+
+def check_nothing_is_lost(spool: Path, job_id: int, directory: Path) -> None:
+    """Each run must begin where the one before it saved, and no step may be missing."""
+    steps = done(directory)
+    assert sorted({step for _run, step, *_ in steps}) == list(range(1, STEPS + 1))
+    first = {run_: step for run_, step, *_ in reversed(steps)}
+    resumed = {run_ + 1: step + 1 for run_, step in saved(spool, job_id).items()}
+    assert first == {0: 1} | {run_: step for run_, step in resumed.items() if run_ in first}
+    assert len(first) == max(first) + 1
+
+
+@pytest.mark.parametrize("policy", ["tiresias", "muri-l"])
+def test_two_jobs_swap_by_demotion_and_lose_nothing(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path, policy: str
+) -> None:
+    """Least attained service: each job falls in rank as it runs, and makes room for the other."""
+    sections = {
+        "las": {"limits_gpu_s": [3.0 * GPUS, 9.0 * GPUS]},
+        "utility": {"quantum_s": 2.0},
+        "preemption": {"grace_s": 20.0, "most_per_job_per_hour": 12},
+    }
+    whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
+    places = [open_tmp / f"{policy}_{name}" for name in "ab"]
+    with a_daemon(small, tmp_path, config(spool, policy, **sections)):
+        first = training(small, places[0], spool, *whole)
+        until(lambda: state_of(client, first) == "RUNNING", "the first one runs")
+        second = training(small, places[1], spool, *whole)
+        until(lambda: state_of(client, second) == "RUNNING", "it is demoted and yields to the new one")
+    # The daemon is gone; the next one, and every user, knows what has happened.
+    row = told(small, tmp_path / "explsched.yaml")[first]
+    assert row["preempted"] == 1
+    why = run(small, command("sexplsched"), "explain", str(first), "--config", str(tmp_path / "explsched.yaml"))
+    assert "has been preempted once" in why
+    assert "gave up 8 GPUs, lost" in why
+    if policy == "tiresias":
+        assert f"job {second} waits for these GPUs" in why
+    with a_daemon(small, tmp_path, config(spool, policy, **sections)):
+        until(lambda: state_of(client, first) == "RUNNING", "the second one is demoted and yields, too", 120)
+        until(lambda: client.jobs() == (), "both end", 120)
+    assert [final_state(small, job) for job in (first, second)] == ["COMPLETED"] * 2
+    for job, place in zip((first, second), places, strict=True):
+        restarts = int(run(small, "scontrol", "show", "job", str(job), "-o").partition("Restarts=")[2].split()[0])
+        assert restarts >= 1
+        assert max(done(place))[0] == restarts
+        check_nothing_is_lost(spool, job, place)
+        account = on_account(small, job)
+        assert account.count == restarts
+        assert account.lost_gpu_s > 0  # it went on working between its checkpoint and the requeue
+
+
+def on_account(cluster: Cluster, job_id: int) -> PreemptionRecord:
+    """What stands in slurmctld of an ended job."""
+    comment = run(cluster, "scontrol", "show", "job", str(job_id)).partition("AdminComment=")[2].split("\n")[0]
+    return read(comment, 0.0, restarts=1000)
+
+
+def test_a_requeued_job_keeps_its_place(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:
+    """Slurm dates a requeued job anew; its first submission is in its account."""
+    path = tmp_path / "explsched.yaml"
+    path.write_text(config(spool, "fifo"))
+    whole = ("--requeue", "--nodes=2", "--gpus-per-node=4")
+    first = submit(small, *whole, "--comment=explsched:checkpoint=USR1")
+    until(lambda: state_of(client, first) == "RUNNING", "the first one runs")
+    submitted_s = next(job.submit_s for job in client.jobs())
+    others = [submit(small, *whole) for _ in range(2)]
+    comment = (
+        f"AdminComment=of the site explsched:since={submitted_s:.0f}&n=0&lost=0&p=0,{submitted_s:.0f},8,40,because"
+    )
+    run(small, "scontrol", "update", f"JobId={first}", comment)
+    holder = submit(small, *whole, "--priority=4000000000")  # keeps the cluster, so that all of them wait
+    run(small, "scontrol", stdin=f"requeue Incomplete {first}\n")
+    until(lambda: state_of(client, holder) == "RUNNING", "somebody else has the cluster")
+    until(lambda: state_of(client, first) == "PENDING", "the first one waits again")
+    run(small, "scontrol", "update", f"JobId={first}", "StartTime=now")
+    record = next(job for job in client.jobs() if job.job_id == first)
+    assert record.submit_s > submitted_s
+    run(small, command("sexplschedd"), "--once", "--config", str(path))
+    ranked = sorted((job for job in client.jobs() if job.state == "PENDING"), key=lambda job: -job.priority)
+    assert [job.job_id for job in ranked] == [first, *others]
+    assert told(small, path)[first]["lost_gpu_s"] == 40.0
+    assert record.admin_comment.startswith("of the site explsched:")
+
+
+def test_a_job_that_was_preempted_often_is_left_alone(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
+) -> None:
+    sections = {
+        "las": {"limits_gpu_s": [1.0]},
+        "utility": {"quantum_s": 1.0},
+        "preemption": {"grace_s": 20.0, "most_per_job": 1},
+    }
+    whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
+    with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)):
+        often = training(small, open_tmp / "often", spool, *whole, steps=50)
+        until(lambda: state_of(client, often) == "RUNNING", "it runs")
+        new = training(small, open_tmp / "new", spool, *whole, steps=5)
+        until(lambda: state_of(client, new) == "RUNNING", "it yields once")
+        until(lambda: final_state(small, new) == "COMPLETED", "the new one ends")
+        until(lambda: state_of(client, often) == "RUNNING", "it runs again")
+        another = training(small, open_tmp / "another", spool, *whole, steps=5)
+        until(lambda: final_state(small, often) == "COMPLETED", "it is not preempted again", 120)
+        until(lambda: final_state(small, another) == "COMPLETED", "the others come after it")
+    assert "Restarts=1" in run(small, "scontrol", "show", "job", str(often))

@@ -1,0 +1,52 @@
+"""Which GPUs jobs hold, whatever users put into names, paths and comments."""
+
+import pytest
+
+from slurm_plugin.client import devices, parse
+from slurm_plugin.client.protocol import ShardRule
+
+LINE = "JobId={id} JobName={name} JobState=RUNNING JOB_GRES=shard:1   {share} MinCPUsNode=1 Comment={comment} \n"
+SHARE = "Nodes=n1 CPU_IDs=0-3 Mem=1000 GRES=shard:1(IDX:3)"
+
+
+def line(job_id: int, share: str = SHARE, name: str = "train", comment: str = "") -> str:
+    return LINE.format(id=job_id, share=share, name=name, comment=comment)
+
+
+@pytest.mark.parametrize(
+    ("share", "found"),
+    [
+        (SHARE, (("n1", (3,)),)),
+        ("Nodes=n[1-2] CPU_IDs=0 Mem=1 GRES=gpu:a100:3(IDX:0,2-3)", (("n1", (0, 2, 3)), ("n2", (0, 2, 3)))),
+        (
+            "Nodes=n1 CPU_IDs=0 Mem=1 GRES=shard:2(IDX:0) Nodes=n2 CPU_IDs=0 Mem=1 GRES=shard:2(IDX:5)",
+            (("n1", (0,)), ("n2", (5,))),
+        ),
+        ("Nodes=n1 CPU_IDs=0 Mem=1 GRES=license:1,shard:a100:1(IDX:7)", (("n1", (7,)),)),
+    ],
+)
+def test_indices(share: str, found: devices.Held) -> None:
+    assert devices.held(line(5, share)) == {5: found}
+
+
+@pytest.mark.parametrize("share", ["Nodes=n1 CPU_IDs=0 Mem=1 GRES=", "Nodes=n1 CPU_IDs=0 Mem=1 GRES=fpga:1(IDX:0)", ""])
+def test_a_job_without_gpus_holds_none(share: str) -> None:
+    assert devices.held(line(5, share)) == {}
+
+
+def test_a_job_that_says_it_twice_is_unknown_and_hides_no_other() -> None:
+    lie = "Nodes=n1 CPU_IDs=0 Mem=1 GRES=shard:1(IDX:0) "
+    text = line(1) + line(2, name=f"x {lie}") + line(3, comment=f"a {lie}") + line(4)
+    assert devices.held(text) == {1: (("n1", (3,)),), 4: (("n1", (3,)),)}
+
+
+def test_a_name_with_a_line_break_cannot_speak_for_another_job() -> None:
+    text = line(1) + line(2, name="x\nJobId=1 Nodes=n1 CPU_IDs=0 Mem=1 GRES=shard:1(IDX:0)") + line(3)
+    assert devices.held(text) == {3: (("n1", (3,)),)}
+
+
+def test_the_rule_of_the_site() -> None:
+    config = "SelectType              = select/cons_tres\nSelectTypeParameters    = {}\nSlurmUser = root(0)\n"
+    assert parse.shard_rule(config.format("CR_CORE_MEMORY")) is ShardRule.FIRST_FIT
+    assert parse.shard_rule(config.format("CR_CORE_MEMORY,LL_SHARED_GRES")) is ShardRule.LEAST_LOADED
+    assert parse.shard_rule("") is ShardRule.FIRST_FIT

@@ -1,0 +1,73 @@
+"""What the daemon makes of Slurm's records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from sched_policy.model import Elastic, Job
+from slurm_plugin.client.protocol import SlurmClient, SlurmJob
+from slurm_plugin.observe import Observation, observe
+from slurm_plugin.preemption import Churn
+from slurm_plugin.progress import ProgressSpool
+from tests.slurm_plugin.test_reconcile import record
+
+NOW_S = 10_000.0
+ONCE = "explsched:since=50&n=0&lost=0&p=0,9000,4,120,because"
+
+
+@dataclass
+class Slurm:
+    """A Slurm that has these jobs and nothing else."""
+
+    records: tuple[SlurmJob, ...]
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        return self.records
+
+    def nodes(self) -> tuple[()]:
+        return ()
+
+    def reservations(self) -> tuple[()]:
+        return ()
+
+
+def seen(tmp_path: Path, *records: SlurmJob, churn: Churn | None = None) -> Observation:
+    return observe(cast("SlurmClient", Slurm(records)), ProgressSpool(tmp_path), NOW_S, churn=churn)
+
+
+def job_of(tmp_path: Path, churn: Churn | None = None, **fields: Any) -> Job:
+    (job,) = seen(tmp_path, record(5, submit_s=9000.0, **fields), churn=churn).snapshot.jobs
+    return job
+
+
+def test_a_preempted_job_is_dated_to_its_first_submission(tmp_path: Path) -> None:
+    assert job_of(tmp_path, admin_comment=ONCE, restarts=1).submit_s == 50.0
+    assert job_of(tmp_path).submit_s == 9000.0
+    assert job_of(tmp_path, admin_comment="JS1:abc explsched:nonsense").submit_s == 9000.0
+
+
+def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> None:
+    found = seen(tmp_path, record(5, admin_comment=f"JS1:abc {ONCE}", restarts=1), record(6)).preempted
+    assert set(found) == {5}
+    assert (found[5].count, found[5].lost_gpu_s, found[5].others) == (1, 120.0, "JS1:abc")
+
+
+def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
+    spent, left = Churn(1.0, 10, most_per_job_per_hour=1), Churn(1.0, 10, most_per_job_per_hour=2)
+    consents = "explsched:checkpoint=USR1"
+    for churn, may_yield in ((spent, False), (left, True), (None, True)):
+        job = job_of(tmp_path, churn, comment=consents, admin_comment=ONCE, restarts=1)
+        assert (job.consents, job.may_yield) == (True, may_yield)
+
+
+def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
+    on_one, by_nodes = "explsched:elastic=1-8", "explsched:elastic=4-16/4"
+    assert job_of(tmp_path, comment=on_one).elastic == Elastic(1, 8)
+    assert job_of(tmp_path, comment=by_nodes, nodes=2).elastic == Elastic(4, 16, 4)
+    assert job_of(tmp_path, comment=on_one, nodes=2).elastic is None
+    assert job_of(tmp_path, comment=by_nodes, gpus_per_node=2).elastic is None
+    assert job_of(tmp_path, comment=on_one, gpus_per_node=None).elastic is None
+    assert job_of(tmp_path, comment=on_one, array_tasks=3).elastic is None
+    assert job_of(tmp_path, comment="").elastic is None

@@ -1,0 +1,161 @@
+"""Preemption over several passes: signal, checkpoint, requeue, and what it is allowed to cost."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sched_policy.model import Exploration, JobState
+from sched_policy.plan import Preemption
+from sched_policy.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
+from slurm_plugin.churn import HOUR_S, Churn
+from slurm_plugin.client.protocol import RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.preemption import PreemptionDesk, interruption
+from slurm_plugin.progress import JobProgress, Report
+from tests.sched_policy.builders import NOW_S, running
+
+CONSENT = Exploration(checkpoint_signal="USR1")
+
+
+def steps(
+    desk: PreemptionDesk,
+    now_s: float,
+    *preempt: int,
+    progress: JobProgress | None = None,
+    record: PreemptionRecord | None = None,
+) -> list[object]:
+    """One pass; job 5 consented, job 6 did not. What is written down is left out."""
+    jobs = {5: running(5, "n1", exploration=CONSENT), 6: running(6, "n1")}
+    reports = {5: progress} if progress else {}
+    wanted = tuple(Preemption(job_id, "why") for job_id in preempt)
+    changes = desk.advance(wanted, jobs, reports, {5: record} if record else {}, now_s)
+    return [change for change in changes if not isinstance(change, SetAdminComment)]
+
+
+def test_signal_then_requeue_when_the_checkpoint_is_reported() -> None:
+    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    assert steps(desk, 0, 5) == [SignalJob(5, "USR1")]
+    assert steps(desk, 10, 5) == []
+    assert steps(desk, 20, 5, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
+
+
+def test_requeue_when_the_grace_is_over() -> None:
+    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    steps(desk, 0, 5, progress=JobProgress(checkpoint_s=-50))
+    assert steps(desk, 50, 5, progress=JobProgress(checkpoint_s=-50)) == []  # an old checkpoint does not count
+    assert steps(desk, 100, 5) == [RequeueJob(5)]
+
+
+def test_a_job_that_is_still_starting_is_not_signalled() -> None:
+    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    earlier = Report(1.0, restart=0, step=1, metric="loss", value=1.0)
+    jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
+    wanted = (Preemption(5, ""),)
+    assert desk.advance(wanted, jobs, {5: JobProgress(reports=(earlier,))}, {}, 0) == ()
+    ready = JobProgress(reports=(earlier, replace(earlier, restart=1)))
+    assert desk.advance(wanted, jobs, {5: ready}, {}, 0) == (SignalJob(5, "USR1"),)
+
+
+def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
+    assert steps(PreemptionDesk(Churn(100, 10)), 0, 6) == []
+
+
+def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
+    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    steps(desk, 0, 5)
+    assert steps(desk, 200, progress=JobProgress(checkpoint_s=5, ended=True)) == []
+    steps(desk, 200, 5)
+    gone = desk.advance((), {5: replace(running(5, "n1"), state=JobState.PENDING)}, {}, {}, 900)
+    assert gone == ()
+    assert desk.underway == frozenset()
+
+
+def test_the_hourly_budget_bounds_the_churn() -> None:
+    desk = PreemptionDesk(Churn(grace_s=1, most_per_hour=1))
+    assert steps(desk, 0, 5) == [SignalJob(5, "USR1")]
+    desk.advance((), {}, {}, {}, 10)
+    assert steps(desk, 20, 5) == []
+    assert steps(desk, 3601, 5) == [SignalJob(5, "USR1")]
+
+
+def past(*times_s: float) -> PreemptionRecord:
+    return PreemptionRecord(0.0, tuple(Interruption(i, time_s, 1, 0.0) for i, time_s in enumerate(times_s)))
+
+
+def test_the_budgets_of_a_job_hold_in_an_hour_and_in_all() -> None:
+    hourly = Churn(grace_s=1, most_per_hour=100, most_per_job_per_hour=2)
+    assert steps(PreemptionDesk(hourly), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
+    assert steps(PreemptionDesk(hourly), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
+    assert steps(PreemptionDesk(hourly), NOW_S + HOUR_S, 5, record=past(NOW_S - 20, NOW_S - 10)) != []
+    in_all = Churn(grace_s=1, most_per_hour=100, most_per_job=3)
+    assert steps(PreemptionDesk(in_all), NOW_S, 5, record=replace(past(1.0), older=1)) == [SignalJob(5, "USR1")]
+    assert steps(PreemptionDesk(in_all), NOW_S, 5, record=replace(past(1.0), older=2)) == []
+
+
+def test_a_new_daemon_remembers_what_the_last_one_spent() -> None:
+    churn = Churn(grace_s=1, most_per_hour=2)
+    assert steps(PreemptionDesk(churn), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
+    assert steps(PreemptionDesk(churn), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
+
+
+def test_what_a_preemption_costs_is_written_down_once_before_the_requeue() -> None:
+    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    jobs = {5: running(5, "n1", gpus=4, ran_s=300.0, exploration=CONSENT)}
+    desk.advance((Preemption(5, "job 7 waits"),), jobs, {}, {}, NOW_S)
+    reported = {5: JobProgress(checkpoint_s=NOW_S + 20)}
+    note, requeue = desk.advance((), jobs, reported, {}, NOW_S + 30)
+    assert requeue == RequeueJob(5)
+    assert isinstance(note, SetAdminComment)
+    found = read(note.admin_comment, NOW_S + 30, restarts=1)
+    assert found.latest == (Interruption(0, NOW_S + 30, 4, 4 * 10.0, "job 7 waits"),)
+    assert found.submitted_s == jobs[5].submit_s
+    assert read(note.admin_comment, NOW_S + 30, restarts=0).count == 0  # Slurm refused: nothing has happened
+    assert desk.advance((), jobs, reported, {}, NOW_S + 31) == (RequeueJob(5),)
+
+
+def test_without_a_checkpoint_of_its_own_the_whole_run_is_lost() -> None:
+    job = running(5, "n1", gpus=2, ran_s=300.0)
+    assert interruption(job, JobProgress(), "", NOW_S).lost_gpu_s == 600
+    assert interruption(job, JobProgress(checkpoint_s=NOW_S - 1000), "", NOW_S).lost_gpu_s == 600
+    assert interruption(job, JobProgress(checkpoint_s=NOW_S - 5), "", NOW_S).lost_gpu_s == 10
+
+
+interruptions = st.builds(
+    Interruption,
+    st.integers(0, 99),
+    st.integers(1_600_000_000, 2_000_000_000).map(float),
+    st.integers(0, 4096),
+    st.integers(0, 10**9).map(float),
+    st.text(max_size=300),
+)
+
+
+@given(st.lists(interruptions, max_size=60, unique_by=lambda one: one.run), st.text(max_size=50))
+def test_a_record_is_kept_by_an_admin_comment(listed: list[Interruption], others: str) -> None:
+    record = read(others.replace("explsched:", ""), 1_700_000_000.0, 100)
+    for one in listed:
+        record = record.plus(one)
+    text = record.text()
+    found = read(text, 1_800_000_000.0, 100)
+    assert (found.count, found.lost_gpu_s) == (record.count, record.lost_gpu_s)
+    assert found.submitted_s == 1_700_000_000
+    assert found.others.split() == record.others.split()
+    assert len(text) <= MOST_BYTES + 1 + len(record.others)
+    assert [one.run for one in found.latest] == [one.run for one in listed][len(listed) - len(found.latest) :]
+    if listed:
+        assert found.latest[-1].reason == listed[-1].reason[:120]
+
+
+def test_a_years_budget_is_still_listed() -> None:
+    """The budget of an hour counts what is listed: as many as the configuration allows must find room."""
+    record = PreemptionRecord(1_700_000_000.0)
+    for run in range(40):
+        record = record.plus(Interruption(run, 1_700_000_000.0 + run, 64, 123_456.0, "job 123456 waits " * 6))
+    assert read(record.text(), 0.0, 100).since(0.0) >= 12
+
+
+@pytest.mark.parametrize("word", ["explsched:", "explsched:since=x&n=0&lost=0", "explsched:since=1&n=0&lost=0&p=1,2"])
+def test_a_word_that_is_no_record_is_named(word: str) -> None:
+    with pytest.raises(RecordError, match="is not a record of preemptions"):
+        read(f"other {word}", 0.0, 0)

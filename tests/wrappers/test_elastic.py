@@ -1,0 +1,46 @@
+"""What an elastic job is told of its size."""
+
+import argparse
+
+import pytest
+
+from wrappers.elastic import present_size, sizes
+
+RESIZED = {
+    "EXPLSCHED_ELASTIC": "2-8/2",
+    "SLURM_JOB_NUM_NODES": "3",
+    "SLURM_GPUS_ON_NODE": "4",
+    "SLURM_GPUS_PER_NODE": "a100:2",
+    "SLURM_NTASKS": "2",
+    "SLURM_NPROCS": "2",
+    "SLURM_NTASKS_PER_NODE": "1",
+}
+
+
+def test_what_sbatch_had_set_is_put_right() -> None:
+    assert present_size(RESIZED) == {"SLURM_GPUS_PER_NODE": "a100:4", "SLURM_NTASKS": "3", "SLURM_NPROCS": "3"}
+
+
+def test_a_job_of_its_submitted_size_keeps_its_environment() -> None:
+    as_submitted = {**RESIZED, "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "2"}
+    assert present_size(as_submitted) == {}
+
+
+@pytest.mark.parametrize("change", [{"SLURM_STEP_ID": "0"}, {"EXPLSCHED_ELASTIC": ""}])
+def test_steps_and_other_jobs_are_left_alone(change: dict[str, str]) -> None:
+    assert present_size({**RESIZED, **change}) == {}
+
+
+def test_what_was_not_set_stays_so() -> None:
+    assert present_size({"EXPLSCHED_ELASTIC": "1-4", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "4"}) == {}
+
+
+@pytest.mark.parametrize("text", ["1-8", "8-32/8", ""])
+def test_sizes_that_can_be(text: str) -> None:
+    assert sizes(text) == text
+
+
+@pytest.mark.parametrize("text", ["8", "0-4", "4-4", "8-1", "2-7/2", "1-8/0", "1-8/", "a-b", "1-8 ", "-1-8"])
+def test_sizes_that_cannot_be(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="such as 1-8 or 8-32/8"):
+        sizes(text)
