@@ -48,19 +48,22 @@ def main(directory: Path) -> None:
 
 
 def _row(name: str, parts: Iterable[Path]) -> Row:
-    """All parts of a release as one: RELEASE.xml, RELEASE.PART.xml."""
-    versions, dates, skipped = set(), [], Counter[str]()
-    tests = failed = 0
+    """All parts of a release (RELEASE.xml, RELEASE.PART.xml) as one. A test counts once, with its latest result."""
+    versions: set[str] = set()
+    suites: list[tuple[str, ElementTree.Element]] = []
     for part in parts:
         versions.add(part.with_suffix(".version").read_text().split()[-1])
-        for suite in ElementTree.parse(part).getroot().iter("testsuite"):  # noqa: S314  our own tests wrote it
-            dates.append(suite.get("timestamp", "")[:10])
-            tests += int(suite.get("tests", 0))
-            failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-            skipped.update(skip.get("message", "") for skip in suite.iter("skipped"))
+        root = ElementTree.parse(part).getroot()  # noqa: S314  our own tests wrote it
+        suites += [(suite.get("timestamp", ""), suite) for suite in root.iter("testsuite")]
     if len(versions) != 1:
         sys.exit(f"{name}: its parts are of several Slurms: {', '.join(sorted(versions))}")
-    return Row(name, versions.pop(), min(dates), tests - failed - skipped.total(), failed, skipped)
+    latest: dict[tuple[str | None, str | None], ElementTree.Element] = {}
+    for _, suite in sorted(suites, key=lambda dated: dated[0]):
+        latest |= {(case.get("classname"), case.get("name")): case for case in suite.iter("testcase")}
+    failed = sum(case.find("failure") is not None or case.find("error") is not None for case in latest.values())
+    skipped = Counter(skip.get("message", "") for case in latest.values() for skip in case.iter("skipped"))
+    passed = len(latest) - failed - skipped.total()
+    return Row(name, versions.pop(), min(date for date, _ in suites)[:10], passed, failed, skipped)
 
 
 if __name__ == "__main__":

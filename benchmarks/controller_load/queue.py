@@ -34,6 +34,7 @@ def spec(jobs: int) -> ClusterSpec:
         ("MaxJobCount", str(2 * jobs + 1000)),
         ("SchedulerParameters", "batch_sched_delay=1,sched_interval=20,bf_interval=10"),
         ("DefMemPerCPU", "100"),
+        ("PriorityWeightPartition", "100000"),  # one for all, so that --nice does not push priorities below 1
     )
     return ClusterSpec(nodes=4, gpus_per_node=8, extra=extra)
 
@@ -73,9 +74,13 @@ def forget_steering(client: CliClient) -> tuple[ChangeFailure, ...]:
 
 
 def _options(chance: np.random.Generator) -> tuple[str, ...]:
-    """A job of some shape. Its time limit does not tell how long it runs: any order ends as many jobs a minute."""
+    """A job of some shape and priority.
+
+    Priorities differ also without us, as with fair share: sorting a queue that is in order of submission would be
+    cheaper than sorting a real one. A time limit does not tell how long its job runs: any order ends as many a minute.
+    """
     shape = _SHAPES[chance.choice(len(_SHAPES), p=[share for _, share in _SHAPES])][0]
-    return (*shape, f"--time={chance.integers(10, 600)}", "--wrap", _SLEEP)
+    return (*shape, f"--time={chance.integers(10, 600)}", f"--nice={chance.integers(1, 5000)}", "--wrap", _SLEEP)
 
 
 def _sbatch(options: tuple[str, ...], environment: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
