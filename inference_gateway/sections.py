@@ -93,6 +93,10 @@ class ReplicaSection(Section, frozen=True):
     kernel: KernelSection = KernelSection()
 
 
+# Looked up once: it takes milliseconds.
+_REPLICA_FIELDS = msgspec.structs.fields(ReplicaSection)
+
+
 class ScaleSection(Section, frozen=True):
     """How many replicas."""
 
@@ -147,10 +151,8 @@ class ServiceSection(Section, frozen=True):
 
         Defaults do not count, so that a new version of explsched with one more key replaces nothing.
         """
-        replica = self.replica
-        fields = msgspec.structs.fields(ReplicaSection)
-        given = {field.name: getattr(replica, field.name) for field in fields}
-        chosen = {field.name: given[field.name] for field in fields if given[field.name] != field.default}
+        given = {field.name: getattr(self.replica, field.name) for field in _REPLICA_FIELDS}
+        chosen = {field.name: given[field.name] for field in _REPLICA_FIELDS if given[field.name] != field.default}
         return hashlib.sha256(msgspec.json.encode(chosen)).hexdigest()[:8]
 
 
