@@ -39,7 +39,7 @@ _THEMIS = (
     "broken by a factor 1 +- 1e-5 from a hash of the job id. The published figures follow one of many optima (ECOS). "
     "early-shares: gpus^0.77 iteration_s^1.02, what SCS 2.1.4, the original's second solver, returns for the 5200 to "
     "5640 jobs of trace2_pr, measured on its cone program; nearly the reverse of the optimal order. The published "
-    "figures of trace2_pr follow it, though ECOS 2.0.10 fails there in part of the rounds only; no other trace does. "
+    "figures of trace2_pr follow it, though ECOS 2.0.14 fails there in part of the rounds only; other traces do not. "
     "whole-shares: all shares 1, what the original takes when both solvers fail."
 )
 _ORIGINAL_NAMES = {
