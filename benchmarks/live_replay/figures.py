@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean
 
-from benchmarks.live_replay.live import LiveJob, Turn
+from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import CLUSTER
 from sched_policy import catalog
 from sched_policy.options import PolicyOptions
@@ -40,23 +39,6 @@ def launch_s(jobs: Sequence[LiveJob]) -> float:
     """What a run costs beyond its work (start, imports, cleaning up): mean over the jobs that ran once."""
     costs = [job.end_s - job.start_s - job.job.run_s for job in jobs if job.end_s is not None and job.restarts == 0]
     return max(0.0, fmean(costs))
-
-
-def reaction_s(jobs: Sequence[LiveJob]) -> float:
-    """How long Slurm takes from the end of a job to the start of the next on the same node: median.
-
-    Measured by the jobs' own clocks between jobs that fill a node, from work to work, less what a launch costs. The
-    median leaves out the times in which a node was kept free for somebody else.
-    """
-    by_node: dict[str, list[Turn]] = {}
-    for job in jobs:
-        if job.turn is not None and job.job.gpus == CLUSTER.gpus_per_node:
-            by_node.setdefault(job.turn.nodes, []).append(job.turn)
-    gaps: list[float] = []
-    for turns in by_node.values():
-        turns.sort(key=lambda turn: turn.began_s)
-        gaps += [later.began_s - earlier.ended_s for earlier, later in pairwise(turns)]
-    return max(0.0, median(gaps) - launch_s(jobs)) if gaps else 0.0
 
 
 def submitted(jobs: Sequence[LiveJob]) -> Trace:

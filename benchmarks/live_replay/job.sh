@@ -3,17 +3,14 @@
 # Stand-in for a training whose checkpoint is instant: what is done after the last one is lost at a requeue. In shell,
 # because at this compression half a second to start Python would stand for hours, and all nodes share one host.
 # usage: job.sh MICROSECONDS DIRECTORY PYTHON
-# It writes when it begins and ends its work to DIRECTORY/turns, for Slurm gives times in whole seconds.
 export LC_ALL=C
 work=$1
 saved=$2/saved/$SLURM_JOB_ID
-turns=$2/turns/$SLURM_JOB_ID
 python=$3
 asked=
 sleeper=
 
 now() { REPLY=${EPOCHREALTIME/./}; }
-note() { echo "$1 $EPOCHREALTIME $SLURM_JOB_NODELIST" >> "$turns"; }
 save() {
     asked=yes
     [ -z "$sleeper" ] || kill "$sleeper"
@@ -23,19 +20,17 @@ save() {
     "$python" -m wrappers.sxreport --event checkpoint
 }
 
-trap save USR1
-trap '[ -z "$sleeper" ] || kill "$sleeper"; exit 143' TERM
 before=0
 [ -e "$saved" ] && before=$(< "$saved")
 now
 began=$((REPLY - before))
-note began
+trap save USR1
+trap '[ -z "$sleeper" ] || kill "$sleeper"; exit 143' TERM
 while now; left=$((work - (REPLY - began))); [ $left -gt 0 ]; do
     printf -v seconds '%d.%06d' $((left / 1000000)) $((left % 1000000))
     sleep "$seconds" &
     sleeper=$!
     wait "$sleeper"
 done
-note ended
 # Whoever asked must learn that there is nothing left to requeue.
 [ -z "$asked" ] || "$python" -m wrappers.sxreport --event end

@@ -33,19 +33,10 @@ _SLURM_CONF = (
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A run that worked to its end, by its own clock: seconds since the first submission, and on which nodes."""
-
-    began_s: float
-    ended_s: float
-    nodes: str
-
-
-@dataclass(frozen=True, slots=True)
 class LiveJob:
     """What became of a job; times are seconds since the first submission, `start_s` is that of its last run.
 
-    `end_s` is None if the job was lost: did not complete. `turn` is its last run as the job itself tells it.
+    `end_s` is None if the job was lost: did not complete.
     """
 
     job: TraceJob
@@ -53,7 +44,6 @@ class LiveJob:
     start_s: float
     end_s: float | None
     restarts: int
-    turn: Turn | None = None
 
 
 Tell = Callable[[int, int], None]
@@ -80,7 +70,7 @@ def run(
     spec = devcluster.ClusterSpec(CLUSTER.nodes, CLUSTER.gpus_per_node, extra=_SLURM_CONF)
     cluster = devcluster.up(spec, directory / "cluster")
     try:
-        for part in ("spool", "saved", "turns"):
+        for part in ("spool", "saved"):
             (directory / part).mkdir()
         here = str(Path.cwd())
         environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(directory / "spool"), "PYTHONPATH": here}
@@ -115,7 +105,7 @@ def _replay(
         upcoming_s = trace.jobs[len(submitted)].submit_s if len(submitted) < len(trace.jobs) else float("inf")
         time.sleep(max(0.0, min(_POLL_S, upcoming_s - (time.time() - zero_s))))
     return [
-        _final(job, job_id, at_s, zero_s, directory / "turns", environment)
+        _final(job, job_id, at_s, zero_s, environment)
         for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
     ]
 
@@ -134,7 +124,7 @@ def _prepared(script: Path, directory: Path, environment: dict[str, str]) -> tup
     return found["command"][:-1], {**environment, **found["environment"]}
 
 
-def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, turns: Path, environment: dict[str, str]) -> LiveJob:
+def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, environment: dict[str, str]) -> LiveJob:
     """Slurm's record, whose whole seconds are half a one early. Its submit time is not used: a requeue changes it."""
     argv = ["scontrol", "show", "job", str(job_id), "--oneliner"]
     environment = {**environment, "SLURM_TIME_FORMAT": "%s"}
@@ -142,11 +132,4 @@ def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, turns: Path, 
     found = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
     completed = found["JobState"] == "COMPLETED"
     start_s, end_s = (float(found[key]) + 0.5 - zero_s for key in ("StartTime", "EndTime"))
-    turn = last_turn((turns / str(job_id)).read_text(), zero_s) if completed else None
-    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]), turn)
-
-
-def last_turn(text: str, zero_s: float) -> Turn:
-    """The last run of a completed job, from what it wrote itself."""
-    began, ended = (line.split() for line in text.splitlines()[-2:])
-    return Turn(float(began[1]) - zero_s, float(ended[1]) - zero_s, began[2])
+    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]))

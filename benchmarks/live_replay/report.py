@@ -15,12 +15,11 @@ _ERRORS = ("sim_error_jct", "sim_error_makespan")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm, live and simulated, with the delays that were measured live and told to the simulator."""
+    """One arm, live and simulated, with the cost of a launch that was measured live and told to the simulator."""
 
     live: Figures
     simulated: Figures
     launch_s: float
-    reaction_s: float
     lost: int
     load_before_after: tuple[float, float]
 

@@ -2,8 +2,7 @@
 
 The policy is asked at scheduling intervals, sees what the daemon would see, and its plan costs what it costs: a
 preempted job holds its GPUs while it saves, a restarted one while it loads, gangs are placed on nodes, and jobs end
-at their time limits. Where Slurm starts the jobs by itself, in the order that the policy gave it, starts do not wait
-for the interval (`Settings.reaction_s`).
+at their time limits.
 """
 
 from __future__ import annotations
@@ -34,13 +33,12 @@ class SimulationError(ExplschedError):
 
 
 class _Kind(IntEnum):
-    """Events of one moment are handled in this order: first what frees GPUs, then what wants them, then the passes."""
+    """Events of one moment are handled in this order: first what frees GPUs, then what wants them, then the pass."""
 
     END = 0
     GPUS_FREE = 1
     SUBMIT = 2
     PASS = 3
-    STARTS = 4
 
 
 def simulate(
@@ -62,7 +60,6 @@ class _Simulation:
         self._cluster = cluster
         self._policy = policy
         self._interval_s = settings.interval_s
-        self._reaction_s = settings.reaction_s
         self._until_s = math.inf if settings.until_s is None else settings.until_s
         told = settings if policy.needs_durations else replace(settings, estimates=Estimates())
         # What sharing costs is measured under the mechanism by which the policy shares.
@@ -102,10 +99,6 @@ class _Simulation:
                 self._handled += 1
                 self._pass(now_s)
             return
-        if kind is _Kind.STARTS:
-            self._handled += 1
-            self._starts(now_s)
-            return
         if version != self._version[row]:
             return  # something else happened to the job since
         self._handled += 1
@@ -117,7 +110,6 @@ class _Simulation:
             self._end(row, now_s)
         self._follow()
         self._request_pass(now_s)
-        self._request_starts(now_s)
 
     def _end(self, row: int, now_s: float, why: Ending | None = None) -> None:
         self._version[row] += 1
@@ -149,21 +141,10 @@ class _Simulation:
         for row in map(self._row, yielding):
             if self._world.phase(row) is Phase.RUNNING:
                 self._schedule(self._world.ask_to_yield(row, now_s), _Kind.GPUS_FREE, row)
-        if self._reaction_s is None:
-            self._start(plan, now_s)
-        elif plan.starts:  # such as promises that have become void with time alone
-            self._request_starts(now_s)
-        self._follow()
-
-    def _starts(self, now_s: float) -> None:
-        """Slurm's own pass: it starts what fits, and interrupts nobody."""
-        if self._world.waiting.size:
-            self._start(checked_plan(self._policy, self._world.snapshot(now_s)), now_s)
-            self._follow()
-
-    def _start(self, plan: Plan, now_s: float) -> None:
         for start in plan.starts:
-            self._world.start(self._row(start.job_id), start.placement, now_s)
+            row = self._row(start.job_id)
+            self._world.start(row, start.placement, now_s)
+        self._follow()
 
     def _row(self, job_id: int) -> int:
         row = self._world.row_of(job_id)
@@ -187,7 +168,3 @@ class _Simulation:
         if tick_s < self._next_pass_s:
             self._next_pass_s = tick_s
             heapq.heappush(self._events, (tick_s, _Kind.PASS, -1, 0))
-
-    def _request_starts(self, now_s: float) -> None:
-        if self._reaction_s is not None:
-            heapq.heappush(self._events, (now_s + self._reaction_s, _Kind.STARTS, -1, 0))

@@ -45,33 +45,6 @@ def test_jobs_start_at_the_next_interval_and_run_for_their_run_time() -> None:
     assert (jobs[2].start_s, jobs[2].end_s) == (110, 117)
 
 
-def test_where_slurm_starts_the_jobs_they_wait_for_its_reaction_and_not_for_the_interval() -> None:
-    how = replace(EXACT, reaction_s=0.5)
-    jobs = by_id(simulate(trace((3, 1, 100), (4, 1, 7)), ONE_GPU, GREEDY, how))
-    assert (jobs[1].start_s, jobs[1].end_s) == (3.5, 103.5)
-    assert (jobs[2].start_s, jobs[2].end_s) == (104, 111)
-
-
-def test_where_slurm_starts_the_jobs_preemptions_still_wait_for_the_interval() -> None:
-    srsf = catalog.build("srsf", catalog.PolicyOptions(quantum_s=52))
-    jobs = by_id(simulate(trace((0, 1, 1000), (5, 1, 30)), ONE_GPU, srsf, replace(EXACT, reaction_s=1)))
-    # Job 1 starts at 1 s and may yield from 53 s on: it is asked at 60 s and saves until 65 s.
-    assert (jobs[2].start_s, jobs[2].end_s) == (66, 96)
-    assert jobs[1].end_s == 97 + 20 + (1000 - 59)
-
-
-@given(seed=st.integers(0, 10), reaction_s=st.floats(0, 60))
-@settings(max_examples=20, deadline=None)
-def test_whatever_the_reaction_all_jobs_end_and_the_first_waits_for_nothing_else(seed: int, reaction_s: float) -> None:
-    jobs = trace(*((7.0 * ((i * seed) % 13), 1 + i % 4, 20.0 + i) for i in range(12)))
-    for name in ("slurm", "srsf"):
-        how = replace(EXACT, reaction_s=reaction_s)
-        ended = simulate(jobs, ClusterShape(2, 4), catalog.build(name), how).jobs
-        assert len(ended) == 12
-        first = min(ended, key=lambda job: (job.submit_s, job.job_id))
-        assert first.start_s == first.submit_s + reaction_s
-
-
 def test_preemption_costs_a_checkpoint_and_a_restart() -> None:
     srsf = catalog.build("srsf", catalog.PolicyOptions(quantum_s=50))
     jobs = by_id(simulate(trace((0, 1, 1000), (5, 1, 30)), ONE_GPU, srsf, EXACT))
@@ -163,7 +136,7 @@ def test_unknown_estimates_are_refused(text: str) -> None:
         Estimates.parse(text)
 
 
-@pytest.mark.parametrize("field_", ["interval_s", "reaction_s", "checkpoint_s", "restart_s"])
+@pytest.mark.parametrize("field_", ["interval_s", "checkpoint_s", "restart_s"])
 def test_absurd_settings_are_refused(field_: str) -> None:
     for value in (float("nan"), -1.0, 1e9):
         with pytest.raises(SettingsError, match=field_):

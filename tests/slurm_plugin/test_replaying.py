@@ -56,18 +56,11 @@ def test_a_simulation_by_hand(trace: Path) -> None:
     assert set(_NAMES) <= set(found)
 
 
-def test_with_a_reaction_jobs_do_not_wait_for_the_interval(trace: Path) -> None:
-    common = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--interval", 100)
-    assert told(*common, "--reaction", 2)["makespan_s"] == 480 + 3 * 2
-    assert "reaction_s" in call(*common, "--reaction", -1).output
-
-
 def test_settings_reach_the_simulation(trace: Path) -> None:
     common = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "srsf", "--estimates", "exact")
     found = told(*common, "--interval", 100, "--restart", 7, "--checkpoint", 3, "--seed", 5, "--scaling", 0.9)
     assert found["settings"] == {
         "interval_s": 100.0,
-        "reaction_s": None,
         "estimates": "exact",
         "checkpoint_s": 3.0,
         "restart_s": 7.0,
