@@ -58,7 +58,7 @@ def render(
     """
     files = Files(settings.directory)
     services = (
-        _service(service, tuple(endpoints.get(service.name, ())), files, settings.authentication)
+        _service(service, files, settings.authentication) + _replicas(endpoints.get(service.name, ()))
         for service in settings.services
     )
     return _TEMPLATE.get_template("haproxy.cfg.j2").render(
@@ -75,16 +75,15 @@ def render(
 
 
 @lru_cache(maxsize=10_000)
-def _service(service: ServiceSettings, endpoints: tuple[Endpoint, ...], files: Files, authentication: str) -> str:
-    """A service's part. Remembered: of a thousand services few change at a time."""
+def _service(service: ServiceSettings, files: Files, authentication: str) -> str:
+    """A service's part without its replicas. Remembered: of a thousand services few change at a time."""
     return _TEMPLATE.get_template("service.cfg.j2").render(
-        service=service,
-        endpoints=endpoints,
-        files=files,
-        authentication=authentication,
-        server_address=_address,
-        server_watch=_watch,
+        service=service, files=files, authentication=authentication, watch=_watch(service)
     )
+
+
+def _replicas(endpoints: Sequence[Endpoint]) -> str:
+    return "".join(f"    server {endpoint.name} {_address(endpoint)}\n" for endpoint in endpoints)
 
 
 def _address(endpoint: Endpoint) -> str:

@@ -129,7 +129,7 @@ def test_an_edited_services_file_is_taken_without_a_failed_request(cluster: Clus
             gateway.command("reload")
             until(lambda: not gateway.jobs("more"), "the service that is gone leaves no job")
         assert load.failures == []
-        assert gateway.job_ids() == before
+        assert before <= gateway.job_ids()
 
 
 def test_a_broken_command_is_given_up(cluster: Cluster, directory: Path) -> None:
