@@ -2,6 +2,8 @@
 #
 #   cmake -S . -B build/aarch64 -G Ninja -DEXPLSCHED_TESTS=ON --toolchain cmake/aarch64.cmake
 #   cmake --build build/aarch64 && ctest --test-dir build/aarch64
+#
+# Tests that start the manager themselves need the kernel to know qemu (Debian package qemu-user-binfmt).
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
