@@ -45,7 +45,7 @@ def early(claims: Claims, iteration_s: Floats) -> Floats:
     Its test is relative to the norm of the constants, which grows with the number of jobs; shares of 1e-3 pass it
     before they have moved towards the optimum, and depend on the coefficients of the constraints only. Fitted to what
     SCS 2.1.4 returned for the original's cone program in rounds of trace2_pr with 5200 to 5640 jobs, after 120 to 360
-    steps: gpus^0.77 iteration_s^1.02, R^2 0.98. Optimal shares fall with gpus, so the order is nearly the reverse.
+    steps: gpus^0.77 iteration_s^1.02, R^2 0.95 to 0.98. Optimal shares fall with gpus: nearly the reverse.
     """
     shares = claims.gpus**0.77 * iteration_s**1.02
     return shares * (claims.capacity_gpus / float(claims.gpus @ shares))
