@@ -59,7 +59,7 @@ class Battle:
     def _start_requeued(self) -> list[SlurmJob]:
         """Lift the two minutes that Slurm makes a requeued job wait, but for some seconds; returns all jobs left.
 
-        Slurm 22.05 takes the end of the old run's script, where it comes to know of it late, for the end of the new one.
+        Slurm 22.05 takes the end of the old script, if it is told of it late, for the end of the new run.
         """
         jobs, now_s = list(self.site.client.jobs()), time.time()
         latest_s = now_s + _REQUEUE_DELAY_S - _SETTLED_S
