@@ -73,9 +73,10 @@ def _figures(site: Site, battle: Battle) -> dict[str, object]:
         "kills": len(battle.kills),
         "kills_by_kind": dict(Counter(kill.kind for kill in battle.kills)),
         "jobs": len(battle.jobs),
-        "jobs_lost": sum(state != "COMPLETED" for state, _ in ended.values()),
-        "restarts": sum(restarts for _, restarts in ended.values()),
-        "peers_hurt": sum(restarts > aimed_at[job_id] for job_id, (_, restarts) in ended.items()),
+        "jobs_lost": sum(found["JobState"] != "COMPLETED" for found in ended.values()),
+        "lost": [_story(site, job_id, found) for job_id, found in ended.items() if found["JobState"] != "COMPLETED"],
+        "restarts": sum(int(found["Restarts"]) for found in ended.values()),
+        "peers_hurt": sum(int(found["Restarts"]) > aimed_at[job_id] for job_id, found in ended.items()),
         "groups_verified": battle.verified,
         "groups_dissolved": told.count("group dissolved"),
         "groups_apart": told.count("group is apart"),
@@ -84,11 +85,23 @@ def _figures(site: Site, battle: Battle) -> dict[str, object]:
     }
 
 
-def _record(site: Site, job_id: int) -> tuple[str, int]:
+def _record(site: Site, job_id: int) -> dict[str, str]:
     argv = ["scontrol", "show", "job", str(job_id), "--oneliner"]
     text = subprocess.run(argv, env=dict(site.environment), capture_output=True, text=True, check=True).stdout
-    found = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
-    return found["JobState"], int(found["Restarts"])
+    return dict(word.partition("=")[::2] for word in text.split() if "=" in word)
+
+
+def _story(site: Site, job_id: int, found: dict[str, str]) -> dict[str, object]:
+    """What is needed to find out why a job was lost."""
+    output = (site.place / f"job-{job_id}.out").read_text(errors="replace").splitlines()
+    slurm = [
+        line
+        for path in (site.cluster.layout.logs / "slurmctld.log", site.cluster.layout.logs / "slurmd.n1.log")
+        for line in path.read_text(errors="replace").splitlines()
+        if f"JobId={job_id} " in line or f"Job {job_id} " in line
+    ]
+    facts = {key: found[key] for key in ("JobState", "Reason", "Restarts", "ExitCode", "StartTime", "EndTime")}
+    return {"job": job_id, **facts, "output": output[-10:], "slurm": slurm[-12:]}
 
 
 if __name__ == "__main__":

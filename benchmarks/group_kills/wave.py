@@ -16,6 +16,7 @@ from slurm_plugin.grouping import live_groups
 
 _PATIENCE_S = 120.0
 _POLL_S = 0.3
+_REQUEUE_DELAY_S, _SETTLED_S = 120.0, 8.0
 
 
 @dataclass(slots=True)
@@ -56,9 +57,13 @@ class Battle:
             self.kills.append(done)
 
     def _start_requeued(self) -> list[SlurmJob]:
-        """Lift the two minutes that Slurm makes a requeued job wait; returns all jobs that are left."""
-        jobs = list(self.site.client.jobs())
-        later = [job for job in jobs if job.state == "PENDING" and (job.eligible_s or 0) > time.time()]
+        """Lift the two minutes that Slurm makes a requeued job wait, but for some seconds; returns all jobs left.
+
+        Slurm 22.05 takes the end of the old script, if it is told of it late, for the end of the new run.
+        """
+        jobs, now_s = list(self.site.client.jobs()), time.time()
+        latest_s = now_s + _REQUEUE_DELAY_S - _SETTLED_S
+        later = [job for job in jobs if job.state == "PENDING" and now_s < (job.eligible_s or 0) < latest_s]
         self.site.client.apply([StartAtOnce(job.job_id) for job in later])
         return jobs
 
