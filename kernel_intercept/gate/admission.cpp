@@ -25,7 +25,7 @@ constexpr std::uint64_t kSoonestNs = 20'000;  // between two tries
 constexpr std::uint64_t kAwakeNs = 60'000;
 constexpr std::uint64_t kAwakeInAllNs = 200'000;
 constexpr std::uint64_t kTakenAwayNs = 30'000;
-constexpr std::uint64_t kCrowdedNs = 100'000'000;
+constexpr std::uint64_t kCrowdedNs = 10'000'000;
 std::atomic<std::uint64_t> crowded_until_ns{0};
 
 // Lets timed waits of this thread end in time: by default the kernel may end them 50 us late.

@@ -10,7 +10,8 @@ namespace {
 template <std::size_t N>
 void copy_text(std::array<char, N>& to, const char* text) {
     to.fill('\0');
-    if (text != nullptr && std::strlen(text) < N) std::strcpy(to.data(), text);
+    const std::size_t length = text == nullptr ? N : std::strlen(text);
+    if (length < N) std::memcpy(to.data(), text, length);
 }
 
 std::uint32_t permille(const char* name, std::uint32_t otherwise) {
