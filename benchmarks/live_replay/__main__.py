@@ -81,16 +81,15 @@ def _earlier(out: Path, setting: Mapping[str, object]) -> list[dict[str, object]
 
 
 def _arm(name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float) -> report.Arm:
-    """An arm live, then the simulator with the cost of a launch that was measured in it."""
+    """An arm live, then the simulator with what a launch and Slurm's cycle were measured to be in it."""
     before = os.getloadavg()[0]
     done = _live(name, trace, settings, longest_s)
     after = os.getloadavg()[0]
-    launch_s = figures.launch_s(done)
-    # Slurm's own cycle is as long as the daemon's interval (slurm.conf of `live`): jobs start at both once a second.
-    how = Settings(live.INTERVAL_S, checkpoint_s=_CHECKPOINT_S, restart_s=launch_s)
+    launch_s, cycle_s = figures.launch_s(done), figures.cycle_s(done, live.INTERVAL_S)
+    how = Settings(cycle_s, checkpoint_s=_CHECKPOINT_S, restart_s=launch_s)
     options = PolicyOptions(quantum_s=live.QUANTUM_S)
     simulated = figures.simulated(figures.submitted(done), name, options, how, launch_s)
-    return report.Arm(figures.live(done), simulated, launch_s, figures.lost(done), (before, after))
+    return report.Arm(figures.live(done), simulated, launch_s, cycle_s, figures.lost(done), (before, after))
 
 
 def _live(name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float) -> list[live.LiveJob]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 
 from benchmarks.live_replay.live import LiveJob
@@ -13,6 +14,10 @@ from sched_policy.options import PolicyOptions
 from sched_policy.simulator import engine
 from sched_policy.simulator.settings import Settings
 from sched_policy.simulator.trace import Trace
+
+_BRIEF_S = 0.3
+_SOON = 3.0
+_ENOUGH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,32 @@ def launch_s(jobs: Sequence[LiveJob]) -> float:
     """What a run costs beyond its work (start, imports, cleaning up): mean over the jobs that ran once."""
     costs = [job.end_s - job.start_s - job.job.run_s for job in jobs if job.end_s is not None and job.restarts == 0]
     return max(0.0, fmean(costs))
+
+
+def cycle_s(jobs: Sequence[LiveJob], configured_s: float) -> float:
+    """How often Slurm started jobs: mean time from start to start on a node, of jobs much shorter than its cycle.
+
+    Slurm looks for jobs to start at its configured intervals and sometimes when a job ends, so this lies below what is
+    configured on an idle host and above it on a loaded one. Counted are jobs that filled their node and ended within a
+    second, if the next one on that node had been submitted by then and came soon. With fewer than ten of them the
+    configured time is returned.
+    """
+    by_node: dict[str, list[LiveJob]] = {}
+    for job in jobs:
+        if job.job.gpus == CLUSTER.gpus_per_node:
+            by_node.setdefault(job.nodes, []).append(job)
+    gaps: list[float] = []
+    for on_node in by_node.values():
+        on_node.sort(key=lambda job: (job.start_s, job.end_s is None, job.end_s))
+        for earlier, later in pairwise(on_node):
+            gap_s = later.start_s - earlier.start_s
+            if _is_brief(earlier) and later.submit_s <= earlier.start_s and gap_s <= _SOON * configured_s:
+                gaps.append(gap_s)
+    return fmean(gaps) if len(gaps) >= _ENOUGH else configured_s
+
+
+def _is_brief(job: LiveJob) -> bool:
+    return job.end_s is not None and job.restarts == 0 and job.job.run_s < _BRIEF_S
 
 
 def submitted(jobs: Sequence[LiveJob]) -> Trace:

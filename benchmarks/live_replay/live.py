@@ -36,7 +36,7 @@ _SLURM_CONF = (
 class LiveJob:
     """What became of a job; times are seconds since the first submission, `start_s` is that of its last run.
 
-    `end_s` is None if the job was lost: did not complete.
+    `end_s` is None if the job was lost: did not complete. `nodes` is Slurm's list of the nodes of its last run.
     """
 
     job: TraceJob
@@ -44,6 +44,7 @@ class LiveJob:
     start_s: float
     end_s: float | None
     restarts: int
+    nodes: str = ""
 
 
 Tell = Callable[[int, int], None]
@@ -132,4 +133,4 @@ def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, environment: 
     found = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
     completed = found["JobState"] == "COMPLETED"
     start_s, end_s = (float(found[key]) + 0.5 - zero_s for key in ("StartTime", "EndTime"))
-    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]))
+    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]), found["NodeList"])

@@ -15,11 +15,12 @@ _ERRORS = ("sim_error_jct", "sim_error_makespan")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm, live and simulated, with the cost of a launch that was measured live and told to the simulator."""
+    """One arm, live and simulated, with what the simulator was told of it: a launch's cost and Slurm's cycle."""
 
     live: Figures
     simulated: Figures
     launch_s: float
+    cycle_s: float
     lost: int
     load_before_after: tuple[float, float]
 

@@ -50,6 +50,17 @@ def test_live_figures_leave_out_lost_jobs_and_count_them() -> None:
     assert figures.launch_s(done) == 2.0
 
 
+def test_slurms_cycle_is_the_time_from_start_to_start_of_brief_jobs_on_a_node() -> None:
+    def brief(node: str, start_s: float, run_s: float = 0.1, submit_s: float = 0.0) -> LiveJob:
+        return LiveJob(TraceJob(1, 0.0, 8, run_s), submit_s, start_s, start_s + run_s, 0, node)
+
+    busy = [brief("n1", float(start_s)) for start_s in (0, 1, 1, 2, 3, 4, 4, 5, 6, 6, 7)]
+    assert figures.cycle_s(busy, 1.0) == pytest.approx(0.7)
+    other = [brief("n2", 0.0, run_s=5.0), brief("n2", 6.0), brief("n2", 60.0), brief("n2", 62.0, submit_s=61.0)]
+    assert figures.cycle_s([*busy, *other], 1.0) == pytest.approx(0.7)  # work, a node kept free, and an empty queue
+    assert figures.cycle_s(busy[:5], 1.0) == 1.0
+
+
 def test_the_simulator_pays_for_every_launch() -> None:
     found = figures.simulated(Trace.of(TRACE.jobs[:1]), "slurm", PolicyOptions(), Settings(interval_s=1.0), 2.0)
     assert found == figures.Figures(avg_jct_s=502.0, makespan_s=602.0, preemptions=0)
@@ -61,7 +72,7 @@ def test_error_is_signed() -> None:
 
 def arm(jct_s: float, makespan_s: float, simulated_jct_s: float, lost: int = 0) -> report.Arm:
     shown = figures.Figures(jct_s, makespan_s, 0)
-    return report.Arm(shown, figures.Figures(simulated_jct_s, makespan_s * 1.02, 0), 0.5, lost, (0.0, 1.0))
+    return report.Arm(shown, figures.Figures(simulated_jct_s, makespan_s * 1.02, 0), 0.5, 1.0, lost, (0.0, 1.0))
 
 
 def test_a_run_reports_ratios_to_slurm_alone_and_the_larger_error() -> None:
