@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sched_policy.model import Elastic, Job
-from slurm_plugin.client.protocol import SlurmClient, SlurmJob
+from slurm_plugin.churn import Churn
+from slurm_plugin.client.protocol import ClusterRecords, SlurmJob
 from slurm_plugin.observe import Observation, observe
-from slurm_plugin.preemption import Churn
 from slurm_plugin.progress import ProgressSpool
 from tests.slurm_plugin.test_reconcile import record
 
@@ -17,24 +16,8 @@ NOW_S = 10_000.0
 ONCE = "explsched:since=50&n=0&lost=0&p=0,9000,4,120,because"
 
 
-@dataclass
-class Slurm:
-    """A Slurm that has these jobs and nothing else."""
-
-    records: tuple[SlurmJob, ...]
-
-    def jobs(self) -> tuple[SlurmJob, ...]:
-        return self.records
-
-    def nodes(self) -> tuple[()]:
-        return ()
-
-    def reservations(self) -> tuple[()]:
-        return ()
-
-
 def seen(tmp_path: Path, *records: SlurmJob, churn: Churn | None = None) -> Observation:
-    return observe(cast("SlurmClient", Slurm(records)), ProgressSpool(tmp_path), NOW_S, churn=churn)
+    return observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, churn=churn)
 
 
 def job_of(tmp_path: Path, churn: Churn | None = None, **fields: Any) -> Job:
