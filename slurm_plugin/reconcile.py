@@ -39,6 +39,11 @@ LEAD_S = 60.0
 """A lease starts at least this far ahead: Slurm refuses a start in the past."""
 
 
+SETTLE_S = 8.0
+"""A requeued job is left alone for so long (Slurm dates it anew). What a busy node tells late of the end of the old run
+slurmctld takes for the end of the new one: the job would count as failed. That is what the two minutes are for."""
+
+
 @dataclass(frozen=True, slots=True)
 class SteeringLimits:
     """What an admin allows: how the order is written, and how far a promised start may drift unmoved."""
@@ -90,7 +95,11 @@ def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
     consenting = (job for job in seen.snapshot.jobs if job.consents)
     records = (seen.jobs[job.job_id] for job in consenting)
     now_s = seen.snapshot.now_s
-    return tuple(StartAtOnce(r.job_id) for r in records if r.restarts > 0 and waits_for_begin(r, now_s))
+    return tuple(
+        StartAtOnce(r.job_id)
+        for r in records
+        if r.restarts > 0 and waits_for_begin(r, now_s) and now_s >= r.submit_s + SETTLE_S
+    )
 
 
 def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:

@@ -21,7 +21,7 @@ from slurm_plugin.client.protocol import (
 )
 from slurm_plugin.observe import Observation
 from slurm_plugin.order import OrderLimits
-from slurm_plugin.reconcile import SteeringLimits, changes, lease_changes
+from slurm_plugin.reconcile import SETTLE_S, SteeringLimits, changes, lease_changes
 from slurm_plugin.resizing import resize_changes, restored
 from tests.sched_policy.builders import NOW_S, job, nodes
 
@@ -144,9 +144,15 @@ def test_the_requeue_delay_is_lifted_for_consenting_jobs_only() -> None:
     consenting = job(5, exploration=Exploration(checkpoint_signal="USR1"))
     other = job(6)
     # The reason is not BeginTime before Slurm has looked at the job, which it may not do for minutes.
-    waiting = [record(i, restarts=1, eligible_s=NOW_S + 100) for i in (5, 6)]
+    waiting = [record(i, restarts=1, eligible_s=NOW_S + 100, submit_s=NOW_S - SETTLE_S) for i in (5, 6)]
     wanted = changes(Plan(), seen(*waiting, jobs=(consenting, other)), LIMITS)
     assert [c for c in wanted if isinstance(c, StartAtOnce)] == [StartAtOnce(5)]
+
+
+def test_the_requeue_delay_is_not_lifted_before_the_old_run_is_surely_over() -> None:
+    job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
+    fresh = record(5, restarts=1, eligible_s=NOW_S + 118, submit_s=NOW_S - SETTLE_S / 2)
+    assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(fresh, jobs=(job_5,)), LIMITS))
 
 
 def resized(job_id: int, nodes: int, gpus: int) -> Plan:
