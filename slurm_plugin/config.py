@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from sched_policy import catalog
 from slurm_plugin import strict_yaml
-from slurm_plugin.churn import Churn
+from slurm_plugin.steering.churn import Churn
 from slurm_plugin.strict_yaml import ConfigError as ConfigError
 from slurm_plugin.strict_yaml import Section
 

@@ -22,15 +22,15 @@ from slurm_plugin.client.protocol import (
     SlurmClient,
 )
 from slurm_plugin.config import Config
-from slurm_plugin.group_log import log_groups
-from slurm_plugin.grouping import LiveGroup, live_groups, withdrawal
+from slurm_plugin.groups.grouping import LiveGroup, live_groups, withdrawal
+from slurm_plugin.groups.log import log_groups
 from slurm_plugin.log import event
 from slurm_plugin.observe import Observation, observe
-from slurm_plugin.pace import most_written
-from slurm_plugin.preemption import PreemptionDesk
 from slurm_plugin.progress import ProgressSpool
-from slurm_plugin.reconcile import SteeringLimits, changes
-from slurm_plugin.resizing import restored
+from slurm_plugin.steering.pace import most_written
+from slurm_plugin.steering.preemption import PreemptionDesk
+from slurm_plugin.steering.reconcile import SteeringLimits, changes
+from slurm_plugin.steering.resizing import restored
 
 _LOG = logging.getLogger("explsched.controller")
 

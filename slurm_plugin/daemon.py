@@ -24,7 +24,7 @@ from slurm_plugin.client.choose import choose
 from slurm_plugin.client.protocol import SlurmError
 from slurm_plugin.controller import Controller
 from slurm_plugin.notify import notify
-from slurm_plugin.pace import pace
+from slurm_plugin.steering.pace import pace
 
 _EPILOG = """\
 SIGHUP reloads the configuration; a file that is wrong leaves the running one in force. SIGUSR2 reopens the log. SIGTERM

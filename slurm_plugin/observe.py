@@ -15,11 +15,12 @@ from sched_policy.model import (
 from sched_policy.preemption_record import PreemptionRecord, RecordError
 from sched_policy.preemption_record import read as read_record
 from sched_policy.snapshot import Snapshot
-from slurm_plugin import job_options, shards
-from slurm_plugin.churn import Churn
+from slurm_plugin import job_options
 from slurm_plugin.client.protocol import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.groups import shards
 from slurm_plugin.log import event
 from slurm_plugin.progress import JobProgress, ProgressSpool
+from slurm_plugin.steering.churn import Churn
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {

@@ -23,7 +23,7 @@ example:
 def plan(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
     """Show the plan for this moment and the changes it needs in Slurm. Changes nothing."""
     view = look(config_path)
-    from slurm_plugin.reconcile import SteeringLimits, changes  # loads with the view
+    from slurm_plugin.steering.reconcile import SteeringLimits, changes  # loads with the view
 
     limits = SteeringLimits.of(view.config)
     wanted = changes(view.plan, view.seen, limits)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sched_policy.model import Job
-from slurm_plugin.group_log import device_name
-from slurm_plugin.group_mark import Mark
-from slurm_plugin.grouping import LiveGroup, live_groups
+from slurm_plugin.groups.grouping import LiveGroup, live_groups
+from slurm_plugin.groups.log import device_name
+from slurm_plugin.groups.mark import Mark
 from slurm_plugin.observe import Observation
 
 Gpu = tuple[str, int]

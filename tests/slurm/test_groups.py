@@ -21,8 +21,8 @@ from kernel_intercept.profile.errors import ProfileError
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SetAdminComment, ShardRule, TargetJob
 from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, down, up
-from slurm_plugin.grouping import LiveGroup, live_groups
-from slurm_plugin.packing import choice, free_shards
+from slurm_plugin.groups.grouping import LiveGroup, live_groups
+from slurm_plugin.groups.packing import choice, free_shards
 from tests.slurm.jobs import command, environment, final_state, run, state_of, submit, until
 from wrappers.installed import NotInstalledError
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from sched_policy.model import Elastic, Job
-from slurm_plugin.churn import Churn
 from slurm_plugin.client.protocol import ClusterRecords, SlurmJob
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.progress import ProgressSpool
-from tests.slurm_plugin.test_reconcile import record
+from slurm_plugin.steering.churn import Churn
+from tests.slurm_plugin.steering.test_reconcile import record
 
 NOW_S = 10_000.0
 ONCE = "explsched:since=50&n=0&lost=0&p=0,9000,4,120,because"

@@ -20,12 +20,12 @@ from slurm_plugin.client.protocol import (
     StartAtOnce,
 )
 from slurm_plugin.config import Config
-from slurm_plugin.grouping import group_changes, in_order
+from slurm_plugin.groups.grouping import group_changes, in_order
+from slurm_plugin.groups.release import releases
 from slurm_plugin.observe import Observation, waits_for_begin
-from slurm_plugin.order import OrderLimits, order_changes
-from slurm_plugin.queue_order import queue_order
-from slurm_plugin.release import releases
-from slurm_plugin.resizing import resize_changes
+from slurm_plugin.steering.order import OrderLimits, order_changes
+from slurm_plugin.steering.queue_order import queue_order
+from slurm_plugin.steering.resizing import resize_changes
 
 LEASE_PREFIX = "explsched_"
 _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
@@ -71,7 +71,7 @@ def leased_job(name: str) -> int | None:
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Order, sizes, leases and groups. Preemptions and stops take several passes: see `slurm_plugin.preemption`.
+    """Order, sizes, leases and groups. Preemptions and stops take several passes: see `steering.preemption`.
 
     Sizes come before delays are lifted: from then on Slurm may start the job at any moment.
     """

@@ -8,12 +8,12 @@ from typing import Any
 
 from sched_policy.model import Node
 from sched_policy.snapshot import Snapshot
-from slurm_plugin import shards
 from slurm_plugin.client.protocol import ShardRule, SlurmJob, SlurmNode
+from slurm_plugin.groups import shards
 from slurm_plugin.observe import Observation, _job
 from slurm_plugin.progress import JobProgress
 from tests.sched_policy.builders import NOW_S
-from tests.slurm_plugin.test_reconcile import record
+from tests.slurm_plugin.steering.test_reconcile import record
 
 PER_GPU = 4
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_plugin.client.protocol import SetSiteFactor, SlurmJob
-from slurm_plugin.order import OrderLimits, order_changes, relabel
-from tests.slurm_plugin.test_reconcile import record
+from slurm_plugin.steering.order import OrderLimits, order_changes, relabel
+from tests.slurm_plugin.steering.test_reconcile import record
 
 LIMITS = OrderLimits(highest=1_000_000, depth=100, most_per_pass=20)
 

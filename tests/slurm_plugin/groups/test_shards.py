@@ -3,10 +3,10 @@
 import pytest
 
 from sched_policy.model import GpuRequest, NodeGpus
-from slurm_plugin import shards
 from slurm_plugin.client.protocol import SlurmNode
-from tests.slurm_plugin.grouped import look, on_gpu, waiting
-from tests.slurm_plugin.test_reconcile import record
+from slurm_plugin.groups import shards
+from tests.slurm_plugin.groups.grouped import look, on_gpu, waiting
+from tests.slurm_plugin.steering.test_reconcile import record
 
 
 @pytest.mark.parametrize(

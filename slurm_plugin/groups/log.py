@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from slurm_plugin.grouping import Device, LiveGroup
+from slurm_plugin.groups.grouping import Device, LiveGroup
 from slurm_plugin.log import event
 
 _LOG = logging.getLogger("explsched.groups")

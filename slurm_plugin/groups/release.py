@@ -1,8 +1,9 @@
 """Which waiting jobs of a plan may be pinned to their node now, so that those that should share a GPU do. Pure.
 
-Slurm chooses GPUs by its own rule (`slurm_plugin.packing`), one job after the other. So the jobs are tried in an order
-in which each gets the GPU it should: beside its group, or an unused one if it is the first. Whoever would be put
-elsewhere stays as it is: Slurm starts it where it likes, alone or beside others, and the next plan goes on from there.
+Slurm chooses GPUs by its own rule (`slurm_plugin.groups.packing`), one job after the other. So the jobs are tried in
+an order in which each gets the GPU it should: beside its group, or an unused one if it is the first. Whoever would be
+put elsewhere stays as it is: Slurm starts it where it likes, alone or beside others, and the next plan goes on from
+there.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 
 from sched_policy.plan import Plan, Start
 from slurm_plugin.client.protocol import SlurmJob
-from slurm_plugin.group_mark import Mark, may_be_marked
+from slurm_plugin.groups.mark import Mark, may_be_marked
+from slurm_plugin.groups.packing import choice, free_shards
 from slurm_plugin.observe import Observation
-from slurm_plugin.packing import choice, free_shards
 
 
 @dataclass(frozen=True, slots=True)

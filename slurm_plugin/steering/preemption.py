@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
 from sched_policy.preemption_record import Interruption, PreemptionRecord
-from slurm_plugin.churn import HOUR_S, Churn
 from slurm_plugin.client.protocol import Change, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.progress import JobProgress
+from slurm_plugin.steering.churn import HOUR_S, Churn
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from sched_policy.model import NodeGpus
 from sched_policy.plan import Group, Plan, Score, Start
 from slurm_plugin.client.protocol import Change, SetAdminComment, ShardRule, SlurmJob, TargetJob
-from slurm_plugin.group_log import differences
-from slurm_plugin.group_mark import Mark, may_be_marked
-from slurm_plugin.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
+from slurm_plugin.groups.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
+from slurm_plugin.groups.log import differences
+from slurm_plugin.groups.mark import Mark, may_be_marked
+from slurm_plugin.groups.packing import choice, free_shards
+from slurm_plugin.groups.release import releases
 from slurm_plugin.observe import Observation
-from slurm_plugin.packing import choice, free_shards
-from slurm_plugin.release import releases
 from tests.sched_policy.builders import NOW_S
-from tests.slurm_plugin.grouped import PER_GPU, look, on_gpu, waiting
+from tests.slurm_plugin.groups.grouped import PER_GPU, look, on_gpu, waiting
 
 MARKS = st.builds(
     Mark,

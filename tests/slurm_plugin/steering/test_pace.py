@@ -7,7 +7,7 @@ import pytest
 from slurm_plugin.client.capabilities import RateLimit
 from slurm_plugin.client.protocol import ControllerLoad
 from slurm_plugin.config import BackpressureSection
-from slurm_plugin.pace import Pace, most_written, pace
+from slurm_plugin.steering.pace import Pace, most_written, pace
 
 LIMITS = BackpressureSection(server_threads=8, cycle_s=2.0, widest_interval_s=60.0)
 QUIET = ControllerLoad(1, 0, 0.01, 0.5, 5000)

@@ -20,9 +20,9 @@ from slurm_plugin.client.protocol import (
     StartAtOnce,
 )
 from slurm_plugin.observe import Observation
-from slurm_plugin.order import OrderLimits
-from slurm_plugin.reconcile import SETTLE_S, SteeringLimits, changes, lease_changes
-from slurm_plugin.resizing import resize_changes, restored
+from slurm_plugin.steering.order import OrderLimits
+from slurm_plugin.steering.reconcile import SETTLE_S, SteeringLimits, changes, lease_changes
+from slurm_plugin.steering.resizing import resize_changes, restored
 from tests.sched_policy.builders import NOW_S, job, nodes
 
 LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, most_per_pass=100), slack_s=120)
