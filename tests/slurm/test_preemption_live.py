@@ -76,7 +76,7 @@ def check_nothing_is_lost(spool: Path, job_id: int, directory: Path) -> None:
     assert len(first) == max(first) + 1
 
 
-@pytest.mark.parametrize("policy", ["tiresias", "muri-l"])
+@pytest.mark.parametrize("policy", ["tiresias"])
 def test_two_jobs_swap_by_demotion_and_lose_nothing(
     small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path, policy: str
 ) -> None:
