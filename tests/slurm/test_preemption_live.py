@@ -76,9 +76,8 @@ def check_nothing_is_lost(spool: Path, job_id: int, directory: Path) -> None:
     assert len(first) == max(first) + 1
 
 
-@pytest.mark.parametrize("policy", ["tiresias"])
 def test_two_jobs_swap_by_demotion_and_lose_nothing(
-    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path, policy: str
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
 ) -> None:
     """Least attained service: each job falls in rank as it runs, and makes room for the other."""
     sections = {
@@ -87,8 +86,8 @@ def test_two_jobs_swap_by_demotion_and_lose_nothing(
         "preemption": {"grace_s": 20.0, "most_per_job_per_hour": 12},
     }
     whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
-    places = [open_tmp / f"{policy}_{name}" for name in "ab"]
-    with a_daemon(small, tmp_path, config(spool, policy, **sections)):
+    places = [open_tmp / f"swap_{name}" for name in "ab"]
+    with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)):
         first = training(small, places[0], spool, *whole)
         until(lambda: state_of(client, first) == "RUNNING", "the first one runs")
         second = training(small, places[1], spool, *whole)
@@ -99,9 +98,8 @@ def test_two_jobs_swap_by_demotion_and_lose_nothing(
     why = run(small, command("sexplsched"), "explain", str(first), "--config", str(tmp_path / "explsched.yaml"))
     assert "has been preempted once" in why
     assert "gave up 8 GPUs, lost" in why
-    if policy == "tiresias":
-        assert f"job {second} waits for these GPUs" in why
-    with a_daemon(small, tmp_path, config(spool, policy, **sections)):
+    assert f"job {second} waits for these GPUs" in why
+    with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)):
         until(lambda: state_of(client, first) == "RUNNING", "the second one is demoted and yields, too", 120)
         until(lambda: client.jobs() == (), "both end", 120)
     assert [final_state(small, job) for job in (first, second)] == ["COMPLETED"] * 2
