@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
 import click
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table

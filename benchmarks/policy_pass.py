@@ -13,10 +13,10 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import click
 import numpy as np
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 

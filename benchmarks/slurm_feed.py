@@ -6,13 +6,14 @@ new order) and `status_s` (`sexplsched status` from start to finish), beside the
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -25,7 +26,7 @@ from slurm_plugin.client.protocol import SetSiteFactor
 
 @click.command()
 @click.option("--jobs", default=1000, show_default=True, type=click.IntRange(1, 20000), help="Waiting jobs.")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Repetitions.")
+@click.option("--rounds", default=9, show_default=True, type=click.IntRange(1, 100), help="Repetitions.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(jobs: int, rounds: int, as_json: bool) -> None:  # noqa: FBT001  click passes by name
     """Measure snapshot, reorder and status with many waiting jobs."""
@@ -51,15 +52,19 @@ def _measure(cluster: devcluster.Cluster, scratch: Path, jobs: int, rounds: int)
     client = CliClient(environment=cluster.env())
     status = [str(Path(sys.executable).parent / "sexplsched"), "status", "--config", str(config)]
 
-    return {
-        "jobs": len(client.jobs()),
-        "snapshot_s": _median(client.look, rounds),
-        "reorder_s": median(_reorder(client, direction) for direction in [1, -1] * ((rounds + 1) // 2)),
-        "status_s": _median(lambda: _run(status, environment), rounds),
-        "bare_scontrol_s": _median(lambda: _bare_reorder(client, environment), rounds),
-        "bare_squeue_s": _median(lambda: _run(["squeue", "-h"], environment), rounds),
-        "bare_python_s": _median(lambda: _run([sys.executable, "-c", "pass"], environment), rounds),
+    waiting = [job.job_id for job in client.jobs() if job.state == "PENDING"]
+    directions = itertools.cycle([1, -1])
+    measured: dict[str, Callable[[], float]] = {
+        "snapshot_s": lambda: _timed(client.look),
+        "reorder_s": lambda: _reorder(client, waiting, next(directions)),
+        "status_s": lambda: _timed(lambda: _run(status, environment)),
+        "bare_scontrol_s": lambda: _timed(lambda: _bare_reorder(waiting, environment)),
+        "bare_squeue_s": lambda: _timed(lambda: _run(["squeue", "-h"], environment)),
+        "bare_python_s": lambda: _timed(lambda: _run([sys.executable, "-c", "pass"], environment)),
     }
+    # In turns, so that a machine that becomes slower for a while does so for all of them.
+    taken = [{name: measure() for name, measure in measured.items()} for _ in range(rounds)]
+    return {"jobs": len(waiting) + 1, **{name: median(turn[name] for turn in taken) for name in measured}}
 
 
 def _submit(jobs: int, environment: dict[str, str]) -> None:
@@ -70,9 +75,8 @@ def _submit(jobs: int, environment: dict[str, str]) -> None:
         subprocess.run(argv, input=script, env=environment, text=True, capture_output=True, check=True)
 
 
-def _reorder(client: CliClient, direction: int) -> float:
+def _reorder(client: CliClient, waiting: Sequence[int], direction: int) -> float:
     """Seconds from the first byte written until squeue shows every job's new priority, in the new order."""
-    waiting = sorted(job.job_id for job in client.jobs() if job.state == "PENDING")
     changes = [SetSiteFactor(job_id, 1000 + direction * i) for i, job_id in enumerate(waiting, start=1)]
     began_s = time.perf_counter()
     failures = client.apply(changes)
@@ -86,20 +90,16 @@ def _reorder(client: CliClient, direction: int) -> float:
     return elapsed_s
 
 
-def _bare_reorder(client: CliClient, environment: dict[str, str]) -> None:
+def _bare_reorder(waiting: Sequence[int], environment: dict[str, str]) -> None:
     """The same writes by scontrol alone, nothing checked: what this machine's Slurm takes for them."""
-    waiting = [job.job_id for job in client.jobs() if job.state == "PENDING"]
     lines = "".join(f"u job={job_id} sitef={factor}\n" for factor, job_id in enumerate(waiting))
     subprocess.run(["scontrol"], input=lines, env=environment, text=True, capture_output=True, check=True)
 
 
-def _median(call: Callable[[], object], rounds: int) -> float:
-    times = []
-    for _ in range(rounds):
-        began_s = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began_s)
-    return median(times)
+def _timed(call: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s
 
 
 def _run(argv: list[str], environment: dict[str, str]) -> None:

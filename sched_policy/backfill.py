@@ -7,8 +7,9 @@ number, `reservation_depth`: how many blocked jobs are promised a start that lat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from sched_policy.model import GpuRequest, Job
 from sched_policy.place.base import Indexed, Place
@@ -44,8 +45,7 @@ def _keep_size(_job: Job, _profile: AvailabilityProfile) -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Backfill:
+class Backfill(Struct, frozen=True):
     """`reservation_depth` 0 is greedy, 1 EASY, N hybrid, `ALL` conservative.
 
     `queue_depth` limits how many waiting jobs are looked at, `window_s` how far ahead starts are promised.

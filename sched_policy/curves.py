@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 MIN_POINTS = 3
@@ -35,16 +35,14 @@ _CHUNK = 65_536  # numbers in the working array of a fit: it should stay in the 
 Vector = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Improvement:
+class Improvement(Struct, frozen=True):
     """Expected fall of the metric and its standard deviation, both in the metric's unit."""
 
     mean: float
     std: float
 
 
-@dataclass(frozen=True, eq=False)
-class LearningCurve:
+class LearningCurve(Struct, frozen=True, eq=False, dict=True):
     """A fitted curve of a metric that improves by falling.
 
     Attributes:

@@ -8,10 +8,10 @@ Speed is taken to grow with the number of GPUs: the rule compares sizes of one j
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sched_policy.backfill import Shrink, Smaller
@@ -31,8 +31,7 @@ class Grown(NamedTuple):
     replan_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Resizing:
+class Resizing(Struct, frozen=True):
     """When elastic jobs change their size.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from sched_policy.group.antman import opportunistic_iteration_s
 from sched_policy.group.interleave import MAX_MEMBERS, iteration_s
@@ -19,8 +20,7 @@ class Interference(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Interleaving:
+class Interleaving(Struct, frozen=True):
     """Members of a group take turns on their stages (Muri, SIGCOMM 2022), the measured contention included.
 
     Jobs of unknown stages, or more than a group may have, slice time: each is as many times slower as there are jobs.
@@ -36,8 +36,7 @@ class Interleaving:
         return max(1.0, iteration_s(profiles) / job.profile.iteration_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Guarantee:
+class Guarantee(Struct, frozen=True):
     """Opportunistic jobs run in the gaps that guaranteed ones leave, which feel nothing of it (AntMan, OSDI 2020)."""
 
     def slowdown(self, job: Job, others: Sequence[Job]) -> float:

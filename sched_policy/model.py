@@ -6,8 +6,9 @@ differences. The cluster at one moment is a `snapshot.Snapshot`, the answer a `p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class JobState(StrEnum):
@@ -25,8 +26,7 @@ class Direction(StrEnum):
     MAX = "max"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGpus:
+class NodeGpus(Struct, frozen=True):
     """A number of GPUs on one node; `indices` says which, where jobs share GPUs (empty: held alone)."""
 
     node: str
@@ -34,8 +34,7 @@ class NodeGpus:
     indices: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A node and the GPUs that jobs can be given there.
 
     `schedulable` is false for a node that is down, drained or reserved by somebody else: its running jobs
@@ -49,8 +48,7 @@ class Node:
     gpu_memory_mib: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRequest:
+class GpuRequest(Struct, frozen=True):
     """What a job asks for. All of it starts together (gang) or none of it.
 
     With `per_node` set the job takes exactly that many GPUs on each of `nodes` nodes; without it, `total`
@@ -68,8 +66,7 @@ class GpuRequest:
         return cls(total=nodes * gpus_per_node, nodes=nodes, per_node=gpus_per_node)
 
 
-@dataclass(frozen=True, slots=True)
-class Elastic:
+class Elastic(Struct, frozen=True):
     """The sizes at which a job can run: `least` to `most` GPUs, in doublings of `least`, and `most` itself.
 
     All its GPUs are on one node, or, with `per_node` set, on as many nodes as it takes with `per_node` GPUs on each.
@@ -93,8 +90,7 @@ class Elastic:
         return tuple(GpuRequest.on_each(n // (self.per_node or n), self.per_node or n) for n in sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressPoint:
+class ProgressPoint(Struct, frozen=True):
     """One progress report.
 
     `gpu_s` counts the GPU-seconds the job had held when it reported, all its runs together, so that curves of
@@ -106,8 +102,7 @@ class ProgressPoint:
     value: float
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StageProfile:
+class StageProfile(Struct, frozen=True, order=True):
     """One iteration of a training that runs alone, in seconds (Muri, SIGCOMM 2022).
 
     Stages overlap: their sum is not the iteration time.
@@ -124,8 +119,7 @@ class StageProfile:
         return self.io_s + self.gpu_s + self.net_s
 
 
-@dataclass(frozen=True, slots=True)
-class Exploration:
+class Exploration(Struct, frozen=True):
     """What a job told about itself when it was submitted (`sxbatch`, or the job's comment).
 
     `checkpoint_signal` names the signal on which the job saves a checkpoint: only with it a job may be
@@ -139,8 +133,7 @@ class Exploration:
     may_stop: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A job that waits or runs.
 
     Attributes:

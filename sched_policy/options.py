@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 SILENT_ORDERS = ("srsf", "fifo")
 """Orders for jobs that report nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyOptions:
+class PolicyOptions(Struct, frozen=True):
     """What a site may set about any policy; a policy uses what applies to it.
 
     Attributes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.curves import CurveTable
@@ -13,8 +13,7 @@ from sched_policy.model import Exploration, Job
 from sched_policy.reported import Reported, reported
 
 
-@dataclass(frozen=True, eq=False)
-class Outlook:
+class Outlook(Struct, frozen=True, eq=False, dict=True):
     """What the jobs that take part in exploration may still learn, whatever the quantum. All arrays have shape (E,).
 
     Attributes:

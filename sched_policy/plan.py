@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats, Ints
 from sched_policy.model import GpuRequest, NodeGpus
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Struct, frozen=True):
     """The order's verdict on one job. Higher runs first; equal scores fall back to (submit time, job id)."""
 
     job_id: int
@@ -77,8 +76,7 @@ class Ranking(Sequence[Score]):
         return Score(int(self._job_id[row]), float(self.values[row]), self._reason(row))
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """The job can start now on these GPUs."""
 
     job_id: int
@@ -86,8 +84,7 @@ class Start:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """The job cannot start now; it is promised these GPUs from `start_s` to `end_s`."""
 
     job_id: int
@@ -97,24 +94,21 @@ class Reservation:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Jobs that share GPUs: running, started by this plan, or all waiting for GPUs to come free."""
 
     job_ids: tuple[int, ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
+class Preemption(Struct, frozen=True):
     """The running job should checkpoint and go back to the queue. Only for jobs that opted in."""
 
     job_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Struct, frozen=True):
     """The elastic job should have this size. A running one is preempted, and takes its new size while it waits."""
 
     job_id: int
@@ -122,16 +116,14 @@ class Resize:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """The running job should end early: nothing left to learn. Only for jobs that opted in."""
 
     job_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What should happen next.
 
     Attributes:

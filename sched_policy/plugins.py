@@ -7,15 +7,15 @@ is the policy's. A package that fails to load harms nobody but those who ask for
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 GROUP = "explsched.policies"
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(Struct, frozen=True):
     """A policy that another package offers; `fault` says why it cannot be used, None if it can."""
 
     name: str

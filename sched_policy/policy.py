@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from sched_policy.backfill import Backfill
 from sched_policy.elastic import Resizing
@@ -44,8 +45,7 @@ class SchedulingPolicy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PayoffAdmission:
+class PayoffAdmission(Struct, frozen=True):
     """Promise a start only to jobs whose payoff at the current price is positive (`sched_policy.price`).
 
     Needs an order whose scores are utilities per GPU-second.
@@ -58,8 +58,7 @@ class PayoffAdmission:
         return lambda job, promised: market.payoff(value[job.job_id], job.request.total, promised) > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """A named scheduling policy.
 
     `admission` None promises starts in order alone. `preempt` and `stop` are None for policies that never

@@ -10,8 +10,10 @@ anew), `n` and `lost` are totals, and each `p` is one of the latest preemptions 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, urlencode
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.errors import ExplschedError
 
@@ -27,8 +29,7 @@ class RecordError(ExplschedError):
     """The AdminComment has an `explsched:` word that cannot be understood."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interruption:
+class Interruption(Struct, frozen=True):
     """One preemption.
 
     `run` counts the job's runs from 0: the one that was ended. `lost_gpu_s` is the work that run had done since its
@@ -42,8 +43,7 @@ class Interruption:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionRecord:
+class PreemptionRecord(Struct, frozen=True):
     """A job's preemptions.
 
     `older` and `older_lost_gpu_s` count those that are no longer listed in `latest` (oldest first). `others` are the

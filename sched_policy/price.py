@@ -12,14 +12,14 @@ gets a *promise* (a reservation). GPUs that stand idle are never refused to anyb
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 ETA = 2.0
 """Scaling of the lowest price: L is the least utility on the market divided by 2 * ETA."""
 
 
-@dataclass(frozen=True, slots=True)
-class Market:
+class Market(Struct, frozen=True):
     """Prices between `low` and `high` (utility per GPU-second) for `capacity` GPUs.
 
     `low` and `high` are the bounds L and U of the price function.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.model import GpuRequest, NodeGpus
@@ -13,8 +13,7 @@ from sched_policy.place.base import Indexed, Place, Room
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Releases:
+class _Releases(Struct, frozen=True, eq=False):
     """GPUs that come free, in order of time; all arrays have shape (K,). `after` is what the node has free then."""
 
     time_s: Floats
@@ -193,7 +192,7 @@ class AvailabilityProfile:
         if not_before_s <= self._now_s:
             yield self._now_s
         changes = np.concatenate([self._sorted_releases().time_s, self._promises.end_s])
-        yield from np.unique(changes[(changes >= not_before_s) & (changes < np.inf)]).tolist()
+        yield from sorted(set(changes[(changes >= not_before_s) & (changes < np.inf)].tolist()))
 
     def _sorted_releases(self) -> _Releases:
         if self._releases is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.curves import LearningCurve, Vector, fit_all
 from sched_policy.model import Direction, ProgressPoint
@@ -13,8 +13,7 @@ from sched_policy.model import Direction, ProgressPoint
 Points = tuple[ProgressPoint, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reported:
+class Reported(Struct, frozen=True, eq=False):
     """The reports of one job, oriented so that lower is better; not-a-number and infinity are passed over.
 
     Attributes:

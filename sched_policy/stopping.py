@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.model import Job, JobState
 from sched_policy.outlook import outlook
@@ -15,8 +14,7 @@ MIN_REPORTS = 8
 """A job with fewer reports is never stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyStop:
+class EarlyStop(Struct, frozen=True):
     """Stop a job that opted in when it has nothing left to learn.
 
     What it may still improve, even in the optimistic case (mean + 2 standard deviations), is less than a share of its

@@ -9,18 +9,17 @@ beside its siblings even when it moves as fast as it ever will.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats
 from sched_policy.model import Job
 from sched_policy.outlook import Outlook, outlook
 
 
-@dataclass(frozen=True, slots=True)
-class Utility:
+class Utility(Struct, frozen=True):
     """A job's expected share of improvement per GPU-second, over the next quantum.
 
     `std` is its standard deviation; `remaining` is the expected improvement (same scale) until the end of the

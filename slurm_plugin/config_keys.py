@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 import yaml
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from slurm_plugin.config import Config, plain
 
@@ -30,8 +29,7 @@ _HEAD = """\
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """One key: its name in dots, its meaning, what is accepted, and its default as YAML writes it."""
 
     name: str

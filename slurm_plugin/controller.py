@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.model import Job, JobState
@@ -35,8 +37,7 @@ from slurm_plugin.steering.resizing import restored
 _LOG = logging.getLogger("explsched.controller")
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """What one pass saw, decided and did."""
 
     seen: Observation

@@ -11,8 +11,9 @@ import math
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import parse_qsl
+
+from msgspec import Struct
 
 from sched_policy.errors import ExplschedError
 from sched_policy.model import Direction, Elastic, Exploration, StageProfile
@@ -28,8 +29,7 @@ _SIZES = re.compile(r"([0-9]{1,6})-([0-9]{1,6})(?:/([0-9]{1,6}))?")
 _STAGES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSharing:
+class GpuSharing(Struct, frozen=True):
     """How the job's kernels share a GPU: its class, and permille of the GPU's time. None is what was not told."""
 
     share: str | None = None
@@ -37,8 +37,7 @@ class GpuSharing:
     limit_permille: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobOptions:
+class JobOptions(Struct, frozen=True):
     """What one job told. `exploration` and `sharing` are None if it told nothing of them.
 
     `guaranteed` is its class (AntMan), true unless it said otherwise. `elastic` are the sizes at which it can run.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sched_policy.model import (
     Elastic,
@@ -35,8 +37,7 @@ _STATES = {
 _CANNOT_START = ("JobHeld", "Dependency", "JobArrayTaskLimit", "Invalid", "BadConstraints", "Assoc", "QOS")
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
 
     `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from sched_policy.interference import Interference
 from sched_policy.place.base import Place
@@ -11,8 +12,7 @@ from sched_policy.plan import Group, Preemption, Ranking, Start
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Struct, frozen=True):
     """What a way of sharing decides: all its placements name the GPUs (`NodeGpus.indices`)."""
 
     starts: tuple[Start, ...] = ()

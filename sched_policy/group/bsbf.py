@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.group.base import Shared
@@ -41,8 +41,7 @@ def best_benefit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats
     return np.where(pays, together_s, np.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """At most two jobs per GPU, and only if no unused GPUs are left for the newcomer. Non-preemptive.
 
     Attributes:

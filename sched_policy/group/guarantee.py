@@ -6,10 +6,10 @@ they stand idle; here it is promised nothing and waits its turn, since a plan ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats
 from sched_policy.group.base import Shared
@@ -21,8 +21,7 @@ from sched_policy.plan import Group, Ranking, Start
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Opportunistic:
+class Opportunistic(Struct, frozen=True):
     """At most one guaranteed and one opportunistic job per GPU.
 
     A guaranteed job takes GPUs without another guaranteed one, unused ones first; an opportunistic job takes GPUs

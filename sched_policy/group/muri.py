@@ -8,11 +8,12 @@ stays on the GPUs of members that run, and is left alone for a quantum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.columns import Ints
 from sched_policy.group.base import Shared
@@ -32,8 +33,7 @@ Rows = tuple[int, ...]  # positions in the snapshot
 Placed = dict[Rows, tuple[Gpu, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Interleave:
+class Interleave(Struct, frozen=True):
     """Groups of up to `max_members` jobs of equal shape, as large as it takes for the candidates to fit the cluster.
 
     Attributes:

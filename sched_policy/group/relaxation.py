@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
 from sched_policy.columns import Floats, Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Relaxed:
+class Relaxed(Struct, frozen=True, eq=False):
     """An optimal fractional matching.
 
     Attributes:

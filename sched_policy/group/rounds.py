@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats
 from sched_policy.group.interleave import MAX_MEMBERS, Ordering, efficiency, iteration_s
@@ -19,8 +19,7 @@ Kind = tuple[int, ...]  # the kinds of a group's members, ascending; equal group
 Group = tuple[int, ...]  # positions of the members in their bucket
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """Jobs that want the same number of GPUs, in order of priority; `kinds` index the profiles of a `Grouper`.
 
     `together` are groups that exist already and are merged as a whole, every job in one; None: all are alone.

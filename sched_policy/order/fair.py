@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Fair:
+class Fair(Struct, frozen=True):
     """Least attained GPU time first, counted in whole slices; within one slice in order of submission.
 
     A running job keeps its GPUs before waiting ones that have had as many slices: it finishes its slice first. Needs

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Fifo:
+class Fifo(Struct, frozen=True):
     """Order of submission."""
 
     needs_durations: ClassVar[bool] = False

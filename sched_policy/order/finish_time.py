@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Bools, Floats
 from sched_policy.order.themis import Claims, central_shares, jitter
@@ -15,8 +15,7 @@ from sched_policy.snapshot import Snapshot
 _NEW = 1e9  # jobs that have never run come first, among themselves by their shares (Gavel's priorities, OSDI 2020)
 
 
-@dataclass(frozen=True, slots=True)
-class FinishTimeFair:
+class FinishTimeFair(Struct, frozen=True):
     """By fair share of time over time received; ties broken by a hash of the job's id.
 
     A job's isolated time is what all of its work would take on an equal part of the GPUs, with as many jobs as there

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats, Ints
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class LeastAttainedService:
+class LeastAttainedService(Struct, frozen=True):
     """A few queues by attained service (run time x GPUs); first in, first out inside a queue. Needs no durations.
 
     A running job is not displaced by a waiting one of its own queue.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Multifactor:
+class Multifactor(Struct, frozen=True):
     """Age plus fair share plus size, each a factor from 0 to 1 times its weight.
 
     Fair share is the classic formula, 2^-(U/S): U is the user's share of the GPU-seconds that the jobs of the snapshot

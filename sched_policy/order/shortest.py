@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Srtf:
+class Srtf(Struct, frozen=True):
     """The less run time a job has left, the earlier it runs; a job of unknown length comes last."""
 
     needs_durations: ClassVar[bool] = True
@@ -23,8 +22,7 @@ class Srtf:
         return Ranking(snapshot, -left_s, lambda row: f"{left_s[row]:.0f} seconds remain")
 
 
-@dataclass(frozen=True, slots=True)
-class Srsf:
+class Srsf(Struct, frozen=True):
     """Service is remaining run time times GPUs; a job of unknown length comes last."""
 
     needs_durations: ClassVar[bool] = True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.curves import CurveTable
 from sched_policy.plan import Ranking
@@ -13,8 +13,7 @@ from sched_policy.reported import reported
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Slaq:
+class Slaq(Struct, frozen=True):
     """Order by the loss reduction that a job's own curve promises for the next scheduling epoch, per GPU-second.
 
     * Losses of different jobs do not compare, so a job's changes are normalised by the largest change between two of

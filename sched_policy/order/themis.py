@@ -12,9 +12,8 @@ a solver.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats, Ints
 from sched_policy.errors import PolicyError
@@ -28,8 +27,7 @@ _PRICE_REL = 1e-10
 _STEPS = 200  # more than any bisection or Newton iteration below needs in double precision
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Claims:
+class Claims(Struct, frozen=True, eq=False):
     """What the jobs ask of the cluster. All arrays have shape (J,).
 
     Attributes:

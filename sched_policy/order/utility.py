@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.order.base import Order
 from sched_policy.order.shortest import Srsf
@@ -14,8 +14,7 @@ from sched_policy.snapshot import Snapshot
 from sched_policy.utility import Utilities, Utility, estimate
 
 
-@dataclass(frozen=True, slots=True)
-class ByUtility:
+class ByUtility(Struct, frozen=True):
     """Order by utility; jobs that report nothing are ranked by `fallback` and spread evenly among the others.
 
     Spreading: the k-th best of m silent jobs gets the utility at quantile 1 - (k + 1/2)/m of the reporting

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats, Ints
 from sched_policy.model import GpuRequest
@@ -12,8 +11,7 @@ from sched_policy.place.base import Indexed, Room, enough_memory
 from sched_policy.place.scored import smallest_scores
 
 
-@dataclass(frozen=True, slots=True)
-class Balanced:
+class Balanced(Struct, frozen=True):
     """Spread tasks over the nodes: few tasks and many free GPUs, both per GPU of the node.
 
         score = tasks / GPUs of the node - available / GPUs of the node        smallest wins,

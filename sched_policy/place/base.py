@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Ints, Nodes
 from sched_policy.model import GpuRequest
@@ -14,8 +14,7 @@ Indexed = tuple[tuple[int, int], ...]
 """A placement as ((node index, GPUs), ...)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Room:
+class Room(Struct, frozen=True, eq=False):
     """Where a job may go: free GPUs per node (0 where it may not) and jobs on each node now, both of shape (N,)."""
 
     free: Ints

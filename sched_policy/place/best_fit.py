@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.place.gpu_loads import GpuLoads
@@ -12,8 +11,7 @@ from sched_policy.place.instance import GpuShare, Instance, InstanceKind, in_bil
 from sched_policy.place.share_base import ShareBounds
 
 
-@dataclass(frozen=True, slots=True)
-class BestFit:
+class BestFit(Struct, frozen=True):
     """Best fit over requests and memory, within bounds on requests, limits and memory.
 
         feasible: sum of requests + request <= omega, sum of limits + limit <= gamma, memory taken + memory <= M

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sched_policy.model import GpuRequest
 from sched_policy.place.base import Indexed, Room, enough_memory
 
 
-@dataclass(frozen=True, slots=True)
-class Consolidate:
+class Consolidate(Struct, frozen=True):
     """Keep jobs together and large holes whole, like Slurm's own best fit and Muri's `yarn` scheme."""
 
     def place(self, request: GpuRequest, room: Room) -> Indexed | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from sched_policy.columns import Bools, Ints, Nodes
 from sched_policy.errors import PolicyError

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class InstanceKind(StrEnum):
@@ -14,8 +16,7 @@ class InstanceKind(StrEnum):
     TRAINING = "training"
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(Struct, frozen=True):
     """One instance of a service, or one training.
 
     Attributes:
@@ -53,8 +54,7 @@ class Instance:
         return replace(self, request=request, limit=limit)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuShare:
+class GpuShare(Struct, frozen=True):
     """What an instance is charged on one GPU (an index of `GpuLoads`). Shares are in billionths of a GPU."""
 
     gpu: int
@@ -63,8 +63,7 @@ class GpuShare:
     memory_mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hosted:
+class Hosted(Struct, frozen=True):
     """An instance that runs, known by a key of its own, and what it holds."""
 
     key: int

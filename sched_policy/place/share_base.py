@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from sched_policy.place.gpu_loads import GpuLoads
 from sched_policy.place.instance import GpuShare, Hosted, Instance
 
 
-@dataclass(frozen=True, slots=True)
-class ShareBounds:
+class ShareBounds(Struct, frozen=True):
     """How far a GPU may be filled: the sums of requests (omega) and of limits (gamma), as shares of the GPU."""
 
     request: float = 1.0

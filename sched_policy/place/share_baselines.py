@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.errors import PolicyError
 from sched_policy.place.best_fit import as_declared
@@ -17,8 +17,7 @@ from sched_policy.place.instance import GpuShare, Instance
 from sched_policy.place.share_base import ShareBounds, SharePlace
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusive:
+class Exclusive(Struct, frozen=True):
     """Every instance has its GPUs to itself; all of them on the first node that has enough idle ones."""
 
     bounds: ShareBounds = ShareBounds(1.0, 1.0)
@@ -33,8 +32,7 @@ class Exclusive:
         return as_declared(instance, np.flatnonzero(idle & (loads.node == enough[0]))[: instance.gpus])
 
 
-@dataclass(frozen=True, slots=True)
-class InflessByLimit:
+class InflessByLimit(Struct, frozen=True):
     """INFless-l: an instance is given its limit as a fixed quota, so nothing is shared that anybody may need."""
 
     rule: DiluOriginal = DiluOriginal()
@@ -45,8 +43,7 @@ class InflessByLimit:
         return self.rule.choose(instance.with_shares(instance.limit, instance.limit), loads)
 
 
-@dataclass(frozen=True, slots=True)
-class InflessByRequest:
+class InflessByRequest(Struct, frozen=True):
     """INFless-r: an instance is given its request as a fixed quota; its limit is not kept."""
 
     rule: DiluOriginal = DiluOriginal()

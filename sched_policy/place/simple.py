@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats, Ints
 from sched_policy.model import GpuRequest
@@ -12,8 +11,7 @@ from sched_policy.place.base import Indexed, Room, enough_memory
 from sched_policy.place.scored import smallest_scores
 
 
-@dataclass(frozen=True, slots=True)
-class Simple:
+class Simple(Struct, frozen=True):
     """One task per node: only wholly idle nodes, the one with the least to spare.
 
     A task asks for n GPUs of at least m MiB. With `available` GPUs of that memory on a node,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sched_policy.model import Job, JobState
@@ -15,8 +15,7 @@ from sched_policy.profile import AvailabilityProfile
 from sched_policy.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Displace:
+class Displace(Struct, frozen=True):
     """A blocked job may take the GPUs of running jobs whose scores are lower by the factor `margin`.
 
     Attributes:

@@ -6,9 +6,9 @@ After the large-scale simulation of Dilu (ASPLOS 2025): instances start and are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Ints
 from sched_policy.place.gpu_loads import GpuLoads
@@ -18,8 +18,7 @@ from sched_policy.simulator.colocation_check import Inspector
 from sched_policy.simulator.instance_trace import Action, InstanceEvent
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuUse(Struct, frozen=True):
     """The cluster after the events of one moment, until the next entry's.
 
     Attributes:
@@ -36,8 +35,7 @@ class GpuUse:
     memory_fragmentation: float
 
 
-@dataclass(frozen=True, slots=True)
-class Colocation:
+class Colocation(Struct, frozen=True):
     """A finished simulation.
 
     Attributes:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from enum import IntEnum
+
+from msgspec.structs import replace
 
 from sched_policy.errors import ExplschedError
 from sched_policy.interference import Interleaving

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.errors import ExplschedError
 from sched_policy.model import Exploration
@@ -19,8 +20,7 @@ from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
 _HOUR_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """The distributions from which an exploratory workload is drawn.
 
     Sweeps arrive as a Poisson process. Each takes one data set and model family, and as many of its recorded trainings

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from sched_policy.simulator.formats.base import first_reasons
 from sched_policy.simulator.formats.sacct import FORMAT
@@ -24,8 +25,7 @@ _ENDINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """A site's history: its outcome, the most GPUs that were held at once, and the rows that were left out."""
 
     outcome: Outcome

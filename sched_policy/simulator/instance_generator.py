@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.place.instance import Instance, InstanceKind
 from sched_policy.simulator.instance_trace import Action, InstanceEvent, InstanceTrace
@@ -14,8 +14,7 @@ _GIB = 1024
 _DECIMALS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceMix:
+class InstanceMix(Struct, frozen=True):
     """What is drawn. Shares are of the number of instances; U is the uniform distribution, memory in GiB.
 
     * training (`training_share`): 2 or 4 GPUs, memory of each one of 25, 30, 35, 40, request U(0.4, 0.8),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from sched_policy.place.instance import Instance
 from sched_policy.simulator.trace import Rejected
@@ -16,8 +17,7 @@ class Action(StrEnum):
     DELETE = "delete"
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceEvent:
+class InstanceEvent(Struct, frozen=True):
     """At `time_s` the instance known by `key` starts, or is deleted."""
 
     time_s: float
@@ -26,8 +26,7 @@ class InstanceEvent:
     instance: Instance
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceTrace:
+class InstanceTrace(Struct, frozen=True):
     """Events in order of time, every delete after the start of its instance, and the lines that were left out."""
 
     events: tuple[InstanceEvent, ...]

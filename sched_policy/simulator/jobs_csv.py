@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import fields
 from pathlib import Path
 
 from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
@@ -15,7 +14,7 @@ def write(outcome: Outcome, path: Path) -> None:
     Starts and delays are empty for jobs that never started, JCTs for those that have not ended. Raises `OSError` if the
     file cannot be written.
     """
-    names = [entry.name for entry in fields(JobRecord)]
+    names = list(JobRecord.__struct_fields__)
     with path.open("w", newline="", encoding="utf-8") as stream:
         table = csv.writer(stream)
         table.writerow((*names, "jct_s", "queue_s"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan
+
+from msgspec import Struct
 
 from sched_policy.simulator.trace import ClusterShape
 
@@ -20,8 +21,7 @@ class Ending(StrEnum):
     UNFINISHED = "unfinished"  # the simulation ended first
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecord:
+class JobRecord(Struct, frozen=True):
     """What became of one job.
 
     Attributes:
@@ -66,8 +66,7 @@ class JobRecord:
         return not isnan(self.start_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """The cluster from `time_s` until the next entry's.
 
     `idle_node_gpus` are the free GPUs of wholly idle nodes, None where it is not known which nodes the jobs use.
@@ -80,8 +79,7 @@ class Usage:
     pending_jobs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """A finished simulation. `jobs` in order of (submit time, job id); `usage` in order of time; `events` handled."""
 
     policy: str

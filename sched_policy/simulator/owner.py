@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Floats, Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """When an owner leaves a job; a rule of thumb, stated so that it can be measured.
 
     He looks `looks` times, evenly over the planned run, and compares the job's loss reduction so far with the best

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
 from sched_policy.simulator.learning import Learning
@@ -12,8 +13,7 @@ from sched_policy.simulator.trace import TraceJob
 _CONSENT = Exploration(checkpoint_signal="USR1", may_stop=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """How far a job has come.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from sched_policy.errors import PolicyError
 from sched_policy.simulator.settings import Settings
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from sched_policy.simulator.outcome import Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """What is replayed, and how: `Settings` are the convention `slurm`, `MuriOptions` the convention `muri`."""
 
     trace: Trace

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from sched_policy.errors import ExplschedError
 
@@ -21,8 +22,7 @@ class Source(StrEnum):
     NOISY = "noisy"
 
 
-@dataclass(frozen=True, slots=True)
-class Estimates:
+class Estimates(Struct, frozen=True):
     """Where estimates of run times come from.
 
     `exact` is an oracle. `limit` tells the time limits of the trace and nothing else. `noisy` multiplies the true run
@@ -51,8 +51,7 @@ class Estimates:
         return f"{self.source}:{self.sigma:g}" if self.source is Source.NOISY else str(self.source)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """How time passes between a decision and its effect.
 
     Attributes:

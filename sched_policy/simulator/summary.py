@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.simulator.trace import ClusterShape, Rejected, Trace
 
 
-@dataclass(frozen=True, slots=True)
-class RunTimes:
+class RunTimes(Struct, frozen=True):
     """Run times of all jobs, alone on their GPUs."""
 
     median_s: float
@@ -22,24 +21,21 @@ class RunTimes:
     max_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """How many jobs have a gang of so many GPUs."""
 
     gpus: int
     jobs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """How many rows were left out for what one column holds; `row` where no single column is at fault."""
 
     column: str
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """What a trace holds.
 
     Attributes:

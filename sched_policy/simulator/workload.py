@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sched_policy.simulator.stage_profile import GPU_COUNTS
 from sched_policy.simulator.trace import ClusterShape, TraceError
 
 
-@dataclass(frozen=True, slots=True)
-class GpuShare:
+class GpuShare(Struct, frozen=True):
     """So many jobs (any unit: only proportions count) ask for so many GPUs."""
 
     gpus: int
     jobs: float
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadSpec:
+class WorkloadSpec(Struct, frozen=True):
     """What to generate. Raises `TraceError` naming the first value that cannot be used.
 
     Attributes:

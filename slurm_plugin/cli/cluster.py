@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import fields
 
 from sched_policy.errors import ExplschedError
 from slurm_plugin.devcluster import Cluster, ClusterSpec, State

@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+from msgspec import Struct, to_builtins
 
 from sched_policy.errors import PolicyError
 from sched_policy.place.gpu_loads import GpuLoads
@@ -30,8 +30,7 @@ example:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One placement. GPUs are those in use; `ratio` is `max_gpus` over that of the first placement."""
 
     placement: str
@@ -108,7 +107,7 @@ def colocate(
         )
     if as_json:
         shape = {"nodes": nodes, "gpus_per_node": gpus_per_node, "gpu_memory_gib": gpu_memory_gib}
-        click.echo(json.dumps({**shape, "placements": [asdict(row) for row in rows]}, indent=1))
+        click.echo(json.dumps({**shape, "placements": [to_builtins(row) for row in rows]}, indent=1))
         return
     click.echo(_table(rows))
 

@@ -8,10 +8,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.simulator.metrics import Metrics, as_dict, measure
 from sched_policy.simulator.outcome import Outcome
@@ -29,16 +30,14 @@ example:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """One replay."""
 
     replay: Replay
     policy: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The figures of one replay. `cpu_s` is that of the replay alone, without start-up and reading."""
 
     policy: str

@@ -9,10 +9,10 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+from msgspec import Struct, to_builtins
 
 from sched_policy import plugins
 from sched_policy.errors import ExplschedError
@@ -31,8 +31,7 @@ _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ 
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One check. `advice` says what to do; it is empty where all is well. `level` is ok, note or fault."""
 
     check: str
@@ -48,7 +47,7 @@ def doctor(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  cl
     """Check the installation. Exit status 1 if something must be mended."""
     findings = list(_findings(config_path))
     if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+        click.echo(json.dumps([to_builtins(finding) for finding in findings], indent=1))
     else:
         for finding in findings:
             click.echo(f"{finding.level:<6} {finding.check:<16} {finding.found}")

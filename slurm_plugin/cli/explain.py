@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import to_builtins
 
 from sched_policy.model import Job, JobState
 from slurm_plugin.cli.job_row import rows
@@ -37,7 +37,7 @@ def explain(job_id: int, as_json: bool, config_path: Path | None) -> None:  # no
         raise click.ClickException(f"job {job_id} neither waits nor runs (or is in a partition that is not steered)")
     job = next(job for job in view.seen.snapshot.jobs if job.job_id == job_id)
     lines = list(_sentences(view, job))
-    click.echo(json.dumps({**asdict(row), "explanation": lines}, indent=1) if as_json else "\n".join(lines))
+    click.echo(json.dumps({**to_builtins(row), "explanation": lines}, indent=1) if as_json else "\n".join(lines))
 
 
 def _sentences(view: View, job: Job) -> Iterator[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sched_policy.simulator.metrics import Metrics, as_dict, figures
 
@@ -11,8 +12,7 @@ _MISSING = "-"
 _GAP = "  "
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """The figures of one policy, by name; None where one has no meaning."""
 
     policy: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from sched_policy.model import Job, JobState
 from sched_policy.preemption_record import PreemptionRecord
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 _SHORT = {JobState.PENDING: "PENDING", JobState.RUNNING: "RUNNING", JobState.COMPLETING: "COMPLETING"}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line of the report. `utility` is in percent of the sweep's known improvement per GPU-hour.
 
     `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost.
@@ -48,7 +48,7 @@ class Row:
     reason: str
 
 
-COLUMNS = tuple(Row.__dataclass_fields__)
+COLUMNS = tuple(Row.__struct_fields__)
 
 
 def rows(view: View) -> list[Row]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from kernel_intercept.profile.manager import Status
 from kernel_intercept.profile.model import KernelProfile
@@ -13,8 +14,7 @@ from kernel_intercept.profile.names import demangled, outline
 _NS_PER_US, _NS_PER_MS = 1e3, 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One kernel. `total_ns` is the measured time of all its samples, what the table is ordered by."""
 
     kernel: str

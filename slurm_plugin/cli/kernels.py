@@ -8,11 +8,11 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 
 from kernel_intercept.profile import ncu, store
 from kernel_intercept.profile.errors import ProfileError
@@ -81,7 +81,7 @@ def kernels(ctx: click.Context, job: int | None, address: Path | None, path: Pat
     found = rows(parsed.profiles)
     if as_json:
         managers = [{"socket": str(status.path), **status.answer} for status in statuses]
-        click.echo(json.dumps({"kernels": [asdict(row) for row in found], "managers": managers}, indent=1))
+        click.echo(json.dumps({"kernels": [to_builtins(row) for row in found], "managers": managers}, indent=1))
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
     blocks = [lines for status in statuses if (lines := clients(status, job))]

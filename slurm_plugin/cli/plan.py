@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 
 from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.cli.session import clock, look
@@ -28,8 +28,8 @@ def plan(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  clic
     limits = SteeringLimits.of(view.config)
     wanted = changes(view.plan, view.seen, limits)
     if as_json:
-        listed = [{"change": type(change).__name__, **asdict(change)} for change in wanted]
-        click.echo(json.dumps({"plan": asdict(view.plan), "changes": listed}, indent=1))
+        listed = [{"change": type(change).__name__, **to_builtins(change)} for change in wanted]
+        click.echo(json.dumps({"plan": to_builtins(view.plan), "changes": listed}, indent=1))
         return
     for start in view.plan.starts:
         where = ", ".join(f"{share.node}:{share.gpus}" for share in start.placement)

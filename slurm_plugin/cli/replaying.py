@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from sched_policy.errors import PolicyError
 from sched_policy.simulator import formats
@@ -80,11 +80,11 @@ def described(replay: Replay, policies: Sequence[str]) -> dict[str, object]:
         from sched_policy.order.themis import SOLVER, TIES  # numpy, which other policies may do without
 
         more["themis"] = {"solver": SOLVER, "ties": TIES}
-    how = {entry.name: getattr(replay.how, entry.name) for entry in fields(replay.how)}
+    how = {name: getattr(replay.how, name) for name in replay.how.__struct_fields__}
     return {
         "conventions": replay.conventions,
         "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
-        "cluster": asdict(replay.cluster),
+        "cluster": to_builtins(replay.cluster),
         "rejected": len(replay.trace.rejected),
         **more,
     }

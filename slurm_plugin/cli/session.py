@@ -6,6 +6,7 @@ Slurm works on it. So this module, and those of the commands that look, import t
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -24,6 +25,7 @@ def look(config_path: Path | None) -> View:
     config = configuration.load(config_path)
     # A single look does not pay for pyslurm's start; the commands answer in milliseconds.
     client = CliClient(config.slurm.timeout_s)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting one per core takes numpy longer than the work
     with ThreadPoolExecutor(1) as reader:
         records = reader.submit(client.look)
         from slurm_plugin.cli.view import View

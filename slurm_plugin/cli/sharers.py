@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sched_policy.model import Job
 from slurm_plugin.groups.grouping import LiveGroup, live_groups
@@ -16,8 +17,7 @@ Gpu = tuple[str, int]
 """(node, index)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sharers:
+class Sharers(Struct, frozen=True):
     """The holders of every GPU that Slurm names, and the planned group of every job that belongs to one."""
 
     seen: Observation

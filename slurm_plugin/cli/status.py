@@ -6,10 +6,10 @@ import getpass
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 
 from sched_policy.model import JobState
 from slurm_plugin.cli.job_row import COLUMNS, Row, rows
@@ -62,7 +62,7 @@ def status(
     while True:
         shown = [row for row in rows(look(config_path)) if keep(row)]
         if as_json:
-            click.echo(json.dumps({"jobs": [asdict(row) for row in shown]}, indent=1))
+            click.echo(json.dumps({"jobs": [to_builtins(row) for row in shown]}, indent=1))
         else:
             click.echo("\n".join(_lines(shown, layout, [] if noheader else [_header(layout)])))
         if iterate is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 
 from sched_policy.simulator import formats
 from sched_policy.simulator.checks import fit, strict
@@ -74,10 +74,10 @@ def summary(
     if as_json:
         found = {
             "file": str(file),
-            **asdict(figures),
-            "cluster": None if shape is None else asdict(shape),
+            **to_builtins(figures),
+            "cluster": None if shape is None else to_builtins(shape),
             "load": load,
-            "rejected_rows": [asdict(row) for row in read.rejected[:shown]],
+            "rejected_rows": [to_builtins(row) for row in read.rejected[:shown]],
         }
         click.echo(json.dumps(found, indent=1))
         return

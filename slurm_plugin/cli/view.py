@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sched_policy import catalog
 from sched_policy.plan import Plan, Reservation, Score, Start
@@ -16,8 +17,7 @@ from slurm_plugin.observe import Observation, observe
 from slurm_plugin.progress import ProgressSpool
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """One look: what Slurm and the jobs tell, and what the policy makes of it."""
 
     config: Config

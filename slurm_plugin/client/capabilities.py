@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from slurm_plugin.client.version import SlurmVersion
 
@@ -15,8 +16,7 @@ OLDEST = SlurmVersion(22, 5)
 """The oldest release that the tests run on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
+class Capability(Struct, frozen=True):
     """One thing that not every Slurm has.
 
     `since` is the first release that has it. `key` and `word` name the slurm.conf setting that switches it on; without
@@ -82,8 +82,7 @@ TABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimit:
+class RateLimit(Struct, frozen=True):
     """slurmctld's token bucket for each user: requests let through at once, and per second in the long run."""
 
     bucket: int
@@ -94,8 +93,7 @@ class RateLimit:
         return int(min(self.bucket, self.per_s * interval_s))
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True):
     """The table for one Slurm. `settings` are those of `scontrol show config`."""
 
     version: SlurmVersion

@@ -8,14 +8,15 @@ record marks, so that no job name or comment can be taken for anything else.
 from __future__ import annotations
 
 import logging
+import os
 import re
-import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from slurm_plugin.client import batch, devices, parse, process, site_factors
 from slurm_plugin.client.capabilities import Capabilities, settings
@@ -157,7 +158,7 @@ class CliClient:
 
     def _squeue(self, *selection: str) -> tuple[SlurmJob, ...]:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""
-        nonce = secrets.token_hex(4)
+        nonce = os.urandom(4).hex()
         field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
         suffixes = [field_mark] * (len(parse.JOB_FIELDS) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(parse.JOB_FIELDS, suffixes, strict=True))
@@ -178,7 +179,7 @@ class CliClient:
         """Give the changes to one scontrol process; returns the groups it complained about, and its words."""
         if not groups:
             return ()
-        mark = f"explsched-{secrets.token_hex(4)}"
+        mark = f"explsched-{os.urandom(4).hex()}"
         answer = process.run(["scontrol"], self._timeout_s, self._environment, stdin=batch.text(groups, mark))
         return batch.complaints(groups, answer.err, mark)
 

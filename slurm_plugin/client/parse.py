@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 from slurm_plugin.client.protocol import ControllerLoad, ShardRule, SlurmJob, SlurmNode, SlurmReservation
@@ -48,6 +49,9 @@ _KIND = {
     kind: re.compile(rf"^(?:gres[:/])?{kind}(?P<type>:[^:,=()]+)??(?:(?P<mark>[:=])(?P<count>\d+))?(?:\(.*\))?$")
     for kind in ("gpu", "shard")
 }
+
+_REMEMBERED = lru_cache(maxsize=4096)
+"""For texts that thousands of jobs share."""
 
 
 def split_records(text: str, field_mark: str, record_mark: str) -> list[list[str]]:
@@ -101,7 +105,7 @@ def job(fields: Sequence[str]) -> SlurmJob:
         array_task_id=int(f["ArrayTaskID"]) if f["ArrayTaskID"].isdigit() else None,
         tasks=tasks,
         cpus=int(f["NumCPUs"].partition("-")[0]),
-        gres_per_node=re.sub(r"(^|,)gres[:/]", r"\1", _text(f["tres-per-node"])).replace("=", ":"),
+        gres_per_node=as_gres(f["tres-per-node"]),
     )
 
 
@@ -135,6 +139,13 @@ def gpu_count(tres: str) -> int:
     return count(tres, "gpu")
 
 
+@_REMEMBERED
+def as_gres(tres: str) -> str:
+    """The list as the option `--gres` is written."""
+    return re.sub(r"(^|,)gres[:/]", r"\1", _text(tres)).replace("=", ":")
+
+
+@_REMEMBERED
 def count(tres: str, kind: Literal["gpu", "shard"]) -> int:
     """How many of a kind are in a list; 0 if there are none.
 
@@ -170,6 +181,7 @@ def count_tasks(text: str) -> int:
     return total
 
 
+@_REMEMBERED
 def expand_hosts(text: str) -> tuple[str, ...]:
     """Host names of a Slurm host list: `n[1-2,05],m3` gives n1, n2, n05, m3."""
     hosts: list[str] = []
@@ -196,6 +208,7 @@ def time_s(text: str) -> float | None:
     return None if _text(text) == "" else float(int(text))
 
 
+@_REMEMBERED
 def duration_s(text: str) -> float | None:
     """[days-]hours:minutes:seconds or minutes:seconds; None for UNLIMITED."""
     if text in ("UNLIMITED", "INVALID", "NOT_SET", "Partition_Limit") or _text(text) == "":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from slurm_plugin.client.protocol import SlurmError, SlurmUnreachableError
 
@@ -21,8 +22,7 @@ _UNREACHABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a command printed."""
 
     returncode: int

@@ -7,9 +7,10 @@ refuses comes back as a `ChangeFailure` naming it. Times are seconds since the e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from sched_policy.errors import ExplschedError
 from slurm_plugin.client.capabilities import Capabilities
@@ -23,8 +24,7 @@ class SlurmUnreachableError(SlurmError):
     """slurmctld does not answer (down, restarting, timed out). Worth trying again later."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmJob:
+class SlurmJob(Struct, frozen=True):
     """One record of slurmctld's job table. A pending job array is one record with `array_tasks` > 1.
 
     `state` is Slurm's long name (PENDING, RUNNING, COMPLETING, ...). `gpus` is the total asked for or
@@ -74,8 +74,7 @@ class SlurmJob:
     required_nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmNode:
+class SlurmNode(Struct, frozen=True):
     """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`."""
 
     name: str
@@ -116,8 +115,7 @@ class ShardRule(StrEnum):
     """The one with most shards free, of equals the lowest index (SelectTypeParameters has LL_SHARED_GRES)."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmReservation:
+class SlurmReservation(Struct, frozen=True):
     """One reservation. `nodes` are expanded host names."""
 
     name: str
@@ -128,8 +126,7 @@ class SlurmReservation:
     flags: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerLoad:
+class ControllerLoad(Struct, frozen=True):
     """How busy slurmctld is, from sdiag. Used to leave it alone when it is."""
 
     server_threads: int
@@ -139,16 +136,14 @@ class ControllerLoad:
     jobs_pending: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetSiteFactor:
+class SetSiteFactor(Struct, frozen=True):
     """Set the additive site factor of a job's priority. 0 resets it."""
 
     job_id: int
     site_factor: int
 
 
-@dataclass(frozen=True, slots=True)
-class CreateReservation:
+class CreateReservation(Struct, frozen=True):
     """Create a lease: `start_s` and `duration_min` (whole minutes), for `users` on `nodes`."""
 
     name: str
@@ -160,31 +155,27 @@ class CreateReservation:
     flags: tuple[str, ...] = ("FLEX", "NO_HOLD_JOBS_AFTER", "IGNORE_JOBS")
 
 
-@dataclass(frozen=True, slots=True)
-class ExtendReservation:
+class ExtendReservation(Struct, frozen=True):
     """Let an existing lease end later; the start of one that has begun is fixed."""
 
     name: str
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteReservation:
+class DeleteReservation(Struct, frozen=True):
     """Remove a lease."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class AttachReservation:
+class AttachReservation(Struct, frozen=True):
     """Attach a pending job to a lease; an empty name detaches it."""
 
     job_id: int
     reservation: str
 
 
-@dataclass(frozen=True, slots=True)
-class SignalJob:
+class SignalJob(Struct, frozen=True):
     """Send a signal (name without SIG) to the batch script of a running job.
 
     `sxrun` passes it on to its command, and srun to the tasks of a step.
@@ -194,8 +185,7 @@ class SignalJob:
     signal: str
 
 
-@dataclass(frozen=True, slots=True)
-class RequeueJob:
+class RequeueJob(Struct, frozen=True):
     """Put a running batch job back to the queue. A job that has ended by then is left alone.
 
     Slurm makes it eligible only after the life of a credential (two minutes); `StartAtOnce` lifts that.
@@ -204,37 +194,32 @@ class RequeueJob:
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartAtOnce:
+class StartAtOnce(Struct, frozen=True):
     """Make a pending job eligible now. Works only once the requeue is through: in a later pass."""
 
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelJob:
+class CancelJob(Struct, frozen=True):
     """Cancel a job."""
 
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClearDependency:
+class ClearDependency(Struct, frozen=True):
     """Let a pending job start without waiting for the jobs it depends on."""
 
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetAdminComment:
+class SetAdminComment(Struct, frozen=True):
     """Replace the AdminComment of a job in any state. Only operators may write there."""
 
     job_id: int
     admin_comment: str
 
 
-@dataclass(frozen=True, slots=True)
-class TargetJob:
+class TargetJob(Struct, frozen=True):
     """Let a pending job start on exactly these nodes (none: on any), and say so in its AdminComment.
 
     Slurm refuses it for a job that has started meanwhile.
@@ -245,16 +230,14 @@ class TargetJob:
     admin_comment: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetGres:
+class SetGres(Struct, frozen=True):
     """Let a pending job ask for other generic resources on each node, such as `gpu:a100:2`."""
 
     job_id: int
     gres: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetNodeCount:
+class SetNodeCount(Struct, frozen=True):
     """Let a pending job ask for so many nodes, with so many tasks and CPUs in all."""
 
     job_id: int
@@ -281,16 +264,14 @@ Change = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeFailure:
+class ChangeFailure(Struct, frozen=True):
     """A change that Slurm refused, and its words."""
 
     change: Change
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterRecords:
+class ClusterRecords(Struct, frozen=True):
     """All that a pass looks at, read at one time."""
 
     nodes: tuple[SlurmNode, ...]

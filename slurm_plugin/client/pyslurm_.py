@@ -11,8 +11,9 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from typing import ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from slurm_plugin.client import pyslurm_worker as worker
 from slurm_plugin.client.capabilities import Capabilities

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Self
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, order=True)
-class SlurmVersion:
+
+class SlurmVersion(Struct, frozen=True, order=True):
     """A Slurm release such as 22.5.8 (Slurm writes 22.05.8)."""
 
     major: int

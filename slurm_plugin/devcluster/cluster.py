@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct, to_builtins
 
 from slurm_plugin.devcluster import programs
 from slurm_plugin.devcluster.processes import Process
@@ -24,8 +25,7 @@ class State(StrEnum):
     """No daemon runs; what is left is a directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """What runs and what does not, by the names of the daemons (`munged`, `slurmctld`, `slurmd.n1`, ...)."""
 
     state: State
@@ -33,8 +33,7 @@ class Status:
     dead: tuple[Process, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """A private cluster. `prefix` is where its Slurm is installed, empty for the one on PATH."""
 
     layout: Layout
@@ -62,8 +61,8 @@ class Cluster:
     def save(self) -> None:
         """Record the cluster in its directory, in one step: a reader finds the old record or the new one."""
         data = {
-            "spec": asdict(self.spec),
-            "daemons": [asdict(daemon) for daemon in self.daemons],
+            "spec": to_builtins(self.spec),
+            "daemons": [to_builtins(daemon) for daemon in self.daemons],
             "prefix": self.prefix,
         }
         temporary = self.layout.state.with_suffix(".new")

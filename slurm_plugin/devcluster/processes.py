@@ -12,8 +12,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from slurm_plugin.devcluster.spec import DevClusterError
 
@@ -24,8 +25,7 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 _PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """A process of a cluster. `start_ticks` is field 22 of /proc/PID/stat: clock ticks since boot."""
 
     name: str
@@ -38,8 +38,7 @@ class Process:
         return found is not None and found.start_ticks == self.start_ticks and found.state not in "ZX"
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
+class _Stat(Struct, frozen=True):
     name: str
     state: str
     parent: int

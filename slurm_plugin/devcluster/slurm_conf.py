@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from slurm_plugin.client.capabilities import CGROUPS_OFF
 from slurm_plugin.client.version import SlurmVersion
 from slurm_plugin.devcluster.spec import ClusterSpec, Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
+class Ports(Struct, frozen=True):
     """Free TCP ports on loopback."""
 
     slurmctld: int
@@ -18,8 +17,7 @@ class Ports:
     slurmdbd: int
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """The host of a cluster: its name up to the first dot, and whether its full name points to 127.0.0.1."""
 
     short_name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+from msgspec import Struct
 
 from sched_policy.errors import ExplschedError
 
@@ -14,8 +15,7 @@ class DevClusterError(ExplschedError):
     """A private cluster cannot be started, used or stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSpec:
+class ClusterSpec(Struct, frozen=True):
     """Shape of a private cluster.
 
     Nodes pose as larger than this host, so CPUs and memory are only numbers that Slurm counts. With 0 shards (or 0
@@ -55,8 +55,7 @@ class ClusterSpec:
         return tuple(f"n{i + 1}" for i in range(self.nodes))
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The files of a cluster, all below `root`."""
 
     root: Path

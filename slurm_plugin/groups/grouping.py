@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.protocol import Change, SetAdminComment, SlurmJob, TargetJob
@@ -27,8 +29,7 @@ Device = tuple[tuple[str, tuple[int, ...]], ...]
 """(node, GPU indices) of a job."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveGroup:
+class LiveGroup(Struct, frozen=True):
     """A group that was planned, as it is now.
 
     Attributes:

@@ -8,8 +8,9 @@ Other words of the AdminComment stay.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 PREFIX = "explsched-group:"
 _WORD = re.compile(
@@ -20,8 +21,7 @@ _KEPT = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
 _LONGEST = 900  # bytes; Slurm refuses more than 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """What is known of one job.
 
     Attributes:

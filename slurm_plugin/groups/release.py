@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sched_policy.plan import Plan, Start
 from slurm_plugin.client.protocol import SlurmJob
@@ -19,8 +20,7 @@ from slurm_plugin.groups.packing import choice, free_shards
 from slurm_plugin.observe import Observation
 
 
-@dataclass(frozen=True, slots=True)
-class Sharers:
+class Sharers(Struct, frozen=True):
     """The jobs of one GPU: those that run there, and those that are to start there, in this order."""
 
     node: str
@@ -33,16 +33,14 @@ class Sharers:
         return (*self.running, *self.starting)
 
 
-@dataclass(frozen=True, slots=True)
-class Releases:
+class Releases(Struct, frozen=True):
     """What can be brought about now: jobs in the order in which Slurm should start them, and who shares with whom."""
 
     order: tuple[int, ...] = ()
     sharers: tuple[Sharers, ...] = ()
 
 
-@dataclass(slots=True)
-class _Unit:
+class _Unit(Struct):
     """Jobs that a plan starts on the same GPU of a node; `gpu` is None while any unused one will do."""
 
     waiting: list[int]

@@ -6,8 +6,9 @@ import enum
 import gzip
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from slurm_plugin.installation import record
 from slurm_plugin.installation.layout import Item
@@ -22,8 +23,7 @@ class State(enum.Enum):
     CHANGED = "changed, or not put there by `sexplsched admin install`"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A file and how it stands."""
 
     item: Item

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sysconfig
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from slurm_plugin import config_keys
 from slurm_plugin.config import DEFAULT_PATH
@@ -23,8 +24,7 @@ def _commands() -> Path:
     return Path(sysconfig.get_path("scripts"))
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """Where the machine wants things: below `prefix` what we own, below /etc what the admin owns.
 
     `commands` is the directory of `sexplschedd`, which the service starts.
@@ -34,8 +34,7 @@ class Places:
     commands: Path = field(default_factory=lambda: Path("/usr/bin") if _prefix() == Path("/usr") else _commands())
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A file that belongs on the machine: its path there, and its text.
 
     `is_site_owned` is true for the file that every site changes: that it differs is no fault.

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from slurm_plugin.manual.page import Entry
 
 _HEADING = re.compile(r"(?i)(examples?|environment|files|exit status):[ ]*(.*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Epilog:
+class Epilog(Struct, frozen=True):
     """The sections that were found; `rest` is what stands before the first."""
 
     rest: str = ""

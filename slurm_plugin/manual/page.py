@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A term and what it means: an option, a variable, a key, a file."""
 
     term: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A command of a command, explained on the page of the latter."""
 
     name: str
@@ -23,8 +21,7 @@ class Part:
     options: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     r"""One man page; empty parts are left out of it.
 
     `description` has paragraphs separated by blank lines; one that begins with a line `\b` is kept line by line, as in

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sched_policy.preemption_record import PreemptionRecord
 
 HOUR_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Churn:
+class Churn(Struct, frozen=True):
     """What an admin allows: time for a checkpoint, and how often jobs are preempted.
 
     `most_per_job` is over a job's life, None for any number.

@@ -11,7 +11,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from slurm_plugin.client.protocol import SetSiteFactor, SlurmJob
 
@@ -22,8 +23,7 @@ _Anchor = tuple[int, int]
 """An item that keeps its label: (place, label)."""
 
 
-@dataclass(frozen=True, slots=True)
-class OrderLimits:
+class OrderLimits(Struct, frozen=True):
     """Labels lie between 0 and `highest`; so many jobs of a partition get one, and so many are written in a pass."""
 
     highest: int

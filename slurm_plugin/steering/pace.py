@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from slurm_plugin.client.capabilities import RateLimit
 from slurm_plugin.client.protocol import ControllerLoad
@@ -12,8 +12,7 @@ _OTHER_REQUESTS = 15
 """A pass reads with 7 requests; some more are for leases and preemptions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """The time until the next look at slurmctld's load, and whether a pass may be made now."""
 
     interval_s: float

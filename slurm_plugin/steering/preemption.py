@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
@@ -18,8 +20,7 @@ from slurm_plugin.progress import JobProgress
 from slurm_plugin.steering.churn import HOUR_S, Churn
 
 
-@dataclass(frozen=True, slots=True)
-class _Underway:
+class _Underway(Struct, frozen=True):
     """A preemption that has been signalled but not finished. `noted`: its cost has been written down."""
 
     signalled_s: float

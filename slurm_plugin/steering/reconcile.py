@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.plan import Plan, Reservation
 from slurm_plugin.client.protocol import (
@@ -44,8 +46,7 @@ SETTLE_S = 8.0
 slurmctld takes for the end of the new one: the job would count as failed. That is what the two minutes are for."""
 
 
-@dataclass(frozen=True, slots=True)
-class SteeringLimits:
+class SteeringLimits(Struct, frozen=True):
     """What an admin allows: how the order is written, and how far a promised start may drift unmoved."""
 
     order: OrderLimits

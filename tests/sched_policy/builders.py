@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus, ProgressPoint
 from sched_policy.snapshot import Snapshot

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
@@ -150,7 +151,7 @@ def test_columns_say_what_the_jobs_say() -> None:
     simulate(jobs, ClusterShape(1, 4), policy, EXACT)
     for snapshot in spy.seen:
         expected = Columns.of(snapshot.jobs, snapshot.now_s)
-        for name in Columns.__dataclass_fields__:
+        for name in Columns.__struct_fields__:
             np.testing.assert_allclose(getattr(snapshot.columns, name), getattr(expected, name), err_msg=name)
 
 

@@ -1,8 +1,7 @@
 """The explsched policy: what learns most per GPU-second runs first, and only who opted in yields."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.errors import PolicyError

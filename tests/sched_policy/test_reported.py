@@ -1,9 +1,8 @@
 """Curves are fitted when something new was reported, and only then."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from sched_policy import reported as module
 from sched_policy.model import Direction, ProgressPoint

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+
+from msgspec import Struct
 
 from sched_policy.simulator.formats.table import Table, open_table
 from sched_policy.simulator.trace import Rejected, Trace, TraceError, TraceJob
@@ -13,8 +14,7 @@ from sched_policy.simulator.trace import Rejected, Trace, TraceError, TraceJob
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """A trace format. A table is of this format if its header has all `required` columns, in any order and case."""
 
     name: str

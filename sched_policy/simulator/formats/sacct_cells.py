@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from sched_policy.simulator.formats.cells import LONGEST_S, MOST_GPUS, RowError, date_time_s, number, shown
 
@@ -21,8 +22,7 @@ _DURATION = re.compile(
 _GPU = re.compile(r"gres/gpu(?P<type>:[^=]+)?=(?P<count>.*)")
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmId:
+class SlurmId(Struct, frozen=True):
     """A job id as sacct prints it: `12`, `12_3` (task of an array), `12+1` (component of a heterogeneous job).
 
     `task` is "" outside arrays, and the text in brackets for the tasks of an array that still wait together.

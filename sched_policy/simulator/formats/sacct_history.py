@@ -9,8 +9,10 @@ that is requeued after its end has its first row rewritten, as if it had run unt
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import zip_longest
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy import preemption_record
 from sched_policy.simulator.formats.cells import LONGEST_S, MOST_GPUS, RowError
@@ -25,8 +27,7 @@ _UNFINISHED = frozenset({"REQUEUED", "RESIZING"})
 """States of a run after which Slurm does run the same job again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One run of a job: seconds since 1970, and `held_s`, its length without the time it was suspended."""
 
     start_s: float
@@ -36,8 +37,7 @@ class Run:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class PastJob:
+class PastJob(Struct, frozen=True):
     """A job that has ended.
 
     Attributes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sched_policy.simulator.formats import sacct_cells as cells
 from sched_policy.simulator.formats.cells import LONGEST_S, RowError, label, number, shown
@@ -14,8 +15,7 @@ from sched_policy.simulator.trace import TraceError
 _ONE_OF = (("JobID", "JobIDRaw"), ("AllocTRES", "ReqTRES"))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One run, or a job that has not run yet. Times in seconds since 1970, None where Slurm knows none.
 
     `raw_id` is Slurm's plain number of the job, None if the file lacks JobIDRaw. `held_s` is the run's length without

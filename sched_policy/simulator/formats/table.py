@@ -10,11 +10,12 @@ import csv
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, TypeVar
+
+from msgspec import Struct
 
 from sched_policy.simulator.formats.cells import RowError, shown
 from sched_policy.simulator.trace import Rejected, TraceError
@@ -35,8 +36,7 @@ _MAGIC = (
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """An open table: the name of its file, the names of its columns, and its rows, which can be read once.
 
     `header_line` is where the header stands. `lines` are the numbered lines below it, `split` makes the fields of one.

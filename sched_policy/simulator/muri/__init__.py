@@ -7,9 +7,10 @@ For an honest replay use the `slurm` conventions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from sched_policy.errors import PolicyError
 from sched_policy.group.interleave import Ordering
@@ -36,8 +37,7 @@ class Grouping(StrEnum):
     IN_ORDER = "in-order"  # those that follow each other: an ablation of the paper
 
 
-@dataclass(frozen=True, slots=True)
-class MuriOptions:
+class MuriOptions(Struct, frozen=True):
     """What the original offers as flags.
 
     Attributes:

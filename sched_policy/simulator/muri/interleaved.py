@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
+
+from msgspec import Struct
 
 from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.simulator.muri.jobs import MuriJob
@@ -17,8 +18,7 @@ _KEY = attrgetter("key")
 _GPUS = attrgetter("gpus")
 
 
-@dataclass(frozen=True, slots=True)
-class Sorting:
+class Sorting(Struct, frozen=True):
     """What jobs are sorted by: `first` before a job's first run, `then` from the event after its first start."""
 
     first: Callable[[MuriJob], float]
@@ -38,8 +38,7 @@ MURI_S = Sorting(_declared_gpu_s, remaining_gpu_s)
 MURI_L = Sorting(_attained_gpu_s, _attained_gpu_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Interleaved:
+class Interleaved(Struct, frozen=True):
     """Jobs that share their GPUs: one iteration of each takes `pace_s`, the overheads of all are charged to each."""
 
     members: tuple[MuriJob, ...]

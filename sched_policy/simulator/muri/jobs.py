@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
+
+from msgspec import Struct
 
 from sched_policy.model import StageProfile
 from sched_policy.simulator.trace import TraceJob
@@ -32,8 +33,7 @@ def overhead_s(model: str, gpus: int) -> int:
     return _OVERHEAD_S[model][_SIZES.index(gpus)]
 
 
-@dataclass(slots=True, eq=False)
-class MuriJob:
+class MuriJob(Struct, eq=False):
     """One job and how far it has come.
 
     Attributes:

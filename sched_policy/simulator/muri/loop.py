@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, isclose
 from typing import Protocol
+
+from msgspec import Struct
 
 from sched_policy.simulator.muri.jobs import ITERATION_FACTOR, MuriJob
 from sched_policy.simulator.outcome import JobRecord, Outcome, Usage
@@ -14,8 +15,7 @@ from sched_policy.simulator.trace import ClusterShape, Trace, TraceError
 _ARRIVAL_REL = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Merging:
+class Merging(Struct, frozen=True):
     """Which times count as one event.
 
     Attributes:

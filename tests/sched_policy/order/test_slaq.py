@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.model import Direction, GpuRequest, Job, ProgressPoint

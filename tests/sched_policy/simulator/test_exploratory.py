@@ -1,7 +1,8 @@
-from dataclasses import replace
+import dataclasses
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from sched_policy.errors import ExplschedError
 from sched_policy.simulator.exploratory import Workload, abandoned_share
@@ -81,7 +82,7 @@ def test_the_owners_of_crawling_and_diverged_trainings_give_them_up() -> None:
                 assert one.abandoned_at_s is not None
                 assert 0 < one.abandoned_at_s < one.epochs * one.epoch_s
     assert 0.3 < abandoned_share(trace) < 1.0
-    assert abandoned_share(Trace.of(replace(job, learning=None) for job in trace.jobs)) == 0.0
+    assert abandoned_share(Trace.of(dataclasses.replace(job, learning=None) for job in trace.jobs)) == 0.0
 
 
 def test_run_times_are_epochs_times_their_duration_and_within_the_limit() -> None:

@@ -1,9 +1,10 @@
 """The table of jobs for other people's tools."""
 
 import csv
-from dataclasses import replace
 from math import nan
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from sched_policy.simulator import jobs_csv
 from sched_policy.simulator.outcome import Ending

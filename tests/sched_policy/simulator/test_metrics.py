@@ -1,12 +1,13 @@
 """Every figure against one computed by hand."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import pairwise
 from math import nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sched_policy.simulator.fairness import finish_time_fairness
 from sched_policy.simulator.metrics import Metrics, as_dict, figures, measure, utilisation_series

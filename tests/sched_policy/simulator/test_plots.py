@@ -1,11 +1,11 @@
 """Pictures are written, and show single jobs only where there are few."""
 
-from dataclasses import replace
 from math import nan
 from pathlib import Path
 
 import matplotlib
 import pytest
+from msgspec.structs import replace
 
 from sched_policy.simulator import plots
 from sched_policy.simulator.outcome import Ending

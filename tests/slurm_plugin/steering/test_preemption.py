@@ -1,10 +1,9 @@
 """Preemption over several passes: signal, checkpoint, requeue, and what it is allowed to cost."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sched_policy.model import Exploration, JobState
 from sched_policy.plan import Preemption
@@ -53,7 +52,7 @@ def test_a_job_that_is_still_starting_is_not_signalled() -> None:
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     wanted = (Preemption(5, ""),)
     assert desk.advance(wanted, jobs, {5: JobProgress(reports=(earlier,))}, {}, 0) == ()
-    ready = JobProgress(reports=(earlier, replace(earlier, restart=1)))
+    ready = JobProgress(reports=(earlier, Report(1.0, restart=1, step=1, metric="loss", value=1.0)))
     assert desk.advance(wanted, jobs, {5: ready}, {}, 0) == (SignalJob(5, "USR1"),)
 
 

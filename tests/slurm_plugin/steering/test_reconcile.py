@@ -1,7 +1,8 @@
 """From plan to changes: as few as possible, and only what is ours."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from sched_policy.model import Exploration, GpuRequest, Job, NodeGpus
 from sched_policy.plan import Plan, Reservation, Resize, Score
