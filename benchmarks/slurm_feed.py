@@ -46,6 +46,7 @@ def main(jobs: int, rounds: int, as_json: bool) -> None:  # noqa: FBT001  click 
 
 def _measure(cluster: devcluster.Cluster, scratch: Path, jobs: int, rounds: int) -> dict[str, float]:
     environment = {**os.environ, **cluster.env()}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what pip installs has its bytecode
     config = scratch / "explsched.yaml"
     config.write_text(json.dumps({"slurm": {"client": "cli"}, "progress": {"spool": str(scratch)}}))
     _submit(jobs, environment)
