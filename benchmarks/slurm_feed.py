@@ -20,8 +20,8 @@ from statistics import median
 import click
 
 from slurm_plugin import devcluster
+from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import SetSiteFactor
 
 
 @click.command()

@@ -17,7 +17,9 @@ from pathlib import Path
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
 from sbatch_templates import shell
-from slurm_plugin.client.protocol import CancelJob, ClearDependency, SlurmClient, SlurmJob
+from slurm_plugin.client.changes import CancelJob, ClearDependency
+from slurm_plugin.client.protocol import SlurmClient
+from slurm_plugin.client.records import SlurmJob
 
 _OURS = "igwjob:"
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"})

@@ -12,17 +12,9 @@ from sched_policy import catalog
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
 from sched_policy.validate import checked_plan
-from slurm_plugin.client.protocol import (
-    CancelJob,
-    Change,
-    ChangeFailure,
-    ControllerLoad,
-    RequeueJob,
-    SetGres,
-    SetNodeCount,
-    SignalJob,
-    SlurmClient,
-)
+from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
+from slurm_plugin.client.protocol import SlurmClient
+from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.config import Config
 from slurm_plugin.groups.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.groups.log import log_groups

@@ -21,7 +21,7 @@ from sched_policy.errors import ExplschedError, PolicyError
 from slurm_plugin import config as configuration
 from slurm_plugin import log
 from slurm_plugin.client.choose import choose
-from slurm_plugin.client.protocol import SlurmError
+from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.controller import Controller
 from slurm_plugin.notify import notify
 from slurm_plugin.steering.pace import pace

@@ -18,7 +18,7 @@ from sched_policy.preemption_record import PreemptionRecord, RecordError
 from sched_policy.preemption_record import read as read_record
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
-from slurm_plugin.client.protocol import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.groups import shards
 from slurm_plugin.log import event
 from slurm_plugin.progress import JobProgress, ProgressSpool

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from slurm_plugin.client.changes import ChangeFailure, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import ChangeFailure, DeleteReservation, SetSiteFactor
 from slurm_plugin.devcluster import ClusterSpec
 from slurm_plugin.steering.reconcile import leased_job
 

@@ -11,7 +11,8 @@ from random import Random
 from benchmarks.group_kills.site import GPUS, KINDS, PER_GPU, Site
 from benchmarks.group_kills.victims import KINDS as KILLS
 from benchmarks.group_kills.victims import Kill, strike
-from slurm_plugin.client.protocol import SlurmJob, StartAtOnce
+from slurm_plugin.client.changes import StartAtOnce
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.groups.grouping import live_groups
 
 _PATIENCE_S = 120.0

@@ -31,7 +31,7 @@ from inference_gateway.replicas.places import Places
 from sched_policy.errors import ExplschedError
 from slurm_plugin import log
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import SlurmError
+from slurm_plugin.client.errors import SlurmError
 
 _LOG = logging.getLogger("explsched.gateway")
 TICK_S = 1.0

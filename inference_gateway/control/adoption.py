@@ -8,7 +8,7 @@ from dataclasses import replace
 from inference_gateway.control.replica import LOST_AFTER_S, Phase, Replica
 from inference_gateway.model import ServerState
 from inference_gateway.replicas.submission import parse_tag
-from slurm_plugin.client.protocol import SlurmJob
+from slurm_plugin.client.records import SlurmJob
 
 _OVER = frozenset(
     {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}

@@ -26,7 +26,8 @@ from inference_gateway.model import DataPlane, ServerState, Traffic
 from inference_gateway.replicas import registration, submission
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
-from slurm_plugin.client.protocol import SlurmClient, SlurmUnreachableError
+from slurm_plugin.client.errors import SlurmUnreachableError
+from slurm_plugin.client.protocol import SlurmClient
 
 KEPT_DIRECTORIES = 100
 """Directories of ended replicas that are kept, with what they printed."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from inference_gateway.replicas.registration import Registration
-from slurm_plugin.client.protocol import SlurmJob
+from slurm_plugin.client.records import SlurmJob
 
 
 class Phase(StrEnum):

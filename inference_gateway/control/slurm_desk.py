@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from inference_gateway.control.errands import Errands, Outcome
 from inference_gateway.replicas.submission import prefix
-from slurm_plugin.client.protocol import CancelJob, ChangeFailure, SlurmClient, SlurmJob
+from slurm_plugin.client.changes import CancelJob, ChangeFailure
+from slurm_plugin.client.protocol import SlurmClient
+from slurm_plugin.client.records import SlurmJob
 
 _OVER = ("already completing or completed", "Invalid job id")
 """scancel's words for a job that has ended by itself in the meantime."""

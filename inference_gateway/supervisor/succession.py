@@ -18,7 +18,9 @@ from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
 from inference_gateway.supervisor import address
 from slurm_plugin import log
-from slurm_plugin.client.protocol import SlurmClient, SlurmError, SlurmJob
+from slurm_plugin.client.errors import SlurmError
+from slurm_plugin.client.protocol import SlurmClient
+from slurm_plugin.client.records import SlurmJob
 
 _LOG = logging.getLogger("explsched.gateway")
 _LOOK_S = 60.0

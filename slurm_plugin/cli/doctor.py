@@ -21,7 +21,7 @@ from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, Capabilities
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import SlurmError
+from slurm_plugin.client.errors import SlurmError
 
 _EXAMPLES = """\b
 example:

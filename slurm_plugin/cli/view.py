@@ -11,7 +11,7 @@ from sched_policy.plan import Plan, Reservation, Score, Start
 from sched_policy.utility import Utility, estimate
 from sched_policy.validate import checked_plan
 from slurm_plugin.cli.sharers import Sharers
-from slurm_plugin.client.protocol import ClusterRecords
+from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.config import Config
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.progress import ProgressSpool

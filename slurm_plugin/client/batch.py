@@ -12,7 +12,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 
-from slurm_plugin.client.protocol import (
+from slurm_plugin.client.changes import (
     AttachReservation,
     Change,
     ClearDependency,
@@ -24,10 +24,10 @@ from slurm_plugin.client.protocol import (
     SetGres,
     SetNodeCount,
     SetSiteFactor,
-    SlurmError,
     StartAtOnce,
     TargetJob,
 )
+from slurm_plugin.client.errors import SlurmError
 
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """What may stand in a scontrol command: no blank, quote, newline, comma or '='."""

@@ -8,7 +8,8 @@ import sys
 from typing import Literal
 
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import SlurmClient, SlurmError
+from slurm_plugin.client.errors import SlurmError
+from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.log import event
 
 _LOG = logging.getLogger("explsched.slurm")

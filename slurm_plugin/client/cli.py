@@ -20,22 +20,17 @@ from msgspec.structs import replace
 
 from slurm_plugin.client import batch, devices, parse, process, site_factors
 from slurm_plugin.client.capabilities import Capabilities, settings
-from slurm_plugin.client.protocol import (
+from slurm_plugin.client.changes import (
     CancelJob,
     Change,
     ChangeFailure,
-    ClusterRecords,
-    ControllerLoad,
     SetAdminComment,
     SetSiteFactor,
-    ShardRule,
     SignalJob,
-    SlurmError,
-    SlurmJob,
-    SlurmNode,
-    SlurmReservation,
     TargetJob,
 )
+from slurm_plugin.client.errors import SlurmError
+from slurm_plugin.client.records import ClusterRecords, ControllerLoad, ShardRule, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.client.version import SlurmVersion
 from slurm_plugin.log import event
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_plugin.client.parse import expand_hosts
+from slurm_plugin.client.spelling import expand_hosts
 
 Held = tuple[tuple[str, tuple[int, ...]], ...]
 """(node, indices of the job's GPUs there), in the order of the nodes."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Literal
 
-from slurm_plugin.client.protocol import ControllerLoad, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import ControllerLoad, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.spelling import (
+    as_gres,
+    count,
+    count_tasks,
+    duration_s,
+    expand_hosts,
+    gpu_count,
+    text_of,
+    time_s,
+)
 
 JOB_FIELDS = (
     "JobID",
@@ -44,15 +51,6 @@ JOB_FIELDS = (
 )
 """Fields asked of squeue, in this order. Name and comments are free text."""
 
-_NOTHING = frozenset({"", "N/A", "(null)", "None", "Unknown"})
-_KIND = {
-    kind: re.compile(rf"^(?:gres[:/])?{kind}(?P<type>:[^:,=()]+)??(?:(?P<mark>[:=])(?P<count>\d+))?(?:\(.*\))?$")
-    for kind in ("gpu", "shard")
-}
-
-_REMEMBERED = lru_cache(maxsize=4096)
-"""For texts that thousands of jobs share."""
-
 
 def split_records(text: str, field_mark: str, record_mark: str) -> list[list[str]]:
     """Fields of each record. The marks are random, so that no user's text can hold them."""
@@ -68,19 +66,19 @@ def job(fields: Sequence[str]) -> SlurmJob:
     state = f["State"].split(",")[0]
     nodes = requested_nodes(f) if state == "PENDING" else int(f["NumNodes"].partition("-")[0])
     tasks = int(f["NumTasks"])
-    names = expand_hosts(_text(f["NodeList"]))
+    names = expand_hosts(text_of(f["NodeList"]))
     per_node = gpu_count(f["tres-per-node"]) or None
     total = nodes * per_node if per_node else requested_gpus(f, tasks, nodes)
     waiting = count_tasks(f["ArrayTaskID"]) if state == "PENDING" else 1
-    in_array = waiting > 1 or _text(f["ArrayTaskID"])
+    in_array = waiting > 1 or text_of(f["ArrayTaskID"])
     return SlurmJob(
         job_id=int(f["JobID"]),
         name=f["Name"],
         user=f["UserName"],
         uid=int(f["UserID"]),
-        account=_text(f["Account"]),
+        account=text_of(f["Account"]),
         partition=f["Partition"],
-        qos=_text(f["QOS"]),
+        qos=text_of(f["QOS"]),
         state=state,
         reason=f["Reason"],
         priority=int(f["PriorityLong"]),
@@ -95,10 +93,10 @@ def job(fields: Sequence[str]) -> SlurmJob:
         gpu_nodes=spread(names, total, per_node) if state != "PENDING" else (),
         shards_per_node=shards(f, tasks, nodes),
         node_names=names if state != "PENDING" else (),
-        required_nodes=expand_hosts(_text(f["ReqNodes"])),
-        admin_comment=_text(f["admin_comment"]),
-        reservation=_text(f["Reservation"]),
-        comment=_text(f["Comment"]),
+        required_nodes=expand_hosts(text_of(f["ReqNodes"])),
+        admin_comment=text_of(f["admin_comment"]),
+        reservation=text_of(f["Reservation"]),
+        comment=text_of(f["Comment"]),
         restarts=int(f["RestartCnt"]),
         array_tasks=waiting,
         array_job_id=int(f["ArrayJobID"]) if in_array else None,
@@ -134,28 +132,6 @@ def shards(f: dict[str, str], tasks: int, nodes: int) -> int:
     return count(f["tres-per-node"], "shard") or -(-spread_out // max(nodes, 1))
 
 
-def gpu_count(tres: str) -> int:
-    """GPUs in a list such as `gres:gpu:a100:2,gres:shard:4` or `gres/gpu:a100=2,gres/gpu=2`; 0 if there are none."""
-    return count(tres, "gpu")
-
-
-@_REMEMBERED
-def as_gres(tres: str) -> str:
-    """The list as the option `--gres` is written."""
-    return re.sub(r"(^|,)gres[:/]", r"\1", _text(tres)).replace("=", ":")
-
-
-@_REMEMBERED
-def count(tres: str, kind: Literal["gpu", "shard"]) -> int:
-    """How many of a kind are in a list; 0 if there are none.
-
-    Where a site accounts GPUs by type, `gres/gpu=2` is the total and `gres/gpu:a100=2` a part of it.
-    """
-    found = [match for part in tres.split(",") if (match := _KIND[kind].match(part.strip()))]
-    totals = [match for match in found if match["mark"] == "=" and not match["type"]]
-    return sum(int(match["count"] or 1) for match in totals or found)
-
-
 def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tuple[str, int], ...]:
     """GPUs per node of an allocation: the fixed share, or the total spread evenly, the first nodes more."""
     if not names or total <= 0:
@@ -165,62 +141,6 @@ def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tupl
     base, extra = divmod(total, len(names))
     shares = [(name, base + (i < extra)) for i, name in enumerate(names)]
     return tuple((name, share) for name, share in shares if share)
-
-
-def count_tasks(text: str) -> int:
-    """Tasks of an array in squeue's spelling: `3`, `2-9%2`, `1,4-10:2`; 1 for a job that is no array."""
-    if _text(text) == "":
-        return 1
-    total = 0
-    for part in text.partition("%")[0].split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if match is None:
-            raise ValueError(f"array tasks {text!r}")
-        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        total += len(range(first, last + 1, step))
-    return total
-
-
-@_REMEMBERED
-def expand_hosts(text: str) -> tuple[str, ...]:
-    """Host names of a Slurm host list: `n[1-2,05],m3` gives n1, n2, n05, m3."""
-    hosts: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        pieces = re.split(r"\[([^\]]*)\]", part)
-        choices = [_range(piece) if i % 2 else [piece] for i, piece in enumerate(pieces)]
-        hosts.extend("".join(combination) for combination in itertools.product(*choices))
-    return tuple(hosts)
-
-
-def _range(text: str) -> list[str]:
-    numbers: list[str] = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not dash:
-            numbers.append(first)
-            continue
-        numbers.extend(str(n).zfill(len(first)) for n in range(int(first), int(last) + 1))
-    return numbers
-
-
-def time_s(text: str) -> float | None:
-    """A point in time printed with SLURM_TIME_FORMAT=%s; None where Slurm has none."""
-    return None if _text(text) == "" else float(int(text))
-
-
-@_REMEMBERED
-def duration_s(text: str) -> float | None:
-    """[days-]hours:minutes:seconds or minutes:seconds; None for UNLIMITED."""
-    if text in ("UNLIMITED", "INVALID", "NOT_SET", "Partition_Limit") or _text(text) == "":
-        return None
-    days, dash, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if len(parts) > 3:
-        raise ValueError(f"duration {text!r}")
-    seconds = 0
-    for part in parts:
-        seconds = 60 * seconds + part
-    return float(86400 * int(days) + seconds) if dash else float(seconds)
 
 
 def site_factors(text: str) -> dict[int, int]:
@@ -250,12 +170,12 @@ def reservation(line: str) -> SlurmReservation:
     start, end = time_s(_key(line, "StartTime")), time_s(_key(line, "EndTime"))
     if start is None or end is None:
         raise ValueError(f"reservation without times: {line!r}")
-    users = _text(_key(line, "Users", missing=""))
+    users = text_of(_key(line, "Users", missing=""))
     return SlurmReservation(
         name=_key(line, "ReservationName"),
         start_s=start,
         end_s=end,
-        nodes=expand_hosts(_text(_key(line, "Nodes", missing=""))),
+        nodes=expand_hosts(text_of(_key(line, "Nodes", missing=""))),
         users=tuple(users.split(",")) if users else (),
         flags=frozenset(_key(line, "Flags", missing="").split(",")) - {""},
     )
@@ -294,8 +214,3 @@ def _key(line: str, key: str, missing: str | None = None) -> str:
             raise ValueError(f"no {key}= in {line!r}")
         return missing
     return match[1]
-
-
-def _text(value: str) -> str:
-    """The value, or nothing where Slurm prints one of its words for nothing."""
-    return "" if value in _NOTHING else value

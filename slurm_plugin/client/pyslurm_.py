@@ -17,21 +17,10 @@ from msgspec.structs import replace
 
 from slurm_plugin.client import pyslurm_worker as worker
 from slurm_plugin.client.capabilities import Capabilities
+from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import (
-    Change,
-    ChangeFailure,
-    ClusterRecords,
-    ControllerLoad,
-    CreateReservation,
-    DeleteReservation,
-    SetSiteFactor,
-    SlurmError,
-    SlurmJob,
-    SlurmNode,
-    SlurmReservation,
-    SlurmUnreachableError,
-)
+from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
+from slurm_plugin.client.records import ClusterRecords, ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
 
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")

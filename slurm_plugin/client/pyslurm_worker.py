@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from slurm_plugin.client import parse
-from slurm_plugin.client.protocol import (
-    Change,
-    ChangeFailure,
-    CreateReservation,
-    DeleteReservation,
-    SetSiteFactor,
-    SlurmError,
-    SlurmNode,
-    SlurmReservation,
-    SlurmUnreachableError,
-)
+from slurm_plugin.client import spelling
+from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
+from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
+from slurm_plugin.client.records import SlurmNode, SlurmReservation
 
 
 def nodes() -> tuple[SlurmNode, ...]:
@@ -44,7 +36,7 @@ def reservations() -> tuple[SlurmReservation, ...]:
             name=reservation.name,
             start_s=float(reservation.start_time),
             end_s=float(reservation.end_time),
-            nodes=parse.expand_hosts(reservation.nodes or ""),
+            nodes=spelling.expand_hosts(reservation.nodes or ""),
             users=tuple(reservation.users or ()),
             flags=frozenset(flag.name for flag in type(reservation.flags) if flag in reservation.flags),
         )
@@ -97,7 +89,7 @@ def _carry_out(pyslurm: Any, change: Change) -> None:  # noqa: ANN401  an option
 def _count(gres: Any, kind: Literal["gpu", "shard"]) -> int:  # noqa: ANN401  a dict or a string, by pyslurm's version
     if isinstance(gres, dict):
         return sum(int(count) for name, count in gres.items() if name == kind or name.startswith(f"{kind}:"))
-    return parse.count(str(gres or ""), kind)
+    return spelling.count(str(gres or ""), kind)
 
 
 def _loaded(load: Any) -> Any:  # noqa: ANN401

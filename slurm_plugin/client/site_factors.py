@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_plugin.client import process
-from slurm_plugin.client.protocol import ChangeFailure, SetSiteFactor, SlurmUnreachableError
+from slurm_plugin.client.changes import ChangeFailure, SetSiteFactor
+from slurm_plugin.client.errors import SlurmUnreachableError
 
 PROGRAM = "explsched-site-factors"
 _UNREACHABLE = 1

@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sched_policy.plan import Plan, Score
-from slurm_plugin.client.protocol import Change, SetAdminComment, SlurmJob, TargetJob
+from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.groups.mark import Mark, may_be_marked
 from slurm_plugin.groups.release import Releases, may_be_pinned
 from slurm_plugin.observe import Observation

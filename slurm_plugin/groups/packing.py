@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurm_plugin.client.protocol import ShardRule, SlurmJob, SlurmNode
+from slurm_plugin.client.records import ShardRule, SlurmJob, SlurmNode
 
 
 def free_shards(node: SlurmNode, there: Iterable[SlurmJob]) -> list[int] | None:

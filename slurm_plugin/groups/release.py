@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from sched_policy.plan import Plan, Start
-from slurm_plugin.client.protocol import SlurmJob
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.groups.mark import Mark, may_be_marked
 from slurm_plugin.groups.packing import choice, free_shards
 from slurm_plugin.observe import Observation

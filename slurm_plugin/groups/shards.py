@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sched_policy.model import GpuRequest, NodeGpus
-from slurm_plugin.client.protocol import SlurmJob, SlurmNode
+from slurm_plugin.client.records import SlurmJob, SlurmNode
 
 
 def per_gpu(nodes: Iterable[SlurmNode]) -> int:

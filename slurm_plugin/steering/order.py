@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from slurm_plugin.client.protocol import SetSiteFactor, SlurmJob
+from slurm_plugin.client.changes import SetSiteFactor
+from slurm_plugin.client.records import SlurmJob
 
 _SHARE = 0.25
 """Share of the range that labels spread anew take; the rest is for jobs that will come before and after them."""

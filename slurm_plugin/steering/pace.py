@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from slurm_plugin.client.capabilities import RateLimit
-from slurm_plugin.client.protocol import ControllerLoad
+from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.config import BackpressureSection
 
 _OTHER_REQUESTS = 15

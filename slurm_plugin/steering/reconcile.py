@@ -11,16 +11,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sched_policy.plan import Plan, Reservation
-from slurm_plugin.client.protocol import (
+from slurm_plugin.client.changes import (
     AttachReservation,
     Change,
     CreateReservation,
     DeleteReservation,
     ExtendReservation,
-    SlurmJob,
-    SlurmReservation,
     StartAtOnce,
 )
+from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import Config
 from slurm_plugin.groups.grouping import group_changes, in_order
 from slurm_plugin.groups.release import releases

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from sched_policy.plan import Plan, Resize
-from slurm_plugin.client.protocol import Change, ChangeFailure, SetGres, SetNodeCount, SlurmJob
+from slurm_plugin.client.changes import Change, ChangeFailure, SetGres, SetNodeCount
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observe import Observation
 
 

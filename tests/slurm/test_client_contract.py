@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from slurm_plugin.client import capabilities, site_factors
-from slurm_plugin.client.choose import probe_pyslurm
-from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import (
+from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
     ClearDependency,
@@ -20,11 +18,12 @@ from slurm_plugin.client.protocol import (
     RequeueJob,
     SetSiteFactor,
     SignalJob,
-    SlurmClient,
-    SlurmError,
-    SlurmUnreachableError,
     StartAtOnce,
 )
+from slurm_plugin.client.choose import probe_pyslurm
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
+from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.pyslurm_ import PyslurmClient
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.jobs import empty, run, submit, until

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.client.changes import ChangeFailure, SetGres, SetNodeCount
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import ChangeFailure, SetGres, SetNodeCount
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from slurm_plugin.steering.resizing import restored
 from tests.slurm.jobs import a_daemon, command, empty, environment, final_state, run, state_of, submit, until

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import SlurmJob
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.gateway import Gateway, Load, free_port, in_foreground, services_file
 from tests.slurm.jobs import empty, run, state_of, until

@@ -18,8 +18,9 @@ from benchmarks.group_kills import site as sites
 from benchmarks.group_kills.site import GPUS, KINDS, PER_GPU, Site
 from kernel_intercept.profile import manager
 from kernel_intercept.profile.errors import ProfileError
+from slurm_plugin.client.changes import SetAdminComment, TargetJob
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import SetAdminComment, ShardRule, TargetJob
+from slurm_plugin.client.records import ShardRule
 from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, down, up
 from slurm_plugin.groups.grouping import LiveGroup, live_groups
 from slurm_plugin.groups.packing import choice, free_shards

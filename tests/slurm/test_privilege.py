@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.cli.doctor import privilege
-from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import (
+from slurm_plugin.client.changes import (
     CancelJob,
     Change,
     CreateReservation,
@@ -20,6 +19,7 @@ from slurm_plugin.client.protocol import (
     SetSiteFactor,
     StartAtOnce,
 )
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from tests.slurm.jobs import empty, submit, until
 from tests.slurm.users import OPERATOR, ORDINARY, add_users, as_user

@@ -11,7 +11,7 @@ from slurm_plugin.cli.main import root
 from slurm_plugin.cli.submit import TaskError, read_task, sbatch_arguments
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.protocol import SlurmError, SlurmUnreachableError
+from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 
 
 def tool(directory: Path, name: str, body: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_plugin.client import devices, parse
-from slurm_plugin.client.protocol import ShardRule
+from slurm_plugin.client.records import ShardRule
 
 LINE = "JobId={id} JobName={name} JobState=RUNNING JOB_GRES=shard:1   {share} MinCPUsNode=1 Comment={comment} \n"
 SHARE = "Nodes=n1 CPU_IDs=0-3 Mem=1000 GRES=shard:1(IDX:3)"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sched_policy.model import Elastic, Job
-from slurm_plugin.client.protocol import ClusterRecords, SlurmJob
+from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.progress import ProgressSpool
 from slurm_plugin.steering.churn import Churn

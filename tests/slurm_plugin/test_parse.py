@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.client import batch, parse
-from slurm_plugin.client.protocol import (
+from slurm_plugin.client import batch, parse, spelling
+from slurm_plugin.client.changes import (
     AttachReservation,
     CreateReservation,
     DeleteReservation,
     RequeueJob,
     SetAdminComment,
     SetSiteFactor,
-    SlurmError,
     TargetJob,
 )
+from slurm_plugin.client.errors import SlurmError
 
 RECORD = dict.fromkeys(parse.JOB_FIELDS, "N/A") | {
     "JobID": "12",
@@ -62,7 +62,7 @@ RECORD = dict.fromkeys(parse.JOB_FIELDS, "N/A") | {
     ],
 )
 def test_gpu_counts(tres: str, gpus: int) -> None:
-    assert parse.gpu_count(tres) == gpus
+    assert spelling.gpu_count(tres) == gpus
 
 
 def test_a_running_job() -> None:
@@ -143,14 +143,14 @@ def test_no_free_text_breaks_a_record(name: str, comment: str) -> None:
     ],
 )
 def test_host_lists(text: str, hosts: list[str]) -> None:
-    assert list(parse.expand_hosts(text)) == hosts
+    assert list(spelling.expand_hosts(text)) == hosts
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("10:00", 600), ("1:00:00", 3600), ("2-00:00:00", 172800), ("UNLIMITED", None), ("0:30", 30)]
 )
 def test_durations(text: str, seconds: float | None) -> None:
-    assert parse.duration_s(text) == seconds
+    assert spelling.duration_s(text) == seconds
 
 
 def test_sdiag_without_its_numbers_is_an_error() -> None:

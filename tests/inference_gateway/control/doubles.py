@@ -19,17 +19,9 @@ from inference_gateway.replicas import registration
 from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.registration import Registration
 from slurm_plugin.client.capabilities import Capabilities
-from slurm_plugin.client.protocol import (
-    CancelJob,
-    Change,
-    ChangeFailure,
-    ControllerLoad,
-    SlurmError,
-    SlurmJob,
-    SlurmNode,
-    SlurmReservation,
-    SlurmUnreachableError,
-)
+from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
+from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
+from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
 
 NOW_S = 1_800_000_000.0
 

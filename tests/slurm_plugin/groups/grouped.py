@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from sched_policy.model import Node
 from sched_policy.snapshot import Snapshot
-from slurm_plugin.client.protocol import ShardRule, SlurmJob, SlurmNode
+from slurm_plugin.client.records import ShardRule, SlurmJob, SlurmNode
 from slurm_plugin.groups import shards
 from slurm_plugin.observe import Observation, _job
 from slurm_plugin.progress import JobProgress

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from sched_policy.model import NodeGpus
 from sched_policy.plan import Group, Plan, Score, Start
-from slurm_plugin.client.protocol import Change, SetAdminComment, ShardRule, SlurmJob, TargetJob
+from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
+from slurm_plugin.client.records import ShardRule, SlurmJob
 from slurm_plugin.groups.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
 from slurm_plugin.groups.log import differences
 from slurm_plugin.groups.mark import Mark, may_be_marked

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.client.protocol import SetSiteFactor, SlurmJob
+from slurm_plugin.client.changes import SetSiteFactor
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.steering.order import OrderLimits, order_changes, relabel
 from tests.slurm_plugin.steering.test_reconcile import record
 

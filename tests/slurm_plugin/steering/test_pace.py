@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from slurm_plugin.client.capabilities import RateLimit
-from slurm_plugin.client.protocol import ControllerLoad
+from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.config import BackpressureSection
 from slurm_plugin.steering.pace import Pace, most_written, pace
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from sched_policy.model import Exploration, GpuRequest, Job, NodeGpus
 from sched_policy.plan import Plan, Reservation, Resize, Score
 from sched_policy.snapshot import Snapshot
-from slurm_plugin.client.protocol import (
+from slurm_plugin.client.changes import (
     AttachReservation,
     ChangeFailure,
     CreateReservation,
@@ -16,10 +16,9 @@ from slurm_plugin.client.protocol import (
     SetGres,
     SetNodeCount,
     SetSiteFactor,
-    SlurmJob,
-    SlurmReservation,
     StartAtOnce,
 )
+from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observe import Observation
 from slurm_plugin.steering.order import OrderLimits
 from slurm_plugin.steering.reconcile import SETTLE_S, SteeringLimits, changes, lease_changes

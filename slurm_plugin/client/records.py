@@ -1,0 +1,117 @@
+"""What Slurm tells, as frozen records. Times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+_OUT_OF_USE = frozenset({
+    *("DOWN", "DRAIN", "DRAINING", "DRAINED", "ERROR", "FAIL", "FAILING", "FUTURE", "MAINT", "NOT_RESPONDING"),
+    *("POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "UNKNOWN"),
+})  # fmt: skip
+
+
+class SlurmJob(Struct, frozen=True):
+    """One record of slurmctld's job table. A pending job array is one record with `array_tasks` > 1.
+
+    `state` is Slurm's long name (PENDING, RUNNING, COMPLETING, ...). `gpus` is the total asked for or
+    allocated, `gpus_per_node` is set when each node's share is fixed. `gpu_nodes` is (node, GPUs) of the
+    allocation, empty while pending. `site_factor` is None where Slurm does not tell. `time_limit_s` None means
+    unlimited. `eligible_s` is when the job may start at the earliest, None while that is not known (held, dependency).
+    `start_s` is the real start of a running job, or slurmctld's estimate for a pending one. `gres_per_node` is what is
+    asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
+
+    `shards_per_node` is what the job asks of gres/shard, 0 for none. `node_names` are the nodes of the allocation, and
+    `gpu_indices` is (node, indices of its GPUs there) as far as Slurm tells; it is asked only where jobs want shards.
+    `required_nodes` are those that a waiting job must have.
+    """
+
+    job_id: int
+    name: str
+    user: str
+    uid: int
+    account: str
+    partition: str
+    qos: str
+    state: str
+    reason: str
+    priority: int
+    site_factor: int | None
+    submit_s: float
+    eligible_s: float | None
+    start_s: float | None
+    time_limit_s: float | None
+    nodes: int
+    gpus: int
+    gpus_per_node: int | None
+    gpu_nodes: tuple[tuple[str, int], ...]
+    reservation: str
+    comment: str
+    restarts: int
+    array_tasks: int = 1
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    admin_comment: str = ""
+    tasks: int = 1
+    cpus: int = 1
+    gres_per_node: str = ""
+    shards_per_node: int = 0
+    node_names: tuple[str, ...] = ()
+    gpu_indices: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    required_nodes: tuple[str, ...] = ()
+
+
+class SlurmNode(Struct, frozen=True):
+    """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`."""
+
+    name: str
+    state: str
+    gpus: int
+    partitions: frozenset[str]
+    shards: int = 0
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether Slurm would start a new job here when there is room."""
+        flags = set(self.state.replace("*", "+NOT_RESPONDING").split("+"))
+        return not flags & _OUT_OF_USE
+
+
+class ShardRule(StrEnum):
+    """How Slurm chooses the GPU of a job that asks for shards, among those of a node with enough of them free."""
+
+    FIRST_FIT = "first-fit"
+    """The one with the lowest index."""
+    LEAST_LOADED = "least-loaded"
+    """The one with most shards free, of equals the lowest index (SelectTypeParameters has LL_SHARED_GRES)."""
+
+
+class SlurmReservation(Struct, frozen=True):
+    """One reservation. `nodes` are expanded host names."""
+
+    name: str
+    start_s: float
+    end_s: float
+    nodes: tuple[str, ...]
+    users: tuple[str, ...]
+    flags: frozenset[str]
+
+
+class ControllerLoad(Struct, frozen=True):
+    """How busy slurmctld is, from sdiag. Used to leave it alone when it is."""
+
+    server_threads: int
+    agent_queue: int
+    last_cycle_s: float
+    backfill_last_cycle_s: float
+    jobs_pending: int
+
+
+class ClusterRecords(Struct, frozen=True):
+    """All that a pass looks at, read at one time."""
+
+    nodes: tuple[SlurmNode, ...]
+    jobs: tuple[SlurmJob, ...]
+    reservations: tuple[SlurmReservation, ...]
+    shard_rule: ShardRule = ShardRule.FIRST_FIT

@@ -1,0 +1,102 @@
+"""How Slurm spells host lists, generic resources, times and nothing at all.
+
+Pure; every function raises `ValueError` on text it does not understand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import lru_cache
+from typing import Literal
+
+_NOTHING = frozenset({"", "N/A", "(null)", "None", "Unknown"})
+_KIND = {
+    kind: re.compile(rf"^(?:gres[:/])?{kind}(?P<type>:[^:,=()]+)??(?:(?P<mark>[:=])(?P<count>\d+))?(?:\(.*\))?$")
+    for kind in ("gpu", "shard")
+}
+_REMEMBERED = lru_cache(maxsize=4096)
+"""For texts that thousands of jobs share."""
+
+
+def gpu_count(tres: str) -> int:
+    """GPUs in a list such as `gres:gpu:a100:2,gres:shard:4` or `gres/gpu:a100=2,gres/gpu=2`; 0 if there are none."""
+    return count(tres, "gpu")
+
+
+@_REMEMBERED
+def as_gres(tres: str) -> str:
+    """The list as the option `--gres` is written."""
+    return re.sub(r"(^|,)gres[:/]", r"\1", text_of(tres)).replace("=", ":")
+
+
+@_REMEMBERED
+def count(tres: str, kind: Literal["gpu", "shard"]) -> int:
+    """How many of a kind are in a list; 0 if there are none.
+
+    Where a site accounts GPUs by type, `gres/gpu=2` is the total and `gres/gpu:a100=2` a part of it.
+    """
+    found = [match for part in tres.split(",") if (match := _KIND[kind].match(part.strip()))]
+    totals = [match for match in found if match["mark"] == "=" and not match["type"]]
+    return sum(int(match["count"] or 1) for match in totals or found)
+
+
+def count_tasks(text: str) -> int:
+    """Tasks of an array in squeue's spelling: `3`, `2-9%2`, `1,4-10:2`; 1 for a job that is no array."""
+    if text_of(text) == "":
+        return 1
+    total = 0
+    for part in text.partition("%")[0].split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if match is None:
+            raise ValueError(f"array tasks {text!r}")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        total += len(range(first, last + 1, step))
+    return total
+
+
+@_REMEMBERED
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """Host names of a Slurm host list: `n[1-2,05],m3` gives n1, n2, n05, m3."""
+    hosts: list[str] = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        choices = [_range(piece) if i % 2 else [piece] for i, piece in enumerate(pieces)]
+        hosts.extend("".join(combination) for combination in itertools.product(*choices))
+    return tuple(hosts)
+
+
+def _range(text: str) -> list[str]:
+    numbers: list[str] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not dash:
+            numbers.append(first)
+            continue
+        numbers.extend(str(n).zfill(len(first)) for n in range(int(first), int(last) + 1))
+    return numbers
+
+
+def time_s(text: str) -> float | None:
+    """A point in time printed with SLURM_TIME_FORMAT=%s; None where Slurm has none."""
+    return None if text_of(text) == "" else float(int(text))
+
+
+@_REMEMBERED
+def duration_s(text: str) -> float | None:
+    """[days-]hours:minutes:seconds or minutes:seconds; None for UNLIMITED."""
+    if text in ("UNLIMITED", "INVALID", "NOT_SET", "Partition_Limit") or text_of(text) == "":
+        return None
+    days, dash, clock = text.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if len(parts) > 3:
+        raise ValueError(f"duration {text!r}")
+    seconds = 0
+    for part in parts:
+        seconds = 60 * seconds + part
+    return float(86400 * int(days) + seconds) if dash else float(seconds)
+
+
+def text_of(value: str) -> str:
+    """The value, or nothing where Slurm prints one of its words for nothing."""
+    return "" if value in _NOTHING else value
