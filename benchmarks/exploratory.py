@@ -24,7 +24,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from sched_policy import catalog
-from sched_policy.policy import Policy
+from sched_policy.policy import SchedulingPolicy
 from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.exploratory import Workload, abandoned_share
 from sched_policy.simulator.learning import Learning
@@ -52,7 +52,7 @@ class Figures:
     preemptions: float
 
 
-def measure(policy: Policy, trace: Trace, cluster: ClusterShape) -> Figures:
+def measure(policy: SchedulingPolicy, trace: Trace, cluster: ClusterShape) -> Figures:
     """Replay the trace under one policy. Times, restarts and checkpoints cost what `Settings` says by default."""
     whole = simulate(trace, cluster, policy, Settings()).jobs
     early = simulate(trace, cluster, policy, Settings(until_s=trace.jobs[-1].submit_s)).jobs

@@ -208,12 +208,23 @@ def _row(what: tuple[str, str, str, int], ours: Replay, theirs: Replay | None, r
         for metric in METRICS
         if metric in reference
     }
-    values = [round(ours.figures[metric], 2) for metric in METRICS]
     theirs_s = round(theirs.cpu_s, 2) if theirs else None
     ratio = round(theirs.cpu_s / ours.cpu_s, 1) if theirs else None
     source = "original" if theirs and reference is theirs.figures else "published"
-    offs = off["avg_jct_s"], off["makespan_s"], off.get("p99_jct_s")
-    return Row(*what, source, *values, *offs, int(ours.figures["events"]), round(ours.cpu_s, 3), theirs_s, ratio)
+    return Row(
+        *what,
+        reference=source,
+        avg_jct_s=round(ours.figures["avg_jct_s"], 2),
+        makespan_s=round(ours.figures["makespan_s"], 2),
+        p99_jct_s=round(ours.figures["p99_jct_s"], 2),
+        avg_jct_off_pct=off["avg_jct_s"],
+        makespan_off_pct=off["makespan_s"],
+        p99_jct_off_pct=off.get("p99_jct_s"),
+        events=int(ours.figures["events"]),
+        cpu_s=round(ours.cpu_s, 3),
+        original_cpu_s=theirs_s,
+        cpu_ratio=ratio,
+    )
 
 
 def _table(rows: Sequence[Row]) -> Table:

@@ -69,7 +69,8 @@ def _pending(random: np.random.Generator, first_id: int, count: int) -> Iterator
 
 def _job(random: np.random.Generator, job_id: int, gpus: int, **fields: object) -> Job:
     request = GpuRequest.on_each(1, gpus) if gpus <= GPUS_PER_NODE else GpuRequest.on_each(gpus // 8, 8)
-    exploration, points = Exploration(checkpoint_signal="USR1", may_stop=True), ()
+    exploration = Exploration(checkpoint_signal="USR1", may_stop=True)
+    points: tuple[ProgressPoint, ...] = ()
     if job_id % 3 == 0:
         exploration = Exploration(f"sweep{job_id % 50}", checkpoint_signal="USR1", may_stop=True)
         points = _curve(random, gpus)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ class Rig:
     def clear(self) -> None:
         """Take all replicas away; their requests may be cut."""
         for service, name in self.added:
-            wait_until(lambda service=service, name=name: self.plane.remove(service, name))
+            wait_until(partial(self.plane.remove, service, name))
         self.added.clear()
 
 
@@ -160,7 +161,7 @@ def replicas(*names: str) -> Iterator[list[Replica]]:
     ]
     try:
         for replica in started:
-            wait_until(lambda port=replica.port: _healthy(port))
+            wait_until(partial(_healthy, replica.port))
         yield started
     finally:
         for replica in started:

@@ -45,7 +45,7 @@ def refused(*argv: str) -> str:
 
 def report(time_s: float) -> Report:
     where = {"host": "127.0.0.1", "port": 20001, "burst": True, "in_flight": 3, "server": "up"}
-    replica = ReplicaReport("chat-1", "serving", 7, **where, since_s=0.0, ends_s=1.8e9, reason="")  # type: ignore[arg-type]
+    replica = ReplicaReport("chat-1", "serving", 7, **where, since_s=0.0, ends_s=1.8e9, reason="")
     counts = (1, 0, 0, 1, 1, 4)
     one = ServiceReport("chat", *counts, "needs 0.5", 5, 3, 0, 30.0, given_up=False, replicas=(replica,))
     return Report("t", "/run", time_s, closing=False, services=(one,))

@@ -6,7 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from sched_policy import catalog
 from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus, ProgressPoint
+from sched_policy.policy import Policy
 from sched_policy.snapshot import Snapshot
 
 NOW_S = 10_000.0
@@ -16,6 +18,13 @@ def job(job_id: int, gpus: int = 1, **fields: Any) -> Job:
     """A waiting job, submitted in the order of the ids, limited to an hour."""
     base = Job(job_id, GpuRequest(gpus), submit_s=float(job_id), user="ada", partition="main", time_limit_s=3600.0)
     return replace(base, **fields)
+
+
+def row(name: str, options: catalog.PolicyOptions | None = None) -> Policy:
+    """The policy of the catalogue with its parts."""
+    policy = catalog.build(name, options)
+    assert isinstance(policy, Policy)
+    return policy
 
 
 def running(job_id: int, node: str, gpus: int = 1, ran_s: float = 1000.0, **fields: Any) -> Job:

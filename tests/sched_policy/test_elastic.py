@@ -19,10 +19,10 @@ from sched_policy.simulator.settings import Estimates, Settings
 from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
 from sched_policy.snapshot import Snapshot
 from sched_policy.validate import checked_plan
-from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
+from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
 
 OPTIONS = catalog.PolicyOptions(quantum_s=100.0, resize_restart_s=30.0, resize_gain=2.0)
-FIFO = catalog.build("fifo", OPTIONS)
+FIFO = row("fifo", OPTIONS)
 CONSENT = Exploration(checkpoint_signal="USR1")
 
 
@@ -191,6 +191,6 @@ def test_simulated_elasticity_never_starves_the_others() -> None:
 
 
 def test_bounds_of_the_rule_are_per_plan() -> None:
-    rule = replace(FIFO, resize=Resizing(30.0, 2.0, 100.0, most_at_once=1))  # type: ignore[type-var]
+    rule = replace(FIFO, resize=Resizing(30.0, 2.0, 100.0, most_at_once=1))
     two = [holding(1, 1, 1, 4), replace(holding(2, 1, 1, 4), allocation=(NodeGpus("n1", 1),))]
     assert len(planned(*two, policy=rule).resizes) == 1

@@ -25,6 +25,7 @@ from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
 from sched_policy.simulator.settings import Estimates, Settings, SettingsError
 from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
 from sched_policy.snapshot import Snapshot
+from tests.sched_policy.builders import row
 
 ONE_GPU = ClusterShape(1, 1)
 EXACT = Settings(interval_s=10, checkpoint_s=5, restart_s=20, estimates=Estimates.parse("exact"))
@@ -146,7 +147,7 @@ def test_absurd_settings_are_refused(field_: str) -> None:
 
 def test_columns_say_what_the_jobs_say() -> None:
     spy = LengthSpy()
-    policy = Policy("spy", "", spy, backfill=Backfill(0), preempt=catalog.build("srsf").preempt)
+    policy = Policy("spy", "", spy, backfill=Backfill(0), preempt=row("srsf").preempt)
     jobs = trace(*[(7.0 * i, 1 + i % 2, 700.0 + i) for i in range(12)])
     simulate(jobs, ClusterShape(1, 4), policy, EXACT)
     for snapshot in spy.seen:
@@ -181,12 +182,12 @@ class Scripted:
 )
 def test_a_plan_that_cannot_be_is_refused_by_name(make: Any, fault: str) -> None:
     with pytest.raises(PolicyError, match=f"elsewhere.*{fault}"):
-        simulate(trace((0, 1, 10), (0, 1, 10)), ONE_GPU, Scripted(make), EXACT)  # type: ignore[arg-type]
+        simulate(trace((0, 1, 10), (0, 1, 10)), ONE_GPU, Scripted(make), EXACT)
 
 
 def test_a_policy_that_starts_nothing_is_named() -> None:
     with pytest.raises(SimulationError, match="elsewhere.*never starts 1 job"):
-        simulate(trace((0, 1, 10)), ONE_GPU, Scripted(lambda _s: Plan()), EXACT)  # type: ignore[arg-type]
+        simulate(trace((0, 1, 10)), ONE_GPU, Scripted(lambda _s: Plan()), EXACT)
 
 
 @settings(max_examples=40)

@@ -5,14 +5,14 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.errors import PolicyError
-from sched_policy.model import Direction, Exploration, GpuRequest, JobState, ProgressPoint
+from sched_policy.model import Direction, Exploration, GpuRequest, Job, JobState, ProgressPoint
 from sched_policy.plan import Plan
 from sched_policy.price import Market
 from sched_policy.stopping import EarlyStop
 from sched_policy.utility import estimate
-from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes, running, snapshot
+from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes, row, running, snapshot
 
-POLICY = catalog.build("explsched", catalog.PolicyOptions(quantum_s=100, stop_threshold=0.02))
+POLICY = row("explsched", catalog.PolicyOptions(quantum_s=100, stop_threshold=0.02))
 
 
 def ranked(plan: Plan) -> list[int]:
@@ -55,7 +55,7 @@ def test_two_gpus_for_the_same_gain_are_worth_half() -> None:
     assert utilities[2].value == pytest.approx(utilities[1].value / 2, rel=1e-3)
 
 
-def full_cluster(**fields: object) -> list[object]:
+def full_cluster(**fields: object) -> list[Job]:
     flat = curve(0.5, 0.5, 4000)
     return [running(i, f"n{1 + (i > 4)}", exploration=EXPLORING, points=flat, **fields) for i in range(1, 9)]
 

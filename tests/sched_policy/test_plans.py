@@ -14,7 +14,7 @@ from sched_policy.model import GpuRequest, Job, JobState, Node
 from sched_policy.order.fifo import Fifo
 from sched_policy.place.consolidate import Consolidate
 from sched_policy.place.simple import Simple
-from sched_policy.plan import Plan
+from sched_policy.plan import Plan, Reservation, Start
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Snapshot
 from tests.sched_policy.builders import NOW_S, job, running
@@ -98,7 +98,8 @@ def test_no_gpu_is_given_twice_and_gangs_are_whole(case: Case, depth: int) -> No
     assert all(
         held <= node.gpus for held, node in zip(most_held(bookings, snapshot.nodes), snapshot.nodes, strict=True)
     )
-    for decided in (*plan.starts, *plan.reservations):
+    decisions: list[Start | Reservation] = [*plan.starts, *plan.reservations]
+    for decided in decisions:
         planned = by_id[decided.job_id]
         assert planned.eligible and not planned.holds_gpus
         assert whole(planned.request, decided.placement)

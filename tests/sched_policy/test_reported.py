@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sched_policy import curves
 from sched_policy import reported as module
 from sched_policy.model import Direction, ProgressPoint
 from sched_policy.outlook import outlook
@@ -15,7 +16,7 @@ from tests.sched_policy.builders import EXPLORING, curve, job, running, snapshot
 def fitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many curves each call has fitted."""
     counts: list[int] = []
-    fit_all = module.fit_all
+    fit_all = curves.fit_all
 
     def counting(histories: list[tuple[np.ndarray, np.ndarray]]) -> object:
         counts.append(len(histories))

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,9 +220,9 @@ def test_hostile_progress_files_do_not_stop_the_daemon(
     assert {row["jobid"]: row["malformed"] for row in shown}[jobs[0]] > 0
 
 
-def status(cluster: Cluster, config_path: Path) -> list[dict[str, object]]:
+def status(cluster: Cluster, config_path: Path) -> list[dict[str, Any]]:
     out = run(cluster, command("sexplsched"), "status", "--json", "--config", str(config_path))
-    found: list[dict[str, object]] = json.loads(out)["jobs"]
+    found: list[dict[str, Any]] = json.loads(out)["jobs"]
     return found
 
 

@@ -269,7 +269,7 @@ class TestRefusals:
     )
     def test_spec(self, spec: dict[str, int], message: str) -> None:
         with pytest.raises(DevClusterError, match=message):
-            ClusterSpec(**spec)  # type: ignore[arg-type]
+            ClusterSpec(**spec)
 
 
 class TestCommandLine:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,10 @@ def all_progress(jobs: list[int]) -> bool:
     return all(job in before and job in now and now[job][1] > before[job][1] for job in jobs)
 
 
+def is_gone(client: CliClient, job_id: int) -> bool:
+    return state_of(client, job_id) == "GONE"
+
+
 def test_a_group_of_four_on_one_gpu(site: Site) -> None:
     """Planned while the GPUs are busy, started together, verified; each progresses; one ends, the others go on."""
     fillers = [site.filler() for _ in range(GPUS)]
@@ -110,7 +115,7 @@ def test_a_group_of_four_on_one_gpu(site: Site) -> None:
         first = groups(site)[0]
         for group in groups(site):  # those that suit each other, not those that were submitted together
             assert sum(kind[job] for job in group.job_ids) == PER_GPU // 2
-            until(lambda jobs=list(group.job_ids): all_progress(jobs), "each of them progresses")
+            until(partial(all_progress, list(group.job_ids)), "each of them progresses")
             assert len({launches()[job][0] for job in group.job_ids}) == 1
         ours = [command("sexplsched"), "explain", str(first.job_ids[1]), "--config", str(site.place / "explsched.yaml")]
         assert f"one of the 4 jobs of group {first.number}" in run(site.cluster, *ours)
@@ -179,7 +184,7 @@ def test_slurms_choice_of_gpus_is_foreseen(place: Path, rule: ShardRule) -> None
             if expected is None:
                 gone = chance.choice(running).job_id
                 run(cluster, "scancel", str(gone))
-                until(lambda gone=gone: state_of(client, gone) == "GONE", "it has ended")
+                until(partial(is_gone, client, gone), "it has ended")
                 continue
             jobs.append(submit(cluster, f"--gres=shard:{wanted}"))
             until(lambda: state_of(client, jobs[-1]) == "RUNNING", "it runs")

@@ -71,6 +71,7 @@ def test_sbatch_tells_the_daemon(site: Cluster) -> None:
     assert job.comment.endswith(" mine")
     assert found is not None
     assert not found.guaranteed
+    assert found.exploration is not None
     assert (found.exploration.sweep, found.exploration.checkpoint_signal) == ("digits", "USR1")
     assert found.exploration.may_stop
 

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kernel_intercept.profile import store
+from kernel_intercept.profile.errors import ProfileError
 from kernel_intercept.profile.model import Source
-from slurm_plugin.cli import kernels as command
 from slurm_plugin.cli.main import root
 from tests.kernel_intercept.profiles import FILL, profile
 from tests.kernel_intercept.test_ncu import DETAILS, details, raw
@@ -236,5 +236,5 @@ def test_the_help_shows_the_commands_to_type(file: Path) -> None:
 
 def test_refine_without_a_gpu_names_what_is_missing(file: Path, tmp_path: Path) -> None:
     done = run("refine", "--trace", str(tmp_path / "trace"), "--gpu", "GPU-0")
-    assert isinstance(done.exception, command.ProfileError)
+    assert isinstance(done.exception, ProfileError)
     assert "NVML cannot be used" in str(done.exception) or "GPU-0: " in str(done.exception)

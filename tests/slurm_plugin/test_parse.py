@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from slurm_plugin.client import batch, parse, spelling
 from slurm_plugin.client.changes import (
     AttachReservation,
+    Change,
     CreateReservation,
     DeleteReservation,
     RequeueJob,
@@ -160,7 +161,7 @@ def test_sdiag_without_its_numbers_is_an_error() -> None:
 
 def test_site_factors_share_a_marker_and_other_changes_have_their_own() -> None:
     factors = [SetSiteFactor(i, i) for i in range(120)]
-    other = [AttachReservation(3, "explsched_3"), RequeueJob(4)]
+    other: list[Change] = [AttachReservation(3, "explsched_3"), RequeueJob(4)]
     groups = batch.groups([*factors, *other, SetSiteFactor(7, 7)])
     assert [change for group in groups for change in group] == [*factors, *other, SetSiteFactor(7, 7)]
     assert [len(group) for group in groups] == [50, 50, 20, 1, 1, 1]

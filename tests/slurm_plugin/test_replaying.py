@@ -43,7 +43,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_a_simulation_by_hand(trace: Path) -> None:
-    found = told("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--interval", 10)
+    found = told("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--interval", 10)
     # FIFO: job 1 from 0 to 300, job 2 to 420, job 3 to 480.
     assert found["policy"] == "fifo"
     assert found["avg_jct_s"] == pytest.approx((300 + 410 + 460) / 3)
@@ -57,7 +57,7 @@ def test_a_simulation_by_hand(trace: Path) -> None:
 
 
 def test_settings_reach_the_simulation(trace: Path) -> None:
-    common = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "srsf", "--estimates", "exact")
+    common = ("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "srsf", "--estimates", "exact")
     found = told(*common, "--interval", 100, "--restart", 7, "--checkpoint", 3, "--seed", 5, "--scaling", 0.9)
     assert found["settings"] == {
         "interval_s": 100.0,
@@ -74,7 +74,7 @@ def test_settings_reach_the_simulation(trace: Path) -> None:
 
 
 def test_muris_conventions(trace: Path) -> None:
-    found = told("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "srtf", "--conventions", "muri")
+    found = told("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "srtf", "--conventions", "muri")
     # Iterations take 1.5 % longer there. Job 3 is first, then job 2; restart overheads come on top.
     assert found["conventions"] == "muri"
     assert found["useful_gpu_h"] == pytest.approx(2 * 480 * 1.015 / 3600)
@@ -84,7 +84,7 @@ def test_muris_conventions(trace: Path) -> None:
 
 @pytest.mark.parametrize("conventions", ["slurm", "muri"])
 def test_themis_says_what_stands_for_its_solver(trace: Path, conventions: str) -> None:
-    common = ("--trace", trace, "--cluster", "1x2", "--conventions", conventions)
+    common = ("--trace", str(trace), "--cluster", "1x2", "--conventions", conventions)
     found = told("simulate", *common, "--policy", "themis")
     assert found["themis"]["solver"].startswith("none: Newton")
     assert "hash of the job id" in found["themis"]["ties"]
@@ -93,14 +93,26 @@ def test_themis_says_what_stands_for_its_solver(trace: Path, conventions: str) -
 
 
 def test_a_simulation_can_end_early(trace: Path, tmp_path: Path) -> None:
-    words = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--interval", 10, "--until", 320)
+    words = (
+        "simulate",
+        "--trace",
+        str(trace),
+        "--cluster",
+        "1x2",
+        "--policy",
+        "fifo",
+        "--interval",
+        10,
+        "--until",
+        320,
+    )
     found = told(*words, "--plot", tmp_path / "a.png", "--jobs-csv", tmp_path / "jobs.csv")
     assert (found["jobs"], found["completed"], found["avg_jct_s"], found["makespan_s"]) == (3, 1, 300, None)
     assert (tmp_path / "jobs.csv").read_text().count("unfinished") == 2
 
 
 def test_options_of_muri(trace: Path) -> None:
-    words = ("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "muri-s", "--conventions", "muri")
+    words = ("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "muri-s", "--conventions", "muri")
     default = told(*words)
     assert default["settings"] == {
         "autopack": False,
@@ -120,26 +132,37 @@ def test_muris_conventions_load_no_heavy_library(trace: Path) -> None:
         "import sys; from slurm_plugin.cli.main import root; root(sys.argv[1:], standalone_mode=False); "
         "print(sorted({'numpy', 'scipy', 'matplotlib', 'rich', 'cvxpy', 'yaml'} & set(sys.modules)))"
     )
-    words = ["simulate", "--trace", trace, "--cluster", "1x2", "--policy", "srsf", "--conventions", "muri", "--json"]
+    words = [
+        "simulate",
+        "--trace",
+        str(trace),
+        "--cluster",
+        "1x2",
+        "--policy",
+        "srsf",
+        "--conventions",
+        "muri",
+        "--json",
+    ]
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_table_for_people_explains_each_figure(trace: Path) -> None:
-    result = call("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo")
+    result = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo")
     for figure in figures():
         assert re.search(rf"^{figure.name} .*{re.escape(figure.text)}$", result.stdout, re.MULTILINE), figure.name
 
 
 def test_files_are_written(trace: Path, tmp_path: Path) -> None:
     plot, jobs = tmp_path / "a.png", tmp_path / "jobs.csv"
-    told("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--plot", plot, "--jobs-csv", jobs)
+    told("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--plot", plot, "--jobs-csv", jobs)
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert len(jobs.read_text().splitlines()) == 4
 
 
 def test_policies_side_by_side(trace: Path, tmp_path: Path) -> None:
-    words = ("compare", "--trace", trace, "--cluster", "1x2", "--policies", "fifo,srsf", "--estimates", "exact")
+    words = ("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", "fifo,srsf", "--estimates", "exact")
     found = told(*words, "--interval", 10, "--plot", tmp_path / "a.svg", "-j", 2)
     fifo, srsf = found["policies"]
     assert (fifo["policy"], srsf["policy"]) == ("fifo", "srsf")
@@ -151,7 +174,7 @@ def test_policies_side_by_side(trace: Path, tmp_path: Path) -> None:
 
 
 def test_a_comparison_for_people(trace: Path) -> None:
-    result = call("compare", "--trace", trace, "--cluster", "1x2", "--policies", "fifo,srsf", "-j", 1)
+    result = call("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", "fifo,srsf", "-j", 1)
     assert result.exit_code == 0, result.output
     head, *rows = result.stdout.splitlines()
     assert head.split() == ["fifo", "srsf"]
@@ -186,15 +209,15 @@ def test_numbers_for_people(value: float | None, text: str) -> None:
 def test_rows_left_out_are_told_on_stderr(trace: Path) -> None:
     with trace.open("a") as more:
         more.writelines(f"{n},30,{gpus},60\n" for n, gpus in ((4, 9), (5, "x"), (6, 0), (7, 3)))
-    result = call("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--json")
+    result = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--json")
     assert "4 rows left out" in result.stderr
     assert re.search(r"line 5: .*job 4 asks for 9", result.stderr)
     assert "line 6: gpus: found 'x'" in result.stderr
     assert "and 1 more" in result.stderr
     assert json.loads(result.stdout)["rejected"] == 4
-    none = call("simulate", "--trace", trace, "--cluster", "1x1", "--policy", "fifo", "--json")
+    none = call("simulate", "--trace", str(trace), "--cluster", "1x1", "--policy", "fifo", "--json")
     assert re.search(r"7 rows cannot be used: line 2: .*job 1 asks for 2", str(none.exception))
-    strict = call("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--strict")
+    strict = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--strict")
     assert isinstance(strict.exception, ExplschedError)
     assert re.search(r"4 rows cannot be used: line 5", str(strict.exception))
 
@@ -216,14 +239,14 @@ def test_rows_left_out_are_told_on_stderr(trace: Path) -> None:
     ],
 )
 def test_wrong_usage_is_named(words: list[str], says: str, trace: Path) -> None:
-    result = call("simulate", "--trace", trace, "--cluster", "1x2", *words)
+    result = call("simulate", "--trace", str(trace), "--cluster", "1x2", *words)
     assert result.exit_code == 2
     assert re.search(says, " ".join(result.stderr.split()))
 
 
 @pytest.mark.parametrize("policies", ["", "fifo,", "fifo,fifo", "fifo,,srsf"])
 def test_a_strange_list_of_policies_is_refused(policies: str, trace: Path) -> None:
-    result = call("compare", "--trace", trace, "--cluster", "1x2", "--policies", policies)
+    result = call("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", policies)
     assert result.exit_code == 2
     assert "different names with commas between" in result.stderr
 
@@ -244,7 +267,7 @@ def test_a_missing_trace_and_a_strange_cluster_are_errors_of_one_line(trace: Pat
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_an_error_of_one_line(trace: Path) -> None:
-    result = call("simulate", "--trace", trace, "--cluster", "1x2", "--policy", "fifo", "--jobs-csv", "/dev/full")
+    result = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--jobs-csv", "/dev/full")
     assert result.exit_code == 1
     assert re.fullmatch(r"Error: cannot write: .*No space left.*\n", result.stderr)
 

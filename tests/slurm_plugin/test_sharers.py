@@ -19,7 +19,7 @@ MARK = {"admin_comment": "explsched-group:group=1&of=2&node=n1&since=5"}
     ],
 )
 def test_a_group_in_one_phrase(second: object, words: str) -> None:
-    assert Sharers.of(look(on_gpu(1, 0, **MARK), second)).summary(1) == words  # type: ignore[arg-type]
+    assert Sharers.of(look(on_gpu(1, 0, **MARK), second)).summary(1) == words
 
 
 def test_who_shares_without_a_plan() -> None:

@@ -47,12 +47,12 @@ def test_calls_that_can_never_be_right_are_errors(spool: Path) -> None:
     with pytest.raises(ValueError, match="step"):
         progress.report(step=-1, loss=1.0)
     with pytest.raises(ValueError, match="step"):
-        progress.report(step=1.5, loss=1.0)  # type: ignore[arg-type]
+        progress.report(step=1.5, loss=1.0)
     with pytest.raises(ValueError, match="total_steps"):
         progress.report(step=1, total_steps=0, loss=1.0)
     for value in ("0.5", True, None):
         with pytest.raises(TypeError, match="'accuracy' must be a number"):
-            progress.report(step=1, accuracy=value)  # type: ignore[arg-type]
+            progress.report(step=1, accuracy=value)
     with pytest.raises(ValueError, match="257 characters"):
         progress.report(step=1, **{"m" * 257: 1.0})
 

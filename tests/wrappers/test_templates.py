@@ -234,4 +234,4 @@ def test_hostile_values_reach_the_command_as_they_are(tmp_path: Path) -> None:
 )
 def test_template_faults_are_named(call: tuple[object, ...], words: str) -> None:
     with pytest.raises(TemplateError, match=words):
-        template.render(*call)  # type: ignore[arg-type]
+        template.render(*call)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from inference_gateway.activator.recorder import Recorder
 from inference_gateway.dataplane import pipe
-from tests.inference_gateway.rig import ServiceSettings, gateway, wait_until
+from inference_gateway.dataplane.settings import ServiceSettings
+from tests.inference_gateway.rig import gateway, wait_until
 
 
 @contextmanager

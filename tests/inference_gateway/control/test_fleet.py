@@ -14,7 +14,7 @@ NOW_S = 1000.0
 
 def replica(name: str, phase: Phase = Phase.SERVING, **fields: object) -> Replica:
     base = Replica("chat", name, "g1", phase, NOW_S, NOW_S)
-    return replace(base, **fields)  # type: ignore[arg-type]
+    return replace(base, **fields)
 
 
 def names(found: tuple[tuple[Replica, str], ...]) -> list[str]:

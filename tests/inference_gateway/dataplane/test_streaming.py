@@ -42,7 +42,7 @@ class Stream:
         return line.removeprefix("data: ").strip()
 
     def rest(self) -> list[str]:
-        events = []
+        events: list[str] = []
         while not events or events[-1] != "[DONE]":
             events.append(self.event())
         self.leave()

@@ -94,7 +94,9 @@ def test_thresholds_must_fit_the_window(option: str) -> None:
 @given(st.lists(st.integers(0, 60), max_size=300), st.integers(1, 5))
 def test_as_the_published_loop(rates: list[int], start: int) -> None:
     """The loop restated in the words of its description: append, count, act, clear."""
-    replicas, history, expected = start, [], []
+    replicas = start
+    history: list[int] = []
+    expected: list[int] = []
     for rate in rates:
         history = [*history, rate][-40:]
         if len([r for r in history if r > replicas * 10]) >= 20:

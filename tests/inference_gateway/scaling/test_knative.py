@@ -12,7 +12,7 @@ TEN = Capacity(requests_per_s=5.0, concurrency=10, start_s=60.0)  # target: 7 in
 
 
 def service(ready: int, **options: object) -> Service:
-    return Service(Knative(KnativeOptions(**options), TEN), ready)  # type: ignore[arg-type]
+    return Service(Knative(KnativeOptions(**options), TEN), ready)
 
 
 def test_stable_is_the_ceiling_of_the_60_s_mean_over_70_percent() -> None:

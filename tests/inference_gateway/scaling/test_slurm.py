@@ -17,7 +17,7 @@ WINDOW_S = 30
 
 
 def service(ready: int, capacity: Capacity = CAPACITY, **options: float) -> Service:
-    return Service(Slurm(SlurmOptions(**options), capacity), ready, start_s=int(capacity.start_s))  # type: ignore[arg-type]
+    return Service(Slurm(SlurmOptions(**options), capacity), ready, start_s=int(capacity.start_s))
 
 
 def staffed(rate: float, headroom: float = 1.4) -> int:

@@ -33,7 +33,7 @@ class Scripted:
 
 
 def run(arrivals: list[float], services: list[float], *replicas: int, **how: object) -> Outcome:
-    return simulate(arrivals, services, Scripted(*replicas), Settings(**how))  # type: ignore[arg-type]
+    return simulate(arrivals, services, Scripted(*replicas), Settings(**how))
 
 
 def test_one_request_after_the_other() -> None:

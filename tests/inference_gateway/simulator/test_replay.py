@@ -53,7 +53,7 @@ def test_start_times() -> None:
 )
 def test_settings_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(SimulationError, match=r"accepted are|warm-up"):
-        Settings(**wrong)  # type: ignore[arg-type]
+        Settings(**wrong)
 
 
 def test_generated_rates_and_repeatability() -> None:

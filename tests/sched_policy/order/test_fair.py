@@ -1,6 +1,6 @@
 from sched_policy import catalog
 from sched_policy.order.fair import Fair
-from tests.sched_policy.builders import NOW_S, job, running, snapshot
+from tests.sched_policy.builders import NOW_S, job, row, running, snapshot
 
 
 def ranked(order: Fair, *jobs: object) -> list[int]:
@@ -35,4 +35,4 @@ def test_the_order_is_looked_at_again_when_a_slice_ends() -> None:
 
 
 def test_the_catalogue_has_slices_of_a_quantum() -> None:
-    assert catalog.build("fair", catalog.PolicyOptions(quantum_s=60)).order == Fair(60)
+    assert row("fair", catalog.PolicyOptions(quantum_s=60)).order == Fair(60)

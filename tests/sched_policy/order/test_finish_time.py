@@ -7,7 +7,7 @@ from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 
 def ranked(*jobs: object) -> list[int]:
-    return [score.job_id for score in FinishTimeFair().rank(snapshot(*jobs, on=nodes(1, 2)))]  # type: ignore[arg-type]
+    return [score.job_id for score in FinishTimeFair().rank(snapshot(*jobs, on=nodes(1, 2)))]
 
 
 def test_jobs_that_have_never_run_come_first() -> None:

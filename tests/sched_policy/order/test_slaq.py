@@ -5,7 +5,7 @@ from sched_policy import catalog
 from sched_policy.model import Direction, GpuRequest, Job, ProgressPoint
 from sched_policy.order.slaq import Slaq
 from sched_policy.plan import Ranking
-from tests.sched_policy.builders import EXPLORING, curve, job, running, snapshot
+from tests.sched_policy.builders import EXPLORING, curve, job, row, running, snapshot
 
 
 def rank(*jobs: Job) -> Ranking:
@@ -67,4 +67,4 @@ def test_a_metric_to_be_maximised_counts_upwards() -> None:
 
 
 def test_the_catalogue_looks_a_quantum_ahead() -> None:
-    assert catalog.build("slaq", catalog.PolicyOptions(quantum_s=60)).order == Slaq(60)
+    assert row("slaq", catalog.PolicyOptions(quantum_s=60)).order == Slaq(60)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sched_policy.columns import Floats
 from sched_policy.simulator.recorded import RecordedCurve, Training
 
 TRAINING = Training("toys", "mlp", 8, 1, "sgd", 0.1, 0.0, 0.0, 16, 40, 1)
@@ -18,6 +19,7 @@ def recorded(losses: list[float] | np.ndarray, **fields: Any) -> RecordedCurve:
     return RecordedCurve(training, np.asarray(losses, dtype=np.float64))
 
 
-def falling(best: float, rate: float, epochs: int = 40, first: float = 1.0) -> np.ndarray:
+def falling(best: float, rate: float, epochs: int = 40, first: float = 1.0) -> Floats:
     """A loss that falls from `first` to `best`, by the factor exp(-rate) an epoch."""
-    return best + (first - best) * np.exp(-rate * np.arange(epochs + 1))
+    losses: Floats = best + (first - best) * np.exp(-rate * np.arange(epochs + 1))
+    return losses

@@ -123,9 +123,11 @@ def test_closed_nodes_are_watched() -> None:
 
 _shares = st.floats(0.01, 1.0).flatmap(lambda request: st.tuples(st.just(request), st.floats(request, 1.0)))
 _instances = st.one_of(
-    st.builds(lambda s, r, g: inference(s, *r, g), st.sampled_from("abc"), _shares, st.integers(1, 45)),
-    st.builds(lambda s, r, g: llm(s, *r, g), st.sampled_from("abc"), _shares, st.integers(1, 90)),
-    st.builds(lambda r, g: training("t", *r, tuple(g)), _shares, st.lists(st.integers(1, 45), min_size=1, max_size=5)),
+    st.builds(lambda s, r, g: inference(s, r[0], r[1], g), st.sampled_from("abc"), _shares, st.integers(1, 45)),
+    st.builds(lambda s, r, g: llm(s, r[0], r[1], g), st.sampled_from("abc"), _shares, st.integers(1, 90)),
+    st.builds(
+        lambda r, g: training("t", r[0], r[1], tuple(g)), _shares, st.lists(st.integers(1, 45), min_size=1, max_size=5)
+    ),
 )
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from sched_policy.errors import PolicyError
-from sched_policy.group.interleave import StageProfile, iteration_s
+from sched_policy.group.interleave import iteration_s
+from sched_policy.model import StageProfile
 from sched_policy.order.themis import Claims
 from sched_policy.simulator import muri
 from sched_policy.simulator.muri.jobs import MuriJob, overhead_s
@@ -253,7 +254,7 @@ def test_every_job_does_its_work_and_no_gpu_is_over_committed(policy: str) -> No
         # A group's iteration can be shorter than a member's own, as computed; the others never speed a job up.
         assert policy.startswith("muri-") or done.held_s >= done.run_s * (1 - 1e-6)
     assert all(0 <= usage.busy_gpus <= 64 for usage in outcome.usage)
-    assert all(usage.busy_gpus + usage.idle_node_gpus <= 64 for usage in outcome.usage)
+    assert all(usage.busy_gpus + (usage.idle_node_gpus or 0) <= 64 for usage in outcome.usage)
     assert [usage.time_s for usage in outcome.usage] == sorted(usage.time_s for usage in outcome.usage)
     assert outcome.usage[-1].running_jobs == outcome.usage[-1].pending_jobs == 0
 

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy.simulator import plots
-from sched_policy.simulator.outcome import Ending
+from sched_policy.simulator.outcome import Ending, JobRecord
 from tests.sched_policy.simulator.outcomes import outcome, record, worked_example
 
 
-def many(jobs: int) -> tuple:
+def many(jobs: int) -> tuple[JobRecord, ...]:
     return tuple(record(n + 1, n, n + 1, n + 50) for n in range(jobs))
 
 
