@@ -139,7 +139,8 @@ class Job(Struct, frozen=True):
     Attributes:
         job_id: Slurm's job id. For a pending job array this is the array's id, and `array_tasks` > 1.
         request: GPUs asked for; a running job holds `allocation`.
-        eligible: false while the job is held, waits for a dependency or for its begin time.
+        eligible: false while the job is held, waits for a dependency or for its begin time. The delay after a requeue
+            does not count where it is lifted.
         submit_s: time of submission.
         start_s: start of the current run, None while pending.
         first_report_s: first progress report of the current run, None before it. Until then the job is starting up

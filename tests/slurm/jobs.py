@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -52,6 +53,12 @@ def empty(cluster: Cluster) -> None:
 
 def final_state(cluster: Cluster, job_id: int) -> str:
     return run(cluster, "scontrol", "show", "job", str(job_id), "-o").partition("JobState=")[2].split()[0]
+
+
+def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
+    """A configuration of the daemon: a pass each second, and jobs report to `spool`."""
+    base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
+    return json.dumps({**base, **sections})
 
 
 @contextmanager

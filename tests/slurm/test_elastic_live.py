@@ -5,56 +5,36 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import ChangeFailure, SetGres, SetNodeCount
-from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from slurm_plugin.devcluster import Cluster
 from slurm_plugin.steering.resizing import restored
-from tests.slurm.jobs import a_daemon, command, empty, environment, final_state, run, state_of, submit, until
+from tests.slurm import jobs
+from tests.slurm.checkpointing import SCRIPT, done
+from tests.slurm.jobs import a_daemon, command, environment, final_state, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("checkpointing.sh")
-
-
-@pytest.fixture(scope="module")
-def small(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
-    """2 nodes x 4 GPUs; ended jobs are remembered, so that what became of them can be asked."""
-    directory = open_tmp / "elastic"
-    yield up(ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=16, extra=(("MinJobAge", "3600"),)), directory)
-    down(directory)
-
-
-@pytest.fixture
-def client(small: Cluster) -> Iterator[CliClient]:
-    yield CliClient(environment=small.env())
-    empty(small)
 
 
 def config(spool: Path) -> str:
+    """Nobody waits long for a larger size."""
     sections = {"utility": {"quantum_s": 2.0}, "preemption": {"grace_s": 20.0}, "elastic": {"restart_s": 1.0}}
-    base = {"policy": "fifo", "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
-    return json.dumps({**base, **sections})
+    return jobs.config(spool, "fifo", **sections)
 
 
 def sxbatch(cluster: Cluster, *words: str) -> int:
     """Submit as a user would."""
     more = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{environment(cluster)['PATH']}"}
     argv = [command("sxbatch"), "--json", *words]
-    done = subprocess.run(argv, env=environment(cluster, **more), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    job_id: int = json.loads(done.stdout)["job_id"]
+    told = subprocess.run(argv, env=environment(cluster, **more), capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    job_id: int = json.loads(told.stdout)["job_id"]
     return job_id
-
-
-def steps(directory: Path) -> list[tuple[int, ...]]:
-    """(run, step, GPUs on the node, nodes) of each step that was done."""
-    path = directory / "done"
-    return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def test_it_starts_smaller_and_grows_by_a_requeue(
@@ -68,12 +48,12 @@ def test_it_starts_smaller_and_grows_by_a_requeue(
     job_id = sxbatch(small, *words, str(SCRIPT), str(place), str(spool), "60")
     with a_daemon(small, tmp_path, config(spool)):
         until(lambda: state_of(client, job_id) == "RUNNING", "it starts with what there is")
-        until(lambda: len(steps(place)) > 5, "it works")
+        until(lambda: len(done(place)) > 5, "it works")
         run(small, "scancel", str(blocker))
         until(lambda: final_state(small, job_id) == "COMPLETED", "it ends", 120)
-    done = steps(place)
-    assert sorted({step for _run, step, *_ in done}) == list(range(1, 61))
-    assert list(dict.fromkeys((number, gpus) for number, _step, gpus, _nodes in done)) == [(0, 1), (1, 4)]
+    steps = done(place)
+    assert sorted({step for _run, step, *_ in steps}) == list(range(1, 61))
+    assert list(dict.fromkeys((number, gpus) for number, _step, gpus, _nodes in steps)) == [(0, 1), (1, 4)]
     log = (tmp_path / "log").read_text()
     assert "nobody waits for them" in log
     shown = run(small, "scontrol", "show", "job", str(job_id))
@@ -98,9 +78,9 @@ def test_it_grows_by_nodes_and_its_steps_know(
     with a_daemon(small, tmp_path, config(spool)):
         until(lambda: final_state(small, job_id) == "COMPLETED", "it ends", 120)
     assert final_state(small, with_others) == "COMPLETED"
-    done = steps(place)
-    assert sorted({step for _run, step, *_ in done}) == list(range(1, 151))
-    assert list(dict.fromkeys((number, nodes, gpus) for number, _step, gpus, nodes in done)) == [(0, 1, 2), (1, 2, 2)]
+    steps = done(place)
+    assert sorted({step for _run, step, *_ in steps}) == list(range(1, 151))
+    assert list(dict.fromkeys((number, nodes, gpus) for number, _step, gpus, nodes in steps)) == [(0, 1, 2), (1, 2, 2)]
     assert (place / "ranks").read_text().split() == ["2", "run", "2", "2", "run"]
 
 

@@ -16,7 +16,7 @@ import pytest
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import RequeueJob, SignalJob, StartAtOnce
 from slurm_plugin.devcluster import Cluster
-from slurm_plugin.steering.reconcile import SETTLE_S
+from slurm_plugin.steering.requeue_delay import SETTLE_S
 from tests.slurm.jobs import command, empty, environment, final_state, state_of, until
 
 pytestmark = pytest.mark.slurm
