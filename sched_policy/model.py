@@ -241,6 +241,11 @@ class Job(Struct, frozen=True):
             return max(0.0, self.expected_s - self.executed_s(now_s))
         return self.end_s(now_s) - now_s if self.holds_gpus else self.planned_s
 
+    def known_left_s(self, now_s: float) -> float | None:
+        """Run time left at its present size; None where only its time limit is known, which tells nothing of that."""
+        is_known = self.expected_s is not None or bool(self.total_steps and self.points)
+        return self.left_s(now_s) if is_known else None
+
     @property
     def consents(self) -> bool:
         """Whether the job consented to be preempted: it saves a checkpoint on a signal."""
