@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from slurm_plugin.client.protocol import SlurmJob
 
-SETTLE_S = 8.0
-"""A requeued job is left alone for so long (Slurm dates it anew). What a busy node tells late of the end of the old run
-slurmctld takes for the end of the new one: the job would count as failed. That is what the two minutes are for."""
+SETTLE_S = 3.0
+"""A requeued job may start so long after Slurm has dated it anew. A node refuses a job whose credential is not younger
+than the request to end its last run, and that job counts as failed; both times are slurmctld's, in whole seconds. The
+request comes before the new date, which may be a second ahead: so from the second after that on a start is safe."""
 
 LONGEST_S = 1201.0
 """Slurm's delay is the life of a credential (AuthInfo=cred_expire: two minutes, unless the site has set it) and a
@@ -25,5 +26,5 @@ def waits_for_requeue_delay(record: SlurmJob, now_s: float) -> bool:
 
 
 def has_settled(record: SlurmJob, now_s: float) -> bool:
-    """Whether the end of a requeued job's old run is surely known to Slurm by now."""
+    """Whether every node would take a requeued job again."""
     return now_s >= record.submit_s + SETTLE_S

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import SlurmClient, StartAtOnce
 from slurm_plugin.devcluster import Cluster
+from slurm_plugin.steering.requeue_delay import has_settled, waits_for_requeue_delay
 
 PATIENCE_S = 60.0
 
@@ -40,6 +42,18 @@ def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE
 
 def state_of(client: CliClient, job_id: int) -> str:
     return next((job.state for job in client.jobs() if job.job_id == job_id), "GONE")
+
+
+def start_again(client: SlurmClient, job_id: int) -> None:
+    """Lift the delay of a requeued job when the daemon would."""
+
+    def settled() -> bool:
+        record = next((job for job in client.jobs() if job.job_id == job_id), None)
+        now_s = time.time()
+        return record is not None and waits_for_requeue_delay(record, now_s) and has_settled(record, now_s)
+
+    until(settled, "Slurm delays the requeued job, whose last run is over")
+    assert client.apply([StartAtOnce(job_id)]) == ()
 
 
 def empty(cluster: Cluster) -> None:

@@ -84,6 +84,28 @@ def test_it_grows_by_nodes_and_its_steps_know(
     assert (place / "ranks").read_text().split() == ["2", "run", "2", "2", "run"]
 
 
+def test_it_saves_before_a_time_limit_meant_for_more_gpus_ends_it(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
+) -> None:
+    """It runs with one GPU, cannot grow because somebody waits, and needs longer than its limit of a minute."""
+    blocker = submit(small, "--nodes=2", "--gpus-per-node=3", "--time=20")
+    until(lambda: state_of(client, blocker) == "RUNNING", "6 of 8 GPUs are taken")
+    place = open_tmp / "limited"
+    place.mkdir()
+    words = ("--elastic=1-4", "--checkpoint=USR1", "--gpus-per-node=4", "--time=1", f"--output={place}/out")
+    job_id = sxbatch(small, *words, str(SCRIPT), str(place), str(spool), "350")
+    with a_daemon(small, tmp_path, config(spool)):
+        until(lambda: state_of(client, job_id) == "RUNNING", "it starts with what there is")
+        submit(small, "--nodes=2", "--gpus-per-node=4", "--time=20")
+        until(lambda: final_state(small, job_id) not in ("PENDING", "RUNNING", "COMPLETING"), "it ends", 300)
+    assert final_state(small, job_id) == "COMPLETED"
+    steps = done(place)
+    assert sorted({step for _run, step, *_ in steps}) == list(range(1, 351))
+    assert {gpus for _run, _step, gpus, _nodes in steps} == {1}
+    assert max(steps)[0] >= 1
+    assert "its time limit would end it" in (tmp_path / "log").read_text()
+
+
 def test_what_slurm_lets_one_change_of_a_job_that_waits(small: Cluster, client: CliClient) -> None:
     """Sizes, with the type of the GPUs and the other resources kept; a refused change changes nothing."""
     full = submit(small, "--nodes=2", "--gpus-per-node=4")
