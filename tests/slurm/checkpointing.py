@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_suffix(".sh")
+UNTIL_REQUEUED = 100_000
+"""Steps of a first run that must be interrupted."""
 
 
 def done(directory: Path) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ import pytest
 from sched_policy.preemption_record import PreemptionRecord, read
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
-from tests.slurm.checkpointing import SCRIPT, done
+from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED, done
 from tests.slurm.jobs import a_daemon, command, config, final_state, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
@@ -19,7 +19,7 @@ STEPS = 150
 GPUS = 8
 
 
-def training(cluster: Cluster, directory: Path, spool: Path, *options: str, steps: int = STEPS) -> int:
+def training(cluster: Cluster, directory: Path, spool: Path, *options: str, steps: str = f"{STEPS}") -> int:
     """Submit a training that saves on SIGUSR1; what it does is written to `directory`."""
     directory.mkdir()
     return submit(cluster, "--requeue", *options, script=f"exec bash {SCRIPT} {directory} {spool} {steps}")
@@ -131,13 +131,13 @@ def test_a_job_that_was_preempted_often_is_left_alone(
     }
     whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
     with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)):
-        often = training(small, open_tmp / "often", spool, *whole, steps=50)
+        often = training(small, open_tmp / "often", spool, *whole, steps=f"{UNTIL_REQUEUED} 30")
         until(lambda: state_of(client, often) == "RUNNING", "it runs")
-        new = training(small, open_tmp / "new", spool, *whole, steps=5)
+        new = training(small, open_tmp / "new", spool, *whole, steps="5")
         until(lambda: state_of(client, new) == "RUNNING", "it yields once")
         until(lambda: final_state(small, new) == "COMPLETED", "the new one ends")
         until(lambda: state_of(client, often) == "RUNNING", "it runs again")
-        another = training(small, open_tmp / "another", spool, *whole, steps=5)
+        another = training(small, open_tmp / "another", spool, *whole, steps="5")
         until(lambda: final_state(small, often) == "COMPLETED", "it is not preempted again", 120)
         until(lambda: final_state(small, another) == "COMPLETED", "the others come after it")
     assert "Restarts=1" in run(small, "scontrol", "show", "job", str(often))
