@@ -20,6 +20,7 @@ from sched_policy.place.base import Indexed, Place
 from sched_policy.plan import Ranking, Resize, Start
 from sched_policy.preempt.displace import productive_since_s
 from sched_policy.profile import AvailabilityProfile
+from sched_policy.renewal import Renewal
 from sched_policy.snapshot import Snapshot
 
 
@@ -39,6 +40,7 @@ class Resizing(Struct, frozen=True):
         gain: a running job is resized only if that saves it this many times what its restart costs.
         quantum_s: a running job is left alone for this long after the first report of each run.
         most_at_once: running jobs resized per plan at most.
+        renewal: when a job that runs smaller is sent back to the queue before its time limit ends it.
 
     """
 
@@ -46,6 +48,7 @@ class Resizing(Struct, frozen=True):
     gain: float = 3.0
     quantum_s: float = 600.0
     most_at_once: int = 8
+    renewal: Renewal = Renewal()
 
     def shrink(self, now_s: float, place: Place) -> Shrink:
         """The test whether a waiting job that does not fit should start smaller.
@@ -62,7 +65,7 @@ class Resizing(Struct, frozen=True):
                 if request.total >= asked:
                     continue
                 planned_s = _planned_s(job, request)
-                if _known_left_s(job, now_s) * asked / request.total > planned_s:
+                if (job.known_left_s(now_s) or 0.0) * asked / request.total > planned_s:
                     return None
                 here = profile.fits_now(request, planned_s, job.partition, place)
                 if here is None:
@@ -165,12 +168,6 @@ def _largest(
 def _book(free: NDArray[np.int64], placement: Indexed, sign: int) -> None:
     for node, gpus in placement:
         free[node] += sign * gpus
-
-
-def _known_left_s(job: Job, now_s: float) -> float:
-    """Run time the job still needs at its present size; 0 where only its time limit is known, which tells nothing."""
-    is_known = job.expected_s is not None or bool(job.total_steps and job.points)
-    return job.left_s(now_s) if is_known else 0.0
 
 
 def _planned_s(job: Job, request: GpuRequest) -> float:

@@ -139,7 +139,8 @@ class Job(Struct, frozen=True):
     Attributes:
         job_id: Slurm's job id. For a pending job array this is the array's id, and `array_tasks` > 1.
         request: GPUs asked for; a running job holds `allocation`.
-        eligible: false while the job is held, waits for a dependency or for its begin time.
+        eligible: false while the job is held, waits for a dependency or for its begin time. The delay after a requeue
+            does not count where it is lifted.
         submit_s: time of submission.
         start_s: start of the current run, None while pending.
         first_report_s: first progress report of the current run, None before it. Until then the job is starting up
@@ -239,6 +240,11 @@ class Job(Struct, frozen=True):
         if self.expected_s is not None:
             return max(0.0, self.expected_s - self.executed_s(now_s))
         return self.end_s(now_s) - now_s if self.holds_gpus else self.planned_s
+
+    def known_left_s(self, now_s: float) -> float | None:
+        """Run time left at its present size; None where only its time limit is known, which tells nothing of that."""
+        is_known = self.expected_s is not None or bool(self.total_steps and self.points)
+        return self.left_s(now_s) if is_known else None
 
     @property
     def consents(self) -> bool:

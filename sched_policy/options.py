@@ -22,6 +22,7 @@ class PolicyOptions(Struct, frozen=True):
         starvation: a waiting job counts as new after this many times its own run time (tiresias); 0 never.
         resize_restart_s: what a restart costs an elastic job, in seconds of its time, where nothing has been measured.
         resize_gain: a running job is resized only if that saves this many times what the restart costs.
+        resize_lead_s: an elastic job that runs smaller than it could is asked to save so long before its time limit.
         las_limits_gpu_s: attained service at which a job falls into the next queue (tiresias, muri-l).
         silent_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
@@ -37,5 +38,6 @@ class PolicyOptions(Struct, frozen=True):
     starvation: float = 0.0
     resize_restart_s: float = 60.0
     resize_gain: float = 3.0
+    resize_lead_s: float = 180.0
     las_limits_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
     silent_order: str = "srsf"

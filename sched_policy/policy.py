@@ -116,6 +116,12 @@ class Policy(Struct, frozen=True):
             grown = resize.grow(snapshot, ranking, starts, profile, self.place)
             starts, resizes = grown.starts, grown.resizes
             replan_s = min(replan_s, grown.replan_s)
+        if resize is not None:
+            going = {stop.job_id for stop in stops} | {gone.job_id for gone in preemptions}
+            going |= {change.job_id for change in resizes}
+            due = resize.renewal.preemptions(snapshot)
+            preemptions += tuple(leaving for leaving in due if leaving.job_id not in going)
+            replan_s = min(replan_s, resize.renewal.next_s(snapshot, starts))
         return Plan(
             ranking,
             starts,

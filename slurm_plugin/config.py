@@ -21,6 +21,8 @@ from slurm_plugin.strict_yaml import Section
 
 DEFAULT_PATH = Path("/etc/explsched/explsched.yaml")
 PATH_VARIABLE = "SEXPLSCHED_CONFIG"
+_PASSES_TO_LEAVE = 4
+"""Passes from the plan that a job should save and leave to the requeue, its grace period not counted; some to spare."""
 
 
 def _seconds(description: str) -> Meta:
@@ -167,6 +169,7 @@ class Config(Section, frozen=True):
             silent_order=self.utility.silent_order,
             resize_restart_s=self.elastic.restart_s,
             resize_gain=self.elastic.gain,
+            resize_lead_s=self.preemption.grace_s + _PASSES_TO_LEAVE * self.interval_s,
             las_limits_gpu_s=self.las.limits_gpu_s,
             starvation=self.las.starvation,
         )

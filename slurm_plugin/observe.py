@@ -8,12 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sched_policy.model import (
-    Elastic,
-    Job,
-    JobState,
-    Node,
-)
+from sched_policy.model import Elastic, Exploration, Job, JobState, Node
 from sched_policy.preemption_record import PreemptionRecord, RecordError
 from sched_policy.preemption_record import read as read_record
 from sched_policy.snapshot import Snapshot
@@ -23,6 +18,7 @@ from slurm_plugin.groups import shards
 from slurm_plugin.log import event
 from slurm_plugin.progress import JobProgress, ProgressSpool
 from slurm_plugin.steering.churn import Churn
+from slurm_plugin.steering.requeue_delay import waits_for_begin, waits_for_requeue_delay
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {
@@ -122,9 +118,15 @@ def _preempted(record: SlurmJob) -> PreemptionRecord | None:
         return None
 
 
-def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
-    """Whether the job waits for its begin time. Slurm gives that as the reason only once it has looked at the job."""
-    return record.state == "PENDING" and record.eligible_s is not None and record.eligible_s > now_s
+def _may_start(record: SlurmJob, exploration: Exploration | None, now_s: float) -> bool:
+    """Whether a waiting job can be planned. Slurm's delay after a requeue is no obstacle where the daemon lifts it.
+
+    So the GPUs of a job that comes back in some seconds are not given away, and its size is settled before it starts.
+    """
+    if record.reason.startswith(_CANNOT_START):
+        return False
+    consents = exploration is not None and exploration.checkpoint_signal is not None
+    return not waits_for_begin(record, now_s) or (consents and waits_for_requeue_delay(record, now_s))
 
 
 def _job(
@@ -147,7 +149,7 @@ def _job(
         user=record.user,
         partition=record.partition,
         state=state,
-        eligible=not record.reason.startswith(_CANNOT_START) and not waits_for_begin(record, now_s),
+        eligible=_may_start(record, exploration, now_s),
         start_s=None if state is JobState.PENDING else record.start_s,
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         queued_s=earlier[-1].end_s if earlier else None,

@@ -14,10 +14,10 @@ from benchmarks.group_kills.victims import Kill, strike
 from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.groups.grouping import live_groups
+from slurm_plugin.steering.requeue_delay import has_settled, waits_for_requeue_delay
 
 _PATIENCE_S = 120.0
 _POLL_S = 0.3
-_REQUEUE_DELAY_S, _SETTLED_S = 120.0, 8.0
 
 
 @dataclass(slots=True)
@@ -58,14 +58,13 @@ class Battle:
             self.kills.append(done)
 
     def _start_requeued(self) -> list[SlurmJob]:
-        """Lift the two minutes that Slurm makes a requeued job wait, but for some seconds; returns all jobs left.
+        """Lift the two minutes that Slurm makes a requeued job wait, when the daemon would; returns all jobs left.
 
-        Slurm 22.05 takes the end of the old script, if it is told of it late, for the end of the new run.
+        The daemon itself leaves these jobs alone: they did not consent to preemption.
         """
         jobs, now_s = list(self.site.client.jobs()), time.time()
-        latest_s = now_s + _REQUEUE_DELAY_S - _SETTLED_S
-        later = [job for job in jobs if job.state == "PENDING" and now_s < (job.eligible_s or 0) < latest_s]
-        self.site.client.apply([StartAtOnce(job.job_id) for job in later])
+        settled = [job for job in jobs if waits_for_requeue_delay(job, now_s) and has_settled(job, now_s)]
+        self.site.client.apply([StartAtOnce(job.job_id) for job in settled])
         return jobs
 
     def _members(self, wave: list[int]) -> list[int]:

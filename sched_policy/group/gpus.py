@@ -32,7 +32,8 @@ class GpuMap:
         self._nodes = snapshot.nodes
         shape = (len(self._nodes), int(self._nodes.gpus.max(initial=0)))
         exists: Bools = np.arange(shape[1]) < self._nodes.gpus[:, None]
-        self.open: Bools = exists & self._nodes.schedulable[:, None]
+        self._usable: Bools = exists & self._nodes.schedulable[:, None]
+        self.open: Bools = self._usable.copy()
         self.guaranteed: Ints = np.zeros(shape, dtype=np.int64)
         self.opportunistic: Ints = np.zeros(shape, dtype=np.int64)
         self.first: Ints = np.full(shape, -1, dtype=np.int64)
@@ -66,6 +67,11 @@ class GpuMap:
             if self.first[gpu] < 0:
                 self.first[gpu] = row
         self._tasks[sorted({node for node, _ in self._held[row]})] += 1
+
+    def vacate(self, gpus: Iterable[Gpu]) -> None:
+        """Open the GPUs of a job that can go: to others, and to the job itself if it may stay."""
+        for gpu in gpus:
+            self.open[gpu] = self._usable[gpu]
 
     def find(self, request: GpuRequest, partition: str, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
         """GPUs for a gang: of each chosen node those of least `cost`, shape (N, G); infinity keeps a GPU out of it.

@@ -2,7 +2,7 @@
 
 The grouping is that of the paper and its simulator (candidates in order of priority, multi-round matching). What the
 simulator has for free costs something here: a job that changes its group or its GPUs has to be restarted, so a group
-stays on the GPUs of members that run, and is left alone for a quantum.
+stays on the GPUs of members that run, and is left alone for a quantum. Jobs that share with nobody are groups of one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from sched_policy.interference import Interference, Interleaving
 from sched_policy.model import GpuRequest, JobState
 from sched_policy.place.base import Place, Room
 from sched_policy.plan import Group, Preemption, Ranking, Start
+from sched_policy.preempt.displace import productive_since_s
 from sched_policy.snapshot import Snapshot
 
 _GROUPS_AHEAD = 8
 
-Shape = tuple[GpuRequest, str]
+Shape = tuple[GpuRequest, str, bool]
+"""What the jobs of a group have in common: request, partition, and whether they share GPUs at all."""
 Rows = tuple[int, ...]  # positions in the snapshot
 Placed = dict[Rows, tuple[Gpu, ...]]
 
@@ -38,7 +40,8 @@ class Interleave(Struct, frozen=True):
 
     Attributes:
         max_members: jobs per group at most.
-        quantum_s: a started job, and who shares its GPUs, is left alone for this long.
+        quantum_s: a job, and who shares its GPUs, is left alone for this long after the first report of each run (after
+            its start, if it never reports).
 
     """
 
@@ -50,15 +53,17 @@ class Interleave(Struct, frozen=True):
         """Choose candidates, group them, give groups GPUs, and say who has to start and who has to go."""
         held = GpuMap(snapshot)
         settled = _settled(snapshot, held, self.quantum_s)
-        movable = [row for row in ranking.rows.tolist() if row not in settled and _may_move(snapshot, row)]
+        movable = [row for row in ranking.rows.tolist() if row not in settled and _may_move(snapshot, held, row)]
         free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
+        for row in movable:
+            free.vacate(held.gpus(row))
         for row in sorted(settled):
             _close(free, held.gpus(row))
         groups = self._groups(snapshot, movable, held, free, place)
         placed = _place(snapshot, groups, held, free, place)
         shared = _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
         chosen = {row for group in placed for row in group}
-        left = (row for row in movable if row not in chosen and not held.gpus(row) and _may_be_grouped(snapshot, row))
+        left = (row for row in movable if row not in chosen and not held.gpus(row) and _shape(snapshot, row)[2])
         return replace(shared, groups=(*shared.groups, *self._ahead(snapshot, left)))
 
     def _ahead(self, snapshot: Snapshot, rows: Iterable[int]) -> list[Group]:
@@ -69,10 +74,10 @@ class Interleave(Struct, frozen=True):
         """
         shapes: dict[Shape, list[int]] = {}
         for row in islice(rows, self.max_members * _GROUPS_AHEAD):
-            shapes.setdefault((snapshot.jobs[row].request, snapshot.jobs[row].partition), []).append(row)
+            shapes.setdefault(_shape(snapshot, row), []).append(row)
         grouper = Grouper(self.max_members)
         groups: list[Rows] = []
-        for (request, _partition), members in shapes.items():
+        for (request, _partition, _shares), members in shapes.items():
             kinds = tuple(grouper.kind(profile) for row in members if (profile := snapshot.jobs[row].profile))
             fewest = -(-len(members) // self.max_members) * request.total
             (found,) = grouper.groups([Bucket(request.total, kinds)], fewest)
@@ -88,11 +93,11 @@ class Interleave(Struct, frozen=True):
         known: list[tuple[list[int], Bucket]] = []
         alone: list[Rows] = []
         capacity = int(free.open.sum())
-        for (request, _partition), rows in self._candidates(snapshot, movable, free, place).items():
-            members = [row for row in rows if _may_be_grouped(snapshot, row)]
-            strangers = [(row,) for row in rows if not _may_be_grouped(snapshot, row)]  # they share with nobody
-            alone.extend(strangers)
-            capacity -= request.total * len(strangers)
+        for (request, _partition, shares), members in self._candidates(snapshot, movable, free, place).items():
+            if not shares:
+                alone.extend((row,) for row in members)
+                capacity -= request.total * len(members)
+                continue
             kinds = tuple(grouper.kind(profile) for row in members if (profile := snapshot.jobs[row].profile))
             known.append((members, Bucket(request.total, kinds, _together(members, held))))
         merged = grouper.groups([bucket for _, bucket in known], capacity)
@@ -103,19 +108,20 @@ class Interleave(Struct, frozen=True):
     def _candidates(
         self, snapshot: Snapshot, movable: Sequence[int], free: GpuMap, place: Place
     ) -> dict[Shape, list[int]]:
-        """The jobs that may share: each slot that fits admits the next `max_members` jobs of its shape."""
+        """The jobs that get GPUs: each slot that fits admits the next `max_members` jobs of its shape, or one alone."""
         shapes: dict[Shape, list[int]] = {}
         for row in movable:
-            shapes.setdefault((snapshot.jobs[row].request, snapshot.jobs[row].partition), []).append(row)
+            shapes.setdefault(_shape(snapshot, row), []).append(row)
+        members = {shape: self.max_members if shape[2] else 1 for shape in shapes}
         room: Ints = free.open.sum(axis=1)
         no_tasks = np.zeros_like(room)
         slots: dict[Shape, int] = dict.fromkeys(shapes, 0)
         rank_in_shape = dict.fromkeys(shapes, 0)
         full: set[Shape] = set()
         for row in movable:
-            shape = (snapshot.jobs[row].request, snapshot.jobs[row].partition)
+            shape = _shape(snapshot, row)
             rank_in_shape[shape] += 1
-            if shape in full or rank_in_shape[shape] <= self.max_members * slots[shape]:
+            if shape in full or rank_in_shape[shape] <= members[shape] * slots[shape]:
                 continue  # no room, or admitted with an earlier slot
             usable = np.where(snapshot.nodes.usable(shape[1]), room, 0)
             placed = place.place(shape[0], Room(usable, no_tasks, snapshot.nodes))
@@ -125,31 +131,36 @@ class Interleave(Struct, frozen=True):
             slots[shape] += 1
             for node, gpus in placed:
                 room[node] -= gpus
-        return {shape: rows[: self.max_members * slots[shape]] for shape, rows in shapes.items() if slots[shape]}
+        return {shape: rows[: members[shape] * slots[shape]] for shape, rows in shapes.items() if slots[shape]}
 
 
 def _settled(snapshot: Snapshot, held: GpuMap, quantum_s: float) -> set[int]:
     """Running jobs that stay where they are: without consent, in their quantum, leaving; and who shares with them."""
-    columns = snapshot.columns
+    rows = snapshot.columns.holds.nonzero()[0].tolist()
     stays = {
         row
-        for row in columns.holds.nonzero()[0].tolist()
-        if not _may_move(snapshot, row) or columns.run_s[row] < quantum_s
+        for row in rows
+        if not _may_move(snapshot, held, row) or snapshot.now_s < productive_since_s(snapshot.jobs[row]) + quantum_s
     }
     gpus = {gpu for row in stays for gpu in held.gpus(row)}
-    return stays | {row for row in columns.holds.nonzero()[0].tolist() if not gpus.isdisjoint(held.gpus(row))}
+    return stays | {row for row in rows if not gpus.isdisjoint(held.gpus(row))}
 
 
-def _may_move(snapshot: Snapshot, row: int) -> bool:
+def _may_move(snapshot: Snapshot, held: GpuMap, row: int) -> bool:
+    """Whether a job may be given GPUs: it waits; or it runs, and may be sent away from those it has."""
     job = snapshot.jobs[row]
     if not snapshot.columns.holds[row]:
         return bool(snapshot.columns.waits[row])
-    return job.may_yield and not job.yielding and job.state is JobState.RUNNING
+    gpus = held.gpus(row)
+    staying = not gpus or not all(snapshot.nodes.schedulable[node] for node, _ in gpus)  # nobody could have them
+    return not staying and job.may_yield and not job.yielding and job.state is JobState.RUNNING
 
 
-def _may_be_grouped(snapshot: Snapshot, row: int) -> bool:
-    """Whether others may share its GPUs, and its stages are known, without which nothing tells who suits it."""
-    return snapshot.jobs[row].may_share and snapshot.jobs[row].profile is not None
+def _shape(snapshot: Snapshot, row: int) -> Shape:
+    """A job shares if it may, its stages are known, without which nothing tells who suits it, and so are its GPUs."""
+    job = snapshot.jobs[row]
+    says_where = all(share.indices for share in job.allocation)
+    return job.request, job.partition, job.may_share and job.profile is not None and says_where
 
 
 def _together(rows: Sequence[int], held: GpuMap) -> tuple[Rows, ...]:
@@ -188,10 +199,10 @@ def _spread(snapshot: Snapshot, placed: Placed, held: GpuMap, free: GpuMap, plac
     for group, gpus in placed.items():
         stay = list(group)
         for row in reversed(group):
-            shape = (snapshot.jobs[row].request, snapshot.jobs[row].partition)
+            shape = _shape(snapshot, row)
             if len(stay) == 1 or held.gpus(row) or shape in too_large:
                 continue
-            own = free.find(*shape, place, in_use)
+            own = free.find(shape[0], shape[1], place, in_use)
             if own is None:
                 too_large.add(shape)
                 continue

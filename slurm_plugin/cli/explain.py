@@ -15,6 +15,7 @@ from slurm_plugin.cli.job_row import rows
 from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.cli.session import clock, look
 from slurm_plugin.progress import JobProgress
+from slurm_plugin.steering.requeue_delay import SETTLE_S, waits_for_requeue_delay
 
 if TYPE_CHECKING:
     from slurm_plugin.cli.view import View
@@ -63,6 +64,10 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
 def _waiting(view: View, job: Job) -> str:
     if not job.eligible:
         return "It may not start yet, so it is not planned."
+    record, now_s = view.seen.jobs[job.job_id], view.seen.snapshot.now_s
+    if waits_for_requeue_delay(record, now_s):
+        ago_s = max(0.0, now_s - record.submit_s)
+        return f"It was requeued {ago_s:.0f} s ago; it may start again {SETTLE_S:.0f} s after that."
     start = view.starts.get(job.job_id)
     if start is not None:
         where = ", ".join(f"{share.gpus} GPUs on {share.node}" for share in start.placement)

@@ -64,7 +64,10 @@ class RequeueJob(Struct, frozen=True):
 
 
 class StartAtOnce(Struct, frozen=True):
-    """Make a pending job eligible now. Works only once the requeue is through: in a later pass."""
+    """Make a pending job eligible now. Works only once a requeue is through, and is safe some seconds after that.
+
+    See `steering.requeue_delay`.
+    """
 
     job_id: int
 

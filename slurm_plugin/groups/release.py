@@ -18,6 +18,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.groups.mark import Mark, may_be_marked
 from slurm_plugin.groups.packing import choice, free_shards
 from slurm_plugin.observe import Observation
+from slurm_plugin.steering.requeue_delay import waits_for_begin
 
 
 class Sharers(Struct, frozen=True):
@@ -76,9 +77,12 @@ def releases(plan: Plan, seen: Observation) -> Releases:
 
 
 def may_be_pinned(record: SlurmJob, now_s: float) -> bool:
-    """Waits, is no array, was not sent to a node by somebody else, and is not left to Slurm for the moment."""
+    """Waits, is no array, was not sent to a node by somebody else, and is not left to Slurm for the moment.
+
+    One that Slurm would not start now, because of its begin time, is not foreseen.
+    """
     mark = Mark.of(record.admin_comment)
-    if record.state != "PENDING" or record.array_tasks > 1 or mark.pause_s > now_s:
+    if record.state != "PENDING" or record.array_tasks > 1 or mark.pause_s > now_s or waits_for_begin(record, now_s):
         return False
     return may_be_marked(record.admin_comment) and record.required_nodes in ((), (mark.node,))
 

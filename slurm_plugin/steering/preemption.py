@@ -113,11 +113,13 @@ class PreemptionDesk:
 def interruption(job: Job, progress: JobProgress, reason: str, now_s: float) -> Interruption:
     """What a requeue now costs: the work since the last checkpoint of this run, all of the run if it reported none.
 
-    A job that saves without reporting it loses less than that; nothing tells how much.
+    A job that saves without reporting it loses less than that; nothing tells how much. What it reported while the pass
+    was looking at Slurm is later than `now_s`.
     """
     start_s = now_s if job.start_s is None else job.start_s
     safe_s = max(start_s, progress.checkpoint_s or start_s)
-    lost_gpu_s = job.request.total * max(0.0, now_s - safe_s)
+    worked_until_s = max([now_s, *(report.time_s for report in progress.reports[-1:])])
+    lost_gpu_s = job.request.total * max(0.0, worked_until_s - safe_s)
     return Interruption(job.restarts, now_s, job.request.total, lost_gpu_s, reason)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Self
 
 from msgspec import Struct
@@ -23,9 +23,10 @@ from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import Config
 from slurm_plugin.groups.grouping import group_changes, in_order
 from slurm_plugin.groups.release import releases
-from slurm_plugin.observe import Observation, waits_for_begin
+from slurm_plugin.observe import Observation
 from slurm_plugin.steering.order import OrderLimits, order_changes
 from slurm_plugin.steering.queue_order import queue_order
+from slurm_plugin.steering.requeue_delay import has_settled, waits_for_requeue_delay
 from slurm_plugin.steering.resizing import resize_changes
 
 LEASE_PREFIX = "explsched_"
@@ -38,11 +39,6 @@ RENEW_S = 60.0
 
 LEAD_S = 60.0
 """A lease starts at least this far ahead: Slurm refuses a start in the past."""
-
-
-SETTLE_S = 8.0
-"""A requeued job is left alone for so long (Slurm dates it anew). What a busy node tells late of the end of the old run
-slurmctld takes for the end of the new one: the job would count as failed. That is what the two minutes are for."""
 
 
 class SteeringLimits(Struct, frozen=True):
@@ -73,32 +69,30 @@ def leased_job(name: str) -> int | None:
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Order, sizes, leases and groups. Preemptions and stops take several passes: see `steering.preemption`.
 
-    Sizes come before delays are lifted: from then on Slurm may start the job at any moment.
+    The delay of a job whose size changes now is lifted by a later pass, which sees that Slurm has taken the change:
+    from then on Slurm may start the job at any moment.
     """
     released = releases(plan, seen)
     ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
     waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
+    sizes = resize_changes(plan, seen)
     return (
         *order_changes(waiting, limits.order),
-        *resize_changes(plan, seen),
+        *sizes,
         *lease_changes(plan, seen, limits),
-        *delay_changes(seen),
+        *delay_changes(seen, {change.job_id for change in sizes}),
         *group_changes(plan, released, seen),
     )
 
 
-def delay_changes(seen: Observation) -> tuple[StartAtOnce, ...]:
-    """Lift the two minutes that Slurm makes a requeued job wait, for jobs that consented to be requeued.
-
-    A job that has run before and waits for its begin time waits for nothing else: its own --begin is long past.
-    """
-    consenting = (job for job in seen.snapshot.jobs if job.consents)
-    records = (seen.jobs[job.job_id] for job in consenting)
+def delay_changes(seen: Observation, resized: Container[int]) -> tuple[StartAtOnce, ...]:
+    """Lift the two minutes that Slurm makes a requeued job wait, for jobs that consented to be requeued."""
     now_s = seen.snapshot.now_s
+    consenting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.consents and job.job_id not in resized)
     return tuple(
-        StartAtOnce(r.job_id)
-        for r in records
-        if r.restarts > 0 and waits_for_begin(r, now_s) and now_s >= r.submit_s + SETTLE_S
+        StartAtOnce(record.job_id)
+        for record in consenting
+        if waits_for_requeue_delay(record, now_s) and has_settled(record, now_s)
     )
 
 

@@ -11,7 +11,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observe import Observation
 
 
-def resize_changes(plan: Plan, seen: Observation) -> tuple[Change, ...]:
+def resize_changes(plan: Plan, seen: Observation) -> tuple[SetNodeCount | SetGres, ...]:
     """New sizes for jobs that wait. A running one is preempted first, and gets its size when it waits."""
     return tuple(
         change
@@ -31,7 +31,7 @@ def restored(failures: Iterable[ChangeFailure], jobs: Mapping[int, SlurmJob]) ->
     return tuple(SetNodeCount(job.job_id, job.nodes, job.tasks, job.cpus) for job in records)
 
 
-def _resized(record: SlurmJob, resize: Resize) -> Iterator[Change]:
+def _resized(record: SlurmJob, resize: Resize) -> Iterator[SetNodeCount | SetGres]:
     request = resize.request
     if request.nodes != record.nodes:
         tasks, cpus = (max(1, count // record.nodes) * request.nodes for count in (record.tasks, record.cpus))

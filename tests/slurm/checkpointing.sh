@@ -1,9 +1,11 @@
 #!/bin/bash
-# A training as a user might write it in shell. usage: checkpointing.sh DIRECTORY SPOOL STEPS
+# A training as a user might write it in shell. usage: checkpointing.sh DIRECTORY SPOOL STEPS [MORE]
 # Each step appends "run step gpus nodes" to DIRECTORY/done; the step is saved on SIGUSR1, and loaded at the start.
-directory=$1 spool=$2 steps=$3 run=${SLURM_RESTART_COUNT:-0}
+# A run after a requeue does MORE steps and ends, if that is given: what must be interrupted need not be timed.
+directory=$1 spool=$2 steps=$3 more=$4 run=${SLURM_RESTART_COUNT:-0}
 say() { printf '{"time_s": %s, "restart": %d, %s}\n' "$(date +%s.%N)" "$run" "$1" >> "$spool/$SLURM_JOB_ID.jsonl"; }
 step=$(cat "$directory/checkpoint" 2> /dev/null || echo 0)
+[ "$run" = 0 ] || [ -z "$more" ] || steps=$((step + more))
 wanted=0
 trap 'wanted=1' USR1
 while [ "$step" -lt "$steps" ]; do

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, down, programs, up
+from tests.slurm.jobs import empty
 
 
 def _reason_to_skip(*needed: str) -> str | None:
@@ -71,3 +73,19 @@ def cluster(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
     directory = open_tmp / "shared"
     yield up(ClusterSpec(nodes=4, gpus_per_node=8, shards_per_node=32), directory)
     down(directory)
+
+
+@pytest.fixture(scope="session")
+def small(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
+    """2 nodes x 4 GPUs; ended jobs are remembered, so that what became of them can be asked."""
+    directory = open_tmp / "small"
+    spec = ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=16, extra=(("MinJobAge", "3600"),))
+    yield up(spec, directory)
+    down(directory)
+
+
+@pytest.fixture
+def client(small: Cluster) -> Iterator[CliClient]:
+    """Slurm's commands for the small cluster, which is empty afterwards."""
+    yield CliClient(environment=small.env())
+    empty(small)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -9,8 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.devcluster import Cluster
+from slurm_plugin.steering.requeue_delay import has_settled, waits_for_requeue_delay
 
 PATIENCE_S = 60.0
 
@@ -41,6 +45,18 @@ def state_of(client: CliClient, job_id: int) -> str:
     return next((job.state for job in client.jobs() if job.job_id == job_id), "GONE")
 
 
+def start_again(client: SlurmClient, job_id: int) -> None:
+    """Lift the delay of a requeued job when the daemon would."""
+
+    def settled() -> bool:
+        record = next((job for job in client.jobs() if job.job_id == job_id), None)
+        now_s = time.time()
+        return record is not None and waits_for_requeue_delay(record, now_s) and has_settled(record, now_s)
+
+    until(settled, "Slurm delays the requeued job, whose last run is over")
+    assert client.apply([StartAtOnce(job_id)]) == ()
+
+
 def empty(cluster: Cluster) -> None:
     """Cancel every job and remove every reservation, and wait until they are gone."""
     run(cluster, "scancel", "--user=root")
@@ -52,6 +68,12 @@ def empty(cluster: Cluster) -> None:
 
 def final_state(cluster: Cluster, job_id: int) -> str:
     return run(cluster, "scontrol", "show", "job", str(job_id), "-o").partition("JobState=")[2].split()[0]
+
+
+def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
+    """A configuration of the daemon: a pass each second, and jobs report to `spool`."""
+    base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
+    return json.dumps({**base, **sections})
 
 
 @contextmanager

@@ -7,19 +7,18 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from slurm_plugin.devcluster import Cluster, ClusterSpec, up
 from slurm_plugin.steering.reconcile import leased_job
 from tests.slurm.jobs import (
     a_daemon,
     command,
-    empty,
+    config,
     environment,
     final_state,
     run,
@@ -30,26 +29,6 @@ from tests.slurm.jobs import (
 )
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def small(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
-    """2 nodes x 4 GPUs; ended jobs are remembered, so that what became of them can be asked."""
-    directory = open_tmp / "small"
-    spec = ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=16, extra=(("MinJobAge", "3600"),))
-    yield up(spec, directory)
-    down(directory)
-
-
-@pytest.fixture
-def client(small: Cluster) -> Iterator[CliClient]:
-    yield CliClient(environment=small.env())
-    empty(small)
-
-
-def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
-    base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
-    return json.dumps({**base, **sections})
 
 
 def once(cluster: Cluster, tmp_path: Path, text: str, *more: str) -> subprocess.CompletedProcess[str]:

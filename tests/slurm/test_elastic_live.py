@@ -5,56 +5,36 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slurm_plugin.client.changes import ChangeFailure, SetGres, SetNodeCount
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from slurm_plugin.devcluster import Cluster
 from slurm_plugin.steering.resizing import restored
-from tests.slurm.jobs import a_daemon, command, empty, environment, final_state, run, state_of, submit, until
+from tests.slurm import jobs
+from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED, done
+from tests.slurm.jobs import a_daemon, command, environment, final_state, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("checkpointing.sh")
-
-
-@pytest.fixture(scope="module")
-def small(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
-    """2 nodes x 4 GPUs; ended jobs are remembered, so that what became of them can be asked."""
-    directory = open_tmp / "elastic"
-    yield up(ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=16, extra=(("MinJobAge", "3600"),)), directory)
-    down(directory)
-
-
-@pytest.fixture
-def client(small: Cluster) -> Iterator[CliClient]:
-    yield CliClient(environment=small.env())
-    empty(small)
 
 
 def config(spool: Path) -> str:
+    """Nobody waits long for a larger size."""
     sections = {"utility": {"quantum_s": 2.0}, "preemption": {"grace_s": 20.0}, "elastic": {"restart_s": 1.0}}
-    base = {"policy": "fifo", "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
-    return json.dumps({**base, **sections})
+    return jobs.config(spool, "fifo", **sections)
 
 
 def sxbatch(cluster: Cluster, *words: str) -> int:
     """Submit as a user would."""
     more = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{environment(cluster)['PATH']}"}
     argv = [command("sxbatch"), "--json", *words]
-    done = subprocess.run(argv, env=environment(cluster, **more), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    job_id: int = json.loads(done.stdout)["job_id"]
+    told = subprocess.run(argv, env=environment(cluster, **more), capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    job_id: int = json.loads(told.stdout)["job_id"]
     return job_id
-
-
-def steps(directory: Path) -> list[tuple[int, ...]]:
-    """(run, step, GPUs on the node, nodes) of each step that was done."""
-    path = directory / "done"
-    return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def test_it_starts_smaller_and_grows_by_a_requeue(
@@ -65,15 +45,15 @@ def test_it_starts_smaller_and_grows_by_a_requeue(
     place = open_tmp / "grows"
     place.mkdir()
     words = ("--elastic=1-4", "--checkpoint=USR1", "--gpus-per-node=4", f"--output={place}/out")
-    job_id = sxbatch(small, *words, str(SCRIPT), str(place), str(spool), "60")
+    job_id = sxbatch(small, *words, str(SCRIPT), str(place), str(spool), str(UNTIL_REQUEUED), "30")
     with a_daemon(small, tmp_path, config(spool)):
         until(lambda: state_of(client, job_id) == "RUNNING", "it starts with what there is")
-        until(lambda: len(steps(place)) > 5, "it works")
+        until(lambda: len(done(place)) > 5, "it works")
         run(small, "scancel", str(blocker))
-        until(lambda: final_state(small, job_id) == "COMPLETED", "it ends", 120)
-    done = steps(place)
-    assert sorted({step for _run, step, *_ in done}) == list(range(1, 61))
-    assert list(dict.fromkeys((number, gpus) for number, _step, gpus, _nodes in done)) == [(0, 1), (1, 4)]
+        until(lambda: final_state(small, job_id) == "COMPLETED", "it grows and ends", 180)
+    steps = done(place)
+    assert sorted({step for _run, step, *_ in steps}) == list(range(1, steps[-1][1] + 1))
+    assert list(dict.fromkeys((number, gpus) for number, _step, gpus, _nodes in steps)) == [(0, 1), (1, 4)]
     log = (tmp_path / "log").read_text()
     assert "nobody waits for them" in log
     shown = run(small, "scontrol", "show", "job", str(job_id))
@@ -89,19 +69,43 @@ def test_it_grows_by_nodes_and_its_steps_know(
     place.mkdir()
     script = place / "job.sh"
     count = f"srun bash -c 'echo $SLURM_GPUS_ON_NODE' >> {place}/ranks; echo run >> {place}/ranks"
-    script.write_text(f'#!/bin/bash\nexec sxrun -- bash -c "{count}; exec bash {SCRIPT} {place} {spool} 150"\n')
+    script.write_text(
+        f'#!/bin/bash\nexec sxrun -- bash -c "{count}; exec bash {SCRIPT} {place} {spool} {UNTIL_REQUEUED} 30"\n'
+    )
     words = ("--elastic=2-4/2", "--checkpoint=USR1", "--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=2")
     with_others = submit(small, "--nodes=2", "--gpus-per-node=1", script="sleep 5")
     blocker = submit(small, "--nodes=1", "--gpus-per-node=3", script="sleep 5")
     until(lambda: state_of(client, blocker) == "RUNNING", "there is no room on two nodes")
     job_id = sxbatch(small, *words, f"--output={place}/out", str(script))
     with a_daemon(small, tmp_path, config(spool)):
-        until(lambda: final_state(small, job_id) == "COMPLETED", "it ends", 120)
+        until(lambda: final_state(small, job_id) == "COMPLETED", "it grows and ends", 180)
     assert final_state(small, with_others) == "COMPLETED"
-    done = steps(place)
-    assert sorted({step for _run, step, *_ in done}) == list(range(1, 151))
-    assert list(dict.fromkeys((number, nodes, gpus) for number, _step, gpus, nodes in done)) == [(0, 1, 2), (1, 2, 2)]
+    steps = done(place)
+    assert sorted({step for _run, step, *_ in steps}) == list(range(1, steps[-1][1] + 1))
+    assert list(dict.fromkeys((number, nodes, gpus) for number, _step, gpus, nodes in steps)) == [(0, 1, 2), (1, 2, 2)]
     assert (place / "ranks").read_text().split() == ["2", "run", "2", "2", "run"]
+
+
+def test_it_saves_before_a_time_limit_meant_for_more_gpus_ends_it(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
+) -> None:
+    """It runs with one GPU, cannot grow because somebody waits, and needs longer than its limit of a minute."""
+    blocker = submit(small, "--nodes=2", "--gpus-per-node=3", "--time=20")
+    until(lambda: state_of(client, blocker) == "RUNNING", "6 of 8 GPUs are taken")
+    place = open_tmp / "limited"
+    place.mkdir()
+    words = ("--elastic=1-4", "--checkpoint=USR1", "--gpus-per-node=4", "--time=1", f"--output={place}/out")
+    job_id = sxbatch(small, *words, str(SCRIPT), str(place), str(spool), "350")
+    with a_daemon(small, tmp_path, config(spool)):
+        until(lambda: state_of(client, job_id) == "RUNNING", "it starts with what there is")
+        submit(small, "--nodes=2", "--gpus-per-node=4", "--time=20")
+        until(lambda: final_state(small, job_id) not in ("PENDING", "RUNNING", "COMPLETING"), "it ends", 300)
+    assert final_state(small, job_id) == "COMPLETED"
+    steps = done(place)
+    assert sorted({step for _run, step, *_ in steps}) == list(range(1, 351))
+    assert {gpus for _run, _step, gpus, _nodes in steps} == {1}
+    assert max(steps)[0] >= 1
+    assert "its time limit would end it" in (tmp_path / "log").read_text()
 
 
 def test_what_slurm_lets_one_change_of_a_job_that_waits(small: Cluster, client: CliClient) -> None:

@@ -6,18 +6,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from slurm_plugin.client.changes import RequeueJob, SignalJob, StartAtOnce
+from slurm_plugin.client.changes import RequeueJob, SignalJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
-from slurm_plugin.steering.reconcile import SETTLE_S
-from tests.slurm.jobs import command, empty, environment, final_state, state_of, until
+from tests.slurm.jobs import command, empty, environment, final_state, start_again, state_of, until
 
 pytestmark = pytest.mark.slurm
 HERE = Path(__file__).parent
@@ -65,9 +63,7 @@ def interrupt(client: CliClient, directory: Path, job_id: int) -> int:
     until(lambda: any(r.get("event") == "checkpoint" for r in records(directory, job_id)), "the checkpoint is saved")
     saved = next(int(str(r["step"])) for r in records(directory, job_id) if r.get("event") == "checkpoint")
     assert client.apply([RequeueJob(job_id)]) == ()
-    until(lambda: state_of(client, job_id) == "PENDING", "the job waits again")
-    time.sleep(SETTLE_S)  # as the daemon does: Slurm may take late news of the old run for the new one's end
-    assert client.apply([StartAtOnce(job_id)]) == ()
+    start_again(client, job_id)
     return saved
 
 

@@ -54,3 +54,13 @@ def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
     assert job_of(tmp_path, comment=on_one, gpus_per_node=None).elastic is None
     assert job_of(tmp_path, comment=on_one, array_tasks=3).elastic is None
     assert job_of(tmp_path, comment="").elastic is None
+
+
+def test_a_requeued_job_that_consents_is_planned_while_slurm_delays_it(tmp_path: Path) -> None:
+    delayed = {"restarts": 1, "eligible_s": NOW_S + 100}
+    consents = "explsched:checkpoint=USR1"
+    assert job_of(tmp_path, comment=consents, **delayed).eligible
+    assert not job_of(tmp_path, comment="", **delayed).eligible
+    assert not job_of(tmp_path, comment=consents, eligible_s=NOW_S + 100).eligible  # its own --begin
+    assert not job_of(tmp_path, comment=consents, restarts=1, eligible_s=NOW_S + 7200).eligible  # put off by somebody
+    assert not job_of(tmp_path, comment=consents, reason="JobHeldUser", **delayed).eligible

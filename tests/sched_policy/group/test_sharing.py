@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from sched_policy import catalog
 from sched_policy.group.bsbf import best_benefit
 from sched_policy.interference import Guarantee, Interleaving
-from sched_policy.model import Exploration, Job, NodeGpus, StageProfile
+from sched_policy.model import Exploration, Job, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.plan import Plan
 from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.outcome import Ending
 from sched_policy.simulator.settings import Estimates, Settings
 from sched_policy.simulator.trace import ClusterShape, StageTimes, Trace, TraceJob
 from sched_policy.validate import checked_plan
-from tests.sched_policy.builders import job, nodes, running, snapshot
+from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 CONSENT = Exploration(checkpoint_signal="USR1")
 READS = StageProfile(1.0, 0.9, 0.1, 0.0)
@@ -136,6 +136,53 @@ def test_muri_leaves_a_job_alone_that_has_not_consented_or_has_just_started() ->
     for stays in ({"exploration": None}, {"ran_s": 10.0}):
         made = plan("muri-s", holding(1, "n1", 0, **stays), job(2, profile=COMPUTES), gpus=1)
         assert (made.starts, made.preemptions) == ((), ())
+
+
+@pytest.mark.parametrize("policy", ["muri-s", "muri-l"])
+def test_a_job_on_its_own_gpus_keeps_them_until_somebody_ranks_higher(policy: str) -> None:
+    """Whether or not it says which ones it holds."""
+    whole = {"may_share": False, "exploration": CONSENT, "time_limit_s": 8000.0}
+    for runs in (running(1, "n1", 2, **whole), holding(1, "n1", 0, 1, **whole)):
+        lower = job(2, 2, may_share=False, time_limit_s=9000.0, earlier_s=runs.run_s(NOW_S))
+        higher = replace(lower, time_limit_s=100.0, earlier_s=0.0)
+        for waiting in ((), (lower,)):
+            made = plan(policy, runs, *waiting)
+            assert (made.starts, made.preemptions) == ((), ())
+        long_served = replace(runs, earlier_s=4000.0)
+        made = plan(policy, long_served, higher, replace(higher, job_id=3))
+        assert [preemption.job_id for preemption in made.preemptions] == [1]
+        assert made.starts == ()  # not before it has gone
+
+
+def test_jobs_on_their_own_gpus_yield_only_as_many_gpus_as_are_wanted() -> None:
+    whole = {"may_share": False, "exploration": CONSENT, "time_limit_s": 8000.0}
+    jobs = [running(i, "n1", 1, **whole) for i in (1, 2, 3, 4)]
+    made = plan("muri-s", *jobs, job(5, 2, may_share=False, time_limit_s=100.0), gpus=4)
+    assert len(made.preemptions) == 2
+
+
+def test_muri_sends_nobody_away_from_a_node_that_no_other_job_could_use() -> None:
+    drained = (replace(nodes(1, 2)[0], schedulable=False),)
+    for runs in (holding(1, "n1", 0), running(1, "n1", 2, exploration=CONSENT, may_share=False)):
+        made = catalog.build("muri-s").plan(snapshot(runs, job(2, time_limit_s=60.0), on=drained))
+        assert (made.starts, made.preemptions) == ((), ())
+
+
+def test_muri_leaves_jobs_without_gpus_alone() -> None:
+    runs = running(1, "n1", 0, exploration=CONSENT, allocation=())
+    made = plan("muri-s", runs)
+    assert (made.starts, made.preemptions) == ((), ())
+
+
+def test_the_quantum_begins_with_the_first_report() -> None:
+    """Loading earns nothing; a job that could be preempted while it loads might never do anything else."""
+    runs = holding(1, "n1", 0, 1, may_share=False, ran_s=2000.0, time_limit_s=1e6)
+    short = job(2, 2, may_share=False, time_limit_s=60.0)
+    for reported_s, leaves in ((NOW_S - 700.0, True), (NOW_S - 500.0, False)):
+        made = plan("muri-s", replace(runs, first_report_s=reported_s), short)
+        assert bool(made.preemptions) is leaves
+    loading = replace(runs, first_report_s=None, points=(ProgressPoint(1, 1.0, 1.0),))
+    assert plan("muri-s", loading, short).preemptions == ()
 
 
 def test_muri_makes_room_for_jobs_of_higher_rank() -> None:

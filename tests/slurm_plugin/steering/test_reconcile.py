@@ -21,7 +21,8 @@ from slurm_plugin.client.changes import (
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observe import Observation
 from slurm_plugin.steering.order import OrderLimits
-from slurm_plugin.steering.reconcile import SETTLE_S, SteeringLimits, changes, lease_changes
+from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_changes
+from slurm_plugin.steering.requeue_delay import SETTLE_S
 from slurm_plugin.steering.resizing import resize_changes, restored
 from tests.sched_policy.builders import NOW_S, job, nodes
 
@@ -153,6 +154,25 @@ def test_the_requeue_delay_is_not_lifted_before_the_old_run_is_surely_over() -> 
     job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
     fresh = record(5, restarts=1, eligible_s=NOW_S + 118, submit_s=NOW_S - SETTLE_S / 2)
     assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(fresh, jobs=(job_5,)), LIMITS))
+
+
+def test_a_begin_time_that_somebody_wants_is_not_lifted() -> None:
+    job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
+    put_off = record(5, restarts=1, eligible_s=NOW_S + 7200, submit_s=NOW_S - 60)
+    assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(put_off, jobs=(job_5,)), LIMITS))
+
+
+def test_the_requeue_delay_is_lifted_only_once_slurm_has_taken_the_new_size() -> None:
+    """Or the job could start at its old one, and be restarted once more."""
+    job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
+    asks = {"nodes": 1, "gpus_per_node": 2, "gres_per_node": "gpu:2"}
+    waiting = record(5, restarts=1, eligible_s=NOW_S + 100, submit_s=NOW_S - SETTLE_S, **asks)
+    grown = resized(5, 1, 4)
+    first = changes(grown, seen(waiting, jobs=(job_5,)), LIMITS)
+    assert [c for c in first if isinstance(c, SetGres | StartAtOnce)] == [SetGres(5, "gpu:4")]
+    taken = replace(waiting, gpus_per_node=4, gres_per_node="gpu:4")
+    then = changes(grown, seen(taken, jobs=(job_5,)), LIMITS)
+    assert [c for c in then if isinstance(c, SetGres | StartAtOnce)] == [StartAtOnce(5)]
 
 
 def resized(job_id: int, nodes: int, gpus: int) -> Plan:
