@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -85,7 +85,7 @@ def measure(site: Site, seconds: float, rounds: int, seed: int) -> Iterator[Stre
             queue.forget_steering(site.client)
 
 
-def _daemon(site: Site):  # noqa: ANN202  a context manager, as `daemon` returns it
+def _daemon(site: Site) -> AbstractContextManager[None]:
     return daemon(site.settings, site.directory, site.environment, _NICENESS)
 
 

@@ -11,21 +11,22 @@ from benchmarks.controller_load.arms import Arm, Stretch
 _Measure = Callable[[Stretch], float]
 
 
-def summary(stretches: Sequence[Stretch]) -> dict[str, object]:
+def summary(stretches: Sequence[Stretch]) -> dict[str, dict[str, object]]:
     """Each arm's medians over its stretches, and their ratio to those without us; requests added per minute."""
     by_arm = {arm: [s for s in stretches if s.arm is arm] for arm in Arm}
     alone = by_arm[Arm.WITHOUT]
-    found: dict[str, object] = {}
+    found: dict[str, dict[str, object]] = {}
     for arm, mine in by_arm.items():
-        found[arm] = {name: round(median(map(measure, mine)), 2) for name, measure in _MEASURES.items()}
+        shown: dict[str, object] = {name: round(median(map(measure, mine)), 2) for name, measure in _MEASURES.items()}
         if arm is not Arm.WITHOUT:
-            found[arm] |= {
+            shown |= {
                 "main_mean_ratio": _ratio(_main_ms, mine, alone),
                 "main_mean_ratio_by_round": [_ratio(_main_ms, [a], [b]) for a, b in zip(mine, alone, strict=True)],
                 "main_cpu_ratio": _ratio(lambda s: s.cpu_mean_ms, mine, alone),
                 "backfill_mean_ratio": _ratio(lambda s: s.load.backfill.mean_ms, mine, alone),
                 "requests_added_per_minute": _added(mine, alone),
             }
+        found[arm] = shown
     return found
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sched_policy.plan import Plan, Reservation
+from sched_policy.queue_order import queue_order
 from slurm_plugin.client.protocol import (
     AttachReservation,
     Change,
@@ -26,7 +27,6 @@ from slurm_plugin.groups.grouping import group_changes, in_order
 from slurm_plugin.groups.release import releases
 from slurm_plugin.observe import Observation, waits_for_begin
 from slurm_plugin.steering.order import OrderLimits, order_changes
-from slurm_plugin.steering.queue_order import queue_order
 from slurm_plugin.steering.resizing import resize_changes
 
 LEASE_PREFIX = "explsched_"

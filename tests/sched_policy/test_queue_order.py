@@ -12,8 +12,8 @@ from sched_policy import catalog
 from sched_policy.model import GpuRequest, Job, NodeGpus
 from sched_policy.options import PolicyOptions
 from sched_policy.plan import Plan, Reservation, Score, Start
+from sched_policy.queue_order import queue_order
 from sched_policy.snapshot import Snapshot
-from slurm_plugin.steering.queue_order import queue_order
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 
