@@ -46,9 +46,13 @@ def launch_s(jobs: Sequence[LiveJob]) -> float:
     return fmean(costs)
 
 
-def reaction_s(jobs: Sequence[LiveJob], interval_s: float) -> float:
-    """How long Slurm's main scheduler takes from the end of a job to the start of the next on its nodes: median."""
-    return median(log.reactions_s([run for job in jobs for run in job.runs], interval_s))
+def reaction_s(jobs: Sequence[LiveJob], interval_s: float) -> float | None:
+    """How long Slurm's main scheduler takes from the end of a job to the start of the next on its nodes: median.
+
+    None where it never did: then backfill has started all of them.
+    """
+    found = log.reactions_s([run for job in jobs for run in job.runs], interval_s)
+    return median(found) if found else None
 
 
 def submitted(jobs: Sequence[LiveJob]) -> Trace:

@@ -20,7 +20,7 @@ class Arm:
     live: Figures
     simulated: Figures
     launch_s: float
-    reaction_s: float
+    reaction_s: float | None
     lost: int
     load_before_after: tuple[float, float]
 

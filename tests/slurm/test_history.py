@@ -83,6 +83,7 @@ def test_slurmdbd_keeps_what_preemption_cost_after_the_job_has_ended(place: Path
     submitted_s = next(job.submit_s for job in client.jobs() if job.job_id == job_id)
     cost = Interruption(0, time.time(), 2, 40.0, "a shorter job, 100% of it: a|b")
     account = PreemptionRecord(submitted_s, others="of the site").plus(cost)
+    time.sleep(2)  # sacct leaves out a run of less than a second
     assert client.apply([SetAdminComment(job_id, account.text()), RequeueJob(job_id)]) == ()
     until(lambda: state_of(client, job_id) == "PENDING", "the job waits again")
     time.sleep(SETTLE_S)
