@@ -29,7 +29,7 @@ _FEED_S = 2.5
 
 
 def spec(jobs: int) -> ClusterSpec:
-    """4 nodes x 8 GPUs. Scheduling cycles come more often than by default: each stretch has the same number of full ones."""
+    """4 nodes x 8 GPUs. Full scheduling cycles come more often than by default, to have as many in each stretch."""
     extra = (
         ("MaxJobCount", str(2 * jobs + 1000)),
         ("SchedulerParameters", "batch_sched_delay=1,sched_interval=10,bf_interval=10"),

@@ -88,17 +88,23 @@ def _earlier(out: Path, setting: Mapping[str, object]) -> list[dict[str, object]
 def _arm(
     name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, keep: Path | None
 ) -> report.Arm:
-    """An arm live, then the simulator with what a launch and Slurm's reaction were measured to be in it."""
+    """An arm live, then the simulator with the cost of a launch and the main scheduler's offset as measured in it."""
     before = os.getloadavg()[0]
     done = _live(name, trace, settings, longest_s)
     after = os.getloadavg()[0]
     if keep:
         keep.write_text(json.dumps([asdict(job) for job in done]), encoding="utf-8")
-    launch_s, reaction_s = figures.launch_s(done), figures.reaction_s(done, live.INTERVAL_S)
-    how = Settings(live.INTERVAL_S, reaction_s=reaction_s, checkpoint_s=_CHECKPOINT_S, restart_s=launch_s)
+    launch_s, offset_s = figures.launch_s(done), figures.main_offset_s(done, live.INTERVAL_S)
+    how = Settings(
+        live.INTERVAL_S,
+        main_interval_s=None if offset_s is None else live.INTERVAL_S,
+        main_offset_s=offset_s or 0.0,
+        checkpoint_s=_CHECKPOINT_S,
+        restart_s=launch_s,
+    )
     options = PolicyOptions(quantum_s=live.QUANTUM_S)
     simulated = figures.simulated(figures.submitted(done), name, options, how, launch_s)
-    return report.Arm(figures.live(done), simulated, launch_s, reaction_s, figures.lost(done), (before, after))
+    return report.Arm(figures.live(done), simulated, launch_s, offset_s, figures.lost(done), (before, after))
 
 
 def _live(name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float) -> list[live.LiveJob]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean
 
 from benchmarks.live_replay import log
 from benchmarks.live_replay.live import LiveJob
@@ -46,13 +46,9 @@ def launch_s(jobs: Sequence[LiveJob]) -> float:
     return fmean(costs)
 
 
-def reaction_s(jobs: Sequence[LiveJob], interval_s: float) -> float | None:
-    """How long Slurm's main scheduler takes from the end of a job to the start of the next on its nodes: median.
-
-    None where it never did: then backfill has started all of them.
-    """
-    found = log.reactions_s([run for job in jobs for run in job.runs], interval_s)
-    return median(found) if found else None
+def main_offset_s(jobs: Sequence[LiveJob], interval_s: float) -> float | None:
+    """How much later than backfill Slurm's main scheduler looks at the queue; None where it started nothing."""
+    return log.main_offset_s([run for job in jobs for run in job.runs], interval_s)
 
 
 def submitted(jobs: Sequence[LiveJob]) -> Trace:

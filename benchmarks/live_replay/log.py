@@ -5,9 +5,10 @@ Slurm's records are in whole seconds, as long as a job of the replay lasts.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -45,20 +46,19 @@ def runs(text: str, zero_s: float) -> Mapping[int, Sequence[Run]]:
     return found
 
 
-def reactions_s(found: Iterable[Run], longest_s: float) -> list[float]:
-    """How long after the last job on its nodes was done the main scheduler started the next one there.
+def main_offset_s(found: Sequence[Run], interval_s: float) -> float | None:
+    """How much later than backfill the main scheduler looks at the queue, if both do so every `interval_s`.
 
-    Of those that it started within `longest_s`: others came later, or the node was kept free for somebody.
+    Both sleep that long between two looks, so the time between them hardly changes. It is the circular mean over what
+    the main scheduler has started, against the nearest start by backfill. None where one of them started nothing.
     """
-    by_node: defaultdict[str, list[Run]] = defaultdict(list)
-    for run in sorted(found, key=lambda run: run.start_s):
-        by_node[run.nodes].append(run)
-    gaps: list[float] = []
-    for on_node in by_node.values():
-        for i, run in enumerate(on_node):
-            ends = [
-                earlier.end_s for earlier in on_node[:i] if earlier.end_s is not None and earlier.end_s <= run.start_s
-            ]
-            if ends and not run.is_backfilled and run.start_s - max(ends) <= longest_s:
-                gaps.append(run.start_s - max(ends))
-    return gaps
+    backfilled = sorted(run.start_s for run in found if run.is_backfilled)
+    angles = [
+        2 * math.pi * (run.start_s - min(backfilled, key=lambda start_s: abs(start_s - run.start_s))) / interval_s
+        for run in found
+        if backfilled and not run.is_backfilled
+    ]
+    if not angles:
+        return None
+    mean = math.atan2(sum(map(math.sin, angles)), sum(map(math.cos, angles)))
+    return mean % (2 * math.pi) / (2 * math.pi) * interval_s

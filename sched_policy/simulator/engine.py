@@ -2,8 +2,8 @@
 
 The policy is asked at scheduling intervals, sees what the daemon would see, and its plan costs what it costs: a
 preempted job holds its GPUs while it saves, a restarted one while it loads, gangs are placed on nodes, and jobs end
-at their time limits. Between the intervals Slurm itself starts the head of the queue when GPUs come free, if
-`Settings.reaction_s` says so.
+at their time limits. Slurm itself starts the head of the queue at intervals of its own, if `Settings.main_interval_s`
+says so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Kind(IntEnum):
     GPUS_FREE = 1
     SUBMIT = 2
     PASS = 3
-    REACTION = 4
+    MAIN = 4
 
 
 def simulate(
@@ -64,7 +64,7 @@ class _Simulation:
         self._cluster = cluster
         self._policy = policy
         self._interval_s = settings.interval_s
-        self._reaction_s = settings.reaction_s
+        self._main_interval_s, self._main_offset_s = settings.main_interval_s, settings.main_offset_s
         self._until_s = math.inf if settings.until_s is None else settings.until_s
         told = settings if policy.needs_durations else replace(settings, estimates=Estimates())
         # What sharing costs is measured under the mechanism by which the policy shares.
@@ -74,6 +74,7 @@ class _Simulation:
         heapq.heapify(self._events)
         self._version = [0] * len(trace.jobs)
         self._next_pass_s = math.inf
+        self._next_main_s = math.inf
         self._passed = -1  # the number of the interval in which the policy was asked last
         self._ordered_s = -math.inf  # when that was
         self._handled = 0
@@ -105,9 +106,9 @@ class _Simulation:
                 self._handled += 1
                 self._pass(now_s)
             return
-        if kind is _Kind.REACTION:
+        if kind is _Kind.MAIN:
             self._handled += 1
-            self._react(now_s)
+            self._start_head(now_s)
             return
         if version != self._version[row]:
             return  # something else happened to the job since
@@ -120,8 +121,8 @@ class _Simulation:
             self._end(row, now_s)
         self._follow()
         self._request_pass(now_s)
-        if kind is not _Kind.SUBMIT and self._reaction_s is not None:
-            heapq.heappush(self._events, (now_s + self._reaction_s, _Kind.REACTION, -1, 0))
+        if self._main_interval_s is not None:
+            self._request_main(now_s, self._main_interval_s)
 
     def _end(self, row: int, now_s: float, why: Ending | None = None) -> None:
         self._version[row] += 1
@@ -159,8 +160,9 @@ class _Simulation:
             self._world.start(row, start.placement, now_s)
         self._follow()
 
-    def _react(self, now_s: float) -> None:
+    def _start_head(self, now_s: float) -> None:
         """Slurm's main scheduler: it starts the head of the queue, and interrupts nobody."""
+        self._next_main_s = math.inf
         if self._world.waiting.size:
             snapshot = self._world.snapshot(now_s)
             for start in head(checked_plan(self._policy, snapshot), snapshot, self._ordered_s):
@@ -189,3 +191,10 @@ class _Simulation:
         if tick_s < self._next_pass_s:
             self._next_pass_s = tick_s
             heapq.heappush(self._events, (tick_s, _Kind.PASS, -1, 0))
+
+    def _request_main(self, now_s: float, interval_s: float) -> None:
+        """Slurm's main scheduler looks at the queue once something has changed."""
+        tick_s = self._main_offset_s + math.ceil((now_s - self._main_offset_s) / interval_s) * interval_s
+        if tick_s < self._next_main_s:
+            self._next_main_s = tick_s
+            heapq.heappush(self._events, (tick_s, _Kind.MAIN, -1, 0))

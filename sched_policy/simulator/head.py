@@ -1,7 +1,7 @@
 """What Slurm's main scheduler starts between two passes of the policy. Pure.
 
-slurmctld runs it whenever a job has left its nodes (`schedule()`, called for MESSAGE_EPILOG_COMPLETE). It takes the
-queue in order of priority, and once a job does not fit, all others of the partition wait for backfill.
+slurmctld runs it at most once in `batch_sched_delay` after something has changed, and every `sched_interval`. It takes
+the queue in order of priority, and once a job does not fit, all others of the partition wait for backfill.
 """
 
 from __future__ import annotations

@@ -80,10 +80,16 @@ def test_slurmctlds_log_tells_the_runs_of_each_job() -> None:
     }
 
 
-def test_a_reaction_is_the_time_from_an_end_to_the_main_schedulers_next_start_on_that_node() -> None:
-    runs = [run(0.0, 1.0), run(1.2, 2.0), run(2.5, 3.0, backfilled=True), run(9.0, 9.5), run(1.3, None, "n2")]
-    assert log.reactions_s(runs, 1.0) == [pytest.approx(0.2)]
-    assert log.reactions_s(runs, 10.0) == pytest.approx([0.2, 6.0])
+def test_the_main_schedulers_offset_is_measured_from_backfill_around_the_clock() -> None:
+    backfill = [run(float(n), n + 0.5, backfilled=True) for n in (0, 3, 9)]
+    late = [run(start_s, None) for start_s in (0.7, 1.9, 4.8, 6.8)]
+    assert log.main_offset_s([*backfill, *late], 1.0) == pytest.approx(0.8, abs=0.01)
+    around = [run(start_s, None) for start_s in (3.98, 8.02)]
+    found_s = log.main_offset_s([*backfill, *around], 1.0)
+    assert found_s is not None
+    assert min(found_s, 1.0 - found_s) < 1e-6
+    assert log.main_offset_s(backfill, 1.0) is None
+    assert log.main_offset_s(late, 1.0) is None
 
 
 def test_the_simulator_pays_for_every_launch() -> None:
