@@ -15,7 +15,7 @@ _ERRORS = ("sim_error_jct", "sim_error_makespan")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm, live and simulated, and what the simulator was told of it: a launch's cost, the main scheduler's offset."""
+    """One arm, live and simulated; the simulator was told what a launch costs and the main scheduler's offset."""
 
     live: Figures
     simulated: Figures
