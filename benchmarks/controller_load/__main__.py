@@ -28,6 +28,7 @@ _SEED = 1
 @click.option("--policy", default="explsched", show_default=True, help="Of the daemon.")
 @click.option("--leases", default=None, type=click.IntRange(0), help="Of the daemon: `backfill.reservation_depth`.")
 @click.option("--storm", "storm_s", default=40.0, show_default=True, help="Seconds of each part of the back-off test.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write the figures to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures alone.")
 def main(
     jobs: int,
@@ -37,6 +38,7 @@ def main(
     policy: str,
     leases: int | None,
     storm_s: float,
+    out: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
     """Measure what steering costs slurmctld, and whether the daemon backs off when slurmctld is busy."""
@@ -56,18 +58,20 @@ def main(
         site = arms.Site(directory, cluster.env(), slurmctld, settings)
         try:
             queue.fill(jobs, site.environment, _SEED)
-            found["jobs_waiting"] = site.client.load().jobs_pending
             stretches = []
             for stretch in arms.measure(site, seconds, rounds, _SEED + 1):
                 stretches.append(stretch)
                 if not as_json:
                     click.echo(json.dumps(figures.raw([stretch])[0]))
+            found["jobs_waiting"] = sum(job.state == "PENDING" for job in site.client.jobs())
             if stretches:
                 found |= {**figures.summary(stretches), "stretches": figures.raw(stretches)}
             if storm_s > 0:
                 found["back_off"] = asdict(backoff.measure(directory, site.environment, storm_s))
         finally:
             devcluster.down(directory / "c")
+    if out:
+        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=None if as_json else 1))
 
 
