@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -36,6 +37,9 @@ _CHECKPOINT_S = 2 * live.INTERVAL_S
 @click.option("--longest", "longest_s", default=1200.0, show_default=True, help="Seconds an arm may take.")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the figures to this file.")
 @click.option("--again", is_flag=True, help="Add this run to those of --out, if they had the same options.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), help="Also write what became of each job, into this directory."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures alone.")
 def main(
     path: Path,
@@ -46,6 +50,7 @@ def main(
     longest_s: float,
     out: Path | None,
     again: bool,  # noqa: FBT001
+    keep: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Replay the first jobs of a trace on private clusters of 4 nodes x 8 GPUs and compare."""
@@ -59,8 +64,8 @@ def main(
         "estimates": "time limits of 1.2 to 10 times the run time",
     }
     earlier = _earlier(out, setting) if out and again else []
-    stock = _arm("slurm", trace, None, longest_s)
-    ours = _arm(policy, trace, live.daemon_settings(policy), longest_s)
+    stock = _arm("slurm", trace, None, longest_s, keep / "slurm.json" if keep else None)
+    ours = _arm(policy, trace, live.daemon_settings(policy), longest_s, keep / "explsched.json" if keep else None)
     result = report.summary(setting, [*earlier, report.run(stock, ours)])
     if out:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -80,16 +85,26 @@ def _earlier(out: Path, setting: Mapping[str, object]) -> list[dict[str, object]
     return runs
 
 
-def _arm(name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float) -> report.Arm:
-    """An arm live, then the simulator with what a launch and Slurm's cycle were measured to be in it."""
+def _arm(
+    name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, keep: Path | None
+) -> report.Arm:
+    """An arm live, then the simulator with the cost of a launch and the main scheduler's offset as measured in it."""
     before = os.getloadavg()[0]
     done = _live(name, trace, settings, longest_s)
     after = os.getloadavg()[0]
-    launch_s, cycle_s = figures.launch_s(done), figures.cycle_s(done, live.INTERVAL_S)
-    how = Settings(cycle_s, checkpoint_s=_CHECKPOINT_S, restart_s=launch_s)
+    if keep:
+        keep.write_text(json.dumps([asdict(job) for job in done]), encoding="utf-8")
+    launch_s, offset_s = figures.launch_s(done), figures.main_offset_s(done, live.INTERVAL_S)
+    how = Settings(
+        live.INTERVAL_S,
+        main_interval_s=None if offset_s is None else live.INTERVAL_S,
+        main_offset_s=offset_s or 0.0,
+        checkpoint_s=_CHECKPOINT_S,
+        restart_s=launch_s,
+    )
     options = PolicyOptions(quantum_s=live.QUANTUM_S)
     simulated = figures.simulated(figures.submitted(done), name, options, how, launch_s)
-    return report.Arm(figures.live(done), simulated, launch_s, cycle_s, figures.lost(done), (before, after))
+    return report.Arm(figures.live(done), simulated, launch_s, offset_s, figures.lost(done), (before, after))
 
 
 def _live(name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float) -> list[live.LiveJob]:

@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.live_replay import log
 from benchmarks.live_replay.workload import CLUSTER, sbatch_options
 from benchmarks.sweep_demo.run import daemon
 from sched_policy.simulator.trace import Trace, TraceJob
@@ -34,17 +35,20 @@ _SLURM_CONF = (
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """What became of a job; times are seconds since the first submission, `start_s` is that of its last run.
+    """What became of a job; times are seconds since the first submission.
 
-    `end_s` is None if the job was lost: did not complete. `nodes` is Slurm's list of the nodes of its last run.
+    `end_s` is None if the job was lost: did not complete. `runs` are its runs by slurmctld's log.
     """
 
     job: TraceJob
     submit_s: float
-    start_s: float
     end_s: float | None
-    restarts: int
-    nodes: str = ""
+    runs: tuple[log.Run, ...]
+
+    @property
+    def restarts(self) -> int:
+        """How often it was requeued."""
+        return len(self.runs) - 1
 
 
 Tell = Callable[[int, int], None]
@@ -76,14 +80,21 @@ def run(
         here = str(Path.cwd())
         environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(directory / "spool"), "PYTHONPATH": here}
         with daemon(settings, directory, environment) if settings else nullcontext():
-            return _replay(directory, trace, environment, CliClient(environment=cluster.env()), longest_s, tell)
+            client = CliClient(environment=cluster.env())
+            submitted, zero_s = _replay(directory, trace, environment, client, longest_s, tell)
+        told = log.runs((cluster.layout.logs / "slurmctld.log").read_text(), zero_s)
+        return [
+            _final(job, at_s, told[job_id], _state(job_id, environment))
+            for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
+        ]
     finally:
         devcluster.down(directory / "cluster")
 
 
 def _replay(
     directory: Path, trace: Trace, environment: dict[str, str], client: CliClient, longest_s: float, tell: Tell
-) -> list[LiveJob]:
+) -> tuple[list[tuple[int, float]], float]:
+    """(Slurm's id, time of submission) of each job, and the time from which these count."""
     script = Path(__file__).with_name("job.sh")
     sbatch, job_environment = _prepared(script, directory, environment)
     zero_s = time.time()
@@ -105,10 +116,7 @@ def _replay(
             tell(ended, len(trace.jobs))
         upcoming_s = trace.jobs[len(submitted)].submit_s if len(submitted) < len(trace.jobs) else float("inf")
         time.sleep(max(0.0, min(_POLL_S, upcoming_s - (time.time() - zero_s))))
-    return [
-        _final(job, job_id, at_s, zero_s, environment)
-        for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
-    ]
+    return submitted, zero_s
 
 
 def arguments(job: TraceJob, directory: Path) -> tuple[str, str, str]:
@@ -125,12 +133,11 @@ def _prepared(script: Path, directory: Path, environment: dict[str, str]) -> tup
     return found["command"][:-1], {**environment, **found["environment"]}
 
 
-def _final(job: TraceJob, job_id: int, at_s: float, zero_s: float, environment: dict[str, str]) -> LiveJob:
-    """Slurm's record, whose whole seconds are half a one early. Its submit time is not used: a requeue changes it."""
+def _state(job_id: int, environment: dict[str, str]) -> str:
     argv = ["scontrol", "show", "job", str(job_id), "--oneliner"]
-    environment = {**environment, "SLURM_TIME_FORMAT": "%s"}
     text = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
-    found = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
-    completed = found["JobState"] == "COMPLETED"
-    start_s, end_s = (float(found[key]) + 0.5 - zero_s for key in ("StartTime", "EndTime"))
-    return LiveJob(job, at_s, start_s, end_s if completed else None, int(found["Restarts"]), found["NodeList"])
+    return text.partition("JobState=")[2].split()[0]
+
+
+def _final(job: TraceJob, at_s: float, runs: Sequence[log.Run], state: str) -> LiveJob:
+    return LiveJob(job, at_s, runs[-1].end_s if state == "COMPLETED" else None, tuple(runs))

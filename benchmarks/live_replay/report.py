@@ -15,12 +15,12 @@ _ERRORS = ("sim_error_jct", "sim_error_makespan")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm, live and simulated, with what the simulator was told of it: a launch's cost and Slurm's cycle."""
+    """One arm, live and simulated; the simulator was told what a launch costs and the main scheduler's offset."""
 
     live: Figures
     simulated: Figures
     launch_s: float
-    cycle_s: float
+    main_offset_s: float | None
     lost: int
     load_before_after: tuple[float, float]
 

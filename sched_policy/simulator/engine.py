@@ -2,7 +2,8 @@
 
 The policy is asked at scheduling intervals, sees what the daemon would see, and its plan costs what it costs: a
 preempted job holds its GPUs while it saves, a restarted one while it loads, gangs are placed on nodes, and jobs end
-at their time limits.
+at their time limits. Slurm itself starts the head of the queue at intervals of its own, if `Settings.main_interval_s`
+says so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sched_policy.errors import ExplschedError
 from sched_policy.interference import Interleaving
 from sched_policy.plan import Plan
 from sched_policy.policy import Policy, SchedulingPolicy
+from sched_policy.simulator.head import head
 from sched_policy.simulator.job_table import Phase
 from sched_policy.simulator.outcome import Ending, Outcome
 from sched_policy.simulator.settings import Estimates, Settings
@@ -34,12 +36,13 @@ class SimulationError(ExplschedError):
 
 
 class _Kind(IntEnum):
-    """Events of one moment are handled in this order: first what frees GPUs, then what wants them, then the pass."""
+    """Events of one moment are handled in this order: first what frees GPUs, then what wants them, then the passes."""
 
     END = 0
     GPUS_FREE = 1
     SUBMIT = 2
     PASS = 3
+    MAIN = 4
 
 
 def simulate(
@@ -61,6 +64,7 @@ class _Simulation:
         self._cluster = cluster
         self._policy = policy
         self._interval_s = settings.interval_s
+        self._main_interval_s, self._main_offset_s = settings.main_interval_s, settings.main_offset_s
         self._until_s = math.inf if settings.until_s is None else settings.until_s
         told = settings if policy.needs_durations else replace(settings, estimates=Estimates())
         # What sharing costs is measured under the mechanism by which the policy shares.
@@ -70,7 +74,9 @@ class _Simulation:
         heapq.heapify(self._events)
         self._version = [0] * len(trace.jobs)
         self._next_pass_s = math.inf
+        self._next_main_s = math.inf
         self._passed = -1  # the number of the interval in which the policy was asked last
+        self._ordered_s = -math.inf  # when that was
         self._handled = 0
         self._ended = 0
 
@@ -100,6 +106,10 @@ class _Simulation:
                 self._handled += 1
                 self._pass(now_s)
             return
+        if kind is _Kind.MAIN:
+            self._handled += 1
+            self._start_head(now_s)
+            return
         if version != self._version[row]:
             return  # something else happened to the job since
         self._handled += 1
@@ -111,6 +121,8 @@ class _Simulation:
             self._end(row, now_s)
         self._follow()
         self._request_pass(now_s)
+        if self._main_interval_s is not None:
+            self._request_main(now_s, self._main_interval_s)
 
     def _end(self, row: int, now_s: float, why: Ending | None = None) -> None:
         self._version[row] += 1
@@ -120,6 +132,7 @@ class _Simulation:
     def _pass(self, now_s: float) -> None:
         self._next_pass_s = math.inf
         self._passed = round(now_s / self._interval_s)
+        self._ordered_s = now_s
         if not (self._world.waiting.size or self._world.reports_come or self._world.may_grow):
             return
         snapshot = self._world.snapshot(now_s)
@@ -147,6 +160,15 @@ class _Simulation:
             self._world.start(row, start.placement, now_s)
         self._follow()
 
+    def _start_head(self, now_s: float) -> None:
+        """Slurm's main scheduler: it starts the head of the queue, and interrupts nobody."""
+        self._next_main_s = math.inf
+        if self._world.waiting.size:
+            snapshot = self._world.snapshot(now_s)
+            for start in head(checked_plan(self._policy, snapshot), snapshot, self._ordered_s):
+                self._world.start(self._row(start.job_id), start.placement, now_s)
+            self._follow()
+
     def _row(self, job_id: int) -> int:
         row = self._world.row_of(job_id)
         if row is None:
@@ -169,3 +191,10 @@ class _Simulation:
         if tick_s < self._next_pass_s:
             self._next_pass_s = tick_s
             heapq.heappush(self._events, (tick_s, _Kind.PASS, -1, 0))
+
+    def _request_main(self, now_s: float, interval_s: float) -> None:
+        """Slurm's main scheduler looks at the queue once something has changed."""
+        tick_s = self._main_offset_s + math.ceil((now_s - self._main_offset_s) / interval_s) * interval_s
+        if tick_s < self._next_main_s:
+            self._next_main_s = tick_s
+            heapq.heappush(self._events, (tick_s, _Kind.MAIN, -1, 0))

@@ -56,6 +56,10 @@ class Settings(Struct, frozen=True):
 
     Attributes:
         interval_s: the policy is asked at multiples of this, if anything has changed since (Slurm's bf_interval).
+        main_interval_s: Slurm's main scheduler starts the jobs at the head of the queue, up to the first that does not
+            fit, at multiples of this, if anything has changed since (batch_sched_delay, sched_interval). None: all jobs
+            wait for the policy.
+        main_offset_s: how much later than those multiples.
         estimates: what policies are told about the length of jobs.
         checkpoint_s: a preempted job holds its GPUs for so long, saving, without making progress.
         restart_s: a job that starts again holds its GPUs for so long, loading, before it makes progress.
@@ -66,6 +70,8 @@ class Settings(Struct, frozen=True):
     """
 
     interval_s: float = 30.0
+    main_interval_s: float | None = None
+    main_offset_s: float = 0.0
     estimates: Estimates = Estimates()
     checkpoint_s: float = 10.0
     restart_s: float = 30.0
@@ -75,9 +81,11 @@ class Settings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises `SettingsError` for numbers that are not finite or make no sense."""
-        for name in ("interval_s", "checkpoint_s", "restart_s"):
+        for name in ("interval_s", "main_interval_s", "main_offset_s", "checkpoint_s", "restart_s"):
             value = getattr(self, name)
-            least_s = 0.001 if name == "interval_s" else 0.0
+            if value is None:
+                continue
+            least_s = 0.001 if name in ("interval_s", "main_interval_s") else 0.0
             if not (math.isfinite(value) and least_s <= value <= 86_400):
                 raise SettingsError(f"{name}: {value} is out of range (accepted: {least_s:g} to 86400 seconds)")
         if not 0 <= self.scaling <= 1:

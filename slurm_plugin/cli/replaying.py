@@ -131,6 +131,8 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
 _SLURM = {
     "estimates": "--estimates",
     "interval_s": "--interval",
+    "main_interval_s": "--main-interval",
+    "main_offset_s": "--main-offset",
     "checkpoint_s": "--checkpoint",
     "restart_s": "--restart",
     "scaling": "--scaling",
@@ -158,6 +160,8 @@ _OPTIONS = (
     ),
     _setting("--estimates", "estimates", str, "exact|limit|noisy:SIGMA", "What policies are told about run times."),
     _setting("--interval", "interval_s", float, "SECONDS", "Time between looks of the policy."),
+    _setting("--main-interval", "main_interval_s", float, "SECONDS", "Time between looks of Slurm's main scheduler."),
+    _setting("--main-offset", "main_offset_s", float, "SECONDS", "How much later than the multiples of that."),
     _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "How long a preempted job saves."),
     _setting("--restart", "restart_s", float, "SECONDS", "How long a job that starts again loads."),
     _setting("--scaling", "scaling", float, "EXPONENT", "Speed of an elastic job over its GPUs; 1 is linear."),

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sched_policy.plan import Plan, Reservation
+from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import (
     AttachReservation,
     Change,
@@ -25,7 +26,6 @@ from slurm_plugin.groups.grouping import group_changes, in_order
 from slurm_plugin.groups.release import releases
 from slurm_plugin.observe import Observation
 from slurm_plugin.steering.order import OrderLimits, order_changes
-from slurm_plugin.steering.queue_order import queue_order
 from slurm_plugin.steering.requeue_delay import has_settled, waits_for_requeue_delay
 from slurm_plugin.steering.resizing import resize_changes
 

@@ -1,8 +1,14 @@
 """Reading sdiag for the load that steering puts on slurmctld."""
 
+import os
+import threading
+from pathlib import Path
+
 import pytest
 
-from benchmarks.controller_load.sdiag import Cycles, merged, read
+from benchmarks.controller_load import figures, threads
+from benchmarks.controller_load.arms import Arm, Stretch
+from benchmarks.controller_load.sdiag import Cycles, Load, merged, read
 
 TEXT = """\
 Server thread count:  3
@@ -56,3 +62,31 @@ def test_stretches_weigh_by_their_cycles() -> None:
 def test_text_without_cycles_is_an_error() -> None:
     with pytest.raises(ValueError, match="no cycles"):
         read("slurm_get_statistics: Connection refused", 1.0)
+
+
+def stretch(arm: Arm, main_ms: float, cpu_ms: float, updates: int = 0) -> Stretch:
+    cycles = Cycles(10, 10 * main_ms, 2 * main_ms, 1000)
+    return Stretch(arm, Load(30.0, cycles, cycles, {"REQUEST_UPDATE_JOB": updates}, 1.0), 10 * cpu_ms, 1.0)
+
+
+def test_arms_are_compared_by_the_medians_of_their_stretches() -> None:
+    alone = [stretch(Arm.WITHOUT, ms, 5.0) for ms in (10.0, 90.0, 12.0)]
+    first = [stretch(Arm.FIRST, ms, 6.0, 100) for ms in (20.0, 18.0, 24.0)]
+    steady = [stretch(Arm.STEADY, ms, 5.0, 5) for ms in (11.0, 80.0, 12.0)]
+    found = figures.summary([*alone, *first, *steady])
+    assert found["without"]["main_mean_ms"] == 12.0
+    assert found["first passes"]["main_mean_ratio"] == pytest.approx(20 / 12, abs=1e-3)
+    assert found["first passes"]["main_mean_ratio_by_round"] == [2.0, 0.2, 2.0]
+    assert found["first passes"]["main_cpu_ratio"] == 1.2
+    assert found["first passes"]["requests_added_per_minute"] == {"REQUEST_UPDATE_JOB": 200.0}
+    assert found["steady"]["main_mean_ratio"] == 1.0
+    assert [each["main_mean_ms"] for each in figures.raw(alone)] == [10.0, 90.0, 12.0]
+
+
+def test_cpu_time_of_a_thread() -> None:
+    comm = Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text().strip()
+    before = threads.cpu_ms(os.getpid(), comm)
+    sum(range(200_000))
+    assert threads.cpu_ms(os.getpid(), comm) > before
+    with pytest.raises(LookupError, match="no thread 'nobody'"):
+        threads.cpu_ms(os.getpid(), "nobody")

@@ -5,11 +5,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from benchmarks.live_replay import figures, live, report
+from benchmarks.live_replay import figures, live, log, report
 from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import compressed, sbatch_options
 from sched_policy.options import PolicyOptions
@@ -37,12 +38,16 @@ def test_a_large_gang_asks_for_whole_nodes() -> None:
     assert {"--nodes=4", "--gpus-per-node=8"} <= set(sbatch_options(large))
 
 
+def run(start_s: float, end_s: float | None, nodes: str = "n1", *, backfilled: bool = False) -> log.Run:
+    return log.Run(start_s, end_s, backfilled, nodes)
+
+
 def test_live_figures_leave_out_lost_jobs_and_count_them() -> None:
     one, two, three = TRACE.jobs
     done = [
-        LiveJob(one, submit_s=0.0, start_s=1.0, end_s=503.0, restarts=0),
-        LiveJob(two, submit_s=10.0, start_s=20.0, end_s=1513.0, restarts=2),
-        LiveJob(three, submit_s=20.0, start_s=21.0, end_s=None, restarts=0),
+        LiveJob(one, submit_s=0.0, end_s=503.0, runs=(run(1.0, 503.0),)),
+        LiveJob(two, submit_s=10.0, end_s=1513.0, runs=(run(1.0, None), run(5.0, None), run(20.0, 1513.0))),
+        LiveJob(three, submit_s=20.0, end_s=None, runs=(run(21.0, 22.0),)),
     ]
     assert figures.live(done) == figures.Figures(avg_jct_s=1003.0, makespan_s=1513.0, preemptions=2)
     assert figures.lost(done) == 1
@@ -50,20 +55,49 @@ def test_live_figures_leave_out_lost_jobs_and_count_them() -> None:
     assert figures.launch_s(done) == 2.0
 
 
-def test_slurms_cycle_is_the_time_from_start_to_start_of_brief_jobs_on_a_node() -> None:
-    def brief(node: str, start_s: float, run_s: float = 0.1, submit_s: float = 0.0) -> LiveJob:
-        return LiveJob(TraceJob(1, 0.0, 8, run_s), submit_s, start_s, start_s + run_s, 0, node)
+LOG = """\
+[2026-11-21T13:25:20.915] _slurm_rpc_submit_batch_job: JobId=1 InitPrio=1 usec=494
+[2026-11-21T13:25:21.692] sched/backfill: _start_job: Started JobId=1 in main on n1
+[2026-11-21T13:25:21.700] sched: Allocate JobId=2 NodeList=n[2-4] #CPUs=3 Partition=main
+[2026-11-21T13:25:22.223] _job_complete: JobId=1 WEXITSTATUS 0
+[2026-11-21T13:25:22.223] _job_complete: JobId=1 done
+[2026-11-21T13:25:24.506] Requeuing JobId=2
+[2026-11-21T13:25:25.000] sched: Allocate JobId=2 NodeList=n[1-3] #CPUs=3 Partition=main
+[2026-11-21T13:25:26.500] _job_complete: JobId=2 done
+"""
 
-    busy = [brief("n1", float(start_s)) for start_s in (0, 1, 1, 2, 3, 4, 4, 5, 6, 6, 7)]
-    assert figures.cycle_s(busy, 1.0) == pytest.approx(0.7)
-    other = [brief("n2", 0.0, run_s=5.0), brief("n2", 6.0), brief("n2", 60.0), brief("n2", 62.0, submit_s=61.0)]
-    assert figures.cycle_s([*busy, *other], 1.0) == pytest.approx(0.7)  # work, a node kept free, and an empty queue
-    assert figures.cycle_s(busy[:5], 1.0) == 1.0
+
+def test_slurmctlds_log_tells_the_runs_of_each_job() -> None:
+    zero_s = datetime.fromisoformat("2026-11-21T13:25:21").timestamp()
+    found = log.runs(LOG, zero_s)
+    rounded = {
+        job_id: [(round(r.start_s, 3), r.end_s and round(r.end_s, 3), r.is_backfilled, r.nodes) for r in runs]
+        for job_id, runs in found.items()
+    }
+    assert rounded == {
+        1: [(0.692, 1.223, True, "n1")],
+        2: [(0.7, None, False, "n[2-4]"), (4.0, 5.5, False, "n[1-3]")],
+    }
+
+
+def test_the_main_schedulers_offset_is_measured_from_backfill_around_the_clock() -> None:
+    backfill = [run(float(n), n + 0.5, backfilled=True) for n in (0, 3, 9)]
+    late = [run(start_s, None) for start_s in (0.7, 1.9, 4.8, 6.8)]
+    assert log.main_offset_s([*backfill, *late], 1.0) == pytest.approx(0.8, abs=0.01)
+    around = [run(start_s, None) for start_s in (3.98, 8.02)]
+    found_s = log.main_offset_s([*backfill, *around], 1.0)
+    assert found_s is not None
+    assert min(found_s, 1.0 - found_s) < 1e-6
+    assert log.main_offset_s(backfill, 1.0) is None
+    assert log.main_offset_s(late, 1.0) is None
 
 
 def test_the_simulator_pays_for_every_launch() -> None:
     found = figures.simulated(Trace.of(TRACE.jobs[:1]), "slurm", PolicyOptions(), Settings(interval_s=1.0), 2.0)
-    assert found == figures.Figures(avg_jct_s=502.0, makespan_s=602.0, preemptions=0)
+    # Submitted at 100.0, 100.2, ... 100.8 it starts at once, or at 101: 0.4 s later on average.
+    assert found.avg_jct_s == pytest.approx(502.4)
+    assert found.makespan_s == pytest.approx(602.4)
+    assert found.preemptions == 0
 
 
 def test_error_is_signed() -> None:

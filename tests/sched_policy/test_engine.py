@@ -47,6 +47,22 @@ def test_jobs_start_at_the_next_interval_and_run_for_their_run_time() -> None:
     assert (jobs[2].start_s, jobs[2].end_s) == (110, 117)
 
 
+def test_slurms_main_scheduler_starts_the_head_of_the_queue_and_all_others_wait_for_the_policy() -> None:
+    two = ClusterShape(1, 2)
+    jobs = trace((0, 1, 13), (0, 1, 36), (1, 2, 10), (2, 1, 10))
+    soon = by_id(simulate(jobs, two, GREEDY, replace(EXACT, main_interval_s=2, main_offset_s=0.5)))
+    # At 14.5 s job 3 is the head and does not fit, so job 4 waits for 20 s. At 36.5 s nobody stands before job 3.
+    assert [soon[n].start_s for n in (1, 2, 3, 4)] == [0, 0, 36.5, 20]
+    late = by_id(simulate(jobs, two, GREEDY, EXACT))
+    assert [late[n].start_s for n in (1, 2, 3, 4)] == [0, 0, 40, 20]
+
+
+@pytest.mark.parametrize("name", ["main_interval_s", "main_offset_s"])
+def test_the_main_schedulers_times_must_make_sense(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name}: -1"):
+        Settings(**{name: -1.0})
+
+
 def test_preemption_costs_a_checkpoint_and_a_restart() -> None:
     srsf = catalog.build("srsf", catalog.PolicyOptions(quantum_s=50))
     jobs = by_id(simulate(trace((0, 1, 1000), (5, 1, 30)), ONE_GPU, srsf, EXACT))

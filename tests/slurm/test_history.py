@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from sched_policy.preemption_record import Interruption, PreemptionRecord, read
 from sched_policy.simulator.formats import read_any, sacct
+from sched_policy.simulator.history import read as history_of
+from sched_policy.simulator.metrics import measure
 from sched_policy.simulator.trace import Trace, TraceError
+from slurm_plugin.client.changes import RequeueJob, SetAdminComment
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up
-from tests.slurm.jobs import environment, run, state_of, submit, until
+from tests.slurm.jobs import environment, run, start_again, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
+UNTIL_REQUEUED = 'sleep 1; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600'
+
+
+def print_history(cluster: Cluster, directory: Path, *columns: str) -> Path:
+    """The file that the documented command line makes now, with more columns at its end."""
+    command = sacct.COMMAND.replace("2026-02-01", "now+1hour").replace("ReqTRES", ",".join(("ReqTRES", *columns)))
+    subprocess.run(["bash", "-c", command], cwd=directory, env=environment(cluster), check=True)
+    return directory / "history.txt"
 
 
 def history(cluster: Cluster, directory: Path) -> Trace:
-    """What the documented command line yields now; an empty trace as long as it holds no job that has ended."""
-    command = sacct.COMMAND.replace("2026-02-01", "now+1hour")
-    subprocess.run(["bash", "-c", command], cwd=directory, env=environment(cluster), check=True)
+    """What is in it; an empty trace as long as it holds no job that has ended."""
+    print_history(cluster, directory)
     try:
         return read_any(directory / "history.txt")
     except TraceError as error:
@@ -34,9 +46,7 @@ def test_the_history_of_a_real_cluster_is_read(place: Path, tmp_path: Path) -> N
     plain = submit(cluster, "--gres=gpu:2", "--time=10", script="sleep 1")
     array = submit(cluster, "--gres=gpu:1", "--array=0-1", "--time=UNLIMITED", script="sleep 1")
     gang = submit(cluster, "--gres=gpu:1", ":", "--gres=gpu:3", script="sleep 1")
-    requeued = submit(
-        cluster, "--gres=gpu:1", "--requeue", script='sleep 1; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600'
-    )
+    requeued = submit(cluster, "--gres=gpu:1", "--requeue", script=UNTIL_REQUEUED)
     submit(cluster, script="sleep 1")  # without a GPU
     submit(cluster, "--gres=gpu:1", "--hold")  # never starts
 
@@ -61,3 +71,29 @@ def test_the_history_of_a_real_cluster_is_read(place: Path, tmp_path: Path) -> N
     runs_s = [float(row[rows[0].index("ElapsedRaw")]) for row in rows if row[0] == str(requeued)]
     assert len(runs_s) == 2
     assert jobs[requeued].run_s == sum(runs_s)
+
+
+@pytest.mark.usefixtures("needs_accounting")
+def test_slurmdbd_keeps_what_preemption_cost_after_the_job_has_ended(place: Path, tmp_path: Path) -> None:
+    cluster = up(ClusterSpec(1, 4, 0, accounting=True, extra=(("MinJobAge", "2"),)), place)
+    client = CliClient(environment=cluster.env())
+    job_id = submit(cluster, "--gres=gpu:2", "--time=10", "--requeue", script=UNTIL_REQUEUED)
+    until(lambda: state_of(client, job_id) == "RUNNING", "the job runs")
+    submitted_s = next(job.submit_s for job in client.jobs() if job.job_id == job_id)
+    cost = Interruption(0, time.time(), 2, 40.0, "a shorter job, 100% of it: a|b")
+    account = PreemptionRecord(submitted_s, others="of the site").plus(cost)
+    time.sleep(2)  # sacct leaves out a run of less than a second
+    assert client.apply([SetAdminComment(job_id, account.text()), RequeueJob(job_id)]) == ()
+    until(lambda: state_of(client, job_id) == "PENDING", "the job waits again")
+    start_again(client, job_id)
+    until(lambda: state_of(client, job_id) == "GONE", "the job has ended")
+    until(lambda: not run(cluster, "squeue", "--noheader", "--states=all"), "slurmctld has forgotten it")
+
+    shown = ("sacct", f"--jobs={job_id}", "--allocations", "--noheader", "--parsable2", "--format=AdminComment")
+    assert run(cluster, *shown).strip() == account.text()
+    kept = read(account.text(), time.time(), restarts=1)
+    assert (kept.submitted_s, kept.count, kept.lost_gpu_s, kept.latest[0].reason) == (submitted_s, 1, 40.0, cost.reason)
+    past = measure(history_of(print_history(cluster, tmp_path, "AdminComment")).outcome)
+    assert past.jobs == 1
+    assert past.preemptions == 1
+    assert past.lost_gpu_h == pytest.approx(40 / 3600)

@@ -61,6 +61,8 @@ def test_settings_reach_the_simulation(trace: Path) -> None:
     found = told(*common, "--interval", 100, "--restart", 7, "--checkpoint", 3, "--seed", 5, "--scaling", 0.9)
     assert found["settings"] == {
         "interval_s": 100.0,
+        "main_interval_s": None,
+        "main_offset_s": 0.0,
         "estimates": "exact",
         "checkpoint_s": 3.0,
         "restart_s": 7.0,
@@ -71,6 +73,9 @@ def test_settings_reach_the_simulation(trace: Path) -> None:
     # Jobs 2 and 3 start at multiples of 100 s; with exact estimates job 3, the shorter one, is first.
     assert found["makespan_s"] == 400 + 120
     assert told(*common[:-2], "--estimates", "noisy:0.5")["settings"]["estimates"] == "noisy:0.5"
+    # Job 1 ends at an interval, where job 3 starts. Slurm starts job 2 at 363, soon after that one has ended.
+    main = ("--main-interval", 10, "--main-offset", 3)
+    assert told(*common, "--interval", 100, *main)["makespan_s"] == 363 + 120
 
 
 def test_muris_conventions(trace: Path) -> None:

@@ -12,8 +12,8 @@ from sched_policy import catalog
 from sched_policy.model import GpuRequest, Job, NodeGpus
 from sched_policy.options import PolicyOptions
 from sched_policy.plan import Plan, Reservation, Score, Start
+from sched_policy.queue_order import HEAD, queue_order
 from sched_policy.snapshot import Snapshot
-from slurm_plugin.steering.queue_order import queue_order
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 
@@ -66,6 +66,20 @@ def test_shares_of_a_gang_may_be_of_any_size_if_it_asks_for_none() -> None:
 
 def test_other_partitions_nodes_do_not_count() -> None:
     assert queue_order(ranked(3, 4), snapshot(job(3, 4, partition="elsewhere"), job(4))) == (4, 3)
+
+
+def test_gangs_keep_their_places_behind_the_head_of_the_queue() -> None:
+    # Else each start and end of a job would move them all, and the labels of their neighbours with them.
+    single = tuple(job(100 + i) for i in range(HEAD))
+    order = (10, *(each.job_id for each in single[:-1]), 11, single[-1].job_id, 12, 13)
+    waiting = (wide(10), wide(11), *single, wide(12), job(13))
+    assert queue_order(ranked(*order), snapshot(*FULL, *waiting)) == (
+        *(each.job_id for each in single),
+        12,
+        13,
+        10,
+        11,
+    )
 
 
 @given(

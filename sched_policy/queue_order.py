@@ -7,6 +7,7 @@ if such a job stands behind all those for which the next release of GPUs makes r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,26 +17,32 @@ from sched_policy.model import GpuRequest
 from sched_policy.plan import Plan
 from sched_policy.snapshot import Snapshot
 
+HEAD = 100
+"""Jobs at which Slurm's main scheduler looks (default_queue_depth)."""
+
 
 def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     """Ids of the snapshot's jobs in the order in which Slurm should consider them.
 
     That is the plan's order, but jobs to which the plan promises nothing, and for which not even the end of the
-    largest running job would make room, come last.
+    largest running job would make room, come last. Only the head of a partition's queue is looked through: further back
+    they hold up nobody, and what is near changes with every job that starts or ends.
     """
     near = _Reach(snapshot)
     promised = {start.job_id for start in plan.starts} | {promise.job_id for promise in plan.reservations}
     jobs = {job.job_id: job for job in snapshot.jobs}
-    ids = [score.job_id for score in plan.scores]
-
-    def is_far(job_id: int) -> bool:
-        job = jobs.get(job_id)
-        if job is None or job.holds_gpus or job_id in promised:
-            return False
-        return not near.allows(job.request, job.partition)
-
-    far = {job_id for job_id in ids if is_far(job_id)}
-    return (*(job_id for job_id in ids if job_id not in far), *(job_id for job_id in ids if job_id in far))
+    kept: list[int] = []
+    far: list[int] = []
+    counted: Counter[str] = Counter()
+    for score in plan.scores:
+        job = jobs.get(score.job_id)
+        if job is not None and not job.holds_gpus and counted[job.partition] < HEAD:
+            if job.job_id not in promised and not near.allows(job.request, job.partition):
+                far.append(job.job_id)
+                continue
+            counted[job.partition] += 1
+        kept.append(score.job_id)
+    return (*kept, *far)
 
 
 class _Reach:
