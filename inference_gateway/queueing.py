@@ -34,7 +34,9 @@ class Classes:
     """Sorts requests as they come, as the data plane does: from the length of the whole queue alone.
 
     The second class is served only when the first one is empty. So if the queue is not longer than `late`, the number
-    of requests that were put into the second class and not seen to leave, there is nobody in the first.
+    of requests that were put into the second class and not seen to leave, there is nobody in the first. Those that
+    reach their deadline while the first is not empty are told by `gave_up`: otherwise `late` would stay too high for as
+    long as an overload lasts, and the first class would grow by each of them.
     """
 
     thousandths_per_replica: int
@@ -48,3 +50,7 @@ class Classes:
         late = queued - self.late >= ready * self.thousandths_per_replica // 1000
         self.late += late
         return late
+
+    def gave_up(self) -> None:
+        """A request of the second class has reached its deadline."""
+        self.late = max(0, self.late - 1)

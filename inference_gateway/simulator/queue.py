@@ -34,6 +34,10 @@ class WaitingRequests:
         return min(line[0] for line in (self._first, self._second) if line)
 
     def drop_oldest(self) -> None:
-        """Take `oldest` out of its turn."""
+        """Take `oldest` out of its turn, at its deadline."""
         oldest = self.oldest
-        (self._first if self._first and self._first[0] == oldest else self._second).popleft()
+        if self._first and self._first[0] == oldest:
+            self._first.popleft()
+        else:
+            self._second.popleft()
+            self.classes.gave_up()

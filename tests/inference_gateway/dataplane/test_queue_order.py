@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,7 +16,7 @@ from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.model import Endpoint
 from inference_gateway.simulator.engine import simulate
 from inference_gateway.simulator.settings import Settings
-from tests.inference_gateway.rig import PATIENCE_S, Rig, gateway, wait_until
+from tests.inference_gateway.rig import PATIENCE_S, Answer, Rig, gateway, wait_until
 from tests.inference_gateway.simulator.test_engine import Scripted
 
 
@@ -87,6 +88,38 @@ def test_haproxy(directory: Path, gate: tuple[Gate, int], in_time: float, order:
         replica.released.release(5)
         assert [answer.result().status for answer in answers] == [200] * 6
     assert replica.taken == order
+
+
+def test_those_that_reach_their_deadline_are_not_counted_any_more(directory: Path, gate: tuple[Gate, int]) -> None:
+    """c and d would be late and give up; so e alone waits in time, f would be late, and when e is taken g passes f."""
+    replica, port = gate
+    service = ServiceSettings("leaving", in_time_per_replica=1.0, queue_deadline_s=6.0)
+    with gateway(directory, service) as rig, ThreadPoolExecutor(8) as clients:
+        rig.add(service.name, Endpoint("r1", "127.0.0.1", port, 1))
+        answers: dict[str, Future[Answer]] = {}
+
+        def send(name: str) -> None:
+            answers[name] = clients.submit(rig.ask, "GET", f"/services/{service.name}/{name}")
+
+        send("a")
+        wait_until(lambda: replica.taken == ["a"])
+        for waiting, name in enumerate("bcd", start=1):
+            send(name)
+            wait_until(lambda waiting=waiting: queued(rig) == waiting)
+        replica.released.release()
+        wait_until(lambda: replica.taken == ["a", "b"])
+        time.sleep(service.queue_deadline_s / 2)  # so that c and d are gone well before e would be
+        send("e")
+        assert [answers[name].result().status for name in "cd"] == [503, 503]
+        send("f")
+        wait_until(lambda: queued(rig) == 2)
+        replica.released.release()
+        wait_until(lambda: replica.taken == ["a", "b", "e"])
+        send("g")
+        wait_until(lambda: queued(rig) == 2)
+        replica.released.release(3)
+        assert [answers[name].result().status for name in "abefg"] == [200] * 5
+    assert replica.taken == ["a", "b", "e", "g", "f"]
 
 
 @pytest.mark.parametrize(
