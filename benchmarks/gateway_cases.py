@@ -5,6 +5,8 @@ Chosen before any rule was tuned, from what such services look like:
 * A replica serves 8 requests at once and takes 0.1 ms per input and 25 ms per output token at that concurrency.
 * A request is within its SLO if a replica takes it within 2 s. Waiting is what scaling can change; the service time is
   the same under every rule.
+* The gateway's queue lets those pass who come in time (`inference_gateway.queueing`, target 2 s); Dilu and Knative have
+  none of this, so their rules run with first in, first out, and again with the gateway's queue.
 * Replicas take 60 s to start. They cost from being asked for until they have drained.
 * A run begins with the replicas that the trace's mean load needs at 70 % utilisation, and the first 5 minutes are not
   counted: the traces begin in the middle of a service's life. The cases `cold` begin with one replica and count all.
@@ -28,7 +30,7 @@ from inference_gateway.simulator.settings import Settings, StartTime
 SLOS_S = (0.5, 2.0, 5.0, 10.0)
 SLO_S = 2.0
 _MODEL = ServiceTime(prefill_ms=0.1, decode_ms=25.0)
-_USUAL = Settings(concurrency=8, start=StartTime(60.0), slo_s=SLO_S, warmup_s=300.0)
+_USUAL = Settings(concurrency=8, start=StartTime(60.0), queue_target_s=SLO_S, slo_s=SLO_S, warmup_s=300.0)
 _UTILIZATION = 0.7
 _MOONCAKE_CLOCK_S = 3.0
 

@@ -3,8 +3,10 @@
 `--traces DIR` has azure_llm_2023_conv.csv (Azure/AzurePublicDataset) and mooncake_conversation.jsonl
 (kvcache-ai/Mooncake). Every rule runs at its defaults, and with its `utilization` swept; see `gateway_cases` for what
 is replayed. The bar: for each run of another rule, some run of `slurm` has at most half of its misses at no more
-replica-seconds (`holds` of `points`); and slurm's default against the other rule's default. `--oracle` adds what
-knowing the requests in advance would give; see `gateway_oracle`.
+replica-seconds (`holds` of `points`); and slurm's default against the other rule's default. The gateway is compared as
+it is, rule and queue, with Dilu and Knative as they are, whose queues are first in, first out; and then rule with rule,
+all on the gateway's queue (`..., our queue`). `slurm, fifo` is our rule without the queue. `--oracle` adds what knowing
+the requests in advance would give; see `gateway_oracle`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -30,6 +32,9 @@ from slurm_plugin.cli.side_by_side import run_all
 OURS = "slurm"
 HINDSIGHT = "hindsight"
 _THEIRS = ("dilu", "knative")
+_OUR_QUEUE = ", our queue"
+_FIFO = ", fifo"
+_OTHERS = (*_THEIRS, *(rule + _OUR_QUEUE for rule in _THEIRS))
 _SWEEP = {
     OURS: (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6),
     "dilu": (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1),
@@ -45,10 +50,23 @@ _ATTRIBUTION = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A rule in a case, at its defaults and with every value of its sweep."""
+    """A rule in a case, at its defaults and with every value of its sweep; `arm` is its name with that of its queue."""
 
     case: Case
-    rule: str
+    arm: str
+
+    @property
+    def rule(self) -> str:
+        """The rule of the arm."""
+        return self.arm.removesuffix(_OUR_QUEUE).removesuffix(_FIFO)
+
+    @property
+    def replay(self) -> Replay:
+        """What is replayed, with the queue of the arm."""
+        found = self.case.replay
+        if self.arm in _THEIRS or self.arm.endswith(_FIFO):
+            return replace(found, settings=replace(found.settings, queue_target_s=0.0))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +80,7 @@ class Run:
 
 def sweep(task: Task, progress: Callable[[int, int], None]) -> list[Run]:
     """All runs of a task."""
-    replay = task.case.replay
+    replay = task.replay
     if task.rule == HINDSIGHT:
         found = plans(replay)
         progress(1, 1)
@@ -103,14 +121,14 @@ def main(
     """Measure the scaling rules on traces of requests."""
     chosen = [case for case in cases(traces) if case.is_main or not main_only]
     chosen = [case for case in chosen if not only or case.name in only]
-    rules = (OURS, *_THEIRS, *([HINDSIGHT] if oracle else []))
-    tasks = [Task(case, rule) for case in chosen for rule in rules]
-    labels = [f"{task.case.trace} {task.case.name} {task.rule}" for task in tasks]
+    arms = (OURS, *_OTHERS, OURS + _FIFO, *([HINDSIGHT] if oracle else []))
+    tasks = [Task(case, arm) for case in chosen for arm in arms]
+    labels = [f"{task.case.trace} {task.case.name} {task.arm}" for task in tasks]
     with bars(labels) as report:
         done = run_all(sweep, tasks, workers or len(os.sched_getaffinity(0)), report)
     curves: dict[str, dict[str, list[Run]]] = {_label(case): {} for case in chosen}
     for task, runs in zip(tasks, done, strict=True):
-        curves[_label(task.case)][task.rule] = runs
+        curves[_label(task.case)][task.arm] = runs
     if plot is not None:
         panels = {
             case.trace: {rule: _points(runs) for rule, runs in curves[_label(case)].items()}
@@ -153,11 +171,10 @@ def _result(case: Case, curves: Mapping[str, Sequence[Run]]) -> dict[str, object
         "start_sigma": settings.start.sigma,
         "initial": settings.initial_replicas,
         "capacity_rps": round(case.replay.capacity.requests_per_s, 4),
-        "defaults": {rule: asdict(curves[rule][0].metrics) for rule in (OURS, *_THEIRS)},
-        "default_against": {rule: _against(curves[OURS][:1], curves[rule][0], SLO_S) for rule in _THEIRS},
+        "defaults": {arm: asdict(curves[arm][0].metrics) for arm in (OURS, *_OTHERS, OURS + _FIFO)},
+        "default_against": {arm: _against(curves[OURS][:1], curves[arm][0], SLO_S) for arm in _OTHERS},
         "curve_against": {
-            f"slo_{slo_s:g}_s": {rule: _along(curves[OURS], curves[rule], slo_s) for rule in _THEIRS}
-            for slo_s in SLOS_S
+            f"slo_{slo_s:g}_s": {arm: _along(curves[OURS], curves[arm], slo_s) for arm in _OTHERS} for slo_s in SLOS_S
         },
         "runs": {rule: [_point(run) for run in runs] for rule, runs in curves.items()},
     }
@@ -171,7 +188,7 @@ def _oracle(case: Case, curves: Mapping[str, Sequence[Run]]) -> dict[str, object
             [row["utilization"], row["replica_seconds"], row["misses"], row["fewest"], row["holds"]]
             for row in (_against(curves[HINDSIGHT], run, SLO_S) for run in curves[rule])
         ]
-        for rule in _THEIRS
+        for rule in _OTHERS
     }
     bound = {"replica_seconds": round(cost), "misses_at_least": round(fewest_misses(case.replay, cost), 2)}
     return {"hindsight_against": against, "clairvoyant_bound": bound}
@@ -212,7 +229,7 @@ def _line(case: Case, curves: Mapping[str, Sequence[Run]]) -> str:
 
 
 def _held(curves: Mapping[str, Sequence[Run]]) -> dict[str, tuple[int, int]]:
-    rows = {rule: [_against(curves[OURS], run, SLO_S) for run in curves[rule][1:]] for rule in _THEIRS}
+    rows = {rule: [_against(curves[OURS], run, SLO_S) for run in curves[rule][1:]] for rule in _OTHERS}
     return {rule: (sum(bool(row["holds"]) for row in found), len(found)) for rule, found in rows.items()}
 
 

@@ -69,7 +69,7 @@ def _read(path: Path, spread_s: float, *, is_strict: bool) -> RequestTrace:
     return formats.spread(trace, spread_s) if spread_s else trace
 
 
-_NUMBERS = ("concurrency", "deadline_s", "slo_s", "initial", "warmup_s", "seed")
+_NUMBERS = ("concurrency", "deadline_s", "queue_target_s", "slo_s", "initial", "warmup_s", "seed")
 _OPTIONS = (
     click.option(
         "--requests",
@@ -110,6 +110,14 @@ _OPTIONS = (
     ),
     click.option(
         "--deadline", "deadline_s", type=float, default=_DEFAULT.deadline_s, show_default=True, help="Longest wait, s."
+    ),
+    click.option(
+        "--queue-target",
+        "queue_target_s",
+        type=float,
+        default=_DEFAULT.queue_target_s,
+        show_default=True,
+        help="Who would wait longer lets others pass, s; 0: first in, first out.",
     ),
     click.option(
         "--slo-s",

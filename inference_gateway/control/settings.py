@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings
+from inference_gateway.queueing import in_time_per_replica
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection, ServiceSection
 
@@ -40,6 +41,7 @@ def _service(name: str, service: ServiceSection, replica_key: str) -> ServiceSet
         models=service.models,
         queue_limit=service.queue_limit,
         queue_deadline_s=service.queue_deadline_s,
+        in_time_per_replica=in_time_per_replica(service.queue_target_s, service.requests_per_s),
         cold_start_limit=service.cold_start_limit,
         cold_start_deadline_s=service.cold_start_deadline_s,
         response_timeout_s=service.response_timeout_s,

@@ -1,8 +1,8 @@
 """The event loop: requests arrive, wait in one queue, are served, and a rule is asked once a second.
 
-The data plane is that of the gateway: one first-in-first-out queue per service with a deadline, replicas that take at
-most `concurrency` requests each, and the least loaded one first. A replica costs from the moment it is asked for until
-it is gone: a job that waits or loads counts like one that serves, and a draining one until its last answer.
+The data plane is that of the gateway: one queue per service with a deadline, in the order of `queueing`, replicas that
+take at most `concurrency` requests each, and the least loaded one first. A replica costs from the moment it is asked
+for until it is gone: a job that waits or loads counts like one that serves, and a draining one until its last answer.
 Events at the same time are handled in the order: answers, replicas that become ready, arrivals, the rule.
 """
 
@@ -11,12 +11,13 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from inference_gateway.model import Decision, Observation, ScaleRule
+from inference_gateway.queueing import Classes, in_time_per_replica, thousandths
 from inference_gateway.scaling.bounds import BoundedRule
+from inference_gateway.simulator.queue import WaitingRequests
 from inference_gateway.simulator.replicas import Replica, Replicas
 from inference_gateway.simulator.requests import SimulationError
 from inference_gateway.simulator.settings import Settings
@@ -82,9 +83,9 @@ class _Run:
     settings: Settings
     replicas: Replicas = field(init=False)
     open: int = field(init=False)
+    _queue: WaitingRequests = field(init=False)
     _wait_s: list[float] = field(init=False)
     _failed: set[int] = field(default_factory=set)
-    _queue: deque[int] = field(default_factory=deque)
     _events: list[_Event] = field(default_factory=list)
     _scalings: list[Scaling] = field(default_factory=list)
     _next: int = 0
@@ -96,6 +97,9 @@ class _Run:
         settings = self.settings
         self.replicas = Replicas(settings.start, settings.concurrency, random.Random(settings.seed))  # noqa: S311
         self.open = len(self.arrival_s)
+        requests_per_s = settings.concurrency * self.open / sum(self.service_s)
+        room = in_time_per_replica(settings.queue_target_s, requests_per_s)
+        self._queue = WaitingRequests(Classes(thousandths(room)))
         self._wait_s = [math.nan] * self.open
 
     def until(self, now_s: float) -> None:
@@ -108,7 +112,7 @@ class _Run:
             if event_s <= arrival_s:
                 self._handle(heapq.heappop(self._events))
             else:
-                self._queue.append(self._next)
+                self._queue.add(self._next, len(self.replicas.ready))
                 self._next += 1
                 self._arrivals += 1
                 self._dispatch(arrival_s)
@@ -168,16 +172,17 @@ class _Run:
         """Give waiting requests to replicas with room."""
         self._expire(now_s)
         while self._queue and (replica := self.replicas.least_loaded()) is not None:
-            request = self._queue.popleft()
+            request = self._queue.take()
             self._wait_s[request] = now_s - self.arrival_s[request]
             replica.in_flight += 1
             self._push(now_s + self.service_s[request], _ANSWER, replica)
 
     def _expire(self, now_s: float) -> None:
-        """Fail what reached its deadline. All have the same one, so the head of the queue is the first."""
+        """Fail what reached its deadline. All have the same one, so the oldest is the first."""
         deadline_s = self.settings.deadline_s
-        while self._queue and self.arrival_s[self._queue[0]] + deadline_s <= now_s:
-            request = self._queue.popleft()
+        while self._queue and self.arrival_s[self._queue.oldest] + deadline_s <= now_s:
+            request = self._queue.oldest
+            self._queue.drop_oldest()
             self._wait_s[request] = deadline_s
             self._failed.add(request)
             self._close(self.arrival_s[request] + deadline_s)

@@ -51,6 +51,7 @@ class Settings:
         concurrency: requests a replica serves at once.
         start: how long replicas take to start.
         deadline_s: a request that waited this long fails with 503.
+        queue_target_s: a request that would wait longer lets others pass, see `queueing`; 0: first in, first out.
         slo_s: the longest wait within the SLO, from arrival until a replica takes the request.
         initial: replicas that are ready at time 0; None takes the least of the bounds.
         warmup_s: figures count from then on; before, the rule fills its windows.
@@ -62,6 +63,7 @@ class Settings:
     concurrency: int = 8
     start: StartTime = field(default_factory=StartTime)
     deadline_s: float = 300.0
+    queue_target_s: float = 2.0
     slo_s: float = 2.0
     initial: int | None = None
     warmup_s: float = 0.0
@@ -73,6 +75,8 @@ class Settings:
             raise SimulationError(f"concurrency {self.concurrency}: accepted are whole numbers from 1")
         if not 0 < self.deadline_s <= 86_400:
             raise SimulationError(f"deadline {self.deadline_s:g} s: accepted are times up to a day")
+        if not 0 <= self.queue_target_s <= 86_400:
+            raise SimulationError(f"queue target {self.queue_target_s:g} s: accepted are times up to a day")
         if not 0 <= self.slo_s <= self.deadline_s:
             raise SimulationError(f"SLO {self.slo_s:g} s: accepted are 0 to the deadline, {self.deadline_s:g} s")
         if not 0 <= self.warmup_s < math.inf:
