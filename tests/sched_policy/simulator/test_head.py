@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sched_policy.model import GpuRequest, NodeGpus
+from typing import Any
+
+from sched_policy.model import GpuRequest, Job, NodeGpus
 from sched_policy.plan import Group, Plan, Resize, Score, Start
 from sched_policy.simulator.head import head
 from tests.sched_policy.builders import job, nodes, running, snapshot
@@ -10,12 +12,12 @@ from tests.sched_policy.builders import job, nodes, running, snapshot
 WAITING = (job(1), job(2), job(3), job(4))
 
 
-def plan(order: tuple[int, ...], starts: tuple[int, ...], **fields: tuple[object, ...]) -> Plan:
+def plan(order: tuple[int, ...], starts: tuple[int, ...], **fields: Any) -> Plan:
     scores = tuple(Score(job_id, -float(i), "") for i, job_id in enumerate(order))
     return Plan(scores, tuple(Start(n, (NodeGpus("n1", 1),), "") for n in starts), **fields)
 
 
-def started(wanted: Plan, ordered_s: float = 100.0, jobs: tuple = WAITING) -> list[int]:
+def started(wanted: Plan, ordered_s: float = 100.0, jobs: tuple[Job, ...] = WAITING) -> list[int]:
     return [start.job_id for start in head(wanted, snapshot(*jobs), ordered_s)]
 
 
