@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sched_policy.model import GpuRequest, Job, NodeGpus
 from sched_policy.plan import Group, Plan, Resize, Score, Start
 from sched_policy.simulator.head import head
@@ -10,7 +12,7 @@ from tests.sched_policy.builders import job, nodes, running, snapshot
 WAITING = (job(1), job(2), job(3), job(4))
 
 
-def plan(order: tuple[int, ...], starts: tuple[int, ...], **fields: tuple[object, ...]) -> Plan:
+def plan(order: tuple[int, ...], starts: tuple[int, ...], **fields: Any) -> Plan:
     scores = tuple(Score(job_id, -float(i), "") for i, job_id in enumerate(order))
     return Plan(scores, tuple(Start(n, (NodeGpus("n1", 1),), "") for n in starts), **fields)
 
