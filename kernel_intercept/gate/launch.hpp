@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernel_intercept/shared/company.hpp"
+#include "kernel_intercept/shared/lateness.hpp"
 #include "kernel_intercept/shared/reservation.hpp"
 
 namespace explsched::gate {
@@ -16,13 +17,29 @@ inline std::uint64_t charge_of(const KernelCost& cost) {
     return cost.gpu_ns * std::max({load.compute_permille, load.bandwidth_permille, 1U}) / 1000;
 }
 
-// `delay_ns`: how much later it ends than it would alone.
-inline void launch(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns,
-                   std::uint64_t delay_ns = 0) {
-    shared::push(slot.timeline, {cost.gpu_ns + delay_ns, cost.compute_permille, cost.bandwidth_permille},
-                 now_ns);
+// Returns when it is expected to begin.
+inline std::uint64_t launch(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
+    const std::uint64_t begin_ns = shared::push(slot.timeline, cost, now_ns);
+    shared::starting(slot.timeline, begin_ns, now_ns);
     slot.counters.launches.fetch_add(1, std::memory_order_relaxed);
     slot.counters.gpu_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
+    return begin_ns;
+}
+
+// What a high-priority launch meets: first it is told, then looked for, so that of a best-effort launch in
+// the same moment and this one at least one sees the other. Who is let in after the first launch of a row
+// knows of it, and is no such company.
+inline void meet(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns,
+                 std::uint64_t begin_ns) {
+    shared::Timeline& line = page.slots[index].timeline;
+    const bool first = begin_ns == now_ns;
+    if (!first && begin_ns >= line.company_until_ns.load(std::memory_order_relaxed)) return;
+    const std::uint32_t span = line.head.load(std::memory_order_relaxed) - 1;
+    const std::uint64_t delay_ns = shared::meet_company(page, index, cost, begin_ns);
+    if (delay_ns != 0) shared::put_off_from(line, span, delay_ns, now_ns);
+    if (first) {
+        line.company_until_ns.store(shared::latest_end_ns(page, index), std::memory_order_relaxed);
+    }
 }
 
 // A high-priority client tells what it does and goes on. The length of its busy periods is the running mean
@@ -45,8 +62,23 @@ inline void announce(shared::Page& page, std::uint32_t index, const KernelCost& 
     } else {
         line.period_work_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
     }
-    const bool first = line.busy_until_ns.load(std::memory_order_relaxed) <= now_ns;
-    launch(slot, cost, now_ns, first ? shared::meet_company(page, index, shared::load_of(cost), now_ns) : 0);
+    meet(page, index, cost, now_ns, launch(slot, cost, now_ns));
+}
+
+// The driver has what was launched last. If it was held up on its way there, the GPU may be full by now.
+inline void reached_driver(shared::Page& page, std::uint32_t index, std::uint64_t now_ns) {
+    constexpr std::uint64_t kPromptNs = 5'000;
+    shared::Timeline& line = page.slots[index].timeline;
+    const std::uint64_t announced_ns = line.starting_ns.load(std::memory_order_relaxed);
+    const std::optional<std::uint32_t> span = shared::started(line, now_ns);
+    if (!span || now_ns < announced_ns + kPromptNs || page.control.policy != shared::Policy::kGroup) return;
+    const std::uint64_t word = line.spans[*span % shared::kSpans].load(std::memory_order_relaxed);
+    const std::uint64_t end_ns = shared::end_ns_of(word, now_ns);
+    if (end_ns <= now_ns) return;
+    const shared::Load load = shared::packed_load(word);
+    const KernelCost rest{end_ns - now_ns, load.compute_permille, load.bandwidth_permille};
+    const std::uint64_t delay_ns = shared::meet_company(page, index, rest, now_ns);
+    if (delay_ns != 0) shared::put_off_from(line, *span, delay_ns, now_ns);
 }
 
 // How long to leave a client alone that others let go first.
@@ -79,6 +111,16 @@ inline Try try_group(shared::Page& page, std::uint32_t index, const KernelCost& 
     std::uint32_t aged = index + 1;  // it has gone: the way is open again
     page.control.aged.compare_exchange_strong(aged, 0, std::memory_order_relaxed);
     return {true, 0};
+}
+
+// Whether what the manager granted some time ago still fits now that its client is awake.
+inline bool grant_holds(shared::Page& page, std::uint32_t index, const KernelCost& cost,
+                        std::uint64_t now_ns) {
+    if (page.control.policy == shared::Policy::kQuota) return true;
+    const shared::Timeline& line = page.slots[index].timeline;
+    const std::uint64_t begin_ns = std::max(now_ns, line.busy_until_ns.load(std::memory_order_relaxed));
+    return shared::examine(page, index, shared::load_of(cost), now_ns, begin_ns, begin_ns + cost.gpu_ns)
+        .reserved;
 }
 
 inline Try try_quota(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
