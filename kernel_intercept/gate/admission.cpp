@@ -31,15 +31,17 @@ struct Wait {
     std::uint64_t deadline_ns;
 };
 
-// The manager learns of a wait by a ring, once: then it looks after it until it ends. A launch can do without
-// while nobody else waits and it knows itself when there will be room, but not for long.
+// The manager learns of a wait by a ring, once: then it looks after it until it ends. It need not know of a
+// launch that nobody but itself is in the way of and that knows when there will be room, unless it waits
+// long.
 class Bell {
    public:
     // False if the manager is gone.
-    bool ring(const Wait& wait, std::uint64_t retry_ns, std::uint64_t now_ns) {
+    bool ring(const Wait& wait, const Try& last, std::uint64_t now_ns) {
         const std::uint64_t others = wait.page.control.waiting.load() & ~(std::uint64_t{1} << wait.index);
-        const bool alone = others == 0 && now_ns - wait.since_ns < shared::kAgedNs;
-        if (retry_ns != 0 && (rung_ || alone)) return true;
+        const bool old = now_ns - wait.since_ns >= shared::kAgedNs;
+        const bool needed = old || (last.contested && others != 0);
+        if (last.retry_ns != 0 && (rung_ || !needed)) return true;
         rung_ = true;
         return wait.link.ring();
     }
@@ -56,21 +58,22 @@ Promptness promptness_of(const Wait& wait, std::uint64_t retry_ns, std::uint64_t
 }
 
 // Sleeps until granted, or tries again itself when it may fit.
-Outcome sleep_and_retry(const Wait& wait, Bell& bell, std::uint32_t waiting, std::uint64_t retry_ns) {
+Outcome sleep_and_retry(const Wait& wait, Bell& bell, std::uint32_t waiting, Try last) {
     std::atomic<std::uint32_t>& gate = wait.page.slots[wait.index].door.gate;
     const SharpTimer sharp;
     std::uint64_t now_ns = shared::now_ns();
     while (now_ns < wait.deadline_ns && gate.load(std::memory_order_acquire) == waiting) {
-        const std::uint64_t nap_ns = retry_ns > now_ns ? std::min(kNapNs, retry_ns - now_ns) : kNapNs;
+        const std::uint64_t nap_ns =
+            last.retry_ns > now_ns ? std::min(kNapNs, last.retry_ns - now_ns) : kNapNs;
         const std::uint64_t until_ns = std::min(now_ns + nap_ns, wait.deadline_ns);
-        nap(gate, waiting, until_ns, promptness_of(wait, retry_ns, until_ns));
+        nap(gate, waiting, until_ns, promptness_of(wait, last.retry_ns, until_ns));
         if (gate.load(std::memory_order_acquire) != waiting) break;
         now_ns = shared::now_ns();
         if (!manager_alive(wait.page.control, now_ns)) break;
-        const Try again = try_now(wait.page, wait.index, wait.cost, now_ns);
-        if (again.launched) return Outcome::kLaunched;
-        retry_ns = std::max(again.retry_ns, again.retry_ns == 0 ? 0 : now_ns + kSoonestNs);
-        if (!bell.ring(wait, retry_ns, now_ns)) break;
+        last = try_now(wait.page, wait.index, wait.cost, now_ns);
+        if (last.launched) return Outcome::kLaunched;
+        if (last.retry_ns != 0) last.retry_ns = std::max(last.retry_ns, now_ns + kSoonestNs);
+        if (!bell.ring(wait, last, now_ns)) break;
     }
     return Outcome::kWithdrawn;
 }
@@ -87,9 +90,9 @@ Outcome await_grant(const Wait& wait, std::uint32_t waiting) {
     const Try first = try_now(wait.page, wait.index, wait.cost, shared::now_ns());
     if (first.launched) {
         outcome = Outcome::kLaunched;
-    } else if (Bell bell; bell.ring(wait, first.retry_ns, wait.since_ns)) {
+    } else if (Bell bell; bell.ring(wait, first, wait.since_ns)) {
         stay_awake(gate, waiting, kSpinNs);
-        outcome = sleep_and_retry(wait, bell, waiting, first.retry_ns);
+        outcome = sleep_and_retry(wait, bell, waiting, first);
     }
     wait.page.control.waiting.fetch_and(~bit);
     std::uint32_t expected = waiting;

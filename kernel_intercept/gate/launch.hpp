@@ -93,6 +93,7 @@ inline bool closed_for_ageing(const shared::Control& control, std::uint32_t slot
 struct Try {
     bool launched;
     std::uint64_t retry_ns;  // if not launched: when to try again, as far as is known; else 0
+    bool contested;          // other best-effort clients are in the way
 };
 
 inline Try try_group(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns) {
@@ -101,16 +102,17 @@ inline Try try_group(shared::Page& page, std::uint32_t index, const KernelCost& 
         page.control.occupied.load(std::memory_order_relaxed) & ~(std::uint64_t{1} << index);
     if (others == 0) {
         launch(slot, cost, now_ns);
-        return {true, 0};
+        return {true, 0, false};
     }
-    if (closed_for_ageing(page.control, index)) return {false, now_ns + kAgedPauseNs};
+    if (closed_for_ageing(page.control, index)) return {false, now_ns + kAgedPauseNs, true};
     const shared::Attempt attempt = shared::try_reserve(page, index, cost, now_ns);
-    if (!attempt.reserved) return {false, attempt.retry_ns};
+    if (!attempt.reserved())
+        return {false, attempt.retry_ns, attempt.obstacle == shared::Obstacle::kBestEffort};
     launch(slot, cost, now_ns);
     slot.timeline.reserved.store(0, std::memory_order_release);
     std::uint32_t aged = index + 1;  // it has gone: the way is open again
     page.control.aged.compare_exchange_strong(aged, 0, std::memory_order_relaxed);
-    return {true, 0};
+    return {true, 0, false};
 }
 
 // Whether what the manager granted some time ago still fits now that its client is awake.
@@ -120,16 +122,16 @@ inline bool grant_holds(shared::Page& page, std::uint32_t index, const KernelCos
     const shared::Timeline& line = page.slots[index].timeline;
     const std::uint64_t begin_ns = std::max(now_ns, line.busy_until_ns.load(std::memory_order_relaxed));
     return shared::examine(page, index, shared::load_of(cost), now_ns, begin_ns, begin_ns + cost.gpu_ns)
-        .reserved;
+        .reserved();
 }
 
 inline Try try_quota(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
-    if (slot.door.credit_ns.load(std::memory_order_relaxed) <= 0) return {false, 0};
+    if (slot.door.credit_ns.load(std::memory_order_relaxed) <= 0) return {false, 0, true};
     const std::uint64_t charge = charge_of(cost);
     slot.door.credit_ns.fetch_sub(static_cast<std::int64_t>(charge), std::memory_order_relaxed);
     slot.counters.charged_ns.fetch_add(charge, std::memory_order_relaxed);
     launch(slot, cost, now_ns);
-    return {true, 0};
+    return {true, 0, false};
 }
 
 inline Try try_now(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns) {

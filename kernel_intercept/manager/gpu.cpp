@@ -117,13 +117,13 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
         const auto cost =
             shared::unpack_cost(page_->slots[want.slot].door.want.load(std::memory_order_relaxed));
         const shared::Attempt attempt = shared::try_reserve(*page_, want.slot, cost, now_ns);
-        if (attempt.reserved) {
+        if (attempt.reserved()) {
             grant(want.slot);
             continue;
         }
         const std::uint64_t retry_ns = std::max(attempt.retry_ns, now_ns + kSoonestNs);
         next_ns = next_ns == 0 ? retry_ns : std::min(next_ns, retry_ns);
-        if (!attempt.held_by_high && now_ns - want.since_ns >= shared::kAgedNs) {
+        if (attempt.obstacle == shared::Obstacle::kBestEffort && now_ns - want.since_ns >= shared::kAgedNs) {
             aged = want.slot + 1;  // the others let it go first
             break;
         }

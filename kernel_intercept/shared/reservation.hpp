@@ -11,16 +11,27 @@
 
 namespace explsched::shared {
 
+// What a launch waits for.
+enum class Obstacle : std::uint8_t {
+    kNone,
+    kHigh,        // room beside the high-priority clients, whatever best-effort clients do
+    kBestEffort,  // room beside other best-effort clients: the manager says whose turn it is
+    kItself,      // its client's own launches before it, of which enough wait on the GPU
+};
+
 struct Attempt {
-    bool reserved;
-    bool held_by_high;       // no room beside the high-priority clients, whatever best-effort clients do
-    std::uint64_t retry_ns;  // if not reserved: when to ask again
+    Obstacle obstacle;
+    std::uint64_t retry_ns;  // if there is one: when to ask again
+
+    bool reserved() const { return obstacle == Obstacle::kNone; }
 };
 
 namespace detail {
 
 // Ends are not known better than this.
 constexpr std::uint64_t kGuardNs = 4'000;
+
+constexpr std::uint64_t kApartNs = 2'000;
 
 struct Others {
     Load load;
@@ -64,32 +75,35 @@ inline Attempt examine(Page& page, std::uint32_t slot, Load load, std::uint64_t 
         control.occupied.load(std::memory_order_seq_cst) & ~(std::uint64_t{1} << slot);
     const std::uint64_t high = occupied & control.high.load(std::memory_order_relaxed);
     const detail::Others above = detail::others(page, high, now_ns, begin_ns, end_ns);
-    if (!policy::fits(above.load, load, caps)) return {false, true, above.eases_ns};
+    if (!policy::fits(above.load, load, caps)) return {Obstacle::kHigh, above.eases_ns};
     for (std::uint64_t mask = high; mask != 0; mask &= mask - 1) {
         Timeline& line = page.slots[static_cast<std::size_t>(__builtin_ctzll(mask))].timeline;
         const policy::Verdict verdict = policy::spares(detail::high_priority(line, now_ns), now_ns, begin_ns,
                                                        end_ns, control.high_share_permille);
-        if (!verdict.allowed) return {false, true, verdict.retry_ns};
+        if (!verdict.allowed) return {Obstacle::kHigh, verdict.retry_ns};
     }
     const detail::Others all = detail::others(page, occupied, now_ns, begin_ns, end_ns);
-    if (!policy::fits(all.load, load, caps)) return {false, false, all.eases_ns};
+    if (!policy::fits(all.load, load, caps)) {
+        // Not all that wait for the same end at the same time: they would be in each other's way.
+        return {Obstacle::kBestEffort, all.eases_ns + slot % 8 * detail::kApartNs};
+    }
     if (occupied != 0 && begin_ns > now_ns && end_ns - now_ns > control.ahead_ns) {
         // Not one launch at a time: half of it.
-        return {false, false,
+        return {Obstacle::kItself,
                 std::max({end_ns - control.ahead_ns, begin_ns - control.ahead_ns / 2, now_ns + 1000})};
     }
     for (std::uint64_t mask = high; mask != 0; mask &= mask - 1) {
         Timeline& line = page.slots[static_cast<std::size_t>(__builtin_ctzll(mask))].timeline;
         const policy::Verdict verdict = policy::spares(detail::high_priority(line, now_ns), now_ns, begin_ns,
                                                        end_ns, control.high_share_permille);
-        if (!verdict.allowed) return {false, true, verdict.retry_ns};
+        if (!verdict.allowed) return {Obstacle::kHigh, verdict.retry_ns};
         const auto exposed = static_cast<std::int64_t>(verdict.exposed_ns);
         if (exposed != 0 && line.exposure_ns.fetch_sub(exposed, std::memory_order_relaxed) < exposed) {
             line.exposure_ns.fetch_add(exposed, std::memory_order_relaxed);
-            return {false, true, now_ns + policy::kGraceNs};
+            return {Obstacle::kHigh, now_ns + policy::kGraceNs};
         }
     }
-    return {true, false, 0};
+    return {Obstacle::kNone, 0};
 }
 
 // Announces a launch of `slot`. If it was reserved, the caller turns it into a launch with `push` and then
@@ -101,10 +115,10 @@ inline Attempt try_reserve(Page& page, std::uint32_t slot, const KernelCost& cos
     const Load load = load_of(cost);
     std::uint64_t none = 0;
     if (!line.reserved.compare_exchange_strong(none, pack(tick_of(end_ns + 255), load))) {
-        return {false, false, now_ns + 10'000};  // another thread of the client is about to launch
+        return {Obstacle::kItself, now_ns + 10'000};  // another thread of the client is about to launch
     }
     const Attempt attempt = examine(page, slot, load, now_ns, begin_ns, end_ns);
-    if (!attempt.reserved) line.reserved.store(0, std::memory_order_release);
+    if (!attempt.reserved()) line.reserved.store(0, std::memory_order_release);
     return attempt;
 }
 

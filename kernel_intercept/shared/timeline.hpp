@@ -92,6 +92,9 @@ inline std::uint64_t push(Timeline& line, const KernelCost& cost, std::uint64_t 
     return begin;
 }
 
+// A reservation may be withdrawn at once; this long it takes its client to wake up and launch, else.
+constexpr std::uint64_t kReservedNs = 50'000;
+
 // The largest load the client is expected to put on the GPU in [from_ns, to_ns), and when its first span in
 // it ends (the end of time if there is none).
 struct Peak {
@@ -103,7 +106,7 @@ inline Peak peak(const Timeline& line, std::uint64_t from_ns, std::uint64_t to_n
     Peak found{{}, UINT64_MAX};
     const std::uint64_t reserved = line.reserved.load(std::memory_order_seq_cst);
     if (reserved != 0) {
-        found = {packed_load(reserved), end_ns_of(reserved, from_ns)};
+        found = {packed_load(reserved), from_ns + kReservedNs};
     }
     if (line.busy_until_ns.load(std::memory_order_seq_cst) <= from_ns) return found;
     const std::uint32_t head = line.head.load(std::memory_order_relaxed);

@@ -30,7 +30,7 @@ void processes_never_exceed_the_caps_together() {
         while (tally.started.load() < kProcesses) usleep(100);
         Timeline& line = memory.page.slots[slot].timeline;
         for (int i = 0; i < kTries; ++i) {
-            if (!try_reserve(memory.page, slot, {kMs, kLoad, 10}, kNow).reserved) continue;
+            if (!try_reserve(memory.page, slot, {kMs, kLoad, 10}, kNow).reserved()) continue;
             const std::uint32_t held = tally.held.fetch_add(1) + 1;
             std::uint32_t most = tally.most.load();
             while (held > most && !tally.most.compare_exchange_weak(most, held)) {

@@ -14,13 +14,14 @@ void reservations_respect_caps_and_are_withdrawn() {
     memory.occupy(0);
     memory.occupy(1);
     Page& page = memory.page;
-    CHECK(try_reserve(page, 0, {100 * kUs, 500, 100}, kNow).reserved);
+    CHECK(try_reserve(page, 0, {100 * kUs, 500, 100}, kNow).reserved());
     CHECK(page.slots[0].timeline.reserved != 0);
     const Attempt second = try_reserve(page, 1, {100 * kUs, 500, 100}, kNow);
-    CHECK(!second.reserved && !second.held_by_high && second.retry_ns >= kNow + 100 * kUs);
+    CHECK(second.obstacle == Obstacle::kBestEffort);
+    CHECK(second.retry_ns > kNow && second.retry_ns < kNow + 100 * kUs);  // the other may withdraw
     CHECK(page.slots[1].timeline.reserved == 0);
-    CHECK(try_reserve(page, 1, {100 * kUs, 400, 100}, kNow).reserved);
-    CHECK(!try_reserve(page, 1, {100 * kUs, 10, 10}, kNow).reserved);  // one at a time
+    CHECK(try_reserve(page, 1, {100 * kUs, 400, 100}, kNow).reserved());
+    CHECK(!try_reserve(page, 1, {100 * kUs, 10, 10}, kNow).reserved());  // one at a time
 }
 
 void a_busy_high_priority_client_holds_what_does_not_fit_beside_it() {
@@ -32,12 +33,12 @@ void a_busy_high_priority_client_holds_what_does_not_fit_beside_it() {
         gate::announce(page, 0, cost, kNow);
         gate::reached_driver(page, 0, kNow);
     }
-    CHECK(try_reserve(page, 1, {kMs, 300, 100}, kNow).reserved);
+    CHECK(try_reserve(page, 1, {kMs, 300, 100}, kNow).reserved());
     page.slots[1].timeline.reserved = 0;
     const Attempt blocked = try_reserve(page, 1, {kMs / 2, 500, 100}, kNow);
-    CHECK(!blocked.reserved && blocked.held_by_high);
+    CHECK(blocked.obstacle == Obstacle::kHigh);
     CHECK(blocked.retry_ns >= kNow + kMs && blocked.retry_ns < kNow + kMs + 10 * kUs);
-    CHECK(try_reserve(page, 1, {kMs / 2, 500, 100}, blocked.retry_ns).reserved);
+    CHECK(try_reserve(page, 1, {kMs / 2, 500, 100}, blocked.retry_ns).reserved());
 }
 
 void the_length_of_busy_periods_is_learnt() {
