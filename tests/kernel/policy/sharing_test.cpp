@@ -89,7 +89,7 @@ void late_hosts_break_no_caps() {
     settings.ahead_ns = 4 * kMs;
     std::vector<ClientSpec> clients{kServer};
     for (const ClientSpec& training : kTrainings) clients.push_back(training);
-    for (ClientSpec& client : clients) client.late_ns = client.wakes_late_ns = kMs;
+    for (ClientSpec& client : clients) client.late_ns = client.wakes_late_ns = kMs / 2;
     const Result free = run(settings, clients, Sharing::kUnmanaged, 30 * kS);
     const Result ours = run(settings, clients, Sharing::kManaged, 30 * kS);
     std::printf(
