@@ -53,8 +53,14 @@ class Bell {
 Promptness promptness_of(const Wait& wait, std::uint64_t retry_ns, std::uint64_t until_ns) {
     const std::uint64_t dry_ns =
         wait.page.slots[wait.index].timeline.busy_until_ns.load(std::memory_order_relaxed);
-    return until_ns == retry_ns && dry_ns < until_ns + kLateAnywayNs ? Promptness::kPrompt
-                                                                     : Promptness::kAnyTime;
+    return until_ns >= retry_ns && retry_ns != 0 && dry_ns < until_ns + kLateAnywayNs ? Promptness::kPrompt
+                                                                                      : Promptness::kAnyTime;
+}
+
+// A time that has passed meanwhile is one to try at, too.
+std::uint64_t next_try_ns(const Try& last, std::uint64_t now_ns) {
+    if (last.retry_ns == 0) return now_ns + kNapNs;
+    return std::clamp(last.retry_ns, now_ns, now_ns + kNapNs);
 }
 
 // Sleeps until granted, or tries again itself when it may fit.
@@ -63,9 +69,7 @@ Outcome sleep_and_retry(const Wait& wait, Bell& bell, std::uint32_t waiting, Try
     const SharpTimer sharp;
     std::uint64_t now_ns = shared::now_ns();
     while (now_ns < wait.deadline_ns && gate.load(std::memory_order_acquire) == waiting) {
-        const std::uint64_t nap_ns =
-            last.retry_ns > now_ns ? std::min(kNapNs, last.retry_ns - now_ns) : kNapNs;
-        const std::uint64_t until_ns = std::min(now_ns + nap_ns, wait.deadline_ns);
+        const std::uint64_t until_ns = std::min(next_try_ns(last, now_ns), wait.deadline_ns);
         nap(gate, waiting, until_ns, promptness_of(wait, last.retry_ns, until_ns));
         if (gate.load(std::memory_order_acquire) != waiting) break;
         now_ns = shared::now_ns();

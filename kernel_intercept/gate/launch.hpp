@@ -20,7 +20,7 @@ inline std::uint64_t charge_of(const KernelCost& cost) {
 // Returns when it is expected to begin.
 inline std::uint64_t launch(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
     const std::uint64_t begin_ns = shared::push(slot.timeline, cost, now_ns);
-    shared::starting(slot.timeline, begin_ns, now_ns);
+    shared::starting(slot.timeline, begin_ns, cost, now_ns);
     slot.counters.launches.fetch_add(1, std::memory_order_relaxed);
     slot.counters.gpu_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
     return begin_ns;
@@ -84,9 +84,12 @@ inline void reached_driver(shared::Page& page, std::uint32_t index, std::uint64_
 // How long to leave a client alone that others let go first.
 constexpr std::uint64_t kAgedPauseNs = 200'000;
 
-inline bool closed_for_ageing(const shared::Control& control, std::uint32_t slot) {
-    const std::uint32_t aged = control.aged.load(std::memory_order_relaxed);
-    return aged != 0 && aged != slot + 1;
+// Only while that one waits: it may have gone just before the manager wrote it down.
+inline bool closed_for_ageing(const shared::Page& page, std::uint32_t slot) {
+    const std::uint32_t aged = page.control.aged.load(std::memory_order_relaxed);
+    if (aged == 0 || aged == slot + 1 || aged > shared::kSlots) return false;
+    const std::uint32_t gate = page.slots[aged - 1].door.gate.load(std::memory_order_relaxed);
+    return (gate & shared::kGateState) == shared::kGateWaiting;
 }
 
 // The outcome of one try. A grant of room or credit includes the launch itself.
@@ -104,7 +107,7 @@ inline Try try_group(shared::Page& page, std::uint32_t index, const KernelCost& 
         launch(slot, cost, now_ns);
         return {true, 0, false};
     }
-    if (closed_for_ageing(page.control, index)) return {false, now_ns + kAgedPauseNs, true};
+    if (closed_for_ageing(page, index)) return {false, now_ns + kAgedPauseNs, true};
     const shared::Attempt attempt = shared::try_reserve(page, index, cost, now_ns);
     if (!attempt.reserved())
         return {false, attempt.retry_ns, attempt.obstacle == shared::Obstacle::kBestEffort};

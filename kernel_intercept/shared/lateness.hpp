@@ -13,6 +13,7 @@ namespace explsched::shared {
 // module, say. Beyond this, others do not wait for it.
 constexpr std::uint64_t kLongestStartNs = 5'000'000;
 constexpr std::uint64_t kSoonNs = 2'000'000;
+constexpr std::uint64_t kShortNs = 20'000;
 
 // How much later than its timeline says everything of this client happens, for a launch that the driver has
 // not got yet.
@@ -23,9 +24,11 @@ inline std::uint64_t start_delay_ns(const Timeline& line, std::uint64_t now_ns) 
 }
 
 // A launch is announced that is to begin at `begin_ns`. If that is soon, it begins no earlier than when the
-// driver gets it, and all that follows it later.
-inline void starting(Timeline& line, std::uint64_t begin_ns, std::uint64_t now_ns) {
-    if (begin_ns > now_ns + kSoonNs || line.starting_ns.load(std::memory_order_relaxed) != 0) return;
+// driver gets it, and all that follows it later. A short one is over anyhow when the next is announced, which
+// begins then.
+inline void starting(Timeline& line, std::uint64_t begin_ns, const KernelCost& cost, std::uint64_t now_ns) {
+    if (cost.gpu_ns < kShortNs || begin_ns > now_ns + kSoonNs) return;
+    if (line.starting_ns.load(std::memory_order_relaxed) != 0) return;
     line.starting_ns.store(begin_ns, std::memory_order_relaxed);
 }
 
@@ -64,6 +67,8 @@ inline void settle(Timeline& line, std::uint64_t now_ns) {
     const std::uint64_t lag_ns = line.lag_ns.load(std::memory_order_relaxed);
     line.lag_ns.store(late_ns < lag_ns ? late_ns : lag_ns + (late_ns - lag_ns) / 16,
                       std::memory_order_relaxed);
+    if (line.latency_ns.load(std::memory_order_relaxed) == 0)  // a first estimate
+        line.latency_ns.store(line.period_work_ns.load(std::memory_order_relaxed), std::memory_order_relaxed);
     line.drain_wall_ns.store(now_ns - line.began_ns.load(std::memory_order_relaxed),
                              std::memory_order_relaxed);
     line.drain_work_ns.store(work_ns, std::memory_order_relaxed);

@@ -56,6 +56,9 @@ inline Others others(const Page& page, std::uint64_t mask, std::uint64_t now_ns,
     return sum;
 }
 
+// A client that has launched nothing has no latency to keep yet; its first launches load their modules.
+inline bool has_launched(const Timeline& line) { return line.head.load(std::memory_order_relaxed) != 0; }
+
 inline policy::HighPriority high_priority(const Timeline& line, std::uint64_t now_ns) {
     return {line.busy_until_ns.load(std::memory_order_seq_cst) + start_delay_ns(line, now_ns), drained(line),
             line.idle_since_ns.load(std::memory_order_relaxed),
@@ -78,6 +81,7 @@ inline Attempt examine(Page& page, std::uint32_t slot, Load load, std::uint64_t 
     if (!policy::fits(above.load, load, caps)) return {Obstacle::kHigh, above.eases_ns};
     for (std::uint64_t mask = high; mask != 0; mask &= mask - 1) {
         Timeline& line = page.slots[static_cast<std::size_t>(__builtin_ctzll(mask))].timeline;
+        if (!detail::has_launched(line)) continue;
         const policy::Verdict verdict = policy::spares(detail::high_priority(line, now_ns), now_ns, begin_ns,
                                                        end_ns, control.high_share_permille);
         if (!verdict.allowed) return {Obstacle::kHigh, verdict.retry_ns};
@@ -94,6 +98,7 @@ inline Attempt examine(Page& page, std::uint32_t slot, Load load, std::uint64_t 
     }
     for (std::uint64_t mask = high; mask != 0; mask &= mask - 1) {
         Timeline& line = page.slots[static_cast<std::size_t>(__builtin_ctzll(mask))].timeline;
+        if (!detail::has_launched(line)) continue;
         const policy::Verdict verdict = policy::spares(detail::high_priority(line, now_ns), now_ns, begin_ns,
                                                        end_ns, control.high_share_permille);
         if (!verdict.allowed) return {Obstacle::kHigh, verdict.retry_ns};

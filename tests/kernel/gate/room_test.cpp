@@ -41,6 +41,32 @@ void a_busy_high_priority_client_holds_what_does_not_fit_beside_it() {
     CHECK(try_reserve(page, 1, {kMs / 2, 500, 100}, blocked.retry_ns).reserved());
 }
 
+void one_that_has_waited_long_is_let_go_first_while_it_waits() {
+    SharedPage memory;
+    memory.occupy(0);
+    memory.occupy(1);
+    Page& page = memory.page;
+    page.control.aged = 1;
+    page.slots[0].door.gate = kGateWaiting;
+    const gate::Try closed = gate::try_now(page, 1, {kMs, 100, 100}, kNow);
+    CHECK(!closed.launched && closed.retry_ns > kNow);
+    page.slots[0].door.gate = kGateIdle;  // it has launched, and the manager does not know yet
+    CHECK(gate::try_now(page, 1, {kMs, 100, 100}, kNow).launched);
+}
+
+void who_has_launched_nothing_has_no_latency_to_keep() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    memory.occupy(1);
+    Page& page = memory.page;
+    CHECK(gate::try_now(page, 1, {kMs / 2, 100, 100}, kNow).launched);
+    CHECK(gate::try_now(page, 1, {kMs / 2, 100, 100}, kNow).launched);
+    gate::announce(page, 0, {kMs, 100, 100}, kNow);
+    settle(page.slots[0].timeline, kNow + kMs);
+    CHECK(page.slots[0].timeline.latency_ns == kMs);  // a first estimate
+    CHECK(!gate::try_now(page, 1, {kMs / 2, 100, 100}, kNow + kMs + policy::kGraceNs / 2).launched);
+}
+
 void the_length_of_busy_periods_is_learnt() {
     SharedPage memory;
     memory.occupy(0, Class::kHigh);
@@ -62,6 +88,8 @@ void the_length_of_busy_periods_is_learnt() {
 int main() {
     reservations_respect_caps_and_are_withdrawn();
     a_busy_high_priority_client_holds_what_does_not_fit_beside_it();
+    one_that_has_waited_long_is_let_go_first_while_it_waits();
+    who_has_launched_nothing_has_no_latency_to_keep();
     the_length_of_busy_periods_is_learnt();
     return check::result();
 }
