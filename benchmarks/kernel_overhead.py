@@ -5,10 +5,12 @@ Prints medians over the repetitions:
 - `passthrough_p50_ns`, `passthrough_p99_ns`: added by the interposer alone, without a kernel manager;
 - `credit_p50_ns`: added when the launch is paid for at once, in a best-effort client of a manager that has a second,
   idle client (`credit_alone_p50_ns`: without the second one);
-- `admit_p99_us`: from the moment at which there is room for a waiting launch until the gate has let it go;
+- `admit_p99_us`: from the moment at which there is room for a waiting launch until the gate has let it go
+  (`passed`: launches not in it, as the manager was held up for so long that they passed);
 - `wake_p99_us`: from the manager's grant of a waiting launch until its client runs again (`wake_p50_us`: usually),
   and `futex_p99_us`: the same for a process that only sleeps and wakes, in turns with it; `one_core_`, `two_cores_`:
-  with both on one core, or one core each. A halted core takes its time to come back, above all a virtual one;
+  with both on one core, or one core each. A halted core takes its time to come back, above all a virtual one.
+  `wake_above_futex_p50_us` and `wake_above_futex_p99_us`: the difference, what of it is ours;
 - `handover_p99_us`: from the end of the kernel in the way to the start of the one that waited, on the virtual GPU,
   for two best-effort clients whose kernels do not fit together (`handover_p50_us`: usually);
 - `preload_ms`: added to the start and end of a program that has nothing to do with CUDA.
@@ -155,7 +157,8 @@ def _wakes(build: Path) -> dict[str, float]:
     command = [build / "tests/kernel/manager/wake_latency", manager, str(_WAKES)]
     wakes = dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     del wakes["count"]
-    return wakes
+    above = {f"wake_above_futex_{p}_us": wakes[f"wake_{p}_us"] - wakes[f"futex_{p}_us"] for p in ("p50", "p99")}
+    return {**wakes, **above}
 
 
 def _handovers_us(build: Path) -> list[float]:

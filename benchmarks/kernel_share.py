@@ -68,6 +68,9 @@ class MixRow:
     let_in_above_caps: float  # of it, because of a best-effort kernel that was launched last
     be_above_caps: float  # by best-effort kernels alone
     longest_wait_ms: float
+    passed: int  # launches that reached the bound of their wait
+    unmanaged: int  # launches that were not asked for, as the manager was late
+    requests: int  # behind each p99
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,10 @@ def _mix(bench: Bench, mix: Sequence[str], seconds: float, repeat: int, *, host:
         round(_p99_ms(free, host=host) / alone_ms, 4),
         round(statistics.median(map(_best_effort_work, ours)) / statistics.median(map(_best_effort_work, free)), 4),
         *(round(statistics.median(shares), 5) for shares in zip(*map(astuple, above), strict=True)),
-        round(max(_longest_wait_ms(trial) for trial in ours), 2),
+        round(max(_most(trial, "longest_wait_ns") for trial in ours) / 1e6, 2),
+        sum(_sum(trial, "passed") for trial in ours),
+        sum(_sum(trial, "unmanaged") for trial in ours),
+        len(_request_ms(ours, host=host)),
     )
 
 
@@ -151,24 +157,32 @@ def _quota(bench: Bench, seconds: float, repeat: int) -> QuotaRow:
 
 def _p99_ms(trials: Sequence[Trial], *, host: bool) -> float:
     """The 99th percentile of the requests of all trials together."""
-    latencies_ms = []
-    for trial in trials:
-        if host:
-            latencies_ms += [us / 1e3 for us in trial.clients[0].latencies_us]
-        else:
-            latencies_ms += request_ms(trial.log, trial.pids[0], _SERVER.kernels.count(",") + 1)
-    latencies_ms.sort()
+    latencies_ms = sorted(_request_ms(trials, host=host))
     return latencies_ms[int(0.99 * len(latencies_ms))]
+
+
+def _request_ms(trials: Sequence[Trial], *, host: bool) -> list[float]:
+    if host:
+        return [us / 1e3 for trial in trials for us in trial.clients[0].latencies_us]
+    kernels = _SERVER.kernels.count(",") + 1
+    return [ms for trial in trials for ms in request_ms(trial.log, trial.pids[0], kernels)]
 
 
 def _best_effort_work(trial: Trial) -> int:
     return sum(client.launches for client in trial.clients[1:])
 
 
-def _longest_wait_ms(trial: Trial) -> float:
-    return (
-        max((client["longest_wait_ns"] for gpu in trial.status["gpus"] for client in gpu["clients"]), default=0) / 1e6
-    )
+def _counts(trial: Trial, counter: str) -> list[int]:
+    """A counter of each client, as the manager tells it shortly before the end."""
+    return [client[counter] for gpu in (trial.status or {"gpus": []})["gpus"] for client in gpu["clients"]]
+
+
+def _most(trial: Trial, counter: str) -> int:
+    return max(_counts(trial, counter), default=0)
+
+
+def _sum(trial: Trial, counter: str) -> int:
+    return sum(_counts(trial, counter))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _TITLE = "# explsched kernel profiles 1"
 _COLUMNS = "name_hash grid block shared_bytes cc samples gpu_ns compute_permille bandwidth_permille source name"
@@ -65,7 +66,7 @@ class Trial:
     clients: tuple[Outcome, ...]
     pids: tuple[int, ...]
     log: tuple[Ended, ...]
-    status: Mapping[str, object] | None
+    status: Mapping[str, Any] | None
 
 
 class Bench:

@@ -1,13 +1,11 @@
 #include "kernel_intercept/gate/admission.hpp"
 
-#include <sys/prctl.h>
-
 #include <algorithm>
 
 #include "kernel_intercept/gate/launch.hpp"
+#include "kernel_intercept/gate/nap.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
-#include "kernel_intercept/shared/spin_pause.hpp"
 
 namespace explsched::gate {
 
@@ -19,26 +17,8 @@ constexpr std::uint64_t kSpinNs = 2'000;
 constexpr std::uint64_t kNapNs = 5'000'000;
 constexpr std::uint64_t kSoonestNs = 20'000;  // between two tries
 
-// A core that has gone idle takes its time to wake up, tens of microseconds where it is a virtual one. So a
-// wait whose end is known ends awake: this long before each try, and no longer in all of one wait. Unless the
-// core was taken away meanwhile: then others need it, and for a while nobody stays awake.
-constexpr std::uint64_t kAwakeNs = 60'000;
-constexpr std::uint64_t kAwakeInAllNs = 200'000;
-constexpr std::uint64_t kTakenAwayNs = 30'000;
-constexpr std::uint64_t kCrowdedNs = 10'000'000;
-std::atomic<std::uint64_t> crowded_until_ns{0};
-
-// Lets timed waits of this thread end in time: by default the kernel may end them 50 us late.
-class SharpTimer {
-   public:
-    SharpTimer() : slack_ns_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1); }
-    ~SharpTimer() { prctl(PR_SET_TIMERSLACK, slack_ns_); }
-    SharpTimer(const SharpTimer&) = delete;
-    SharpTimer& operator=(const SharpTimer&) = delete;
-
-   private:
-    int slack_ns_;
-};
+// A wait that ends while the client's earlier launches keep the GPU busy for this much longer may end late.
+constexpr std::uint64_t kLateAnywayNs = 150'000;
 
 enum class Outcome : std::uint8_t { kGranted, kWithdrawn, kLaunched };
 
@@ -51,53 +31,53 @@ struct Wait {
     std::uint64_t deadline_ns;
 };
 
-// Tells the manager of a launch that waits, unless the launch can do without: nobody else waits, it knows
-// itself when there will be room, and it has not waited for long. False if the manager is gone.
-bool call_manager(const Wait& wait, std::uint64_t retry_ns, std::uint64_t now_ns) {
-    const std::uint64_t others = wait.page.control.waiting.load() & ~(std::uint64_t{1} << wait.index);
-    if (others == 0 && retry_ns != 0 && now_ns - wait.since_ns < shared::kAgedNs) return true;
-    return wait.link.ring();
-}
-
-// Awake until the gate changes or it is `until_ns`.
-void spin(const std::atomic<std::uint32_t>& gate, std::uint32_t waiting, std::uint64_t until_ns) {
-    std::uint64_t before_ns = shared::now_ns();
-    while (gate.load(std::memory_order_acquire) == waiting && before_ns < until_ns) {
-        shared::spin_pause();
-        const std::uint64_t now_ns = shared::now_ns();
-        if (now_ns - before_ns > kTakenAwayNs)
-            crowded_until_ns.store(now_ns + kCrowdedNs, std::memory_order_relaxed);
-        before_ns = now_ns;
+// The manager learns of a wait by a ring, once: then it looks after it until it ends. It need not know of a
+// launch that nobody but itself is in the way of and that knows when there will be room, unless it waits
+// long.
+class Bell {
+   public:
+    // False if the manager is gone.
+    bool ring(const Wait& wait, const Try& last, std::uint64_t now_ns) {
+        const std::uint64_t others = wait.page.control.waiting.load() & ~(std::uint64_t{1} << wait.index);
+        const bool old = now_ns - wait.since_ns >= shared::kAgedNs;
+        const bool needed = old || (last.contested && others != 0);
+        if (last.retry_ns != 0 && (rung_ || !needed)) return true;
+        rung_ = true;
+        return wait.link.ring();
     }
+
+   private:
+    bool rung_{false};
+};
+
+Promptness promptness_of(const Wait& wait, std::uint64_t retry_ns, std::uint64_t until_ns) {
+    const std::uint64_t dry_ns =
+        wait.page.slots[wait.index].timeline.busy_until_ns.load(std::memory_order_relaxed);
+    return until_ns >= retry_ns && retry_ns != 0 && dry_ns < until_ns + kLateAnywayNs ? Promptness::kPrompt
+                                                                                      : Promptness::kAnyTime;
 }
 
-// Waits until the gate changes or it is `until_ns`, the last `awake_ns` of it awake.
-void nap(std::atomic<std::uint32_t>& gate, std::uint32_t waiting, std::uint64_t now_ns,
-         std::uint64_t until_ns, std::uint64_t awake_ns) {
-    if (until_ns - now_ns > awake_ns) shared::futex_wait(gate, waiting, until_ns - now_ns - awake_ns);
-    if (awake_ns != 0 && shared::now_ns() + awake_ns >= until_ns) spin(gate, waiting, until_ns);
+// A time that has passed meanwhile is one to try at, too.
+std::uint64_t next_try_ns(const Try& last, std::uint64_t now_ns) {
+    if (last.retry_ns == 0) return now_ns + kNapNs;
+    return std::clamp(last.retry_ns, now_ns, now_ns + kNapNs);
 }
 
 // Sleeps until granted, or tries again itself when it may fit.
-Outcome sleep_and_retry(const Wait& wait, std::uint32_t waiting, std::uint64_t retry_ns) {
+Outcome sleep_and_retry(const Wait& wait, Bell& bell, std::uint32_t waiting, Try last) {
     std::atomic<std::uint32_t>& gate = wait.page.slots[wait.index].door.gate;
     const SharpTimer sharp;
     std::uint64_t now_ns = shared::now_ns();
-    std::uint64_t awake_left_ns = kAwakeInAllNs;
     while (now_ns < wait.deadline_ns && gate.load(std::memory_order_acquire) == waiting) {
-        const std::uint64_t nap_ns = retry_ns > now_ns ? std::min(kNapNs, retry_ns - now_ns) : kNapNs;
-        const std::uint64_t until_ns = std::min(now_ns + nap_ns, wait.deadline_ns);
-        const bool known = until_ns == retry_ns && now_ns >= crowded_until_ns.load(std::memory_order_relaxed);
-        const std::uint64_t awake_ns = known ? std::min({kAwakeNs, awake_left_ns, nap_ns}) : 0;
-        awake_left_ns -= awake_ns;
-        nap(gate, waiting, now_ns, until_ns, awake_ns);
+        const std::uint64_t until_ns = std::min(next_try_ns(last, now_ns), wait.deadline_ns);
+        nap(gate, waiting, until_ns, promptness_of(wait, last.retry_ns, until_ns));
         if (gate.load(std::memory_order_acquire) != waiting) break;
         now_ns = shared::now_ns();
         if (!manager_alive(wait.page.control, now_ns)) break;
-        const Try again = try_now(wait.page, wait.index, wait.cost, now_ns);
-        if (again.launched) return Outcome::kLaunched;
-        retry_ns = std::max(again.retry_ns, again.retry_ns == 0 ? 0 : now_ns + kSoonestNs);
-        if (!call_manager(wait, retry_ns, now_ns)) break;
+        last = try_now(wait.page, wait.index, wait.cost, now_ns);
+        if (last.launched) return Outcome::kLaunched;
+        if (last.retry_ns != 0) last.retry_ns = std::max(last.retry_ns, now_ns + kSoonestNs);
+        if (!bell.ring(wait, last, now_ns)) break;
     }
     return Outcome::kWithdrawn;
 }
@@ -114,9 +94,9 @@ Outcome await_grant(const Wait& wait, std::uint32_t waiting) {
     const Try first = try_now(wait.page, wait.index, wait.cost, shared::now_ns());
     if (first.launched) {
         outcome = Outcome::kLaunched;
-    } else if (call_manager(wait, first.retry_ns, wait.since_ns)) {
-        spin(gate, waiting, shared::now_ns() + kSpinNs);
-        outcome = sleep_and_retry(wait, waiting, first.retry_ns);
+    } else if (Bell bell; bell.ring(wait, first, wait.since_ns)) {
+        stay_awake(gate, waiting, kSpinNs);
+        outcome = sleep_and_retry(wait, bell, waiting, first);
     }
     wait.page.control.waiting.fetch_and(~bit);
     std::uint32_t expected = waiting;
@@ -156,7 +136,9 @@ Admission wait(Link& link, shared::Page& page, std::uint32_t index, const Kernel
         slot.door.want_since_ns.store(since_ns, std::memory_order_relaxed);
         gate.store(turn | shared::kGateWaiting, std::memory_order_release);
         outcome = await_grant({link, page, index, cost, since_ns, deadline_ns}, turn | shared::kGateWaiting);
-        break;
+        if (outcome != Outcome::kGranted || grant_holds(page, index, cost, shared::now_ns())) break;
+        slot.timeline.reserved.store(0, std::memory_order_release);
+        outcome = Outcome::kWithdrawn;
     }
     const std::uint64_t end_ns = shared::now_ns();
     if (outcome != Outcome::kLaunched) launch_on_debt(page, slot, cost, end_ns);
@@ -172,10 +154,15 @@ bool announces(const shared::Page& page, std::uint32_t index) {
 
 }  // namespace
 
+// Where the group policy holds, clients find room without the manager, so a late one does no harm; and no
+// wait is longer than `kLongestWaitNs`, whatever the manager does. So a short hang-up of the manager is no
+// reason to let everything pass.
+constexpr std::uint64_t kLeastPatienceNs = 30'000'000, kMostPatienceNs = 40'000'000;
+
 bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcept {
     const std::uint64_t beat = control.heartbeat_ns.load(std::memory_order_relaxed);
-    const std::uint64_t bound = std::clamp<std::uint64_t>(
-        3 * control.beat_interval_ns.load(std::memory_order_relaxed), 15'000'000, 40'000'000);
+    const std::uint64_t bound = std::clamp(3 * control.beat_interval_ns.load(std::memory_order_relaxed),
+                                           kLeastPatienceNs, kMostPatienceNs);
     return now_ns < beat + bound;
 }
 

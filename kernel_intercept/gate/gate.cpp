@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "kernel_intercept/gate/admission.hpp"
+#include "kernel_intercept/gate/launch.hpp"
 #include "kernel_intercept/gate/link.hpp"
 #include "kernel_intercept/shared/clock.hpp"
-#include "kernel_intercept/shared/timeline.hpp"
 
 namespace explsched::gate {
 
@@ -32,6 +32,10 @@ Link* link_of(int ordinal) {
 shared::Page* live_page(Link& link, std::uint64_t now_ns) {
     shared::Page* page = link.page.load(std::memory_order_acquire);
     if (page != nullptr && manager_alive(page->control, now_ns)) return page;
+    if (page != nullptr) {
+        shared::Slot& slot = page->slots[link.slot.load(std::memory_order_relaxed)];
+        slot.counters.unmanaged.fetch_add(1, std::memory_order_relaxed);
+    }
     link.recover(now_ns);
     return nullptr;
 }
@@ -78,6 +82,15 @@ void charge(int ordinal, const KernelCost& cost) noexcept {
     const std::uint64_t now_ns = shared::now_ns();
     shared::Page* page = live_page(*link, now_ns);
     if (page != nullptr) charge_managed(*link, *page, cost, now_ns);
+}
+
+void launched(int ordinal) noexcept {
+    Link* link = link_of(ordinal);
+    shared::Page* page = link == nullptr ? nullptr : link->page.load(std::memory_order_acquire);
+    if (page == nullptr) return;
+    const std::uint32_t index = link->slot.load(std::memory_order_relaxed);
+    const shared::Timeline& line = page->slots[index].timeline;
+    if (line.starting_ns.load(std::memory_order_relaxed) != 0) reached_driver(*page, index, shared::now_ns());
 }
 
 void drained(int ordinal) noexcept {

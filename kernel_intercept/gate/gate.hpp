@@ -49,6 +49,10 @@ Admission admit(int ordinal, const KernelCost& cost) noexcept;
 // collective waits for other GPUs.
 void charge(int ordinal, const KernelCost& cost) noexcept;
 
+// The driver has the launch that was admitted or charged. If that took long, it begins as much later than
+// others think, and they are told.
+void launched(int ordinal) noexcept;
+
 // All that this process has launched on the GPU so far is done: a synchronising call has returned.
 void drained(int ordinal) noexcept;
 

@@ -70,6 +70,7 @@ void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept {
     if (context != nullptr && !is_capturing(kernel.launch.stream, kernel.launch.null_stream)) {
         const LaunchFacts facts = launch_facts(*context, kernel.shape);
         pay(kernel.launch, expected_cost(facts), *context);
+        gate::launched(context->ordinal);
     }
     if (now == Mode::kTracing) {
         trace_kernel(kernel, function_facts(kernel.shape.function, 0).name.text,

@@ -1,6 +1,7 @@
 // What happens before and after a launch goes to the driver. All entry points for launches end here.
 #pragma once
 
+#include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/gate/kernel.hpp"
 #include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
@@ -56,6 +57,8 @@ void end_sample(const Admitted& admitted, const Launch& launch, Result result) n
 
 // To be called after the driver, with its answer.
 inline void launched(const Admitted& admitted, const Launch& launch, Result result) noexcept {
+    if (admitted.context == nullptr) return;
+    gate::launched(admitted.context->ordinal);
     if (__builtin_expect(admitted.timed != nullptr, 0)) end_sample(admitted, launch, result);
 }
 

@@ -32,11 +32,13 @@ constexpr std::array<std::string_view, kSymbolCount> kSymbolNames{{
 // Signature<Symbol::x>::Type is the type of the driver's function x.
 template <Symbol kSymbol>
 struct Signature;
+// NOLINTBEGIN(bugprone-macro-parentheses): `parameters` comes in parentheses
 #define HOOK(name, parameters)             \
     template <>                            \
     struct Signature<Symbol::name> {       \
         using Type = Result(*) parameters; \
     };
+// NOLINTEND(bugprone-macro-parentheses)
 #define REAL(name, parameters) HOOK(name, parameters)
 #include "kernel_intercept/interposer/symbols.def"
 #undef HOOK

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernel_intercept/manager/bits.hpp"
+#include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
 #include "kernel_intercept/shared/reservation.hpp"
 
@@ -80,11 +81,11 @@ bool Gpu::waits(std::uint32_t slot) const {
     return (gate & shared::kGateState) == shared::kGateWaiting;
 }
 
-void Gpu::grant(std::uint32_t slot, std::uint64_t now_ns) {
+void Gpu::grant(std::uint32_t slot) {
     shared::Doorway& door = page_->slots[slot].door;
     std::uint32_t gate = door.gate.load(std::memory_order_acquire);
     const bool waiting = (gate & shared::kGateState) == shared::kGateWaiting;
-    door.granted_ns.store(now_ns, std::memory_order_relaxed);
+    door.granted_ns.store(shared::now_ns(), std::memory_order_relaxed);
     if (waiting &&
         door.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted)) {
         shared::futex_wake_all(door.gate);
@@ -116,13 +117,13 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
         const auto cost =
             shared::unpack_cost(page_->slots[want.slot].door.want.load(std::memory_order_relaxed));
         const shared::Attempt attempt = shared::try_reserve(*page_, want.slot, cost, now_ns);
-        if (attempt.reserved) {
-            grant(want.slot, now_ns);
+        if (attempt.reserved()) {
+            grant(want.slot);
             continue;
         }
         const std::uint64_t retry_ns = std::max(attempt.retry_ns, now_ns + kSoonestNs);
         next_ns = next_ns == 0 ? retry_ns : std::min(next_ns, retry_ns);
-        if (!attempt.held_by_high && now_ns - want.since_ns >= shared::kAgedNs) {
+        if (attempt.obstacle == shared::Obstacle::kBestEffort && now_ns - want.since_ns >= shared::kAgedNs) {
             aged = want.slot + 1;  // the others let it go first
             break;
         }

@@ -48,14 +48,14 @@ class Gpu {
    private:
     std::uint64_t serve_group(std::uint64_t now_ns);
     std::uint64_t serve_quota(std::uint64_t now_ns);
-    bool grant_paid(std::uint64_t now_ns);  // whether some still wait
+    bool grant_paid();  // whether some still wait
     void count_backlog(std::uint64_t now_ns);
     bool change_credit(const std::function<std::vector<policy::Member>(std::vector<policy::Member>)>& rule);
     void refill(std::uint64_t now_ns);
     void feel_pressure();
     Company company();
     bool waits(std::uint32_t slot) const;
-    void grant(std::uint32_t slot, std::uint64_t now_ns);
+    void grant(std::uint32_t slot);
 
     Settings settings_;
     shared::Hello identity_;

@@ -19,12 +19,12 @@ constexpr std::uint64_t kHighNs = 5'000'000;
 
 }  // namespace
 
-bool Gpu::grant_paid(std::uint64_t now_ns) {
+bool Gpu::grant_paid() {
     bool unpaid = false;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         if (!waits(slot)) return;
         if (page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0) {
-            grant(slot, now_ns);
+            grant(slot);
         } else {
             unpaid = true;
         }
@@ -33,14 +33,14 @@ bool Gpu::grant_paid(std::uint64_t now_ns) {
 }
 
 std::uint64_t Gpu::serve_quota(std::uint64_t now_ns) {
-    if (!grant_paid(now_ns)) return 0;
+    if (!grant_paid()) return 0;
     count_backlog(now_ns);
     if (busy_until_ns_ + kIdleNs > now_ns) return busy_until_ns_ + kIdleNs;
     const bool advanced = change_credit([&](std::vector<policy::Member> members) {
         return policy::advance(std::move(members), kEarlyNs, best_effort_permille());
     });
     // Who is at its limit waits for a refill.
-    return advanced && grant_paid(now_ns) ? now_ns + kIdleNs : 0;
+    return advanced && grant_paid() ? now_ns + kIdleNs : 0;
 }
 
 std::uint32_t Gpu::best_effort_permille() const {

@@ -2,6 +2,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -11,6 +12,7 @@
 
 #include "kernel_intercept/manager/log.hpp"
 #include "kernel_intercept/manager/server.hpp"
+#include "kernel_intercept/manager/turns.hpp"
 
 namespace {
 
@@ -66,6 +68,7 @@ int detach() {
 }
 
 int serve(const manager::Settings& settings) {
+    manager::ask_for_short_turns();
     prctl(PR_SET_TIMERSLACK, 1);  // waiting clients are woken when it is time, not 50 us later
     const shared::Descriptor ready(settings.foreground ? -1 : detach());
     manager::Server server(settings);

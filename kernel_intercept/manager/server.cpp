@@ -123,12 +123,12 @@ void Server::work() {
     std::uint64_t next_ns = 0;
     for (const auto& [uuid, gpu] : gpus_) {
         if (gpu->empty()) continue;
-        if (due) {
-            gpu->beat(now_ns);
+        if (due) gpu->beat(now_ns);
+        const std::uint64_t again_ns = gpu->serve(now_ns);
+        if (due) {  // not before those that wait
             gpu->take_samples(
                 [&](const shared::RingSample& sample, Company company) { profiles_.add(sample, company); });
         }
-        const std::uint64_t again_ns = gpu->serve(now_ns);
         next_ns = next_ns == 0 ? next_beat_ns_ : next_ns;
         if (again_ns != 0) next_ns = std::min(next_ns, again_ns);
     }

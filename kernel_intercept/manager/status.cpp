@@ -61,6 +61,7 @@ std::string client(const Tenant& tenant, const shared::Slot& slot) {
         .number("waited_ns", get(slot.counters.waited_ns))
         .number("longest_wait_ns", get(slot.counters.longest_wait_ns))
         .number("passed", get(slot.counters.passed))
+        .number("unmanaged", get(slot.counters.unmanaged))
         .number("drains", get(slot.counters.drains))
         .number("samples_dropped", get(slot.ring.dropped))
         .json();

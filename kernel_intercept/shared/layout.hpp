@@ -18,7 +18,7 @@ namespace explsched::shared {
 
 constexpr std::uint32_t kPageMagic = 0x4b505845;   // "EXPK"
 constexpr std::uint32_t kTableMagic = 0x54505845;  // "EXPT"
-constexpr std::uint32_t kLayoutVersion = 2;
+constexpr std::uint32_t kLayoutVersion = 3;
 
 struct Header {
     std::uint32_t magic;
@@ -77,6 +77,7 @@ struct alignas(64) Counters {
     std::atomic<std::uint64_t> longest_wait_ns;
     std::atomic<std::uint64_t> passed;  // waits that ended without a grant
     std::atomic<std::uint64_t> drains;
+    std::atomic<std::uint64_t> unmanaged;  // launches that were not asked for, as the manager was late
 };
 
 constexpr std::uint32_t kNameBytes = 2048;  // mangled names of template libraries reach a kilobyte
@@ -139,7 +140,7 @@ inline const TableEntry* find(const Table& table, std::uint64_t hash) {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::is_standard_layout_v<Page> && std::is_standard_layout_v<Table>);
 static_assert(sizeof(Control) == 128 && offsetof(Page, control) == 64);
-static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 64);
+static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 128);
 static_assert(sizeof(Timeline) == 128 + 8 * kSpans);
 static_assert(sizeof(KernelKey) == 40 && sizeof(KernelCost) == 16 && sizeof(RingSample) == 56 + kNameBytes);
 static_assert(sizeof(TableEntry) == 16);

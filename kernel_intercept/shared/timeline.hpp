@@ -28,7 +28,10 @@ struct alignas(64) Timeline {
     std::atomic<std::uint64_t> drain_wall_ns;   // from first launch to synchronised, the last time
     std::atomic<std::uint64_t> drain_work_ns;   // running time launched in between
     std::atomic<std::uint64_t> undrained_ns;    // running time launched since
-    std::atomic<std::uint64_t> lag_ns;          // how late its launches end by then, running mean
+    std::atomic<std::uint64_t> lag_ns;          // how late its launches end by then, see `settle`
+    std::atomic<std::uint64_t>
+        starting_ns;  // announced then, first of a row, the driver has it not yet; 0 = none
+    std::atomic<std::uint64_t> company_until_ns;  // until then it meets what does not fit beside it
     alignas(
         64) std::array<std::atomic<std::uint64_t>, kSpans> spans;  // end in ticks, and the load until then
 };
@@ -44,9 +47,23 @@ constexpr std::uint64_t end_ns_of(std::uint64_t word, std::uint64_t near_ns) {
     return static_cast<std::uint64_t>(static_cast<std::int64_t>(tick_of(near_ns)) + delta) << 8;
 }
 
+// How many of its newest spans are there to be read and not known to be done.
+inline std::uint32_t open_spans(const Timeline& line) {
+    return std::min(kSpans,
+                    line.head.load(std::memory_order_relaxed) - line.settled.load(std::memory_order_relaxed));
+}
+
 // Whether the client has said that all it launched is done.
 inline bool drained(const Timeline& line) {
     return line.settled.load(std::memory_order_relaxed) == line.head.load(std::memory_order_relaxed);
+}
+
+// Lets span `index` end later, unless its owner writes it at the same time.
+inline void put_off(Timeline& line, std::uint32_t index, std::uint64_t by_ns, std::uint64_t near_ns) {
+    std::atomic<std::uint64_t>& span = line.spans[index % kSpans];
+    std::uint64_t word = span.load(std::memory_order_relaxed);
+    const std::uint64_t end = tick_of(end_ns_of(word, near_ns) + by_ns + 255);
+    span.compare_exchange_strong(word, pack(end, packed_load(word)), std::memory_order_seq_cst);
 }
 
 // Appends a launch and returns when it is expected to begin. Safe among threads of one process.
@@ -75,23 +92,8 @@ inline std::uint64_t push(Timeline& line, const KernelCost& cost, std::uint64_t 
     return begin;
 }
 
-// Marks all that was pushed as done at `now_ns`. How much later this was than predicted tells how far the
-// prediction may be off in the middle, too. But the host may simply have asked or woken up late, so this
-// follows the lower lateness fast and the higher slowly, and counts at most a sixteenth of the work.
-inline void settle(Timeline& line, std::uint64_t now_ns) {
-    const std::uint64_t work_ns = line.undrained_ns.exchange(0, std::memory_order_relaxed);
-    const std::uint64_t predicted_ns = line.busy_until_ns.load(std::memory_order_relaxed);
-    const std::uint64_t late_ns = now_ns > predicted_ns ? std::min(now_ns - predicted_ns, work_ns / 16) : 0;
-    const std::uint64_t lag_ns = line.lag_ns.load(std::memory_order_relaxed);
-    line.lag_ns.store(late_ns < lag_ns ? lag_ns - (lag_ns - late_ns) / 2 : lag_ns + (late_ns - lag_ns) / 4,
-                      std::memory_order_relaxed);
-    line.drain_wall_ns.store(now_ns - line.began_ns.load(std::memory_order_relaxed),
-                             std::memory_order_relaxed);
-    line.drain_work_ns.store(work_ns, std::memory_order_relaxed);
-    line.settled.store(line.head.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    line.busy_until_ns.store(now_ns, std::memory_order_seq_cst);
-    line.idle_since_ns.store(now_ns, std::memory_order_relaxed);
-}
+// A reservation may be withdrawn at once; this long it takes its client to wake up and launch, else.
+constexpr std::uint64_t kReservedNs = 50'000;
 
 // The largest load the client is expected to put on the GPU in [from_ns, to_ns), and when its first span in
 // it ends (the end of time if there is none).
@@ -104,11 +106,11 @@ inline Peak peak(const Timeline& line, std::uint64_t from_ns, std::uint64_t to_n
     Peak found{{}, UINT64_MAX};
     const std::uint64_t reserved = line.reserved.load(std::memory_order_seq_cst);
     if (reserved != 0) {
-        found = {packed_load(reserved), end_ns_of(reserved, from_ns)};
+        found = {packed_load(reserved), from_ns + kReservedNs};
     }
     if (line.busy_until_ns.load(std::memory_order_seq_cst) <= from_ns) return found;
     const std::uint32_t head = line.head.load(std::memory_order_relaxed);
-    const std::uint32_t open = std::min(kSpans, head - line.settled.load(std::memory_order_relaxed));
+    const std::uint32_t open = open_spans(line);
     std::uint32_t past = 0;
     for (std::uint32_t back = 1; back <= open; ++back) {
         const std::uint64_t word = line.spans[(head - back) % kSpans].load(std::memory_order_seq_cst);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <random>
 
 #include "kernel_intercept/gate/launch.hpp"
@@ -36,7 +37,9 @@ struct Client {
     std::uint64_t acts_at_ns{0};  // when its host goes on
     std::uint64_t began_ns{0};
     std::uint64_t waits_since_ns{0};  // 0: not held up
+    std::uint64_t wakes_at_ns{0};     // after a grant; 0: none yet
     bool draining{false};
+    std::optional<KernelCost> calling{};  // admitted, and held up on its way to the GPU
 
     bool served() const { return next_kernel == spec.kernels.size(); }
 };
@@ -48,7 +51,7 @@ class Simulation {
         for (const ClientSpec& spec : specs) {
             const auto slot =
                 gpu_.join({1, "", spec.priority, spec.request_permille, spec.limit_permille}, now_ns_);
-            clients_.push_back({spec, *slot, {}, {}, 0, now_ns_, now_ns_, 0, false});
+            clients_.push_back({spec, *slot, {}, {}, 0, now_ns_, now_ns_, 0, 0, false, std::nullopt});
             if (spec.pause_ns != 0) clients_.back().acts_at_ns += pause(spec);
         }
     }
@@ -82,15 +85,19 @@ class Simulation {
                                           static_cast<double>(spec.pause_ns));
     }
 
-    std::uint64_t reaction(const ClientSpec& spec) {
-        if (spec.late_ns == 0 || uniform_(random_) < 0.5) return kReactionNs;
-        return kReactionNs +
-               static_cast<std::uint64_t>(uniform_(random_) * static_cast<double>(spec.late_ns));
+    // Half of the time not at all.
+    std::uint64_t late(std::uint64_t most_ns) {
+        if (most_ns == 0 || uniform_(random_) < 0.5) return 0;
+        return static_cast<std::uint64_t>(uniform_(random_) * static_cast<double>(most_ns));
     }
+
+    std::uint64_t reaction(const ClientSpec& spec) { return kReactionNs + late(spec.late_ns); }
 
     void act(Client& client) {
         while (client.acts_at_ns <= now_ns_ && !client.draining) {
-            if (client.served()) {
+            if (client.calling) {
+                reach_gpu(client, *client.calling);
+            } else if (client.served()) {
                 client.draining = true;
             } else if (client.queue.size() >= kQueue && client.spec.pause_ns == 0) {
                 return;
@@ -115,9 +122,23 @@ class Simulation {
     bool launch(Client& client) {
         const KernelCost& cost = client.spec.kernels[client.next_kernel];
         if (sharing_ == Sharing::kManaged && !admitted(client, cost)) return false;
-        client.queue.push_back({cost, static_cast<double>(cost.gpu_ns), now_ns_});
         ++client.next_kernel;
+        call_driver(client, cost);
         return true;
+    }
+
+    // One call in 50 is held up, where hosts are late.
+    void call_driver(Client& client, const KernelCost& cost) {
+        if (client.spec.held_up_ns == 0 || uniform_(random_) > 0.02) return reach_gpu(client, cost);
+        client.calling = cost;
+        client.acts_at_ns = now_ns_ + static_cast<std::uint64_t>(uniform_(random_) *
+                                                                 static_cast<double>(client.spec.held_up_ns));
+    }
+
+    void reach_gpu(Client& client, const KernelCost& cost) {
+        client.calling.reset();
+        client.queue.push_back({cost, static_cast<double>(cost.gpu_ns), now_ns_});
+        if (sharing_ == Sharing::kManaged) gate::reached_driver(gpu_.page(), client.slot, now_ns_);
     }
 
     bool admitted(Client& client, const KernelCost& cost) {
@@ -141,6 +162,18 @@ class Simulation {
         shared::Doorway& door = slot(client).door;
         const bool granted = (door.gate.load() & shared::kGateState) == shared::kGateGranted;
         if (!granted && now_ns_ - client.waits_since_ns < kLongestWaitNs) return false;
+        if (granted && client.wakes_at_ns == 0 && client.spec.wakes_late_ns != 0) {
+            client.wakes_at_ns = now_ns_ + late(client.spec.wakes_late_ns);
+            client.acts_at_ns = client.wakes_at_ns;
+        }
+        if (client.wakes_at_ns > now_ns_) return false;
+        client.wakes_at_ns = 0;
+        if (granted &&
+            !gate::grant_holds(gpu_.page(), client.slot, client.spec.kernels[client.next_kernel], now_ns_)) {
+            slot(client).timeline.reserved.store(0);
+            door.gate.store((door.gate.load() & ~shared::kGateState) + 4 + shared::kGateWaiting);
+            return false;
+        }
         client.result.longest_wait_ns =
             std::max(client.result.longest_wait_ns, now_ns_ - client.waits_since_ns);
         client.waits_since_ns = 0;
@@ -148,7 +181,7 @@ class Simulation {
         gate::launch_on_debt(gpu_.page(), slot(client), cost, now_ns_);
         slot(client).timeline.reserved.store(0);
         door.gate.store(door.gate.load() & ~shared::kGateState);
-        client.queue.push_back({cost, static_cast<double>(cost.gpu_ns), now_ns_});
+        call_driver(client, cost);
         return true;
     }
 

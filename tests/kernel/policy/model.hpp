@@ -20,7 +20,9 @@ struct ClientSpec {
     std::uint64_t pause_ns;                      // mean time between requests; 0: the next follows at once
     std::uint32_t request_permille{1000};
     std::uint32_t limit_permille{1000};
-    std::uint64_t late_ns{0};  // half of its host's reactions come later by up to this
+    std::uint64_t late_ns{0};        // half of its host's reactions come later by up to this
+    std::uint64_t wakes_late_ns{0};  // half of its grants are seen later by up to this
+    std::uint64_t held_up_ns{0};     // one launch in 50 reaches the GPU later by up to this
 };
 
 struct ClientResult {

@@ -55,16 +55,48 @@ void the_server_is_not_slowed_and_the_trainings_go_on() {
         const Result ours = run(settings, clients, Sharing::kManaged, 30 * kS);
         std::printf(
             "%2u: p99 / alone %.3f (unmanaged %.3f), best-effort kept %.3f, above the caps %.4f of the "
-            "time, %.4f for a launch let in\n",
+            "time, %.6f for a launch let in\n",
             set, p99(ours) / p99(alone), p99(free) / p99(alone), work(ours) / work(free), ours.above_caps,
             ours.let_in_above_caps);
         CHECK(p99(ours) <= 1.02 * p99(alone));
         CHECK(work(ours) >= 0.8 * work(free));
         CHECK(ours.best_effort_above_caps <= 0.001);
         CHECK(ours.above_caps <= 0.01);  // when a request arrives on top of what runs
-        CHECK(ours.let_in_above_caps <= 0.001);
+        CHECK(ours.let_in_above_caps == 0);
         for (const ClientResult& client : ours.clients) CHECK(client.longest_wait_ns < 50 * kMs);
     }
+}
+
+// Launches that reach the GPU late keep what does not fit beside them waiting. What is left is a best-effort
+// launch that a request overtook on its way, and what had been launched ahead of its turn.
+void late_launches_are_waited_for() {
+    Settings settings;
+    settings.ahead_ns = 4 * kMs;
+    std::vector<ClientSpec> clients{kServer};
+    for (const ClientSpec& training : kTrainings) clients.push_back(training);
+    const Result free = run(settings, clients, Sharing::kUnmanaged, 30 * kS);
+    for (ClientSpec& client : clients) client.held_up_ns = 2 * kMs;
+    const Result ours = run(settings, clients, Sharing::kManaged, 30 * kS);
+    std::printf("held up: best-effort kept %.3f, above the caps %.4f of the time, %.6f for a launch let in\n",
+                work(ours) / work(free), ours.above_caps, ours.let_in_above_caps);
+    CHECK(work(ours) >= 0.8 * work(free));
+    CHECK(ours.let_in_above_caps <= 0.002);  // 0.007 and more if nobody is told of the delay
+}
+
+// Hosts that wake up late find that a grant no longer holds, and let nothing in above the caps.
+void late_hosts_break_no_caps() {
+    Settings settings;
+    settings.ahead_ns = 4 * kMs;
+    std::vector<ClientSpec> clients{kServer};
+    for (const ClientSpec& training : kTrainings) clients.push_back(training);
+    for (ClientSpec& client : clients) client.late_ns = client.wakes_late_ns = kMs / 2;
+    const Result free = run(settings, clients, Sharing::kUnmanaged, 30 * kS);
+    const Result ours = run(settings, clients, Sharing::kManaged, 30 * kS);
+    std::printf(
+        "late hosts: best-effort kept %.3f, above the caps %.4f of the time, %.6f for a launch let in\n",
+        work(ours) / work(free), ours.above_caps, ours.let_in_above_caps);
+    CHECK(work(ours) >= 0.8 * work(free));
+    CHECK(ours.let_in_above_caps == 0);
 }
 
 void no_training_starves() {
@@ -142,6 +174,8 @@ void what_an_idle_client_leaves_is_used() {
 
 int main() {
     the_server_is_not_slowed_and_the_trainings_go_on();
+    late_launches_are_waited_for();
+    late_hosts_break_no_caps();
     no_training_starves();
     quotas_are_kept_and_the_gpu_is_full();
     a_limit_holds_beside_an_idle_client();

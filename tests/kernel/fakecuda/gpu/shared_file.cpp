@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "kernel_intercept/shared/spin_pause.hpp"
+
 namespace fakecuda::gpu {
 namespace {
 
@@ -37,8 +39,16 @@ std::int64_t monotonic_ns() {
     return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
+// A real driver submits without asking other processes. So this sleeps for the lock only if who holds it has
+// lost its core: whoever sleeps is woken late, and takes the core from the one that wakes it.
 SharedFile::Lock::Lock(State& state) : state_(state) {
-    const int rc = pthread_mutex_lock(&state_.mutex);
+    constexpr int kTries = 2'000;  // some 50 us
+    int rc = pthread_mutex_trylock(&state_.mutex);
+    for (int i = 0; i < kTries && rc == EBUSY; ++i) {
+        explsched::shared::spin_pause();
+        rc = pthread_mutex_trylock(&state_.mutex);
+    }
+    if (rc == EBUSY) rc = pthread_mutex_lock(&state_.mutex);
     if (rc == EOWNERDEAD) {
         pthread_mutex_consistent(&state_.mutex);
     } else if (rc != 0) {

@@ -1,0 +1,115 @@
+// Launches that run beside what was not known of them, and launches that reach the GPU late.
+
+#include "kernel_intercept/gate/launch.hpp"
+#include "tests/kernel/gate/check.hpp"
+#include "tests/kernel/gate/shared_page.hpp"
+
+using namespace explsched;
+using namespace page_under_test;
+
+namespace {
+
+void all_end_later_for_the_company_a_high_priority_launch_meets() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    memory.occupy(1);
+    memory.occupy(2);
+    memory.occupy(3);
+    Page& page = memory.page;
+    push(page.slots[1].timeline, {100 * kUs, 300, 100}, kNow);
+    push(page.slots[2].timeline, {300 * kUs, 400, 100}, kNow);
+    gate::announce(page, 0, {kMs, 600, 200}, kNow);
+    // 1300 permille for the first 100 us of the work, 1000 from then on.
+    CHECK(about(page.slots[1].timeline.busy_until_ns, kNow + 130 * kUs));
+    CHECK(about(page.slots[2].timeline.busy_until_ns, kNow + 330 * kUs));
+    CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + kMs + 30 * kUs));
+    CHECK(page.slots[3].timeline.busy_until_ns == 0);
+    CHECK(page.slots[0].timeline.period_work_ns == kMs);  // the company is none of its own work
+    CHECK((peak(page.slots[2].timeline, kNow + 310 * kUs, kNow + 320 * kUs).load == Load{400, 100}));
+    // What follows was launched in the know of it.
+    gate::announce(page, 0, {kMs, 600, 200}, kNow);
+    CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + 2 * kMs + 30 * kUs));
+    CHECK(about(page.slots[2].timeline.busy_until_ns, kNow + 330 * kUs));
+}
+
+// Of what has been launched ahead, each part is stretched by what it runs beside.
+void each_launch_ends_later_for_what_it_runs_beside() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    memory.occupy(1);
+    Page& page = memory.page;
+    Timeline& line = page.slots[1].timeline;
+    push(line, {100 * kUs, 600, 100}, kNow);
+    push(line, {100 * kUs, 200, 100}, kNow);
+    gate::announce(page, 0, {160 * kUs, 600, 200}, kNow);
+    gate::announce(page, 0, {kMs, 900, 200}, kNow);
+    // 1200 permille for the first 100 us of the work, 800 for the 60 that are left of the launch, and then
+    // 1100 for the last 40 of the client beside the next launch.
+    CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + 160 * kUs + 20 * kUs + kMs + 4 * kUs));
+    CHECK(about(line.busy_until_ns, kNow + 200 * kUs + 20 * kUs + 4 * kUs));
+    CHECK((peak(line, kNow, kNow + 119 * kUs).load == Load{600, 100}));
+    CHECK((peak(line, kNow + 122 * kUs, kNow + 200 * kUs).load == Load{200, 100}));
+}
+
+void company_that_fits_delays_nothing() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    memory.occupy(1);
+    Page& page = memory.page;
+    push(page.slots[1].timeline, {100 * kUs, 400, 100}, kNow);
+    gate::announce(page, 0, {kMs, 600, 200}, kNow);
+    CHECK(page.slots[1].timeline.busy_until_ns == kNow + 100 * kUs);
+    CHECK(page.slots[0].timeline.busy_until_ns == kNow + kMs);
+}
+
+// A process is held up between the announcement of a launch and the driver.
+void who_waits_for_a_late_launch_is_told() {
+    SharedPage memory;
+    memory.occupy(0);
+    memory.occupy(1);
+    Page& page = memory.page;
+    CHECK(gate::try_now(page, 0, {100 * kUs, 600, 100}, kNow).launched);
+    CHECK(!gate::try_now(page, 1, {100 * kUs, 600, 100}, kNow + 150 * kUs).launched);  // still on its way
+    gate::reached_driver(page, 0, kNow + 200 * kUs);
+    CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + 300 * kUs));
+    const gate::Try early = gate::try_now(page, 1, {100 * kUs, 600, 100}, kNow + 250 * kUs);
+    CHECK(!early.launched && early.retry_ns >= kNow + 300 * kUs && early.retry_ns < kNow + 320 * kUs);
+    CHECK(gate::try_now(page, 1, {100 * kUs, 600, 100}, early.retry_ns).launched);
+}
+
+void a_launch_in_time_changes_nothing() {
+    SharedPage memory;
+    memory.occupy(0);
+    memory.occupy(1);
+    Page& page = memory.page;
+    CHECK(gate::try_now(page, 0, {100 * kUs, 600, 100}, kNow).launched);
+    gate::reached_driver(page, 0, kNow);
+    CHECK(gate::try_now(page, 0, {100 * kUs, 600, 100}, kNow + 10 * kUs).launched);  // behind the first
+    gate::reached_driver(page, 0, kNow + 50 * kUs);
+    CHECK(page.slots[0].timeline.busy_until_ns == kNow + 200 * kUs);
+}
+
+void a_late_launch_that_meets_others_puts_them_off() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    memory.occupy(1);
+    Page& page = memory.page;
+    CHECK(gate::try_now(page, 1, {100 * kUs, 600, 100}, kNow).launched);
+    gate::announce(page, 0, {kMs, 600, 200}, kNow + 110 * kUs);  // when it should be over
+    gate::reached_driver(page, 0, kNow + 110 * kUs);
+    gate::reached_driver(page, 1, kNow + 200 * kUs);
+    CHECK(about(page.slots[1].timeline.busy_until_ns, kNow + 300 * kUs + 20 * kUs));
+    CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + 1110 * kUs + 20 * kUs));
+}
+
+}  // namespace
+
+int main() {
+    all_end_later_for_the_company_a_high_priority_launch_meets();
+    each_launch_ends_later_for_what_it_runs_beside();
+    company_that_fits_delays_nothing();
+    who_waits_for_a_late_launch_is_told();
+    a_launch_in_time_changes_nothing();
+    a_late_launch_that_meets_others_puts_them_off();
+    return check::result();
+}

@@ -1,0 +1,86 @@
+// A process with a gate of its own, for tests against a real manager.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "kernel_intercept/gate/gate.hpp"
+#include "tests/kernel/gate/check.hpp"
+#include "tests/kernel/manager/daemon.hpp"
+
+namespace gate_client {
+
+using namespace explsched;
+using daemon_under_test::Daemon;
+using gate::Admission;
+
+const gate::GpuIdentity kGpu{{1, 2, 3}, 90, 132};
+const KernelCost kSmall{1000, 100, 100};
+const KernelKey kKey{42, {1, 1, 1}, {32, 1, 1}, 0, 90};
+const std::uint64_t kHash = hash_of(kKey);
+
+// A child that runs `body`, which is to return what it exits with.
+template <typename Body>
+pid_t child_that(const Body& body) {
+    const pid_t child = fork();
+    if (child == 0) std::_Exit(body());
+    return child;
+}
+
+// A child that has joined the manager of its parent as a client of its own; it ends with `body`.
+template <typename Body>
+pid_t other_client(const Body& body) {
+    return child_that([&] {
+        gate::reset_after_fork();
+        gate::attach(0, kGpu);
+        body();
+        return 0;
+    });
+}
+
+inline int status_of(pid_t child) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    return status;
+}
+
+inline void end(pid_t child) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+}
+
+// Runs in a child with a fresh gate, so that each test starts without a registration.
+template <typename Test>
+void in_client(const Daemon& daemon, const char* priority, const Test& test) {
+    CHECK(status_of(child_that([&] {
+              check::failures = 0;
+              gate::reset_after_fork();
+              setenv("EXPLSCHED_KM_SOCKET", daemon.socket().c_str(), 1);
+              setenv("EXPLSCHED_CLASS", priority, 1);
+              setenv("SLURM_JOB_ID", "7", 1);
+              gate::attach(0, kGpu);
+              test();
+              return check::result();
+          })) == 0);
+}
+
+// Repeats until it holds, for at most ten seconds.
+template <typename Condition>
+bool soon(const Condition& condition) {
+    for (int i = 0; i < 10'000; ++i) {
+        if (condition()) return true;
+        usleep(1000);
+    }
+    return false;
+}
+
+// Whether a launch is granted. On a busy machine a manager may miss a heartbeat: a launch passes then,
+// rightly, and the next one is asked again.
+inline bool granted_soon(const KernelCost& cost) {
+    return soon([&] { return gate::admit(0, cost) == Admission::kGranted; });
+}
+
+}  // namespace gate_client

@@ -1,0 +1,93 @@
+// What a client tells of its kernels, and what it is told of them. Argument: the manager's program.
+
+#include <sys/socket.h>
+
+#include "kernel_intercept/manager/profile.hpp"
+#include "kernel_intercept/manager/profile_store.hpp"
+#include "kernel_intercept/shared/protocol.hpp"
+#include "tests/kernel/manager/gate_client.hpp"
+
+using namespace gate_client;
+using daemon_under_test::number_in;
+
+namespace {
+
+std::string manager_program;
+
+void samples_become_costs_and_are_saved() {
+    Daemon daemon(manager_program);
+    in_client(daemon, "high", [&] {
+        CHECK(!gate::lookup(kHash));
+        for (int i = 0; i < 4; ++i) gate::record(0, {kKey, {5000, 300, 400}, i == 0 ? "_Z3addPf" : nullptr});
+        CHECK(soon([&] { return gate::lookup(kHash).has_value(); }));
+        const auto cost = gate::lookup(kHash);
+        CHECK(cost && cost->gpu_ns == 5000 && cost->compute_permille == 300 &&
+              cost->bandwidth_permille == 400);
+        for (int i = 0; i < 100'000; ++i) gate::record(0, {kKey, {5000, 300, 400}, nullptr});
+        CHECK(number_in(daemon.status(), "samples_dropped") > 0);
+    });
+    CHECK(daemon.stop() == 0);
+    const auto saved = manager::load_profiles(daemon.profiles());
+    REQUIRE(saved.profiles.size() == 1);
+    CHECK(saved.profiles[0].name == "_Z3addPf" && saved.profiles[0].cost.gpu_ns == 5000);
+    daemon.start();
+    in_client(daemon, "high", [&] { CHECK(gate::lookup(kHash).has_value()); });
+}
+
+void long_names_are_kept() {
+    Daemon daemon(manager_program);
+    const std::string name = "_Z" + std::string(1500, 'x'), too_long = "_Z" + std::string(3000, 'y');
+    in_client(daemon, "high", [&] {
+        gate::record(0, {kKey, {5000, 300, 400}, name.c_str()});
+        KernelKey other = kKey;
+        other.name_hash = 43;
+        gate::record(0, {other, {5000, 300, 400}, too_long.c_str()});
+        CHECK(soon([&] { return gate::lookup(hash_of(other)).has_value(); }));
+    });
+    CHECK(daemon.stop() == 0);
+    const auto saved = manager::load_profiles(daemon.profiles());
+    REQUIRE(saved.profiles.size() == 2);
+    for (const auto& profile : saved.profiles) {
+        CHECK(profile.name == (profile.key.name_hash == 42 ? name : too_long.substr(0, 2047)));
+    }
+}
+
+void a_forgotten_kernel_is_unknown_to_clients_and_in_the_file() {
+    Daemon daemon(manager_program);
+    in_client(daemon, "high", [&] {
+        gate::record(0, {kKey, {5000, 300, 400}, "name"});
+        CHECK(soon([&] { return gate::lookup(kHash).has_value(); }));
+        const shared::Forget forget{shared::preamble(shared::MessageKind::kForget), kKey};
+        shared::Forget answer{};
+        const int fd = daemon_under_test::connect_to(daemon.socket());
+        CHECK(send(fd, &forget, sizeof(forget), MSG_NOSIGNAL) == sizeof(forget));
+        CHECK(recv(fd, &answer, sizeof(answer), 0) == sizeof(answer));
+        close(fd);
+        CHECK(!gate::lookup(kHash));
+    });
+    CHECK(daemon.stop() == 0);
+    CHECK(manager::load_profiles(daemon.profiles()).profiles.empty());
+}
+
+void sampling_is_frequent_at_first() {
+    const Daemon daemon(manager_program);
+    in_client(daemon, "high", [&] {
+        int due = 0;
+        for (int i = 0; i < 9; ++i) due += gate::sampling_due(kHash) ? 1 : 0;
+        CHECK(due == 8);  // all but the first
+        due = 0;
+        for (int i = 0; i < 6400; ++i) due += gate::sampling_due(kHash) ? 1 : 0;
+        CHECK(due == 100);
+    });
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+    manager_program = argv[1];
+    samples_become_costs_and_are_saved();
+    long_names_are_kept();
+    a_forgotten_kernel_is_unknown_to_clients_and_in_the_file();
+    sampling_is_frequent_at_first();
+    return check::result();
+}
