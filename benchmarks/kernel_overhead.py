@@ -105,7 +105,7 @@ def _preload_ms(library: str) -> float:
 
 
 def _launch_times(build: Path, environment: Mapping[str, str]) -> dict[str, float]:
-    command = [build / "benchmarks/launch_times", str(_ROUNDS)]
+    command: list[str | Path] = [build / "benchmarks/launch_times", str(_ROUNDS)]
     times = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
     if not times.pop("intercepted"):
         raise RuntimeError("the interposer is not between the program and the driver")
@@ -116,7 +116,8 @@ def _launch_times(build: Path, environment: Mapping[str, str]) -> dict[str, floa
 def _manager(build: Path) -> Iterator[str]:
     """A kernel manager of its own; yields its socket."""
     with tempfile.TemporaryDirectory(prefix="kernel-overhead-") as home:  # mode 0700
-        command = [build / "kernel_intercept/manager/sexplkmd", "--dir", home, "--profiles", f"{home}/profiles.tsv"]
+        profiles = f"{home}/profiles.tsv"
+        command: list[str | Path] = [build / "kernel_intercept/manager/sexplkmd", "--dir", home, "--profiles", profiles]
         process = subprocess.Popen([*command, "--foreground"])
         socket = Path(home) / "kernel-manager.sock"
         try:
@@ -142,7 +143,7 @@ def _check_that_nobody_waited(command: Sequence[str | Path]) -> None:
 
 @contextmanager
 def _idle_client(build: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    command = [build / "benchmarks/launch_times", "idle"]
+    command: list[str | Path] = [build / "benchmarks/launch_times", "idle"]
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         if process.stdout is None or process.stdout.readline() != "idle\n":
@@ -154,7 +155,7 @@ def _idle_client(build: Path, environment: Mapping[str, str]) -> Iterator[None]:
 
 def _wakes(build: Path) -> dict[str, float]:
     manager = build / "kernel_intercept/manager/sexplkmd"
-    command = [build / "tests/kernel/manager/wake_latency", manager, str(_WAKES)]
+    command: list[str | Path] = [build / "tests/kernel/manager/wake_latency", manager, str(_WAKES)]
     wakes = dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     del wakes["count"]
     above = {f"wake_above_futex_{p}_us": wakes[f"wake_{p}_us"] - wakes[f"futex_{p}_us"] for p in ("p50", "p99")}

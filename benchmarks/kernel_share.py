@@ -122,13 +122,16 @@ def _mix(bench: Bench, mix: Sequence[str], seconds: float, repeat: int, *, host:
         free.append(bench.run(clients, seconds, None))
         ours.append(bench.run(clients, seconds, _GROUP_OPTIONS))
     alone_ms = _p99_ms(alone, host=host)
-    above = [above_caps(trial.log, _KERNELS, trial.pids[0], _CAP) for trial in ours]
+    above = [astuple(above_caps(trial.log, _KERNELS, trial.pids[0], _CAP)) for trial in ours]
+    in_all, let_in, by_best_effort = (round(statistics.median(shares), 5) for shares in zip(*above, strict=True))
     return MixRow(
         "+".join(mix),
         round(_p99_ms(ours, host=host) / alone_ms, 4),
         round(_p99_ms(free, host=host) / alone_ms, 4),
         round(statistics.median(map(_best_effort_work, ours)) / statistics.median(map(_best_effort_work, free)), 4),
-        *(round(statistics.median(shares), 5) for shares in zip(*map(astuple, above), strict=True)),
+        in_all,
+        let_in,
+        by_best_effort,
         round(max(_most(trial, "longest_wait_ns") for trial in ours) / 1e6, 2),
         sum(_sum(trial, "passed") for trial in ours),
         sum(_sum(trial, "unmanaged") for trial in ours),

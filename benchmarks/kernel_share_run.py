@@ -142,7 +142,7 @@ class Bench:
         profiles = home / "profiles.tsv"
         profiles.write_text(self._profiles())
         home.chmod(0o700)
-        command = [self._manager, "--dir", home, "--profiles", profiles, "--foreground", *options]
+        command: list[str | Path] = [self._manager, "--dir", home, "--profiles", profiles, "--foreground", *options]
         process = subprocess.Popen(command)
         socket = home / "kernel-manager.sock"
         try:
@@ -156,7 +156,7 @@ class Bench:
             process.wait(timeout=10)
 
     def _status(self, home: Path) -> str:
-        command = [self._manager, "--dir", home, "--status"]
+        command: list[str | Path] = [self._manager, "--dir", home, "--status"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def _profiles(self) -> str:

@@ -2,7 +2,7 @@
 
 A time limit is the user's, for the size that he had in mind, and Slurm counts it per run. A job that runs smaller
 takes longer: it is asked to save and goes back to the queue while there is time for that, and its next run has the
-whole limit.
+whole limit. That ends when it has had the GPU-time that its limit means at its full size, so a job that hangs ends, too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Renewal(Struct, frozen=True):
         return min((time_s for time_s in due_s if time_s > snapshot.now_s), default=float("inf"))
 
     def _is_due(self, job: Job, now_s: float) -> bool:
-        if not _could_be_larger(job) or not self._due_s(job) <= now_s:
+        if not _could_be_larger(job) or not self._due_s(job) <= now_s or _has_had_its_share(job, now_s):
             return False
         left_s = job.known_left_s(now_s)
         return left_s is None or left_s > job.end_s(now_s) - now_s
@@ -63,3 +63,10 @@ def _could_be_larger(job: Job) -> bool:
     """Whether it runs with fewer GPUs than it could use, and may be preempted."""
     smaller = job.elastic is not None and job.request.total < job.elastic.most
     return smaller and job.state is JobState.RUNNING and job.may_yield and not job.yielding
+
+
+def _has_had_its_share(job: Job, now_s: float) -> bool:
+    """Whether it has used the GPU-time of a whole limit at its full size, as far as its present size tells."""
+    if job.elastic is None or job.time_limit_s is None:
+        return False
+    return job.executed_s(now_s) * job.request.total >= job.time_limit_s * job.elastic.most

@@ -25,7 +25,9 @@ def test_nobody_is_late(per_replica: float, queued: int, ready: int) -> None:
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 4), st.sampled_from([100, 1000, 1400, 3300]))
 def test_the_first_class_is_never_longer_than_what_is_in_time(comes: list[bool], ready: int, room: int) -> None:
     line = WaitingRequests(Classes(room))
-    number, firsts, seconds = 0, [], []
+    number = 0
+    firsts: list[int] = []
+    seconds: list[int] = []
     for come in comes:
         if come:
             late = len(firsts) >= ready * room // 1000 and len(line) > 0

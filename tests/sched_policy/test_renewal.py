@@ -53,6 +53,7 @@ def test_it_saves_before_its_limit_ends_it(policy: str) -> None:
         {"expected_s": 3550.0},  # known to end in time
         {"ran_s": 150.0, "time_limit_s": 200.0},  # no time to work between two restarts
         {"first_report_s": NOW_S - 10.0},
+        {"earlier_s": 4 * 3600.0},  # 2 of 8 GPUs for four limits: no more is meant by it
     ],
 )
 def test_it_is_left_alone(fields: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -62,6 +63,10 @@ def queued(rig: Rig) -> int:
     return rig.plane.traffic()[0].queued
 
 
+def has_queued(rig: Rig, waiting: int) -> bool:
+    return queued(rig) == waiting
+
+
 @pytest.mark.parametrize(
     ("in_time", "order"),
     [(2.0, ["a", "b", "c", "f", "d", "e"]), (0.0, ["a", "b", "c", "d", "e", "f"])],
@@ -105,7 +110,7 @@ def test_those_that_reach_their_deadline_are_not_counted_any_more(directory: Pat
         wait_until(lambda: replica.taken == ["a"])
         for waiting, name in enumerate("bcd", start=1):
             send(name)
-            wait_until(lambda waiting=waiting: queued(rig) == waiting)
+            wait_until(partial(has_queued, rig, waiting))
         replica.released.release()
         wait_until(lambda: replica.taken == ["a", "b"])
         time.sleep(service.queue_deadline_s / 2)  # so that c and d are gone well before e would be
