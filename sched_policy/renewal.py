@@ -2,7 +2,7 @@
 
 A time limit is the user's, for the size that he had in mind, and Slurm counts it per run. A job that runs smaller
 takes longer: it is asked to save and goes back to the queue while there is time for that, and its next run has the
-whole limit. That ends when it has had the GPU-time that its limit means at its full size, so a job that hangs ends, too.
+whole limit. That ends when it has had the GPU-time that its limit means at its full size, so one that hangs ends, too.
 """
 
 from __future__ import annotations
