@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import structs
 
 from inference_gateway import services
 from inference_gateway.control.loop import ControlPlane
@@ -51,7 +52,7 @@ def job(job_id: int, name: str, comment: str, **fields: Any) -> SlurmJob:
         comment=comment,
         restarts=0,
     )
-    return replace(base, **fields)
+    return structs.replace(base, **fields)
 
 
 @dataclass
@@ -92,7 +93,7 @@ class FakeSlurm:
         return ()
 
     def set(self, job_id: int, **fields: Any) -> None:
-        self.known[job_id] = replace(self.known[job_id], **fields)
+        self.known[job_id] = structs.replace(self.known[job_id], **fields)
 
     def active(self) -> list[SlurmJob]:
         return [found for found in self.known.values() if found.state in ("PENDING", "RUNNING")]
