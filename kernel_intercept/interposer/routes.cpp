@@ -6,7 +6,7 @@ namespace explsched::intercept {
 namespace {
 
 #define REAL(name, parameters)
-#define HOOK(name, parameters) +1
+#define HOOK(name, parameters) +1  // NOLINT(bugprone-macro-parentheses): a term of a sum
 constexpr std::size_t kHookCount = 0
 #include "kernel_intercept/interposer/symbols.def"
     ;
@@ -55,7 +55,7 @@ void* hook_of(Symbol symbol) noexcept {
     switch (symbol) {
 #define HOOK(name, parameters) \
     case Symbol::name:         \
-        return reinterpret_cast<void*>(&name);
+        return reinterpret_cast<void*>(&(name));
 #include "kernel_intercept/interposer/symbols.def"
 #undef HOOK
         default:

@@ -92,6 +92,7 @@ std::vector<Profile> save_profiles(const std::string& path, const std::vector<Pr
         all.insert_or_assign(hash, found == all.end() ? profile : merged(found->second, profile));
     }
     std::vector<Profile> result;
+    result.reserve(all.size());
     for (auto& [hash, profile] : all) result.push_back(std::move(profile));
     replace(path, render_profiles(result));
     return result;

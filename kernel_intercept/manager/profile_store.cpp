@@ -9,7 +9,7 @@ namespace explsched::manager {
 namespace {
 
 constexpr std::size_t kMostKernels =
-    shared::kTableEntries / 4 * 3;  // beyond, look-ups of a linear table get long
+    std::size_t{shared::kTableEntries} / 4 * 3;  // beyond, look-ups of a linear table get long
 
 auto rank(const KernelKey& key) {
     return std::make_tuple(key.name_hash, key.grid.x, key.grid.y, key.grid.z, key.block.x, key.block.y,
