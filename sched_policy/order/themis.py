@@ -12,6 +12,8 @@ a solver.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from msgspec import Struct
 
@@ -139,7 +141,7 @@ def jitter(job_ids: Ints) -> Floats:
 
 
 def solved_shares(claims: Claims) -> Floats:
-    """Optimal shares by a convex solver (cvxpy with CLARABEL). Raises `PolicyError` if the solver finds none."""
+    """Optimal shares by a convex solver (cvxpy with CLARABEL). Raises `PolicyError` if the solver is not sure."""
     import cvxpy as cp  # half a second, and only this function needs it
 
     shares = cp.Variable(len(claims.gpus))
@@ -148,7 +150,9 @@ def solved_shares(claims: Claims) -> Floats:
         cp.Minimize(cp.max(rho)),
         [shares >= 0, shares <= 1, claims.gpus @ shares <= claims.capacity_gpus],
     )
-    problem.solve(solver=cp.CLARABEL)
-    if shares.value is None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": so does the status
+        problem.solve(solver=cp.CLARABEL)
+    if problem.status != cp.OPTIMAL:
         raise PolicyError(f"CLARABEL finds no fair shares for {len(claims.gpus)} jobs: {problem.status}")
     return np.asarray(shares.value)
