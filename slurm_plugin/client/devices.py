@@ -15,7 +15,11 @@ Held = tuple[tuple[str, tuple[int, ...]], ...]
 
 _RECORD = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
 _SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S+ GRES=(\S*)(?=\s)")
-_GPUS = re.compile(r"(?:gpu|shard)(?::[^:,()]+)*\(IDX:([\d,-]+)\)|\w+(?::[^:,()]+)*(?:\([^)]*\))?")
+_GPUS = re.compile(
+    r"(?:gpu|shard)(?::[^:,()]+)*\(IDX:(?P<indices>[\d,-]+)\)"
+    r"|shard(?::[^:,()]+)*\((?P<shards>\d+/\d+(?:,\d+/\d+)*)\)"
+    r"|\w+(?::[^:,()]+)*(?:\([^)]*\))?"
+)
 
 
 def held(text: str) -> dict[int, Held]:
@@ -45,16 +49,20 @@ def _of_record(record: str) -> Held | None:
 
 
 def _indices(gres: str) -> tuple[int, ...]:
-    """GPU indices in a list such as `gpu:a100:2(IDX:0,2-3),shard:1(IDX:5)`. Raises `ValueError`."""
+    """GPU indices in a list such as `gpu:a100:2(IDX:0,2-3),shard:1(IDX:5)`. Raises `ValueError`.
+
+    Newer Slurms list of each GPU how many of its shards the job has: `shard:3(0/8,3/8)` is GPU 1.
+    """
     found: set[int] = set()
     at = 0
     while at < len(gres):
         match = _GPUS.match(gres, at)
         if match is None or gres[match.end() : match.end() + 1] not in ("", ","):
             raise ValueError(f"GRES {gres!r}")
-        for part in (match[1] or "").split(","):
-            if part:
-                first, _, last = part.partition("-")
-                found.update(range(int(first), int(last or first) + 1))
+        for part in filter(None, (match["indices"] or "").split(",")):
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+        of_each = filter(None, (match["shards"] or "").split(","))
+        found.update(gpu for gpu, part in enumerate(of_each) if int(part.partition("/")[0]) > 0)
         at = match.end() + 1
     return tuple(sorted(found))

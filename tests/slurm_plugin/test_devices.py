@@ -23,6 +23,9 @@ def line(job_id: int, share: str = SHARE, name: str = "train", comment: str = ""
             (("n1", (0,)), ("n2", (5,))),
         ),
         ("Nodes=n1 CPU_IDs=0 Mem=1 GRES=license:1,shard:a100:1(IDX:7)", (("n1", (7,)),)),
+        # as Slurm 24.11, 25.11 and 26.05 write it
+        ("Nodes=n1 CPU_IDs=0 Mem=1000 GRES=shard:3(0/8,3/8,0/8,0/8)", (("n1", (1,)),)),
+        ("Nodes=n1 CPU_IDs=0 Mem=1000 GRES=gpu:1(IDX:0),shard:a100:9(0/8,1/8,8/8,0/8)", (("n1", (0, 1, 2)),)),
     ],
 )
 def test_indices(share: str, found: devices.Held) -> None:
