@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.live_replay import log
@@ -84,7 +85,7 @@ def run(
             submitted, zero_s = _replay(directory, trace, environment, client, longest_s, tell)
         told = log.runs((cluster.layout.logs / "slurmctld.log").read_text(), zero_s)
         return [
-            _final(job, at_s, told[job_id], _state(job_id, environment))
+            _final(job, at_s, told[job_id], _record(job_id, environment), zero_s)
             for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
         ]
     finally:
@@ -133,11 +134,16 @@ def _prepared(script: Path, directory: Path, environment: dict[str, str]) -> tup
     return found["command"][:-1], {**environment, **found["environment"]}
 
 
-def _state(job_id: int, environment: dict[str, str]) -> str:
+def _record(job_id: int, environment: dict[str, str]) -> dict[str, str]:
     argv = ["scontrol", "show", "job", str(job_id), "--oneliner"]
-    text = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
-    return text.partition("JobState=")[2].split()[0]
+    seconds = {**environment, "SLURM_TIME_FORMAT": "%s"}
+    text = subprocess.run(argv, env=seconds, capture_output=True, text=True, check=True).stdout
+    return {key: value for key, _, value in (word.partition("=") for word in text.split())}
 
 
-def _final(job: TraceJob, at_s: float, runs: Sequence[log.Run], state: str) -> LiveJob:
-    return LiveJob(job, at_s, runs[-1].end_s if state == "COMPLETED" else None, tuple(runs))
+def _final(job: TraceJob, at_s: float, runs: Sequence[log.Run], record: Mapping[str, str], zero_s: float) -> LiveJob:
+    """The job's fate. Where the log does not tell when its last run began, Slurm's record does, in whole seconds."""
+    *earlier, last = runs
+    if math.isnan(last.start_s):
+        last = replace(last, start_s=float(record["StartTime"]) - zero_s, nodes=record["NodeList"])
+    return LiveJob(job, at_s, last.end_s if record["JobState"] == "COMPLETED" else None, (*earlier, last))

@@ -9,10 +9,11 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-# The same words since Slurm 22.05. By the main scheduler, by backfill, and the end of the batch script.
+# The same words since Slurm 22.05, but 26.05 is silent about backfill. By the main scheduler, by backfill, and the
+# end of the batch script.
 _LINE = re.compile(
     r"^\[(?P<time>[^]]+)\] (?:"
     r"sched: Allocate JobId=(?P<main>\d+) NodeList=(?P<on>\S+) .*"
@@ -33,13 +34,18 @@ class Run:
 
 
 def runs(text: str, zero_s: float) -> Mapping[int, Sequence[Run]]:
-    """The runs of each job, in order; times are seconds since `zero_s`, a Unix time."""
+    """The runs of each job, in order; times are seconds since `zero_s`, a Unix time.
+
+    A run whose start is not told is one by backfill, with NaN as its start.
+    """
     found: defaultdict[int, list[Run]] = defaultdict(list)
     for line in _LINE.finditer(text):
         time_s = datetime.fromisoformat(line["time"]).timestamp() - zero_s
         if line["done"]:
-            last = found[int(line["done"])].pop()
-            found[int(line["done"])].append(Run(last.start_s, time_s, last.is_backfilled, last.nodes))
+            known = found[int(line["done"])]
+            is_told = known and known[-1].end_s is None
+            last = known.pop() if is_told else Run(math.nan, None, is_backfilled=True, nodes="")
+            known.append(replace(last, end_s=time_s))
         else:
             job_id = int(line["main"] or line["backfill"])
             found[job_id].append(Run(time_s, None, line["backfill"] is not None, line["on"] or line["there"]))

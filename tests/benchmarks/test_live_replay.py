@@ -1,5 +1,6 @@
 """The parts of the live replay that need no cluster, on jobs whose numbers can be worked out by hand."""
 
+import math
 import os
 import signal
 import subprocess
@@ -78,6 +79,19 @@ def test_slurmctlds_log_tells_the_runs_of_each_job() -> None:
         1: [(0.692, 1.223, True, "n1")],
         2: [(0.7, None, False, "n[2-4]"), (4.0, 5.5, False, "n[1-3]")],
     }
+
+
+def test_a_start_that_slurmctld_does_not_log_is_one_of_backfill() -> None:
+    """As on Slurm 26.05; the second run was told."""
+    text = (
+        "[2026-11-21T19:38:21.556] _job_complete: JobId=2 done\n"
+        "[2026-11-21T19:38:22.000] sched: Allocate JobId=2 NodeList=n1 #CPUs=1 Partition=main\n"
+        "[2026-11-21T19:38:23.000] _job_complete: JobId=2 done\n"
+    )
+    first, second = log.runs(text, datetime.fromisoformat("2026-11-21T19:38:20").timestamp())[2]
+    assert math.isnan(first.start_s)
+    assert (first.is_backfilled, round(first.end_s or 0.0, 3)) == (True, 1.556)
+    assert second == log.Run(2.0, 3.0, is_backfilled=False, nodes="n1")
 
 
 def test_the_main_schedulers_offset_is_measured_from_backfill_around_the_clock() -> None:
