@@ -74,7 +74,9 @@ class Tender:
         for row in rows:
             bad = row.name not in back and failed_requests(row)
             if bad and self._ejections.eject(service.name, row.name, service.ejection_s, now_s):
-                commands.append(f"disable health {_full(service.name, row.name)}")
+                full = _full(service.name, row.name)
+                # "Down" again: a check that has passed since HAProxy was asked has brought it back, to stay unchecked.
+                commands += [f"disable health {full}", f"set server {full} health down"]
                 done.append(f"ejected service={service.name} replica={row.name} ({row.remark})")
         return commands
 

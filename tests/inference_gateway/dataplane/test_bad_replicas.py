@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from inference_gateway.activator.services import HeldService
+from inference_gateway.dataplane.answers import ServerRow
+from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
+from inference_gateway.dataplane.tending import Tender
 from inference_gateway.model import Endpoint
 from tests.inference_gateway.rig import REPLICA_KEY, Answer, Replica, Rig, gateway, replicas, wait_until
 
@@ -25,7 +29,7 @@ def running(directory: Path) -> Iterator[Rig]:
     rare = HealthSettings(interval_s=600, error_limit=1000)
     plain = ServiceSettings("plain", replica_key=REPLICA_KEY, health=rare)
     # Out for longer than a round of tending, which is a second, so that the tending sees it.
-    judging = HealthSettings(interval_s=0.8, rise=2, ejection_s=0.5)
+    judging = HealthSettings(interval_s=0.8, rise=2, ejection_s=2.0)
     judged = ServiceSettings("judged", replica_key=REPLICA_KEY, health=judging)
     with gateway(directory, once, again, plain, judged) as rig:
         yield rig
@@ -97,6 +101,18 @@ def test_one_bad_replica_is_taken_out_by_its_answers(rig: Rig, servers: list[Rep
     assert {answer.status for answer in many(rig, "judged", 24)} == {200}
     servers[0].behave()
     wait_until(lambda: rig.replica_states("judged")["r1"] == "up")
+
+
+def test_a_replica_that_has_come_back_meanwhile_is_taken_out_all_the_same(rig: Rig, servers: list[Replica]) -> None:
+    """HAProxy said that it is down; its next check has passed before the order to check it no more arrives."""
+    rig.add("once", *(server.endpoint for server in servers))
+    wait_until(lambda: set(rig.replica_states("once").values()) == {"up"})
+    service = HeldService("once", (), 1, 0.0, 1.0, 1, floor_share=0.5, ejection_s=2.0)
+    states = {"r1": ("DOWN", "HANA"), "r2": ("UP", "L7OK"), "r3": ("UP", "L7OK")}
+    told = [ServerRow("once", name, status, check, "") for name, (status, check) in states.items()]
+    orders = Tender(rig.plane.files)._treat(service, told, 0.0, [])
+    RuntimeApi(rig.plane.files.stats_socket).order(orders)
+    assert rig.replica_states("once") == {"r1": "down", "r2": "up", "r3": "up"}
 
 
 def test_an_unhealthy_replica_is_taken_out_and_comes_back(rig: Rig, servers: list[Replica]) -> None:
