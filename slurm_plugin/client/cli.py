@@ -209,10 +209,6 @@ class CliClient:
         return process.read(argv, self._timeout_s, self._environment)
 
 
-def _with_site_factors(jobs: Sequence[SlurmJob], factors: Mapping[int, int]) -> tuple[SlurmJob, ...]:
-    return tuple(replace(job, site_factor=factors[job.job_id]) if job.job_id in factors else job for job in jobs)
-
-
 def _readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:
     """Parse each text; those that cannot be read are logged and left out, so that one cannot hide the others."""
     records = []
