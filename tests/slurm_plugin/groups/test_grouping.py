@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from sched_policy.model import NodeGpus
 from sched_policy.plan import Group, Plan, Score, Start
+from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import ShardRule, SlurmJob
 from slurm_plugin.groups.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
@@ -169,6 +170,12 @@ def test_a_pin_that_does_not_help_becomes_a_pause() -> None:
     )
 
 
+def test_a_daemon_that_stops_leaves_running_jobs_their_marks() -> None:
+    pinned = "explsched-group:group=1&of=2&node=n1&since=5"
+    runs = on_gpu(1, 0, admin_comment=pinned, required_nodes=("n1",))
+    assert withdrawal([runs, waiting(2, admin_comment=pinned, required_nodes=("n1",))]) == (TargetJob(2, (), ""),)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -223,6 +230,28 @@ def test_a_group_is_over_when_a_job_has_ended_or_is_elsewhere() -> None:
     assert carried_out(plan(), apart) == (SetAdminComment(1, str(alone)), SetAdminComment(2, str(alone)))
     together = look(on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark))
     assert carried_out(plan(), together) == ()
+
+
+def test_a_group_is_over_when_a_job_is_being_cleaned_up() -> None:
+    mark = "explsched-group:group=1&of=2&node=n1&since=5"
+    stays, ends = on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark, state="COMPLETING")
+    assert groups_of(stays, ends) == [((1,), False, None)]
+    assert carried_out(plan(), look(stays, ends)) == (SetAdminComment(1, str(Mark(None, 0, "n1", 5))),)
+
+
+def test_what_is_being_noted_of_a_job_that_yields_is_not_overwritten() -> None:
+    mark = "explsched-group:group=1&of=2&node=n1&since=5"
+    seen = look(on_gpu(1, 0, admin_comment=mark))
+    yields = Snapshot.of(NOW_S, seen.snapshot.nodes, [replace(seen.snapshot.jobs[0], yielding=True)])
+    assert carried_out(plan(), replace(seen, snapshot=yields)) == ()
+
+
+def test_who_cannot_be_marked_is_not_counted_in_the_group() -> None:
+    seen = look(on_gpu(1, 0, admin_comment="'quoted'"), on_gpu(2, 0), waiting(3))
+    assert carried_out(plan((3, 0)), seen) == (
+        SetAdminComment(2, "explsched-group:group=2&of=2"),
+        TargetJob(3, ("n1",), f"explsched-group:group=2&of=2&node=n1&since={NOW_S:.0f}"),
+    )
 
 
 def test_a_requeued_job_is_let_go_of_the_node_it_was_pinned_to() -> None:
