@@ -88,6 +88,9 @@ def test_free_shards_of_gpus_that_are_shared_and_held_whole() -> None:
     whole = on_gpu(9, 2, shards_per_node=0, gpus=1)
     assert free_shards(seen.nodes["n1"], [on_gpu(1, 0), on_gpu(2, 0, shards_per_node=2), whole]) == [1, 4, 0]
     assert free_shards(seen.nodes["n1"], [on_gpu(1, 0, gpu_indices=())]) is None
+    across = on_gpu(1, 0, shards_per_node=2, gpu_indices=(("n1", (0, 1)),))  # how many on which is not told
+    assert free_shards(seen.nodes["n1"], [across]) == [0, 0, 4]
+    assert free_shards(seen.nodes["n1"], [on_gpu(1, 7)]) is None  # a node that has fewer GPUs than before
 
 
 @given(
@@ -130,6 +133,14 @@ def test_a_group_of_four_is_pinned_and_marked_at_once() -> None:
     assert changes == tuple(TargetJob(job_id, ("n1",), str(mark)) for job_id in (1, 2, 3, 4))
     again = after(seen, changes)
     assert carried_out(made, again) == ()
+
+
+def test_who_is_pinned_is_not_marked_as_waiting_besides() -> None:
+    made = plan((1, 1), (2, 1), groups=((1, 2),))
+    mark = Mark(1, 2, "n1", int(NOW_S))
+    assert carried_out(made, look(waiting(1), waiting(2))) == tuple(
+        TargetJob(job_id, ("n1",), str(mark)) for job_id in (1, 2)
+    )
 
 
 def test_a_newcomer_joins_and_the_group_gets_a_new_mark() -> None:
@@ -180,7 +191,7 @@ def test_a_daemon_that_stops_leaves_running_jobs_their_marks() -> None:
     "fields",
     [
         {"required_nodes": ("n1",)},
-        {"required_nodes": ("n2",), "admin_comment": "explsched-group:node=n1&since=5"},
+        {"required_nodes": ("n2",), "admin_comment": f"explsched-group:node=n1&since={NOW_S - 10:.0f}"},
         {"admin_comment": "'quoted'"},
         {"array_tasks": 3},
         {"gpus": 1, "shards_per_node": 0},
@@ -190,6 +201,19 @@ def test_what_others_asked_for_is_not_touched(fields: dict[str, object]) -> None
     job = waiting(1, **fields)
     targets = [change for change in carried_out(plan((1, 0)), look(job)) if isinstance(change, TargetJob)]
     assert targets == []
+    assert releases(plan((1, 0)), look(job)).order == ()  # nor is it foreseen where it will run
+
+
+@pytest.mark.parametrize("fields", [{"required_nodes": ("n1",)}, {"array_tasks": 3}, {"eligible_s": NOW_S + 100}])
+def test_a_group_that_waits_is_not_marked_if_one_of_it_cannot_be_pinned(fields: dict[str, object]) -> None:
+    assert carried_out(plan(groups=((1, 2),)), look(waiting(1, **fields), waiting(2))) == ()
+
+
+def test_what_slurm_would_not_start_now_is_not_foreseen() -> None:
+    delayed = waiting(1, restarts=1, eligible_s=NOW_S + 100)
+    assert carried_out(plan((1, 0)), look(delayed)) == ()
+    across = Plan((), (Start(1, (NodeGpus("n1", 1, (0,)), NodeGpus("n2", 1, (0,))), ""),))
+    assert carried_out(across, look(waiting(1, nodes=2), nodes=2)) == ()
 
 
 def test_a_waiting_group_is_marked_and_stands_together_in_the_order() -> None:
