@@ -60,6 +60,17 @@ def test_it_is_left_alone(fields: dict[str, Any]) -> None:
     assert not leaves(small(**fields), *BESIDE)
 
 
+def test_a_limit_that_leaves_no_quantum_to_work_brings_no_restarts() -> None:
+    """The run works from its first report until it has to save: here for 140 s, and for 320 s."""
+    as_long_as_saving = small(ran_s=300.0, time_limit_s=320.0)
+    assert not leaves(as_long_as_saving, *BESIDE)
+    assert leaves(replace(as_long_as_saving, time_limit_s=370.0), *BESIDE)
+    long_quantum = catalog.build("tiresias", replace(OPTIONS, quantum_s=400.0))
+    short_run = small(ran_s=400.0, time_limit_s=500.0)
+    assert checked_plan(long_quantum, snapshot(short_run, *BESIDE, on=nodes(1, 8))).preemptions == ()
+    assert leaves(short_run, *BESIDE)
+
+
 def test_a_job_that_grows_is_not_asked_twice() -> None:
     far = small(time_limit_s=1e6, ran_s=1000.0)
     assert [resize.job_id for resize in planned(far).resizes] == [1]
@@ -69,6 +80,7 @@ def test_a_job_that_grows_is_not_asked_twice() -> None:
 def test_the_plan_is_looked_at_again_when_a_limit_comes_near() -> None:
     young = small(ran_s=3000.0)
     assert planned(young, *BESIDE, policy="fifo").replan_s == NOW_S + 600.0 - 180.0
+    assert planned(small(), *BESIDE, policy="fifo").replan_s > NOW_S  # it is due already
 
 
 def test_simulated_nobody_is_lost_to_a_limit_meant_for_more_gpus() -> None:
