@@ -29,6 +29,15 @@ def test_a_missing_command_names_its_package() -> None:
         process.run(["squeeue"], 1, process.environment({}))
 
 
+def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
+    """Slurm's commands would look for it for a minute, and fail with words about DNS where nothing names one."""
+    with pytest.raises(SlurmError, match="squeue: SLURM_CONF names /nowhere/slurm.conf, and there is no such file"):
+        process.run(["squeue"], 1, process.environment({"SLURM_CONF": "/nowhere/slurm.conf"}))
+    tool(tmp_path, "squeue", "echo squeue: fatal: Could not establish a configuration source >&2; exit 1")
+    with pytest.raises(SlurmError, match="squeue finds no Slurm configuration: no /etc/slurm/slurm.conf"):
+        process.run([f"{tmp_path}/squeue"], 1, process.environment({}))
+
+
 def test_an_unknown_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(tmp_path, "scontrol", "echo slurm of the future")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

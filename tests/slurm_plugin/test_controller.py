@@ -131,6 +131,17 @@ def test_a_pass_stays_below_the_rate_that_slurm_allows(tmp_path: Path, monkeypat
     assert [type(change) for change in changes] == [SetSiteFactor] * 3
 
 
+def test_a_partition_that_is_not_there_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = controller(FakeSlurm(), tmp_path, monkeypatch, Plan())
+    daemon.reconfigure(configured(tmp_path, slurm=SlurmSection(partitions=("mian", "main"))))
+    daemon.decide(NOW_S)
+    daemon.decide(NOW_S + 15)
+    assert caplog.text.count("slurm.partitions names a partition that has no nodes") == 1
+    assert 'partition="mian"' in caplog.text
+
+
 def test_a_daemon_that_stops_lets_go_of_its_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = asking(5, admin_comment="explsched-group:node=n1&since=5", required_nodes=("n1",))
     slurm = FakeSlurm((pinned, asking(6)))
