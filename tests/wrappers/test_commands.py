@@ -42,6 +42,22 @@ def test_sxrun_tells_start_and_end(job: Path) -> None:
     assert [entry["event"] for entry in entries(job)] == ["start", "end"]
 
 
+def test_a_command_that_cannot_be_started_is_the_end_of_the_job(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no program")
+    assert subprocess.run([*SXRUN, "/no/such"], check=False).returncode == 127
+    assert subprocess.run([*SXRUN, str(tmp_path / "data")], check=False).returncode == 126
+    assert [entry["event"] for entry in entries(job)] == 2 * ["start", "end"]
+
+
+def test_steps_of_an_elastic_job_get_its_present_size(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"EXPLSCHED_ELASTIC": "1-8", "SLURM_GPUS_PER_NODE": "8", "SLURM_GPUS_ON_NODE": "2"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    argv = [*SXRUN, "sh", "-c", "echo $SLURM_GPUS_PER_NODE"]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "2\n"
+
+
 def test_a_run_ended_by_a_signal_is_not_the_end_of_the_job(job: Path) -> None:
     subprocess.run([*SXRUN, "sh", "-c", "kill -TERM $$"], check=False)
     assert [entry["event"] for entry in entries(job)] == ["start"]
@@ -55,13 +71,14 @@ def test_sxrun_runs_the_command_though_nothing_can_be_reported(job: Path, monkey
 
 
 def test_sxrun_reads_progress_from_the_log(job: Path) -> None:
-    script = "echo step 1 loss 0.5; echo noise; echo step 2 loss nan; echo step 3 loss oops"
+    script = "echo step 1 loss 0.5; echo noise; echo step 2 loss nan; echo step 3 loss oops; printf 'step 4 loss 0.4'"
     regex = r"step (?P<step>\d+) loss (?P<loss>\S+)"
     argv = [*SXRUN, "--log-regex", regex, "--total-steps", "9", "--", "sh", "-c", script]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stdout.count("\n") == 4
+    assert done.stdout.endswith("step 4 loss 0.4")
     found = [(e["step"], e["value"]) for e in entries(job) if "step" in e]
-    assert found == [(1, 0.5), (2, None)]
+    assert found == [(1, 0.5), (2, None), (4, 0.4)]
     assert "no progress in" in done.stderr
 
 
