@@ -132,9 +132,11 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
     if pid == 0:
         os.execv(SXRUN[0], [*SXRUN, "--", sys.executable, "-c", code])  # noqa: S606
     wait_for(log, "ready")
+    os.kill(pid, signal.SIGSTOP)  # so that the command has taken the terminal's before one that is passed on
     os.write(terminal, b"\x03")
     wait_for(log, "SIGINT")
     os.kill(pid, signal.SIGTERM)
+    os.kill(pid, signal.SIGCONT)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
     assert log.read_text() == "ready\nSIGINT\n"
