@@ -82,6 +82,11 @@ def test_opportunistic_jobs_go_where_no_other_one_is() -> None:
     assert made == {5: (NodeGpus("n1", 1, (1,)),), 3: (NodeGpus("n1", 1, (0,)),)}
 
 
+def test_guaranteed_jobs_come_before_opportunistic_ones() -> None:
+    alone = {"may_share": False}
+    assert started(plan("antman", job(1, guaranteed=False, **alone), job(2, **alone), gpus=1)).keys() == {2}
+
+
 def test_a_job_that_does_not_say_which_gpus_it_holds_shares_none() -> None:
     for stages in (None, READS):
         secretive = running(1, "n1", 1, exploration=CONSENT, profile=stages)

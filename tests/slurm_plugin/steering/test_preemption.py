@@ -172,6 +172,12 @@ def test_a_record_is_kept_by_an_admin_comment(listed: list[Interruption], others
         assert found.latest[-1].reason == listed[-1].reason[:120]
 
 
+def test_a_second_word_about_the_same_run_replaces_the_first() -> None:
+    first, again = Interruption(0, 100.0, 4, 50.0, "once"), Interruption(0, 200.0, 4, 70.0, "again")
+    record = PreemptionRecord(0.0).plus(first).plus(again)
+    assert (record.count, record.lost_gpu_s, record.latest) == (1, 70.0, (again,))
+
+
 def test_a_years_budget_is_still_listed() -> None:
     """The budget of an hour counts what is listed: as many as the configuration allows must find room."""
     record = PreemptionRecord(1_700_000_000.0)
