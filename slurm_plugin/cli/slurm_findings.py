@@ -43,7 +43,9 @@ def privilege(can: Capabilities) -> Finding:
     if any(refusal in words.lower() for refusal in _REFUSALS):
         found = f"uid {os.geteuid()} may not steer jobs ({words})"
         return Finding("privilege", "note", found, _how_to_get_it(can))
-    return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs")
+    # An admin looks as root, whom Slurm refuses nothing: that says nothing of the daemon.
+    advice = "" if os.geteuid() else "for the daemon's own user: runuser -u explsched -- sexplsched doctor"
+    return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs", advice)
 
 
 def _how_to_get_it(can: Capabilities) -> str:

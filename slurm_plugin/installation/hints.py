@@ -13,7 +13,7 @@ from slurm_plugin.installation.layout import Places
 STEPS = (
     "systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload",
     "sacctmgr add user explsched account=root AdminLevel=Operator",
-    "sexplsched config check && sexplsched doctor",
+    "sexplsched config check && runuser -u explsched -- sexplsched doctor",
     "systemctl enable --now sexplschedd",
 )
 """From installed files to a running service."""

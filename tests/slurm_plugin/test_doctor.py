@@ -92,6 +92,15 @@ def test_how_to_get_the_right_to_steer(site: Path, accounting: str, words: str) 
     assert ("slurmdbd" in found) is ("slurmdbd" in accounting)
 
 
+@pytest.mark.parametrize(("uid", "advice"), [(0, "for the daemon's own user: runuser"), (1000, "")])
+def test_what_root_may_do_says_nothing_of_the_daemon(
+    site: Path, monkeypatch: pytest.MonkeyPatch, uid: int, advice: str
+) -> None:
+    monkeypatch.setattr("slurm_plugin.cli.slurm_findings.os.geteuid", lambda: uid)
+    level, words, more = findings(site)["privilege"]
+    assert (level, words, more[: len(advice) or None]) == ("ok", f"uid {uid} may steer jobs", advice)
+
+
 def test_a_slurm_that_does_not_answer_is_a_fault(site: Path) -> None:
     tool(site, "sdiag", "echo 'sdiag: error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
     level, words, advice = findings(site)["slurmctld"]
