@@ -49,6 +49,15 @@ def test_a_curve_stays_the_same_tuple_until_something_new_is_read(spool: Progres
     assert read(spool).points("loss", 2) == (*points, ProgressPoint(21, 40.0, 0.5))
 
 
+def test_what_a_job_reported_that_is_gone_is_forgotten(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(line(1, 2.0))
+    points = read(spool).points("loss", 1)
+    assert spool.read({}, NOW_S) == {}
+    again = read(spool).points("loss", 1)
+    assert again == points
+    assert again is not points  # it was read anew
+
+
 @pytest.mark.parametrize(
     "bad",
     [
