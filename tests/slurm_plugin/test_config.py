@@ -28,6 +28,8 @@ PATH = Path("/etc/explsched/explsched.yaml")
             "backfill.reservation_depth: .* or null, found 1.5",
         ),
         ("las: {limits_gpu_s: []}", "las.limits_gpu_s: must be a list, each a number above 0, of length from 1 to 16"),
+        ("las: {limits_gpu_s: [7200, 3250]}", "las.limits_gpu_s: must rise, found"),
+        ("las: {limits_gpu_s: [7200, 7200]}", "las.limits_gpu_s: must rise, found"),
         ("progress: {spool: spool}", "progress.spool: must be an absolute path, found 'spool'"),
         ("- a\n- b", "must be a mapping of keys to values, found a list"),
         ("policy: fifo\na: 'x\nb: 2", "explsched.yaml, line 2: is not YAML: while scanning a quoted scalar"),
@@ -44,6 +46,12 @@ def test_every_fault_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         config.parse("polcy: x\ninterval_s: 0", PATH)
     assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_job_is_asked_to_save_early_enough_for_grace_and_requeue() -> None:
+    """Its grace period, and a few passes: to plan, to see the checkpoint, to requeue."""
+    options = config.parse("interval_s: 10\npreemption: {grace_s: 90}", PATH).policy_options()
+    assert options.resize_lead_s >= 90 + 3 * 10
 
 
 def test_an_empty_file_means_the_defaults() -> None:

@@ -68,6 +68,19 @@ def test_a_running_job() -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "tres", "nodes"),
+    [
+        ("PENDING", "cpu=4,mem=2000M,node=3,billing=4", 3),  # what squeue shows of it is its last run's
+        ("PENDING", "N/A", 2),
+        ("RUNNING", "cpu=4,mem=2000M,node=3,billing=4", 2),
+    ],
+)
+def test_a_requeued_job_asks_for_what_it_was_changed_to(state: str, tres: str, nodes: int) -> None:
+    job = parse.job(list((RECORD | {"State": state, "tres-alloc": tres}).values()))
+    assert (job.nodes, job.gpus) == (nodes, 2 * nodes)
+
+
+@pytest.mark.parametrize(
     ("fields", "shards"),
     [
         ({"tres-per-node": "gres:shard:1"}, 1),
