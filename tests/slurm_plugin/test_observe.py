@@ -90,10 +90,16 @@ def test_who_was_asked_to_make_room_is_known_to_the_policy(tmp_path: Path) -> No
     assert {job.job_id: job.yielding for job in found.snapshot.jobs} == {1: False, 2: True}
 
 
+def test_the_start_that_slurm_expects_is_no_start(tmp_path: Path) -> None:
+    assert job_of(tmp_path, start_s=NOW_S + 500).start_s is None
+
+
 def test_a_requeued_job_waits_since_its_last_run(tmp_path: Path) -> None:
     lines = [{"time_s": time_s, "restart": 0, "step": time_s, "value": 1.0} for time_s in (9100, 9400)]
     (tmp_path / "5.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     requeued = job_of(tmp_path, restarts=1, uid=os.geteuid())
     assert (requeued.queued_s, requeued.earlier_s, requeued.first_report_s) == (9400.0, 300.0, None)
+    # A job that waits is in none of its runs, whatever Slurm has counted so far.
+    assert job_of(tmp_path, restarts=0, uid=os.geteuid()).earlier_s == 300.0
     runs_again = job_of(tmp_path, restarts=1, uid=os.geteuid(), state="RUNNING", start_s=9700.0)
     assert (runs_again.waited_s(NOW_S), runs_again.executed_s(NOW_S)) == (300.0, 600.0)

@@ -155,6 +155,26 @@ def test_muri_merges_running_groups_where_somebody_of_higher_rank_needs_a_gpu() 
     assert made.starts == ()  # not before it has gone
 
 
+def test_muri_leaves_a_job_where_it_is_beside_one_that_must_stay() -> None:
+    pair = [holding(1, "n1", 0), holding(2, "n1", 0, exploration=None)]
+    higher = [job(3 + i, may_share=False, time_limit_s=60.0) for i in range(2)]
+    made = plan("muri-s", *pair, *higher)
+    assert (list(started(made)), made.preemptions) == ([3], ())
+
+
+def test_muri_groups_as_many_as_it_takes_beside_jobs_that_share_with_nobody() -> None:
+    whole = job(1, may_share=False, time_limit_s=60.0)
+    made = plan("muri-s", whole, job(2, profile=READS), job(3, profile=COMPUTES))
+    assert started(made).keys() == {1, 2, 3}
+    assert [set(group.job_ids) for group in made.groups] == [{2, 3}]
+
+
+def test_jobs_that_share_with_nobody_wait_in_no_group() -> None:
+    full = running(1, "n1", 2)
+    whole = [job(10 + i, may_share=False, profile=(READS, COMPUTES)[i % 2]) for i in range(4)]
+    assert plan("muri-s", full, *whole).groups == ()
+
+
 def test_muri_asks_nobody_twice_to_go() -> None:
     leaves = holding(1, "n1", 0, may_share=False, yielding=True, time_limit_s=1e6)
     made = plan("muri-s", leaves, job(2, may_share=False, time_limit_s=60.0), gpus=1)
