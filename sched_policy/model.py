@@ -80,12 +80,11 @@ class Elastic(Struct, frozen=True):
 
     def requests(self) -> tuple[GpuRequest, ...]:
         """The sizes as requests, smallest first."""
-        unit = self.per_node or 1
         sizes = []
         size = self.least
         while size < self.most:
             sizes.append(size)
-            size = 2 * size // unit * unit
+            size *= 2
         sizes.append(self.most)
         return tuple(GpuRequest.on_each(n // (self.per_node or n), self.per_node or n) for n in sizes)
 

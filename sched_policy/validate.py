@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
 from sched_policy.errors import PolicyError
 from sched_policy.model import Job, JobState
-from sched_policy.plan import Plan
+from sched_policy.plan import Plan, Ranking
 from sched_policy.policy import SchedulingPolicy
 from sched_policy.snapshot import Snapshot
 
@@ -37,11 +38,14 @@ def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
         "stops": [stop.job_id for stop in plan.stops],
         "groups": [job_id for group in plan.groups for job_id in group.job_ids],
     }
+    if not isinstance(plan.scores, Ranking):  # one that is was made from the snapshot, and its texts cost time
+        named["scores"] = [score.job_id for score in plan.scores]
     unknown = [(verb, job_id) for verb, job_ids in named.items() for job_id in job_ids if job_id not in jobs]
     yield from (f"it {verb} job {job_id}, which is not in the snapshot" for verb, job_id in unknown)
     if unknown:
         return
     yield from _wrong_starts(plan, jobs)
+    yield from _wrong_promises(plan, snapshot, jobs)
     yield from _wrong_interruptions(plan, jobs)
     yield from _overcommitted(plan, snapshot)
 
@@ -61,6 +65,17 @@ def _wrong_starts(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
         wanted = request.total if request.per_node is None else request.nodes * request.per_node
         if given != wanted:
             yield f"it gives job {start.job_id} {given} GPUs instead of {wanted}"
+
+
+def _wrong_promises(plan: Plan, snapshot: Snapshot, jobs: dict[int, Job]) -> Iterator[str]:
+    for promise in plan.reservations:
+        if jobs[promise.job_id].state is not JobState.PENDING:
+            yield f"it promises a start to job {promise.job_id}, which does not wait"
+        if not math.isfinite(promise.start_s):
+            yield f"it promises job {promise.job_id} a start at {promise.start_s}"
+        for share in promise.placement:
+            if share.node not in snapshot.nodes.position:
+                yield f"it promises job {promise.job_id} node {share.node}, which is not in the snapshot"
 
 
 def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:

@@ -26,7 +26,7 @@ _PASSES_TO_LEAVE = 4
 
 
 def _seconds(description: str) -> Meta:
-    return Meta(gt=0, le=86400, description=description)
+    return Meta(gt=0, le=86400, description=description, extra={"unit": "seconds"})
 
 
 class SlurmSection(Section, frozen=True):
@@ -200,6 +200,8 @@ def parse(text: str, path: Path) -> Config:
         faults.append(f"policy: unknown policy {config.policy!r}{known}")
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
+    if not config.progress.spool.is_absolute():
+        faults.append(f"progress.spool: must be an absolute path, found '{config.progress.spool}'")
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return config

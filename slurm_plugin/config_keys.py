@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args
 
 import msgspec
 import yaml
 from msgspec import Meta, Struct
 
+from slurm_plugin.accepted_values import accepted_values
 from slurm_plugin.config import Config, plain
-
-_KINDS: dict[object, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a word",
-    tuple: "a list of words",
-    Path: "a path",
-    type(None): "null",
-}
 
 _HEAD = """\
 ## explsched.yaml: what sexplschedd(8) reads. Every key is optional and stands here with its default, commented out:
@@ -66,36 +56,10 @@ def _keys(section: type[msgspec.Struct], prefix: str, defaults: dict[str, Any]) 
         if _is_section(field.type):
             yield from _keys(field.type, f"{prefix}{field.name}.", defaults[field.name])
         else:
-            base, *metas = get_args(field.type)
-            (meta,) = (meta for meta in metas if isinstance(meta, Meta))
+            (meta,) = (meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta))
             default = yaml.safe_dump(defaults[field.name], default_flow_style=True).removesuffix("...\n").strip()
-            yield Key(prefix + field.name, meta.description or "", _accepted(base, meta), default)
+            yield Key(prefix + field.name, meta.description or "", accepted_values(field.type), default)
 
 
 def _is_section(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _accepted(kind: object, meta: Meta | None) -> str:
-    """What the type takes, in words."""
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(get_args(kind))
-    if get_origin(kind) is tuple and get_origin(get_args(kind)[0]) is Annotated:
-        return "a list, each " + _accepted(*get_args(get_args(kind)[0]))
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(_accepted(part, None) for part in get_args(kind))
-    inner = [part for part in get_args(kind) if isinstance(part, Meta)]
-    if inner:  # the Annotated of a part of a union
-        return _accepted(get_args(kind)[0], inner[0])
-    words = _KINDS[get_origin(kind) or kind]  # a new kind of key must get its words
-    limits = [
-        f"{word} {limit:,}"
-        for word, limit in (
-            ("above", meta and meta.gt),
-            ("from", meta and meta.ge),
-            ("below", meta and meta.lt),
-            ("to", meta and meta.le),
-        )
-        if limit is not None
-    ]
-    return " ".join([words, *limits])

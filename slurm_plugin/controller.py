@@ -14,12 +14,12 @@ from sched_policy.plan import Plan, Preemption
 from sched_policy.validate import checked_plan
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
 from slurm_plugin.client.protocol import SlurmClient
-from slurm_plugin.client.records import ControllerLoad
+from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.groups.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.groups.log import log_groups
 from slurm_plugin.log import event
-from slurm_plugin.observe import Observation, observe
+from slurm_plugin.observe import Observation, observe, without_nodes
 from slurm_plugin.progress import ProgressSpool
 from slurm_plugin.steering.pace import most_written
 from slurm_plugin.steering.preemption import PreemptionDesk
@@ -62,9 +62,10 @@ class Controller:
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
-        limits = self._limits = self._limits or self._probe()
+        found = self._client.look()
+        limits = self._limits = self._limits or self._probe(found.nodes)
         partitions, underway = self._config.slurm.partitions, self._desk.underway
-        seen = observe(self._client.look(), self._spool, now_s, partitions, underway, self._churn)
+        seen = observe(found, self._spool, now_s, partitions, underway, self._churn)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())
@@ -89,8 +90,10 @@ class Controller:
         """How busy slurmctld is."""
         return self._client.load()
 
-    def _probe(self) -> SteeringLimits:
+    def _probe(self, nodes: Sequence[SlurmNode]) -> SteeringLimits:
         """What the configuration and this Slurm allow; asked once per configuration."""
+        for name in without_nodes(self._config.slurm.partitions, nodes):
+            event(_LOG, logging.WARNING, "slurm.partitions names a partition that has no nodes", partition=name)
         found = self._client.capabilities()
         absent = [capability.name for capability, there in found if not there]
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")

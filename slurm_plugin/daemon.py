@@ -163,7 +163,8 @@ def command(config_path: Path | None, mode: str | None, log_file: str | None, lo
             return
         daemon.run()
     except ExplschedError as error:
-        raise click.ClickException(str(error)) from error
+        click.echo(f"sexplschedd: error: {error}", err=True)
+        sys.exit(1)
 
 
 def main() -> None:

@@ -94,6 +94,12 @@ def observe(
     return Observation(snapshot, records, seen.reservations, progress, faults, preempted, by_name, seen.shard_rule)
 
 
+def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tuple[str, ...]:
+    """Those of the partitions that no node is in: jobs of a name that is misspelt would silently not be steered."""
+    known = {name for node in nodes for name in node.partitions}
+    return tuple(name for name in partitions if name not in known)
+
+
 def _node(node: SlurmNode) -> Node:
     return Node(node.name, node.gpus, node.partitions, node.schedulable)
 

@@ -7,7 +7,6 @@ incrementally; what a job writes beyond the limits is counted, never kept.
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 from collections.abc import Mapping
@@ -106,9 +105,9 @@ class _Line(msgspec.Struct, frozen=True):
     total_steps: Annotated[int, Meta(ge=1, le=10**15)] | None = None
 
     def is_whole(self, latest_s: float) -> bool:
-        """Whether it says something, in finite numbers, and was not written after `latest_s`."""
+        """Whether it says something, and was not written after `latest_s`. Numbers of JSON are finite."""
         says = self.event is not None or (self.step is not None and self.value is not None)
-        return says and self.time_s <= latest_s and math.isfinite(self.value or 0.0)
+        return says and self.time_s <= latest_s
 
 
 _DECODER = msgspec.json.Decoder(_Line)

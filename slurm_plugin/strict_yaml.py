@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import yaml
@@ -18,6 +18,7 @@ from msgspec import Meta
 from msgspec.structs import FieldInfo
 
 from sched_policy.errors import ExplschedError
+from slurm_plugin.accepted_values import accepted_values
 
 _Section = TypeVar("_Section", bound="Section")
 
@@ -47,8 +48,13 @@ def mapping(text: str, path: Path) -> dict[object, object]:
     """
     try:
         data = yaml.load(text, _NoDuplicates)  # noqa: S506  a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.context_mark or error.problem_mark  # of what is never closed its beginning
+        line = f", line {mark.line + 1}" if mark else ""
+        why = ": ".join(filter(None, (error.context, error.problem)))
+        raise ConfigError(f"{path}{line}: is not YAML: {why}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {error}") from error
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -122,8 +128,8 @@ def _value(kind: object, value: object, where: str, faults: list[str]) -> object
         return _each(kind, inner, value, where, faults)
     try:
         return msgspec.convert(_finite(value), kind, dec_hook=_path)
-    except msgspec.ValidationError as error:
-        faults.append(f"{where}: {error}, found {value!r}{_choices(kind)}")
+    except msgspec.ValidationError:
+        faults.append(f"{where}: must be {accepted_values(kind)}, found {value!r}")
         return _WRONG
 
 
@@ -136,8 +142,8 @@ def _each(
     for name, value in data.items():
         try:
             key: str = msgspec.convert(name, name_kind)
-        except msgspec.ValidationError as error:
-            faults.append(f"{where}: name {name!r}: {error}")
+        except msgspec.ValidationError:
+            faults.append(f"{where}: name {name!r}: must be {accepted_values(name_kind)}")
             continue
         found = _value(inner, value, f"{where}.{key}", faults)
         if isinstance(found, Section):
@@ -179,11 +185,6 @@ def _path(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str):
         return Path(value)
     raise msgspec.ValidationError("Expected `str`")
-
-
-def _choices(kind: object) -> str:
-    inner = _bare(kind)
-    return f" (accepted: {', '.join(get_args(inner))})" if get_origin(inner) is Literal else ""
 
 
 class _NoDuplicates(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two classes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import stat
 import subprocess
@@ -12,32 +11,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
 from sched_policy import plugins
 from sched_policy.errors import ExplschedError
 from slurm_plugin import config as configuration
+from slurm_plugin.cli.finding import Finding
 from slurm_plugin.cli.options import config_option, json_option
-from slurm_plugin.client.capabilities import NEEDED, OLDEST, Capabilities
+from slurm_plugin.cli.slurm_findings import slurm
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError
 
 _EXAMPLES = """\b
 example:
   sexplsched doctor --json
 """
-_REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
-
-
-class Finding(Struct, frozen=True):
-    """One check. `advice` says what to do; it is empty where all is well. `level` is ok, note or fault."""
-
-    check: str
-    level: str
-    found: str
-    advice: str = ""
 
 
 @click.command(epilog=_EXAMPLES)
@@ -65,7 +54,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
     except ExplschedError as error:
         yield Finding("configuration", "fault", str(error), "mend the file, then: sexplsched config check")
     yield from _tools()
-    yield from _slurm(CliClient(config.slurm.timeout_s))
+    yield from slurm(CliClient(config.slurm.timeout_s), config.slurm.partitions)
     fault = probe_pyslurm()
     yield (
         Finding("pyslurm", "ok", "works")
@@ -87,45 +76,6 @@ def _tools() -> Iterator[Finding]:
             yield Finding(tool, "fault", "not on PATH", "apt-get install slurm-client")
         else:
             yield Finding(tool, "ok", path)
-
-
-def _slurm(client: CliClient) -> Iterator[Finding]:
-    try:
-        yield from _capabilities(client.capabilities())
-        load = client.load()
-        yield Finding("slurmctld", "ok", f"answers; {load.server_threads} threads, {load.jobs_pending} jobs pending")
-        nodes = client.nodes()
-        gpus = sum(node.gpus for node in nodes)
-        advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
-        yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
-        yield privilege()
-    except SlurmError as error:
-        yield Finding("slurmctld", "fault", str(error), "is slurmctld running, and SLURM_CONF right?")
-
-
-def _capabilities(found: Capabilities) -> Iterator[Finding]:
-    """The table of what this Slurm can do. Only order and backfill are needed; the rest is good to know."""
-    too_old = "" if found.version >= OLDEST else f"explsched is tested with Slurm {OLDEST.release} and newer"
-    yield Finding("Slurm", "note" if too_old else "ok", f"version {found.version}", too_old)
-    for capability, there in found:
-        if there:
-            yield Finding("Slurm can", "ok", f"{capability.name}: {capability.use}")
-            continue
-        level = "fault" if capability in NEEDED else "note"
-        advice = f"set {capability.key}={capability.word}" if level == "fault" else ""
-        missing = f"no {capability.name} ({found.absence(capability)}): {capability.use}"
-        yield Finding("Slurm cannot", level, missing, advice)
-
-
-def privilege() -> Finding:
-    """Whether this user may steer. Slurm looks at the rights before it looks whether there is such a reservation."""
-    argv = ["scontrol", "delete", "ReservationName=explsched_doctor"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    words = (done.stderr or done.stdout).strip()
-    if any(refusal in words.lower() for refusal in _REFUSALS):
-        advice = "sacctmgr add user <daemon's user> account=... AdminLevel=Operator"
-        return Finding("privilege", "note", f"uid {os.geteuid()} may not steer jobs ({words})", advice)
-    return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs")
 
 
 def _sharing() -> Iterator[Finding]:

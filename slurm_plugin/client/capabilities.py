@@ -43,6 +43,12 @@ SITE_FACTOR = Capability(
 BACKFILL = Capability(
     "backfill", "Slurm fills the gaps before promised starts", key="SchedulerType", word="sched/backfill"
 )
+OPERATORS = Capability(
+    "operators",
+    "the daemon's own user may steer; slurmdbd keeps who is AdminLevel=Operator",
+    key="AccountingStorageType",
+    word="slurmdbd",
+)
 SHARDS = Capability("shards", "jobs may share a GPU (gres/shard)", key="GresTypes", word="shard")
 GPU_ACCOUNTING = Capability(
     "GPU accounting", "sacct tells GPUs, for replays of your history", key="AccountingStorageTRES", word="gres/gpu"
@@ -72,6 +78,7 @@ NEEDED = (SITE_FACTOR, BACKFILL)
 
 TABLE = (
     *NEEDED,
+    OPERATORS,
     SHARDS,
     GPU_ACCOUNTING,
     LUA_SUBMIT,

@@ -95,6 +95,10 @@ class CliClient:
             rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
             return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
 
+    def clusters(self) -> tuple[str, ...]:
+        """Names of the clusters in the accounting database. Raises `SlurmError` where slurmdbd does not answer."""
+        return tuple(self._read("sacctmgr", "--noheader", "--parsable2", "list", "cluster", "format=Cluster").split())
+
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         out = self._read("sdiag")

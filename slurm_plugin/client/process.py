@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -20,6 +21,7 @@ _UNREACHABLE = (
     "Unable to establish controller machine",
     "Transport endpoint",
 )
+_NO_CONFIGURATION = "Could not establish a configuration source"
 
 
 class Answer(Struct, frozen=True):
@@ -49,6 +51,9 @@ def submission(environment: Mapping[str, str]) -> dict[str, str]:
 
 def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], stdin: str | None = None) -> Answer:
     """Run a command. Raises `SlurmError` if it cannot be started, `SlurmUnreachableError` if nobody answers it."""
+    named = environment.get("SLURM_CONF")
+    if named and not Path(named).exists():  # Slurm's commands would look for it for a minute
+        raise SlurmError(f"{argv[0]}: SLURM_CONF names {named}, and there is no such file")
     try:
         done = subprocess.run(
             argv,
@@ -64,6 +69,8 @@ def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], s
     except subprocess.TimeoutExpired as error:
         raise SlurmUnreachableError(f"{argv[0]}: no answer from slurmctld within {timeout_s:g} s") from error
     answer = Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    if _NO_CONFIGURATION in answer.err:
+        raise SlurmError(f"{argv[0]} finds no Slurm configuration: no /etc/slurm/slurm.conf, and SLURM_CONF names none")
     if any(words in answer.err for words in _UNREACHABLE):
         raise SlurmUnreachableError(f"{argv[0]}: {answer.err.strip()}")
     return answer

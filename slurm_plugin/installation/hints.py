@@ -13,7 +13,7 @@ from slurm_plugin.installation.layout import Places
 STEPS = (
     "systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload",
     "sacctmgr add user explsched account=root AdminLevel=Operator",
-    "sexplsched config check && sexplsched doctor",
+    "sexplsched config check && runuser -u explsched -- sexplsched doctor",
     "systemctl enable --now sexplschedd",
 )
 """From installed files to a running service."""
@@ -24,7 +24,7 @@ def hints(root: Path, places: Places) -> Iterator[str]:
     slurm = record.below(root, Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf").absolute())
     plugins = _settings(slurm.with_name("plugstack.conf"), *sorted(slurm.parent.glob("plugstack.conf.d/*")))
     if not re.search(r"^\s*(optional|required)\s+\S*explsched\.so\b", plugins, re.MULTILINE):
-        yield "plugstack.conf has no explsched.so: plain sbatch lacks the --expl-... options (docs: SPANK plugin)"
+        yield "plugstack.conf has no explsched.so: plain sbatch lacks the --expl-... options (docs/admin.md)"
     elif re.search(r"^\s*required\s+\S*explsched\.so\b", plugins, re.MULTILINE):
         yield "plugstack.conf has explsched.so as required: write optional, so that a fault of ours never drains a node"
     lua = places.prefix / "share/explsched/job_submit.lua"

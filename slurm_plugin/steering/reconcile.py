@@ -35,7 +35,7 @@ LEASE_MIN = 2
 """Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""
 
 RENEW_S = 60.0
-"""A lease that has begun is extended when so little of it is left and its job still waits for its nodes."""
+"""A lease is extended when so little of it is left, so that it has begun, and its job still waits for its nodes."""
 
 LEAD_S = 60.0
 """A lease starts at least this far ahead: Slurm refuses a start in the past."""
@@ -119,7 +119,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
             standing.add(job_id)
             if seen.jobs[job_id].reservation != lease.name:
                 result.append(AttachReservation(job_id, lease.name))
-            if lease.start_s <= now_s and lease.end_s - now_s < RENEW_S:
+            if lease.end_s - now_s < RENEW_S:
                 result.append(ExtendReservation(lease.name, math.ceil(now_s + 60 * LEASE_MIN)))
             continue
         job = seen.jobs.get(job_id)

@@ -48,12 +48,12 @@ def test_the_least_that_is_needed() -> None:
         ),
         ("models: [llama]", "scale: {min: 9, max: 2}", "services.chat.scale: min 9, max 2"),
         ("models: [llama]", "scale: {options: {x: 1}}", "services.chat.scale: rule slurm: unknown option 'x'"),
-        ("models: [llama]", "concurrency: 0", "services.chat.concurrency: .*>= 1.*found 0"),
+        ("models: [llama]", "concurrency: 0", "services.chat.concurrency: .* from 1 .*found 0"),
         ("models: [llama]", "concurrency: two", "services.chat.concurrency: .*found 'two'"),
-        ("models: [llama]", "queue_deadline_s: .inf", "services.chat.queue_deadline_s: .*finite"),
-        ("models: [llama]", "repeat_posts: always", "found 'always' .accepted: never-sent, unanswered"),
+        ("models: [llama]", "queue_deadline_s: .inf", "services.chat.queue_deadline_s: .*found inf"),
+        ("models: [llama]", "repeat_posts: always", "must be one of never-sent, unanswered, found 'always'"),
         ("host: 127.0.0.1", "host: 0.0.0.0", "listen.keys: without keys everybody"),
-        ("listen: {host: 127.0.0.1}", "listen: {port: 99999}", "listen.port: .*65535.*found 99999"),
+        ("listen: {host: 127.0.0.1}", "listen: {port: 99999}", "listen.port: .*65,535.*found 99999"),
     ],
 )
 def test_faults_are_named(old: str, new: str, words: str) -> None:

@@ -64,6 +64,19 @@ def test_a_job_array_starts_as_many_tasks_as_fit() -> None:
     assert started(plan(1, job(1, gpus=3, array_tasks=5))) == [1, 1]
 
 
+def test_the_last_task_of_an_array_is_promised_nothing() -> None:
+    """A promise is the array's, and would hold for all its tasks at once."""
+    p = plan(1, job(1, gpus=3, array_tasks=3))
+    assert (started(p), p.reservations) == ([1, 1], ())
+
+
+def test_no_promise_beyond_the_window() -> None:
+    busy, gang = running(1, "n1", gpus=4, ran_s=3000), job(2, request=GpuRequest.on_each(2, 4))  # 600 s are left
+    for window_s, promised in ((600.0, [2]), (599.0, [])):
+        policy = Policy("test", "", Fifo(), backfill=Backfill(1, window_s=window_s))
+        assert [promise.job_id for promise in policy.plan(snapshot(busy, gang)).reservations] == promised
+
+
 def test_no_promise_without_an_end_in_sight() -> None:
     endless = running(1, "n1", gpus=4, time_limit_s=None)
     p = plan(1, endless, job(2, request=GpuRequest.on_each(2, 4)))

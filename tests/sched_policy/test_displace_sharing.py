@@ -1,4 +1,6 @@
-"""Preemption where jobs share GPUs."""
+"""Preemption where jobs share GPUs, or make room already."""
+
+from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.model import Exploration, Job, NodeGpus
@@ -14,8 +16,8 @@ def long_job(job_id: int, gpu: int) -> Job:
     )
 
 
-def preempted(*jobs: Job) -> list[int]:
-    made = checked_plan(catalog.build("srsf"), snapshot(*jobs, on=nodes(1, 2)))
+def preempted(*jobs: Job, gpus: int = 2) -> list[int]:
+    made = checked_plan(catalog.build("srsf"), snapshot(*jobs, on=nodes(1, gpus)))
     return [preemption.job_id for preemption in made.preemptions]
 
 
@@ -23,3 +25,10 @@ def test_a_job_that_shares_its_gpu_is_not_displaced_for_a_gpu() -> None:
     short = job(9, time_limit_s=60.0)
     assert preempted(long_job(1, 0), long_job(2, 0), long_job(3, 1), short) == [3]
     assert preempted(long_job(1, 0), long_job(2, 0), long_job(3, 1), long_job(4, 1), short) == []
+
+
+def test_a_job_that_makes_room_already_is_not_asked_again() -> None:
+    leaves = replace(long_job(1, 0), yielding=True)
+    first, second = (job(number, time_limit_s=60.0) for number in (8, 9))
+    assert preempted(leaves, first, second, gpus=1) == []
+    assert preempted(replace(leaves, yielding=False), first, second, gpus=1) == [1]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sched_policy import catalog
 from sched_policy.elastic import Resizing
 from sched_policy.errors import PolicyError
-from sched_policy.model import Elastic, Exploration, GpuRequest, Job, NodeGpus
+from sched_policy.model import Elastic, Exploration, GpuRequest, Job, Node, NodeGpus
 from sched_policy.plan import Plan, Resize
 from sched_policy.policy import SchedulingPolicy
 from sched_policy.simulator.engine import simulate
@@ -50,6 +50,11 @@ def test_a_job_that_does_not_fit_starts_with_the_most_that_does() -> None:
     assert plan.reservations == ()
 
 
+def test_tasks_of_an_array_keep_their_size() -> None:
+    assert sizes(planned(running(1, "n1", 5), elastic(2, 8, 1, 8, array_tasks=3))) == {}
+    assert sizes(planned(elastic(1, 2, 2, 8, array_tasks=2))) == {}
+
+
 def test_it_waits_if_its_gpus_come_free_soon() -> None:
     soon = running(1, "n1", 7, ran_s=3600.0 - 100)  # 100 s x 1 GPU are less than 30 s x 8 GPUs
     assert sizes(planned(soon, elastic(2, 8, 1, 8))) == {}
@@ -81,6 +86,19 @@ def test_a_running_job_grows_into_idle_gpus() -> None:
     plan = planned(holding(1, 2, 1, 8))
     assert sizes(plan) == {1: 8}
     assert plan.starts == ()
+
+
+def test_what_a_growing_job_holds_already_is_not_taken_from_the_others() -> None:
+    assert sizes(planned(holding(1, 2, 2, 4), holding(2, 2, 2, 8))) == {1: 4, 2: 4}
+
+
+def test_a_job_grows_only_on_nodes_of_its_partition() -> None:
+    by_nodes = job(1, request=GpuRequest.on_each(1, 8), elastic=Elastic(8, 16, 8))
+    ours, theirs = Node("n1", 8, frozenset({"main"})), Node("n2", 8, frozenset({"other"}))
+    assert sizes(checked_plan(FIFO, snapshot(by_nodes, on=(ours, theirs)))) == {}
+    assert sizes(checked_plan(FIFO, snapshot(by_nodes, on=(ours, replace(theirs, partitions=ours.partitions))))) == {
+        1: 16
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from sched_policy.errors import PolicyError
 from sched_policy.model import Direction, Exploration, GpuRequest, Job, JobState, ProgressPoint
 from sched_policy.plan import Plan
 from sched_policy.price import Market
-from sched_policy.stopping import EarlyStop
 from sched_policy.utility import estimate
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes, row, running, snapshot
 
@@ -122,36 +121,6 @@ def test_free_gpus_are_used_before_anybody_yields() -> None:
     plan = POLICY.plan(snapshot(*full_cluster()[:7], job(20, exploration=EXPLORING)))
     assert [start.job_id for start in plan.starts] == [20]
     assert plan.preemptions == ()
-
-
-def flat_points(value: float) -> tuple[ProgressPoint, ...]:
-    return tuple(ProgressPoint(i, 100.0 * i, value + (0.5 if i == 1 else 0.0)) for i in range(1, 21))
-
-
-def test_hopeless_jobs_stop_and_the_best_one_goes_on() -> None:
-    best = running(1, "n1", exploration=EXPLORING, total_steps=40, points=curve(0.1, 1.0, 1000))
-    hopeless = running(2, "n1", exploration=EXPLORING, total_steps=40, points=flat_points(2.0))
-    shy = running(3, "n1", exploration=replace(EXPLORING, may_stop=False), total_steps=40, points=flat_points(2.0))
-    plan = POLICY.plan(snapshot(best, hopeless, shy))
-    assert [stop.job_id for stop in plan.stops] == [2]
-
-
-def test_no_job_is_stopped_before_its_share_of_steps() -> None:
-    best = running(1, "n1", exploration=EXPLORING, total_steps=40, points=curve(0.1, 1.0, 1000))
-    hopeless = running(2, "n1", exploration=EXPLORING, total_steps=80, points=flat_points(2.0))  # 20 of 80 steps
-    seen = snapshot(best, hopeless)
-    assert [stop.job_id for stop in EarlyStop(0.02, least_share=0.25).stops(seen)] == [2]
-    assert EarlyStop(0.02, least_share=0.26).stops(seen) == ()
-
-
-def test_a_leader_is_stopped_only_by_a_threshold_of_its_own() -> None:
-    converged = tuple(ProgressPoint(i, 100.0 * i, 0.1 + 0.9 * 0.3**i) for i in range(21))
-    leader = running(1, "n1", exploration=EXPLORING, total_steps=40, points=converged)
-    learning = running(2, "n1", exploration=EXPLORING, total_steps=40, points=curve(0.2, 0.5, 1000))
-    seen = snapshot(leader, learning)
-    (stop,) = EarlyStop(0.02, leader_threshold=0.02).stops(seen)
-    assert stop.job_id == 1
-    assert "behind" not in stop.reason
 
 
 def test_silent_jobs_are_spread_among_the_reporting_ones() -> None:

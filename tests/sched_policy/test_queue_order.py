@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sched_policy import catalog
-from sched_policy.model import GpuRequest, Job, NodeGpus
+from sched_policy.model import GpuRequest, Job, JobState, Node, NodeGpus
 from sched_policy.options import PolicyOptions
 from sched_policy.plan import Plan, Reservation, Score, Start
 from sched_policy.queue_order import HEAD, queue_order
@@ -44,6 +44,19 @@ def test_a_gang_keeps_its_place_where_one_job_holds_all_its_nodes() -> None:
 def test_gpus_that_are_being_vacated_count_as_free() -> None:
     vacating = (running(1, "n1", 4, yielding=True), FULL[1])
     assert queue_order(ranked(3, 4), snapshot(*vacating, wide(3), job(4, 4))) == (3, 4)
+    cleaned_up = (running(1, "n1", 4, state=JobState.COMPLETING), FULL[1])
+    assert queue_order(ranked(3, 4), snapshot(*cleaned_up, wide(3), job(4, 4))) == (3, 4)
+
+
+def test_gpus_that_are_shared_do_not_take_from_the_free_ones() -> None:
+    sharing = [running(10 + i, "n1", allocation=(NodeGpus("n1", 1, (i % 4,)),)) for i in range(6)]
+    assert queue_order(ranked(3, 4), snapshot(*sharing, job(3, request=GpuRequest(4)), job(4))) == (3, 4)
+
+
+def test_a_node_that_is_wide_enough_is_counted_once() -> None:
+    held = (running(1, "n1", 2), *(running(10 + i, "n2", 1) for i in range(4)))
+    gang = job(3, request=GpuRequest.on_each(2, 2))
+    assert queue_order(ranked(3, 4), snapshot(*held, gang, job(4))) == (4, 3)
 
 
 def test_a_promised_job_keeps_its_place() -> None:
@@ -66,6 +79,16 @@ def test_shares_of_a_gang_may_be_of_any_size_if_it_asks_for_none() -> None:
 
 def test_other_partitions_nodes_do_not_count() -> None:
     assert queue_order(ranked(3, 4), snapshot(job(3, 4, partition="elsewhere"), job(4))) == (4, 3)
+    apart = (Node("n1", 4, frozenset({"main"})), Node("n2", 4, frozenset({"other"})))
+    held = running(2, "n2", 4, partition="other")
+    assert queue_order(ranked(3, 4), snapshot(held, job(3, request=GpuRequest(8)), job(4), on=apart)) == (4, 3)
+
+
+def test_jobs_that_run_are_not_the_head_of_the_queue() -> None:
+    held = [running(1000 + i, f"n{i // 4 + 1}") for i in range(HEAD)]
+    seen = snapshot(*held, wide(3), job(4), on=nodes(HEAD // 4 + 1))
+    ids = [each.job_id for each in held]
+    assert queue_order(ranked(*ids, 3, 4), seen) == (*ids, 4, 3)
 
 
 def test_gangs_keep_their_places_behind_the_head_of_the_queue() -> None:

@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job
-from sched_policy.plan import Plan
+from sched_policy.plan import Plan, Preemption, Stop
 from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.settings import Estimates, Settings
 from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
+from sched_policy.snapshot import Snapshot
 from sched_policy.validate import checked_plan
-from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
+from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
 
 OPTIONS = catalog.PolicyOptions(quantum_s=100.0, resize_lead_s=180.0)
 NEAR = {"ran_s": 3500.0, "time_limit_s": 3600.0}  # 100 s are left
@@ -60,15 +61,55 @@ def test_it_is_left_alone(fields: dict[str, Any]) -> None:
     assert not leaves(small(**fields), *BESIDE)
 
 
+def test_a_limit_that_leaves_no_quantum_to_work_brings_no_restarts() -> None:
+    """The run works from its first report until it has to save: here for 140 s, and for 320 s."""
+    as_long_as_saving = small(ran_s=300.0, time_limit_s=320.0)
+    assert not leaves(as_long_as_saving, *BESIDE)
+    assert leaves(replace(as_long_as_saving, time_limit_s=370.0), *BESIDE)
+    long_quantum = catalog.build("tiresias", replace(OPTIONS, quantum_s=400.0))
+    short_run = small(ran_s=400.0, time_limit_s=500.0)
+    assert checked_plan(long_quantum, snapshot(short_run, *BESIDE, on=nodes(1, 8))).preemptions == ()
+    assert leaves(short_run, *BESIDE)
+
+
 def test_a_job_that_grows_is_not_asked_twice() -> None:
     far = small(time_limit_s=1e6, ran_s=1000.0)
     assert [resize.job_id for resize in planned(far).resizes] == [1]
     assert planned(replace(far, elastic=None)).preemptions == ()
 
 
+class StopsAll:
+    """An early stop that ends every running job."""
+
+    def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
+        return tuple(Stop(each.job_id, "") for each in snapshot.running)
+
+
+class DisplacesAll:
+    """A preemption rule that asks every running job to go."""
+
+    def preemptions(self, snapshot: Snapshot, *_: object) -> tuple[Preemption, ...]:
+        return tuple(Preemption(each.job_id, "for others") for each in snapshot.running)
+
+    def stable_until_s(self, _snapshot: Snapshot) -> float:
+        return float("inf")
+
+
+def test_who_goes_anyhow_is_not_asked_to_save_besides() -> None:
+    seen, rule = snapshot(small(), *BESIDE, on=nodes(1, 8)), row("tiresias", OPTIONS)
+    assert [gone.job_id for gone in rule.plan(seen).preemptions] == [1]
+    assert replace(rule, stop=StopsAll()).plan(seen).preemptions == ()
+    assert [gone.reason for gone in replace(rule, preempt=DisplacesAll()).plan(seen).preemptions] == 2 * ["for others"]
+    assert replace(rule, stop=StopsAll(), preempt=DisplacesAll()).plan(seen).preemptions == ()
+    grows = planned(small(expected_s=1e5))
+    assert [resize.job_id for resize in grows.resizes] == [1]
+    assert grows.preemptions == ()
+
+
 def test_the_plan_is_looked_at_again_when_a_limit_comes_near() -> None:
     young = small(ran_s=3000.0)
     assert planned(young, *BESIDE, policy="fifo").replan_s == NOW_S + 600.0 - 180.0
+    assert planned(small(), *BESIDE, policy="fifo").replan_s > NOW_S  # it is due already
 
 
 def test_simulated_nobody_is_lost_to_a_limit_meant_for_more_gpus() -> None:

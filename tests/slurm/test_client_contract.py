@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_plugin.client import capabilities, site_factors
+from slurm_plugin.client import capabilities, process, site_factors
 from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
@@ -220,9 +220,24 @@ def test_an_unreachable_slurmctld_is_its_own_error(cluster: Cluster, tmp_path_fa
     port = next(line for line in text.splitlines() if line.startswith("SlurmctldPort="))
     conf = tmp_path_factory.mktemp("conf") / "slurm.conf"
     conf.write_text(text.replace(port, "SlurmctldPort=1"))
-    client = CliClient(timeout_s=2, environment={**cluster.env(), "SLURM_CONF": str(conf)})
+    environment = process.environment({**cluster.env(), "SLURM_CONF": str(conf)})
     with pytest.raises(SlurmUnreachableError):
-        client.jobs()
+        CliClient(timeout_s=2, environment=environment).jobs()
+    program = site_factors.find(CliClient(environment=cluster.env()).capabilities().version.release, 10, environment)
+    if program is not None:
+        with pytest.raises(SlurmUnreachableError, match=site_factors.PROGRAM + ".*[Uu]nable to contact"):
+            site_factors.write(program, [SetSiteFactor(1, 5)], 60, environment)
+
+
+def test_the_site_factor_program_refuses_what_it_does_not_understand(cluster: Cluster) -> None:
+    environment = process.environment(cluster.env())
+    program = site_factors.find(CliClient(environment=environment).capabilities().version.release, 10, environment)
+    if program is None:
+        pytest.skip("explsched-site-factors is not installed for this Slurm")
+    for line in ("1 2 3", "x 2", "1"):
+        answer = process.run([program], 10, environment, stdin=f"1 5\n{line}\n")
+        assert (answer.returncode, answer.out) == (2, "")
+        assert f"line 2: '{line}' is not JOBID FACTOR" in answer.err
 
 
 def test_submit_and_find_by_tag(client: SlurmClient, cluster: Cluster) -> None:

@@ -29,6 +29,40 @@ def test_a_missing_command_names_its_package() -> None:
         process.run(["squeeue"], 1, process.environment({}))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Socket timed out on send/recv operation",
+        "slurm_load_jobs error: Zero Bytes were transmitted or received",
+    ],
+)
+def test_a_slurmctld_that_does_not_answer_is_unreachable(tmp_path: Path, words: str) -> None:
+    tool(tmp_path, "squeue", f"echo '{words}' >&2; exit 1")
+    with pytest.raises(SlurmUnreachableError, match="squeue: slurm_load_jobs error"):
+        process.run([f"{tmp_path}/squeue"], 10, {})
+
+
+def test_a_job_inherits_nothing_of_the_job_we_run_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "100")
+    ours = process.environment({"SLURM_CONF": "/etc/slurm/slurm.conf"})
+    given = process.submission(ours)
+    assert [name for name in given if name.startswith("SLURM_")] == ["SLURM_CONF"]
+    assert (given["LC_ALL"], ours["LC_ALL"]) == ("de_DE.UTF-8", "C.UTF-8")
+    monkeypatch.delenv("LC_ALL")
+    assert "LC_ALL" not in process.submission(process.environment({}))
+
+
+def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
+    """Slurm's commands would look for it for a minute, and fail with words about DNS where nothing names one."""
+    with pytest.raises(SlurmError, match="squeue: SLURM_CONF names /nowhere/slurm.conf, and there is no such file"):
+        process.run(["squeue"], 1, process.environment({"SLURM_CONF": "/nowhere/slurm.conf"}))
+    tool(tmp_path, "squeue", "echo squeue: fatal: Could not establish a configuration source >&2; exit 1")
+    with pytest.raises(SlurmError, match="squeue finds no Slurm configuration: no /etc/slurm/slurm.conf"):
+        process.run([f"{tmp_path}/squeue"], 1, process.environment({}))
+
+
 def test_an_unknown_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(tmp_path, "scontrol", "echo slurm of the future")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

@@ -15,15 +15,25 @@ PATH = Path("/etc/explsched/explsched.yaml")
     [
         ("polcy: fifo", "explsched.yaml: unknown key 'polcy'; did you mean 'policy'"),
         ("slurm: {clinet: cli}", "unknown key 'slurm.clinet'; did you mean 'client'"),
-        ("slurm: {client: rest}", "slurm.client: .*found 'rest' .accepted: auto, pyslurm, cli"),
+        ("slurm: {client: rest}", "slurm.client: must be one of auto, pyslurm, cli, found 'rest'"),
+        ("slurm: {partitions: main}", "slurm.partitions: must be a list of words, found 'main'"),
         ("policy: exlpsched", "did you mean 'explsched'"),
-        ("interval_s: -1", "interval_s: .*> 0.*, found -1"),
-        ("interval_s: 1.0e+9", "interval_s: .*86400"),
-        ("interval_s: .nan", "interval_s: .*finite"),
-        ("preemption: {margin: 1.0}", "preemption.margin: .*> 1.0"),
-        ("backfill: {reservation_depth: 1.5}", "backfill.reservation_depth"),
+        ("interval_s: -1", "interval_s: must be a number of seconds above 0 to 86,400, found -1"),
+        ("interval_s: 15s", "interval_s: must be a number of seconds .*, found '15s'"),
+        ("interval_s: 1.0e+9", "interval_s: .*86,400, found 1000000000.0"),
+        ("interval_s: .nan", "interval_s: must be a number of seconds .*, found nan"),
+        ("preemption: {margin: 1.0}", "preemption.margin: must be a number above 1 to 1,000, found 1.0"),
+        (
+            "backfill: {reservation_depth: 1.5}",
+            "backfill.reservation_depth: .* or null, found 1.5",
+        ),
+        ("las: {limits_gpu_s: []}", "las.limits_gpu_s: must be a list, each a number above 0, of length from 1 to 16"),
+        ("las: {limits_gpu_s: [7200, 3250]}", "las.limits_gpu_s: must rise, found"),
+        ("las: {limits_gpu_s: [7200, 7200]}", "las.limits_gpu_s: must rise, found"),
+        ("progress: {spool: spool}", "progress.spool: must be an absolute path, found 'spool'"),
         ("- a\n- b", "must be a mapping of keys to values, found a list"),
-        ("a: [", "is not YAML"),
+        ("policy: fifo\na: 'x\nb: 2", "explsched.yaml, line 2: is not YAML: while scanning a quoted scalar"),
+        ("a: \x01", "explsched.yaml: is not YAML: unacceptable character"),
         ("policy: !!python/object/apply:os.system ['true']", "is not YAML"),
     ],
 )
@@ -36,6 +46,12 @@ def test_every_fault_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         config.parse("polcy: x\ninterval_s: 0", PATH)
     assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_job_is_asked_to_save_early_enough_for_grace_and_requeue() -> None:
+    """Its grace period, and a few passes: to plan, to see the checkpoint, to requeue."""
+    options = config.parse("interval_s: 10\npreemption: {grace_s: 90}", PATH).policy_options()
+    assert options.resize_lead_s >= 90 + 3 * 10
 
 
 def test_an_empty_file_means_the_defaults() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +66,40 @@ def test_a_requeued_job_that_consents_is_planned_while_slurm_delays_it(tmp_path:
     assert not job_of(tmp_path, comment=consents, eligible_s=NOW_S + 100).eligible  # its own --begin
     assert not job_of(tmp_path, comment=consents, restarts=1, eligible_s=NOW_S + 7200).eligible  # put off by somebody
     assert not job_of(tmp_path, comment=consents, reason="JobHeldUser", **delayed).eligible
+
+
+def test_jobs_of_other_partitions_are_seen_as_long_as_they_hold_gpus(tmp_path: Path) -> None:
+    records = (
+        record(1, partition="debug"),
+        record(2, partition="debug", state="RUNNING"),
+        record(3, partition="main"),
+        record(4, partition="debug", state="SUSPENDED"),
+        record(5, partition="debug", state="COMPLETED"),
+    )
+    spool = ProgressSpool(tmp_path)
+    some = observe(ClusterRecords((), records, ()), spool, NOW_S, partitions=["main"])
+    assert {job.job_id for job in some.snapshot.jobs} == {2, 3, 4}
+    assert {job.job_id for job in some.snapshot.running} == {2, 4}
+    every = observe(ClusterRecords((), records, ()), spool, NOW_S)
+    assert {job.job_id for job in every.snapshot.jobs} == {1, 2, 3, 4}
+
+
+def test_who_was_asked_to_make_room_is_known_to_the_policy(tmp_path: Path) -> None:
+    records = (record(1, state="RUNNING"), record(2, state="RUNNING"))
+    found = observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, yielding={2})
+    assert {job.job_id: job.yielding for job in found.snapshot.jobs} == {1: False, 2: True}
+
+
+def test_the_start_that_slurm_expects_is_no_start(tmp_path: Path) -> None:
+    assert job_of(tmp_path, start_s=NOW_S + 500).start_s is None
+
+
+def test_a_requeued_job_waits_since_its_last_run(tmp_path: Path) -> None:
+    lines = [{"time_s": time_s, "restart": 0, "step": time_s, "value": 1.0} for time_s in (9100, 9400)]
+    (tmp_path / "5.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    requeued = job_of(tmp_path, restarts=1, uid=os.geteuid())
+    assert (requeued.queued_s, requeued.earlier_s, requeued.first_report_s) == (9400.0, 300.0, None)
+    # A job that waits is in none of its runs, whatever Slurm has counted so far.
+    assert job_of(tmp_path, restarts=0, uid=os.geteuid()).earlier_s == 300.0
+    runs_again = job_of(tmp_path, restarts=1, uid=os.geteuid(), state="RUNNING", start_s=9700.0)
+    assert (runs_again.waited_s(NOW_S), runs_again.executed_s(NOW_S)) == (300.0, 600.0)

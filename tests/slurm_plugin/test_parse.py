@@ -6,13 +6,7 @@ from hypothesis import strategies as st
 
 from slurm_plugin.client import batch, parse, spelling
 from slurm_plugin.client.changes import (
-    AttachReservation,
-    Change,
-    CreateReservation,
-    DeleteReservation,
-    RequeueJob,
     SetAdminComment,
-    SetSiteFactor,
     TargetJob,
 )
 from slurm_plugin.client.errors import SlurmError
@@ -71,6 +65,19 @@ def test_a_running_job() -> None:
     assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))
     assert job.time_limit_s == 86400 + 2 * 3600 + 3 * 60 + 4
     assert (job.submit_s, job.start_s, job.restarts, job.comment) == (1.7e9, 1.7e9 + 100, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("state", "tres", "nodes"),
+    [
+        ("PENDING", "cpu=4,mem=2000M,node=3,billing=4", 3),  # what squeue shows of it is its last run's
+        ("PENDING", "N/A", 2),
+        ("RUNNING", "cpu=4,mem=2000M,node=3,billing=4", 2),
+    ],
+)
+def test_a_requeued_job_asks_for_what_it_was_changed_to(state: str, tres: str, nodes: int) -> None:
+    job = parse.job(list((RECORD | {"State": state, "tres-alloc": tres}).values()))
+    assert (job.nodes, job.gpus) == (nodes, 2 * nodes)
 
 
 @pytest.mark.parametrize(
@@ -157,33 +164,3 @@ def test_durations(text: str, seconds: float | None) -> None:
 def test_sdiag_without_its_numbers_is_an_error() -> None:
     with pytest.raises(ValueError, match="thread count"):
         parse.load("nothing")
-
-
-def test_site_factors_share_a_marker_and_other_changes_have_their_own() -> None:
-    factors = [SetSiteFactor(i, i) for i in range(120)]
-    other: list[Change] = [AttachReservation(3, "explsched_3"), RequeueJob(4)]
-    groups = batch.groups([*factors, *other, SetSiteFactor(7, 7)])
-    assert [change for group in groups for change in group] == [*factors, *other, SetSiteFactor(7, 7)]
-    assert [len(group) for group in groups] == [50, 50, 20, 1, 1, 1]
-
-
-def test_complaints_are_told_by_group() -> None:
-    groups = batch.single(
-        [SetSiteFactor(1, 5), SetSiteFactor(2, 5), AttachReservation(3, "explsched_3"), RequeueJob(4)]
-    )
-    stderr = (
-        "invalid keyword: m-0\nInvalid job id specified for job 2\ninvalid keyword: m-1\n"
-        "invalid keyword: m-2\nslurm_load_jobs error: gone"
-    )
-    assert batch.complaints(groups, stderr, "m") == (
-        (groups[1], "Invalid job id specified for job 2"),
-        (groups[3], "slurm_load_jobs error: gone"),
-    )
-
-
-@pytest.mark.parametrize("name", ["a b", "a\nupdate JobId=1 Priority=1", "a=b", 'a"', "", "a,b", "$(x)"])
-def test_nothing_can_be_smuggled_into_scontrol(name: str) -> None:
-    with pytest.raises(SlurmError, match="cannot be given to scontrol"):
-        batch.command(DeleteReservation(name))
-    with pytest.raises(SlurmError, match="cannot be given to scontrol"):
-        batch.command(CreateReservation("r", 0, 1, ("n1",), (name,), "main"))

@@ -49,6 +49,15 @@ def test_a_curve_stays_the_same_tuple_until_something_new_is_read(spool: Progres
     assert read(spool).points("loss", 2) == (*points, ProgressPoint(21, 40.0, 0.5))
 
 
+def test_what_a_job_reported_that_is_gone_is_forgotten(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(line(1, 2.0))
+    points = read(spool).points("loss", 1)
+    assert spool.read({}, NOW_S) == {}
+    again = read(spool).points("loss", 1)
+    assert again == points
+    assert again is not points  # it was read anew
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -130,6 +139,17 @@ def test_a_truncated_file_is_read_anew(spool: ProgressSpool, tmp_path: Path) -> 
     assert [r.value for r in read(spool).reports] == [9.0]
 
 
+def test_a_file_that_was_replaced_is_read_anew(spool: ProgressSpool, tmp_path: Path) -> None:
+    """As when a directory is restored; the new one may be longer."""
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(2, 1.5))
+    assert [report.step for report in read(spool).reports] == [1, 2]
+    other = tmp_path / "other"
+    other.write_text(line(5, 1.0) + line(6, 0.9) + line(7, 0.8))
+    other.replace(path)
+    assert [report.step for report in read(spool).reports] == [5, 6, 7]
+
+
 def test_run_time_adds_up_over_requeues() -> None:
     lines = [
         {"time_s": 100.0, "event": "start"},
@@ -153,7 +173,10 @@ def test_events() -> None:
     progress = fold(JobProgress(), events, NOW_S)
     assert progress.checkpoint_s == 2
     assert not progress.ended
-    assert fold(progress, [b'{"time_s": 3, "event": "end"}'], NOW_S).ended
+    ended = fold(progress, [b'{"time_s": 3, "event": "end"}'], NOW_S)
+    assert ended.ended
+    # Somebody has put it back to the queue: it may be preempted again.
+    assert not fold(ended, [b'{"time_s": 4, "restart": 1, "event": "start"}'], NOW_S).ended
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20))

@@ -42,6 +42,33 @@ def test_sxrun_tells_start_and_end(job: Path) -> None:
     assert [entry["event"] for entry in entries(job)] == ["start", "end"]
 
 
+def test_a_command_that_cannot_be_started_is_the_end_of_the_job(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no program")
+    assert subprocess.run([*SXRUN, "/no/such"], check=False).returncode == 127
+    assert subprocess.run([*SXRUN, str(tmp_path / "data")], check=False).returncode == 126
+    assert [entry["event"] for entry in entries(job)] == 2 * ["start", "end"]
+
+
+def test_steps_of_an_elastic_job_get_its_present_size(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"EXPLSCHED_ELASTIC": "1-8", "SLURM_GPUS_PER_NODE": "8", "SLURM_GPUS_ON_NODE": "2"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    argv = [*SXRUN, "sh", "-c", "echo $SLURM_GPUS_PER_NODE"]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "2\n"
+
+
+def test_the_command_is_told_where_to_report_and_what_asks_for_a_checkpoint(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = [*SXRUN, "sh", "-c", "echo $EXPLSCHED_SPOOL $EXPLSCHED_CHECKPOINT_SIGNAL"]
+    monkeypatch.delenv("EXPLSCHED_SPOOL", raising=False)
+    assert subprocess.check_output(argv, text=True) == "/var/spool/explsched/progress USR1\n"
+    monkeypatch.setenv("EXPLSCHED_SPOOL", "/scratch/spool")
+    monkeypatch.setenv("EXPLSCHED_CHECKPOINT_SIGNAL", "USR2")
+    assert subprocess.check_output(argv, text=True) == "/scratch/spool USR2\n"
+
+
 def test_a_run_ended_by_a_signal_is_not_the_end_of_the_job(job: Path) -> None:
     subprocess.run([*SXRUN, "sh", "-c", "kill -TERM $$"], check=False)
     assert [entry["event"] for entry in entries(job)] == ["start"]
@@ -55,14 +82,25 @@ def test_sxrun_runs_the_command_though_nothing_can_be_reported(job: Path, monkey
 
 
 def test_sxrun_reads_progress_from_the_log(job: Path) -> None:
-    script = "echo step 1 loss 0.5; echo noise; echo step 2 loss nan; echo step 3 loss oops"
+    script = "echo step 1 loss 0.5; echo noise; echo step 2 loss nan; echo step 3 loss oops; printf 'step 4 loss 0.4'"
     regex = r"step (?P<step>\d+) loss (?P<loss>\S+)"
     argv = [*SXRUN, "--log-regex", regex, "--total-steps", "9", "--", "sh", "-c", script]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stdout.count("\n") == 4
+    assert done.stdout.endswith("step 4 loss 0.4")
     found = [(e["step"], e["value"]) for e in entries(job) if "step" in e]
-    assert found == [(1, 0.5), (2, None)]
+    assert found == [(1, 0.5), (2, None), (4, 0.4)]
     assert "no progress in" in done.stderr
+
+
+def test_a_full_disk_does_not_hold_up_the_command(job: Path) -> None:
+    script = "for i in 1 2 3; do echo step $i loss 0.$i; done; seq 1 100000; echo step 4 loss 0.4"
+    argv = [*SXRUN, "--log-regex", r"step (?P<step>\d+) loss (?P<loss>\S+)", "--", "sh", "-c", script]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert "output is lost: No space left on device" in done.stderr
+    assert [entry["step"] for entry in entries(job) if "step" in entry] == [1, 2, 3, 4]
 
 
 def wait_for(path: Path, text: str) -> None:

@@ -33,6 +33,8 @@ def test_steps_and_other_jobs_are_left_alone(change: dict[str, str]) -> None:
 
 def test_what_was_not_set_stays_so() -> None:
     assert present_size({"EXPLSCHED_ELASTIC": "1-4", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "4"}) == {}
+    without = {name: value for name, value in RESIZED.items() if name != "SLURM_NPROCS"}
+    assert "SLURM_NPROCS" not in present_size(without)
 
 
 @pytest.mark.parametrize("text", ["1-8", "8-32/8", ""])

@@ -141,6 +141,18 @@ def test_checkpoint_signal(spool: Path) -> None:
     assert lines(spool)[0]["step"] == 7
 
 
+def test_the_handler_before_is_back_afterwards(spool: Path) -> None:
+    def own(_number: int, _frame: object) -> None: ...
+
+    before = signal.signal(signal.SIGUSR1, own)
+    try:
+        with CheckpointSignal("USR1"):
+            pass
+        assert signal.getsignal(signal.SIGUSR1) is own
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 @pytest.mark.parametrize("name", ["NONE", "KILL", "sigstop", ""])
 def test_only_signals_that_can_be_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not name:

@@ -1,13 +1,18 @@
 """Signals on their way through sxrun, and what a command may do with them."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
+
+from wrappers.relay import SignalRelay
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
@@ -78,6 +83,63 @@ def test_a_command_that_takes_signals_by_sigwait_gets_it(tmp_path: Path) -> None
     wait_for(log, "ready")
     running.send_signal(signal.SIGUSR1)
     assert running.wait(timeout=60) == 6
+
+
+def test_a_signal_that_is_blocked_for_a_moment_is_not_taken_for_sigwait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fork(2) blocks signals so, and right after it nobody takes them."""
+    looks = iter([(False, True), (False, False), (False, True), (False, True)])
+
+    class Child:
+        pid = 1
+        sent: ClassVar[list[int]] = []
+
+        def poll(self) -> int | None:
+            return 0 if self.sent else None
+
+        def send_signal(self, number: int) -> None:
+            assert next(looks, None) is None, "sent before it was blocked twice in a row"
+            self.sent.append(number)
+
+    asked = SimpleNamespace(si_signo=signal.SIGUSR1, si_code=0)
+    monkeypatch.setattr("wrappers.relay.signal.sigwaitinfo", lambda _watched: asked)
+    monkeypatch.setattr("wrappers.relay.signal.sigtimedwait", lambda _watched, _timeout_s: None)
+    monkeypatch.setattr("wrappers.relay._listens", lambda _pid, _number: next(looks))
+    assert SignalRelay(signal.SIGUSR1).wait(Child()) == 0
+    assert Child.sent == [signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGWINCH])
+def test_any_signal_may_ask_for_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
+    log = tmp_path / "log"
+    script = f"trap 'exit 4' {int(number)}; echo ready >> {log}; while :; do sleep 0.05; done"
+    environment = {**os.environ, "EXPLSCHED_CHECKPOINT_SIGNAL": number.name}
+    running = subprocess.Popen([*SXRUN, "--", "bash", "-c", script], env=environment)
+    wait_for(log, "ready")
+    running.send_signal(number)
+    assert running.wait(timeout=60) == 4
+
+
+def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
+    """The terminal sends it to the command as well, so it is not passed on."""
+    log = tmp_path / "log"
+    code = (
+        "import os, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, taken := [signal.SIGINT, signal.SIGTERM])\n"
+        f"log = open({str(log)!r}, 'w', buffering=1); log.write('ready\\n')\n"
+        "while (number := signal.sigwait(taken)) != signal.SIGTERM: log.write(f'{number.name}\\n')"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(SXRUN[0], [*SXRUN, "--", sys.executable, "-c", code])  # noqa: S606
+    wait_for(log, "ready")
+    os.kill(pid, signal.SIGSTOP)  # so that the command has taken the terminal's before one that is passed on
+    os.write(terminal, b"\x03")
+    wait_for(log, "SIGINT")
+    os.kill(pid, signal.SIGTERM)
+    os.kill(pid, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    assert log.read_text() == "ready\nSIGINT\n"
 
 
 def test_an_sxrun_within_sxrun_passes_it_on(tmp_path: Path) -> None:

@@ -171,3 +171,8 @@ def test_a_dry_run_is_one_comment_line_and_the_script(
     first, _, rest = capsys.readouterr().out.partition("\n")
     assert first.startswith("# sbatch $'--comment=explsched:stop=1 a\\x0atouch canary\\x1b[2J ")
     assert rest == Path(script).read_text()
+
+
+def test_a_script_whose_name_begins_like_an_option(sbatch: Path) -> None:
+    assert sxbatch.main(["--stop", "--", "-odd.sh", "-x"]) == 0
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:stop=1", "--", "-odd.sh", "-x"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.wrappers.gpu_node import GpuNode, build
+from wrappers import job_room
 from wrappers.job_room import place
 
 SHARE = ("--share", "high")
@@ -244,13 +245,21 @@ def test_coming_and_going_at_once(node: GpuNode) -> None:
     assert node.rooms() == []
 
 
-@pytest.mark.parametrize("trap", ["a directory others may enter", "a link", "a file"])
+SOMEBODY_ELSES = pytest.param(
+    "somebody else's", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
+)
+
+
+@pytest.mark.parametrize("trap", ["a directory others may enter", SOMEBODY_ELSES, "a link", "a file"])
 def test_a_room_that_is_not_ours_alone_is_not_used(node: GpuNode, trap: str) -> None:
     room = place(node.environment)
     if trap == "a link":
         room.symlink_to(node.directory)
     elif trap == "a file":
         room.write_text("")
+    elif trap == "somebody else's":
+        room.mkdir(0o700)
+        os.chown(room, 1, 1)
     else:
         room.mkdir()
         room.chmod(0o755)
@@ -259,6 +268,28 @@ def test_a_room_that_is_not_ours_alone_is_not_used(node: GpuNode, trap: str) -> 
     assert done.err == f"sxrun: the GPU is not shared: {room}: is not a directory of this user alone\n"
     assert "LD_PRELOAD" not in done.variables()
     assert room in node.rooms()
+
+
+def test_a_room_that_was_removed_and_made_anew_meanwhile_is_joined_properly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last user left, and somebody else came, between our opening of the lock and our getting it."""
+    looks: list[Path] = []
+    really = job_room._is_same
+
+    def look(descriptor: int, path: Path) -> bool:
+        if not looks:
+            shutil.rmtree(path.parent)
+            path.parent.mkdir(0o700)
+        looks.append(path)
+        return really(descriptor, path)
+
+    monkeypatch.setattr(job_room, "_is_same", look)
+    with tempfile.TemporaryDirectory(prefix="sx-") as directory:
+        room = job_room.JobRoom(Path(directory, "room"))
+        assert len(looks) == 2
+        with room.locked() as lasting:
+            assert lasting
+        room.close(lambda: None)
+        assert not room.path.exists()
 
 
 def test_a_directory_too_long_for_sockets_is_not_used() -> None:

@@ -26,6 +26,7 @@ from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 CONSENT = Exploration(checkpoint_signal="USR1")
 READS = StageProfile(1.0, 0.9, 0.1, 0.0)
 COMPUTES = StageProfile(1.0, 0.1, 0.9, 0.0)
+ALIKE = ((0, READS), (0, READS), (1, COMPUTES), (1, COMPUTES))
 SHARING = ("antman", "sjf-ffs", "sjf-bsbf", "muri-s", "muri-l")
 
 
@@ -81,10 +82,17 @@ def test_opportunistic_jobs_go_where_no_other_one_is() -> None:
     assert made == {5: (NodeGpus("n1", 1, (1,)),), 3: (NodeGpus("n1", 1, (0,)),)}
 
 
+def test_guaranteed_jobs_come_before_opportunistic_ones() -> None:
+    alone = {"may_share": False}
+    assert started(plan("antman", job(1, guaranteed=False, **alone), job(2, **alone), gpus=1)).keys() == {2}
+
+
 def test_a_job_that_does_not_say_which_gpus_it_holds_shares_none() -> None:
-    secretive = running(1, "n1", 1, exploration=CONSENT)
-    for policy in SHARING:
-        assert started(plan(policy, secretive, job(2, guaranteed=False), gpus=1)) == {}
+    for stages in (None, READS):
+        secretive = running(1, "n1", 1, exploration=CONSENT, profile=stages)
+        for policy in SHARING:
+            made = plan(policy, secretive, job(2, guaranteed=False, profile=COMPUTES), gpus=1)
+            assert (made.starts, made.groups) == ((), ()), policy
 
 
 def test_a_job_that_asked_for_whole_gpus_shares_none() -> None:
@@ -130,6 +138,47 @@ def test_a_newcomer_joins_a_running_job_without_moving_it() -> None:
     made = plan("muri-s", holding(1, "n1", 0, profile=READS), job(2, profile=COMPUTES), gpus=1)
     assert started(made) == {2: (NodeGpus("n1", 1, (0,)),)}
     assert made.preemptions == ()
+
+
+def test_muri_moves_nobody_who_runs_already() -> None:
+    """Not for a better partner, nor for a GPU that is unused: a restart costs more."""
+    pairs = [holding(i, "n1", gpu, profile=stages) for i, (gpu, stages) in enumerate(ALIKE, 1)]
+    assert plan("muri-s", *pairs, gpus=2).preemptions == ()
+    assert plan("muri-s", *pairs, gpus=3).preemptions == ()
+
+
+def test_muri_merges_running_groups_where_somebody_of_higher_rank_needs_a_gpu() -> None:
+    pair = [holding(1, "n1", 0, profile=READS), holding(2, "n1", 1, profile=COMPUTES)]
+    made = plan("muri-s", *pair, job(3, may_share=False, time_limit_s=60.0))
+    assert [group.job_ids for group in made.groups] == [(1, 2)]
+    assert [preemption.job_id for preemption in made.preemptions] == [2]
+    assert made.starts == ()  # not before it has gone
+
+
+def test_muri_leaves_a_job_where_it_is_beside_one_that_must_stay() -> None:
+    pair = [holding(1, "n1", 0), holding(2, "n1", 0, exploration=None)]
+    higher = [job(3 + i, may_share=False, time_limit_s=60.0) for i in range(2)]
+    made = plan("muri-s", *pair, *higher)
+    assert (list(started(made)), made.preemptions) == ([3], ())
+
+
+def test_muri_groups_as_many_as_it_takes_beside_jobs_that_share_with_nobody() -> None:
+    whole = job(1, may_share=False, time_limit_s=60.0)
+    made = plan("muri-s", whole, job(2, profile=READS), job(3, profile=COMPUTES))
+    assert started(made).keys() == {1, 2, 3}
+    assert [set(group.job_ids) for group in made.groups] == [{2, 3}]
+
+
+def test_jobs_that_share_with_nobody_wait_in_no_group() -> None:
+    full = running(1, "n1", 2)
+    whole = [job(10 + i, may_share=False, profile=(READS, COMPUTES)[i % 2]) for i in range(4)]
+    assert plan("muri-s", full, *whole).groups == ()
+
+
+def test_muri_asks_nobody_twice_to_go() -> None:
+    leaves = holding(1, "n1", 0, may_share=False, yielding=True, time_limit_s=1e6)
+    made = plan("muri-s", leaves, job(2, may_share=False, time_limit_s=60.0), gpus=1)
+    assert (made.starts, made.preemptions) == ((), ())
 
 
 def test_muri_leaves_a_job_alone_that_has_not_consented_or_has_just_started() -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from sched_policy.model import NodeGpus
 from sched_policy.plan import Group, Plan, Score, Start
+from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import ShardRule, SlurmJob
 from slurm_plugin.groups.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
@@ -87,6 +88,9 @@ def test_free_shards_of_gpus_that_are_shared_and_held_whole() -> None:
     whole = on_gpu(9, 2, shards_per_node=0, gpus=1)
     assert free_shards(seen.nodes["n1"], [on_gpu(1, 0), on_gpu(2, 0, shards_per_node=2), whole]) == [1, 4, 0]
     assert free_shards(seen.nodes["n1"], [on_gpu(1, 0, gpu_indices=())]) is None
+    across = on_gpu(1, 0, shards_per_node=2, gpu_indices=(("n1", (0, 1)),))  # how many on which is not told
+    assert free_shards(seen.nodes["n1"], [across]) == [0, 0, 4]
+    assert free_shards(seen.nodes["n1"], [on_gpu(1, 7)]) is None  # a node that has fewer GPUs than before
 
 
 @given(
@@ -131,6 +135,14 @@ def test_a_group_of_four_is_pinned_and_marked_at_once() -> None:
     assert carried_out(made, again) == ()
 
 
+def test_who_is_pinned_is_not_marked_as_waiting_besides() -> None:
+    made = plan((1, 1), (2, 1), groups=((1, 2),))
+    mark = Mark(1, 2, "n1", int(NOW_S))
+    assert carried_out(made, look(waiting(1), waiting(2))) == tuple(
+        TargetJob(job_id, ("n1",), str(mark)) for job_id in (1, 2)
+    )
+
+
 def test_a_newcomer_joins_and_the_group_gets_a_new_mark() -> None:
     seen = look(on_gpu(1, 0), on_gpu(2, 0), waiting(3))
     noted, also, pinned = carried_out(plan((3, 0)), seen)
@@ -169,11 +181,17 @@ def test_a_pin_that_does_not_help_becomes_a_pause() -> None:
     )
 
 
+def test_a_daemon_that_stops_leaves_running_jobs_their_marks() -> None:
+    pinned = "explsched-group:group=1&of=2&node=n1&since=5"
+    runs = on_gpu(1, 0, admin_comment=pinned, required_nodes=("n1",))
+    assert withdrawal([runs, waiting(2, admin_comment=pinned, required_nodes=("n1",))]) == (TargetJob(2, (), ""),)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"required_nodes": ("n1",)},
-        {"required_nodes": ("n2",), "admin_comment": "explsched-group:node=n1&since=5"},
+        {"required_nodes": ("n2",), "admin_comment": f"explsched-group:node=n1&since={NOW_S - 10:.0f}"},
         {"admin_comment": "'quoted'"},
         {"array_tasks": 3},
         {"gpus": 1, "shards_per_node": 0},
@@ -183,6 +201,19 @@ def test_what_others_asked_for_is_not_touched(fields: dict[str, object]) -> None
     job = waiting(1, **fields)
     targets = [change for change in carried_out(plan((1, 0)), look(job)) if isinstance(change, TargetJob)]
     assert targets == []
+    assert releases(plan((1, 0)), look(job)).order == ()  # nor is it foreseen where it will run
+
+
+@pytest.mark.parametrize("fields", [{"required_nodes": ("n1",)}, {"array_tasks": 3}, {"eligible_s": NOW_S + 100}])
+def test_a_group_that_waits_is_not_marked_if_one_of_it_cannot_be_pinned(fields: dict[str, object]) -> None:
+    assert carried_out(plan(groups=((1, 2),)), look(waiting(1, **fields), waiting(2))) == ()
+
+
+def test_what_slurm_would_not_start_now_is_not_foreseen() -> None:
+    delayed = waiting(1, restarts=1, eligible_s=NOW_S + 100)
+    assert carried_out(plan((1, 0)), look(delayed)) == ()
+    across = Plan((), (Start(1, (NodeGpus("n1", 1, (0,)), NodeGpus("n2", 1, (0,))), ""),))
+    assert carried_out(across, look(waiting(1, nodes=2), nodes=2)) == ()
 
 
 def test_a_waiting_group_is_marked_and_stands_together_in_the_order() -> None:
@@ -223,6 +254,28 @@ def test_a_group_is_over_when_a_job_has_ended_or_is_elsewhere() -> None:
     assert carried_out(plan(), apart) == (SetAdminComment(1, str(alone)), SetAdminComment(2, str(alone)))
     together = look(on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark))
     assert carried_out(plan(), together) == ()
+
+
+def test_a_group_is_over_when_a_job_is_being_cleaned_up() -> None:
+    mark = "explsched-group:group=1&of=2&node=n1&since=5"
+    stays, ends = on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark, state="COMPLETING")
+    assert groups_of(stays, ends) == [((1,), False, None)]
+    assert carried_out(plan(), look(stays, ends)) == (SetAdminComment(1, str(Mark(None, 0, "n1", 5))),)
+
+
+def test_what_is_being_noted_of_a_job_that_yields_is_not_overwritten() -> None:
+    mark = "explsched-group:group=1&of=2&node=n1&since=5"
+    seen = look(on_gpu(1, 0, admin_comment=mark))
+    yields = Snapshot.of(NOW_S, seen.snapshot.nodes, [replace(seen.snapshot.jobs[0], yielding=True)])
+    assert carried_out(plan(), replace(seen, snapshot=yields)) == ()
+
+
+def test_who_cannot_be_marked_is_not_counted_in_the_group() -> None:
+    seen = look(on_gpu(1, 0, admin_comment="'quoted'"), on_gpu(2, 0), waiting(3))
+    assert carried_out(plan((3, 0)), seen) == (
+        SetAdminComment(2, "explsched-group:group=2&of=2"),
+        TargetJob(3, ("n1",), f"explsched-group:group=2&of=2&node=n1&since={NOW_S:.0f}"),
+    )
 
 
 def test_a_requeued_job_is_let_go_of_the_node_it_was_pinned_to() -> None:

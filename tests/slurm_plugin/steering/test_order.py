@@ -54,6 +54,14 @@ def test_labels_fall_strictly_even_if_there_are_hardly_enough(current: list[int 
     assert all(0 < label < 46 for label in labels)
 
 
+def test_who_stands_too_high_goes_down_before_newcomers_get_their_place() -> None:
+    too_high = record(9, site_factor=900)
+    jobs = [*waiting(4), record(5, site_factor=300), record(6, site_factor=200), record(7, site_factor=100), too_high]
+    (first,) = order_changes(jobs, OrderLimits(highest=1000, depth=100, most_per_pass=1))
+    assert first.job_id == 9
+    assert first.site_factor < 100
+
+
 def test_a_right_order_changes_nothing() -> None:
     assert relabel([400, 70, 30, 20], 500) == [400, 70, 30, 20]
 

@@ -58,6 +58,8 @@ def test_a_job_that_is_still_starting_is_not_signalled() -> None:
 
 def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
     assert steps(PreemptionDesk(Churn(100, 10)), 0, 6) == []
+    without_signal = {5: running(5, "n1", exploration=Exploration(sweep="digits", may_stop=True))}
+    assert PreemptionDesk(Churn(100, 10)).advance((Preemption(5, ""),), without_signal, {}, {}, 0) == ()
 
 
 def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
@@ -67,6 +69,14 @@ def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
     steps(desk, 200, 5)
     gone = desk.advance((), {5: replace(running(5, "n1"), state=JobState.PENDING)}, {}, {}, 900)
     assert gone == ()
+    assert desk.underway == frozenset()
+
+
+def test_a_job_that_was_requeued_by_somebody_else_is_not_requeued_again() -> None:
+    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    steps(desk, 0, 5)
+    runs_again = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
+    assert desk.advance((), runs_again, {}, {}, 900) == ()
     assert desk.underway == frozenset()
 
 
@@ -96,6 +106,20 @@ def test_a_new_daemon_remembers_what_the_last_one_spent() -> None:
     churn = Churn(grace_s=1, most_per_hour=2)
     assert steps(PreemptionDesk(churn), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
     assert steps(PreemptionDesk(churn), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
+
+
+def test_what_the_last_daemon_spent_counts_once() -> None:
+    desk = PreemptionDesk(Churn(grace_s=1, most_per_hour=2))
+    for later_s in (0, 15, 30):
+        steps(desk, NOW_S + later_s, record=past(NOW_S - 10))
+    assert steps(desk, NOW_S + 45, 5, record=past(NOW_S - 10)) == [SignalJob(5, "USR1")]
+
+
+def test_new_limits_hold_for_what_is_underway() -> None:
+    desk = PreemptionDesk(Churn(grace_s=1000, most_per_hour=10))
+    steps(desk, 0, 5)
+    desk.limits(Churn(grace_s=10, most_per_hour=10))
+    assert steps(desk, 20, 5) == [RequeueJob(5)]
 
 
 def test_what_a_preemption_costs_is_written_down_once_before_the_requeue() -> None:
@@ -146,6 +170,12 @@ def test_a_record_is_kept_by_an_admin_comment(listed: list[Interruption], others
     assert [one.run for one in found.latest] == [one.run for one in listed][len(listed) - len(found.latest) :]
     if listed:
         assert found.latest[-1].reason == listed[-1].reason[:120]
+
+
+def test_a_second_word_about_the_same_run_replaces_the_first() -> None:
+    first, again = Interruption(0, 100.0, 4, 50.0, "once"), Interruption(0, 200.0, 4, 70.0, "again")
+    record = PreemptionRecord(0.0).plus(first).plus(again)
+    assert (record.count, record.lost_gpu_s, record.latest) == (1, 70.0, (again,))
 
 
 def test_a_years_budget_is_still_listed() -> None:

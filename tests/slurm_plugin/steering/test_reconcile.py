@@ -102,6 +102,14 @@ def test_a_small_drift_moves_nothing_a_large_one_replaces() -> None:
     assert kinds == [AttachReservation, DeleteReservation, CreateReservation, AttachReservation]
 
 
+def test_a_lease_on_other_nodes_or_past_its_end_is_replaced() -> None:
+    held = record(5, reservation="explsched_5")
+    replaced = [AttachReservation, DeleteReservation, CreateReservation, AttachReservation]
+    for wrong in (lease(5, node="n2"), replace(lease(5, NOW_S - 100), end_s=NOW_S)):
+        plan = Plan(reservations=(promise(5, wrong.start_s),))
+        assert [type(change) for change in lease_changes(plan, seen(held, leases=(wrong,)), LIMITS)] == replaced
+
+
 def test_a_lease_that_has_begun_is_extended_while_its_job_still_waits() -> None:
     held = record(5, reservation="explsched_5")
     late = Plan(reservations=(promise(5, NOW_S + 30),))  # a job on its nodes has not ended yet
@@ -126,8 +134,8 @@ def test_a_started_job_is_taken_out_before_its_lease_is_deleted() -> None:
 
 def test_leases_of_vanished_jobs_go_and_foreign_reservations_stay() -> None:
     foreign = replace(lease(1), name="maintenance")
-    almost = replace(lease(1), name="explsched_x")
-    wanted = lease_changes(Plan(), seen(leases=(lease(9), foreign, almost)), LIMITS)
+    almost = [replace(lease(1), name=name) for name in ("explsched_x", "explsched_1_course", "my_explsched_1")]
+    wanted = lease_changes(Plan(), seen(leases=(lease(9), foreign, *almost)), LIMITS)
     assert wanted == (DeleteReservation("explsched_9"),)
 
 
@@ -136,9 +144,16 @@ def test_a_job_in_its_owners_reservation_is_left_there() -> None:
     assert lease_changes(Plan(reservations=(promise(5),)), seen(own), LIMITS) == ()
 
 
+def test_only_jobs_that_wait_are_leased() -> None:
+    runs = record(5, state="RUNNING")
+    assert lease_changes(Plan(reservations=(promise(5),)), seen(runs), LIMITS) == ()
+
+
 def test_the_name_of_a_lease_that_ran_out_is_taken_off_the_job() -> None:
     orphan = record(5, reservation="explsched_5")
     assert lease_changes(Plan(), seen(orphan), LIMITS) == (AttachReservation(5, ""),)
+    runs = record(6, reservation="explsched_6", state="RUNNING")  # Slurm would refuse
+    assert lease_changes(Plan(), seen(runs), LIMITS) == ()
 
 
 def test_the_requeue_delay_is_lifted_for_consenting_jobs_only() -> None:
@@ -154,6 +169,13 @@ def test_the_requeue_delay_is_not_lifted_before_the_old_run_is_surely_over() -> 
     job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
     fresh = record(5, restarts=1, eligible_s=NOW_S + 118, submit_s=NOW_S - SETTLE_S / 2)
     assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(fresh, jobs=(job_5,)), LIMITS))
+
+
+def test_a_running_job_has_no_delay_to_lift() -> None:
+    """Slurm's clock may be ahead of ours, and the run have begun after our now."""
+    job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
+    runs = record(5, state="RUNNING", restarts=1, eligible_s=NOW_S + 2, submit_s=NOW_S - SETTLE_S)
+    assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(runs, jobs=(job_5,)), LIMITS))
 
 
 def test_a_begin_time_that_somebody_wants_is_not_lifted() -> None:
@@ -193,6 +215,7 @@ def test_tasks_and_cpus_follow_the_nodes() -> None:
     assert restored([refused, ChangeFailure(SetGres(5, "gpu:1"), "no")], {5: record(5, **asks)}) == (
         SetNodeCount(5, 2, 4, 16),
     )
+    assert restored([refused], {}) == ()
 
 
 def test_site_factors_are_part_of_the_changes() -> None:

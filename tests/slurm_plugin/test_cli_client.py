@@ -1,0 +1,113 @@
+"""How changes reach Slurm's commands, and how their complaints come back: with commands that only pretend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client import site_factors
+from slurm_plugin.client.changes import (
+    CancelJob,
+    ChangeFailure,
+    RequeueJob,
+    SetAdminComment,
+    SetSiteFactor,
+    SignalJob,
+)
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.errors import SlurmUnreachableError
+
+SCONTROL = """\
+case "$1" in
+  -V) echo slurm-wlm 99.01.1; exit ;;
+  ?*) printf '%s\\n' "alone $*" >> {log}; echo "slurm_update error: refused" >&2; exit 1 ;;
+esac
+while read -r line; do
+  printf '%s\\n' "$line" >> {log}
+  case "$line" in
+    explsched-*) echo "invalid keyword: $line" >&2 ;;
+    *job=2\\ *) echo "Invalid job id specified for job 2" >&2 ;;
+  esac
+done
+"""
+FACTORS = [SetSiteFactor(1, 30), SetSiteFactor(2, 20), SetSiteFactor(3, 10)]
+
+
+def tool(directory: Path, name: str, body: str) -> str:
+    (directory / name).write_text(f"#!/bin/sh\n{body}\n")
+    (directory / name).chmod(0o755)
+    return str(directory / name)
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the commands were told, a line each. Their release is one for which we have no program."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    tool(tmp_path, "scontrol", SCONTROL.format(log=tmp_path / "log"))
+    tool(tmp_path, "scancel", f'echo "scancel $*" >> {tmp_path}/log')
+    return tmp_path / "log"
+
+
+def test_signals_go_to_batch_scripts_that_run_and_cancels_to_jobs(log: Path) -> None:
+    """For a job that no longer runs scancel would retry for a minute."""
+    changes = [SignalJob(7, "USR1"), SignalJob(8, "USR1"), SignalJob(9, "USR2"), CancelJob(10)]
+    assert CliClient().apply(changes) == ()
+    assert log.read_text().splitlines() == [
+        "scancel --verbose --signal=USR1 --batch --state=RUNNING 7 8",
+        "scancel --verbose --signal=USR2 --batch --state=RUNNING 9",
+        "scancel --verbose 10",
+    ]
+
+
+def test_a_signal_that_is_refused_is_told_by_job(log: Path, tmp_path: Path) -> None:
+    tool(tmp_path, "scancel", "echo 'scancel: error: Kill job error on job id 8: Access denied' >&2")
+    refused = "error: Kill job error on job id 8: Access denied"
+    assert CliClient().apply([CancelJob(8), CancelJob(80)]) == (ChangeFailure(CancelJob(8), refused),)
+
+
+def test_of_site_factors_that_were_refused_together_the_one_is_found(log: Path) -> None:
+    requeue = RequeueJob(9)
+    failure = ChangeFailure(FACTORS[1], "Invalid job id specified for job 2")
+    assert CliClient().apply([*FACTORS, requeue]) == (failure,)
+    told = [line for line in log.read_text().splitlines() if not line.startswith("explsched-")]
+    assert told.count("u job=1 sitef=30") == 2  # once with the others, once alone
+    assert told.count("requeue Incomplete 9") == 1  # what may not be given twice is not
+
+
+def test_words_of_others_in_a_comment_never_stand_on_a_line(log: Path) -> None:
+    strange = SetAdminComment(7, "two words\nupdate JobId=1 Priority=1")
+    assert CliClient().apply([strange]) == (ChangeFailure(strange, "slurm_update error: refused"),)
+    assert log.read_text() == "alone update JobId=7 AdminComment=two words\nupdate JobId=1 Priority=1\n"
+
+
+def test_our_program_is_used_only_for_the_release_it_was_built_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_plugin.client.site_factors.sys.executable", str(tmp_path / "python"))
+    program = tool(tmp_path, site_factors.PROGRAM, "echo 22.05")
+    assert site_factors.find("22.05", 10, {}) == program
+    assert site_factors.find("24.11", 10, {}) is None
+    tool(tmp_path, site_factors.PROGRAM, "echo 22.05; exit 127")  # as where libslurm is missing
+    assert site_factors.find("22.05", 10, {}) is None
+
+
+def test_what_our_program_says_of_each_job(tmp_path: Path) -> None:
+    program = tool(tmp_path, "program", f"cat > {tmp_path}/input; echo '2 Invalid job id specified'")
+    assert site_factors.write(program, FACTORS, 10, {}) == (ChangeFailure(FACTORS[1], "Invalid job id specified"),)
+    assert (tmp_path / "input").read_text() == "1 30\n2 20\n3 10\n"
+
+
+def test_our_program_cannot_reach_slurmctld(tmp_path: Path) -> None:
+    program = tool(tmp_path, "program", "cat > /dev/null; echo '1 Unable to contact slurm controller'; exit 1")
+    with pytest.raises(SlurmUnreachableError, match="Unable to contact slurm controller"):
+        site_factors.write(program, FACTORS, 10, {})
+
+
+@pytest.mark.parametrize(("end", "why"), [("echo no >&2; exit 2", "no"), ("kill -11 $$", "ended with status -11")])
+def test_our_program_does_not_come_to_its_end(tmp_path: Path, end: str, why: str) -> None:
+    program = tool(tmp_path, "program", f"cat > /dev/null; {end}")
+    failures = site_factors.write(program, FACTORS, 10, {})
+    assert [failure.change for failure in failures] == FACTORS
+    assert all(failure.message.endswith(why) for failure in failures)

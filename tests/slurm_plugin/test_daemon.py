@@ -1,0 +1,116 @@
+"""The life of the daemon: what ends a pass does not end it, signals are obeyed, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from sched_policy.errors import PolicyError
+from slurm_plugin.client.changes import TargetJob
+from slurm_plugin.client.errors import SlurmUnreachableError
+from slurm_plugin.client.records import ControllerLoad
+from slurm_plugin.daemon import Daemon
+from tests.slurm_plugin.fake_slurm import FakeSlurm
+from tests.slurm_plugin.steering.test_reconcile import record
+
+OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+
+
+@dataclass
+class Eventful(FakeSlurm):
+    """Something happens at each look at its load; after the last event the daemon is told to stop."""
+
+    events: list[Callable[[], None]] = field(default_factory=list)
+
+    def load(self) -> ControllerLoad:
+        if not self.events:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().load()
+        self.events.pop(0)()
+        return super().load()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Path]:
+    """A configuration file for quick passes; the signals are as before afterwards."""
+    path = tmp_path / "explsched.yaml"
+    path.write_text(f"policy: fifo\ninterval_s: 0.001\nprogress: {{spool: {tmp_path}}}\n")
+    before = {number: signal.getsignal(number) for number in OBEYED}
+    yield path
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def lived(slurm: FakeSlurm, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a daemon until it is told to stop."""
+    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: slurm)
+    Daemon(config, "info", None).run()
+
+
+def fails(error: Exception) -> Callable[[], None]:
+    def event() -> None:
+        raise error
+
+    return event
+
+
+def test_no_failure_of_a_pass_ends_the_daemon(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [SlurmUnreachableError("nobody answers"), PolicyError("cannot be"), RuntimeError("a defect")]
+    slurm = Eventful((record(5, site_factor=None),), events=[fails(error) for error in errors])
+    lived(slurm, config, monkeypatch)
+    assert slurm.events == []
+    assert len(slurm.applied[0]) == 1  # the pass after them puts the job in order
+    assert caplog.text.count("pass given up, will try again") == 2
+    assert "pass failed, will try again" in caplog.text
+
+
+def test_a_daemon_that_stops_lets_go_of_its_pins(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = record(5, admin_comment="explsched-group:node=n1&since=5", required_nodes=("n1",), site_factor=500_000)
+    slurm = Eventful((pinned,))
+    lived(slurm, config, monkeypatch)
+    assert slurm.applied[-1] == (TargetJob(5, (), ""),)
+
+
+def test_slurms_absence_does_not_keep_it_from_stopping(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm = Eventful()
+    monkeypatch.setattr(slurm, "jobs", fails(SlurmUnreachableError("nobody answers")))
+    lived(slurm, config, monkeypatch)
+    assert "pinned jobs stay pinned" in caplog.text
+
+
+def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "explsched")
+    good = config.read_text()
+
+    def reload(text: str) -> Callable[[], None]:
+        def event() -> None:
+            config.write_text(text)
+            os.kill(os.getpid(), signal.SIGHUP)
+
+        return event
+
+    slurm = Eventful(events=[reload(good.replace("fifo", "srsf")), reload("polcy: fifo")])
+    lived(slurm, config, monkeypatch)
+    assert 'configuration reloaded policy="srsf"' in caplog.text
+    assert "configuration not reloaded, the old one holds" in caplog.text
+
+
+def test_an_error_at_the_start_names_the_program_and_the_file(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "slurm_plugin.daemon", "--config", str(tmp_path / "none.yaml"), "--dry-run"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sexplschedd: error: {tmp_path}/none.yaml: cannot be read: No such file or directory\n"

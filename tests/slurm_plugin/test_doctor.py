@@ -1,0 +1,125 @@
+"""What `sexplsched doctor` says of a Slurm that is missing, dead, half dead or not ours to steer."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_plugin.cli.main import root
+
+CONFIG = """\
+AccountingStorageType   = {accounting}
+PriorityType            = priority/multifactor
+SchedulerType           = sched/backfill
+"""
+SCONTROL = """\
+case "$*" in
+  -V) echo slurm-wlm 22.05.8 ;;
+  "show config") cat {directory}/config ;;
+  "show node"*) echo "NodeName=n1 Gres=gpu:4 State=IDLE Partitions=main,debug" ;;
+  delete*) echo "scontrol: error: {words}" >&2; exit 1 ;;
+esac
+"""
+SDIAG = "echo 'Server thread count: 3'; echo 'Jobs pending: 0'"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands as a site with slurmdbd has them, for a user who may steer."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    (tmp_path / "config").write_text(CONFIG.format(accounting="accounting_storage/slurmdbd"))
+    tool(tmp_path, "scontrol", SCONTROL.format(directory=tmp_path, words="No such reservation"))
+    tool(tmp_path, "sdiag", SDIAG)
+    tool(tmp_path, "sacctmgr", "echo ours")
+    return tmp_path
+
+
+def tool(directory: Path, name: str, body: str) -> None:
+    (directory / name).write_text(f"#!/bin/sh\n{body}\n")
+    (directory / name).chmod(0o755)
+
+
+def findings(site: Path, config: str = "") -> dict[str, tuple[str, str, str]]:
+    """Level, words and advice of each check; of checks with several findings the last one."""
+    path = site / "explsched.yaml"
+    path.write_text(config)
+    result = CliRunner().invoke(root, ["doctor", "--json", "--config", str(path)])
+    found = {one["check"]: (one["level"], one["found"], one["advice"]) for one in json.loads(result.stdout)}
+    assert result.exit_code == (1 if any(level == "fault" for level, _, _ in found.values()) else 0)
+    return found
+
+
+def test_all_is_well_with_slurm(site: Path) -> None:
+    found = findings(site)
+    assert found["slurmctld"][0] == found["slurmdbd"][0] == found["nodes"][0] == found["privilege"][0] == "ok"
+    assert "partitions" not in found
+
+
+def test_a_partition_that_is_not_there_is_a_fault(site: Path) -> None:
+    level, words, advice = findings(site, "slurm: {partitions: [mian, main]}")["partitions"]
+    assert level == "fault"
+    assert words.startswith("slurm.partitions names mian, in which no node is")
+    assert advice == "mend slurm.partitions (Slurm has debug, main)"
+
+
+def test_a_dead_slurmdbd_is_told_and_no_fault(site: Path) -> None:
+    tool(site, "sacctmgr", "echo 'sacctmgr: error: Problem talking to the database: Connection refused' >&2; exit 1")
+    level, words, advice = findings(site)["slurmdbd"]
+    assert (level, "Problem talking to the database" in words) == ("note", True)
+    assert advice.startswith("is slurmdbd running?")
+
+
+@pytest.mark.parametrize(
+    ("accounting", "words"),
+    [
+        ("accounting_storage/slurmdbd", "sacctmgr add user .* AdminLevel=Operator"),
+        ("accounting_storage/none", "set up slurmdbd, which knows operators"),
+        ("(null)", "set up slurmdbd, which knows operators"),
+    ],
+)
+def test_how_to_get_the_right_to_steer(site: Path, accounting: str, words: str) -> None:
+    (site / "config").write_text(CONFIG.format(accounting=accounting))
+    tool(site, "scontrol", SCONTROL.format(directory=site, words="Invalid user id"))
+    found = findings(site)
+    level, _, advice = found["privilege"]
+    assert level == "note"
+    assert re.match(words, advice)
+    assert ("slurmdbd" in found) is ("slurmdbd" in accounting)
+
+
+@pytest.mark.parametrize(("uid", "advice"), [(0, "for the daemon's own user: runuser"), (1000, "")])
+def test_what_root_may_do_says_nothing_of_the_daemon(
+    site: Path, monkeypatch: pytest.MonkeyPatch, uid: int, advice: str
+) -> None:
+    monkeypatch.setattr("slurm_plugin.cli.slurm_findings.os.geteuid", lambda: uid)
+    level, words, more = findings(site)["privilege"]
+    assert (level, words, more[: len(advice) or None]) == ("ok", f"uid {uid} may steer jobs", advice)
+
+
+def test_a_slurm_that_does_not_answer_is_a_fault(site: Path) -> None:
+    tool(site, "sdiag", "echo 'sdiag: error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    level, words, advice = findings(site)["slurmctld"]
+    assert (level, advice) == ("fault", "is slurmctld running, and SLURM_CONF right?")
+    assert "Unable to contact slurm controller" in words
+
+
+def test_a_wrong_configuration_is_named_and_the_rest_is_checked(site: Path) -> None:
+    found = findings(site, "interval_s: 15s")
+    assert found["configuration"][0] == "fault"
+    assert "interval_s: must be a number of seconds" in found["configuration"][1]
+    assert found["slurmctld"][0] == "ok"
+
+
+def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:
+    spool = site / "spool"
+    level, _, advice = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
+    assert (level, advice) == ("fault", f"install -d -m 1777 {spool}")
+    spool.mkdir(mode=0o755)
+    assert "mode 0755" in findings(site, f"progress: {{spool: {spool}}}")["progress spool"][1]
+    spool.chmod(0o1777)
+    assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == "ok"

@@ -1,0 +1,100 @@
+"""The manager of a room: who ends it, and who looks after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wrappers import job_room, kernel_manager, manager_watch
+
+IGNORES_TERM = "import signal, sys; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not end by SIGTERM."""
+    child = subprocess.Popen([sys.executable, "-c", IGNORES_TERM], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    yield child
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+def test_a_process_that_has_a_managers_old_number_is_left_alone(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    for born in ("", " 1"):
+        (tmp_path / "sexplkmd.pid").write_text(f"{process.pid}{born}")
+        kernel_manager.stop(tmp_path)
+        assert process.poll() is None
+
+
+def test_a_manager_that_does_not_end_is_killed(
+    tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_manager, "_STOP_MS", 100)
+    monkeypatch.setattr(kernel_manager, "_reap", lambda _pid: None)  # the fixture does
+    (tmp_path / "sexplkmd.pid").write_text(f"{process.pid} {kernel_manager._born(process.pid)}")
+    kernel_manager.stop(tmp_path)
+    assert process.wait(timeout=60) == -signal.SIGKILL
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[job_room.JobRoom]:
+    made = job_room.JobRoom(tmp_path / "room")
+    yield made
+    made.close(lambda: None)
+
+
+def watched(room: job_room.JobRoom, looks: int, monkeypatch: pytest.MonkeyPatch, *, listens: bool) -> list[Path]:
+    """The rooms in which a manager is started until the watch gives up, or has looked so often."""
+    started: list[Path] = []
+    looked: list[Path] = []
+    enough = threading.Event()
+
+    def look(path: Path) -> bool:
+        looked.append(path)
+        if len(looked) == looks:
+            enough.set()
+        return listens
+
+    def start(path: Path, *_: object) -> None:
+        started.append(path)
+        raise kernel_manager.ManagerError("dies at once")
+
+    monkeypatch.setattr(manager_watch, "_LOOK_S", 0.001)
+    monkeypatch.setattr(kernel_manager, "listens", look)
+    monkeypatch.setattr(kernel_manager, "start", start)
+    before = set(threading.enumerate())
+    with manager_watch.kept_alive(room, "group", os.environ, lambda: None):
+        (thread,) = set(threading.enumerate()) - before
+        while thread.is_alive() and not enough.wait(0.01):
+            pass
+    return started
+
+
+def test_a_manager_that_always_dies_is_not_started_for_ever(
+    room: job_room.JobRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(watched(room, 100, monkeypatch, listens=False)) == manager_watch._MOST_STARTS
+
+
+def test_a_manager_that_answers_is_left_alone(room: job_room.JobRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert watched(room, 100, monkeypatch, listens=True) == []
+
+
+@pytest.mark.parametrize(("gpus", "others"), [("0", "1"), ("0,1", "0"), ("GPU-0a", "GPU-0b")])
+def test_commands_of_a_job_on_other_gpus_have_a_room_of_their_own(gpus: str, others: str) -> None:
+    def place(visible: str) -> Path:
+        return job_room.place({"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": visible})
+
+    assert place(gpus) == place(gpus) != place(others)
