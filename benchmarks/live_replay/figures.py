@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from benchmarks.live_replay import log
 from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import CLUSTER
 from sched_policy import catalog
@@ -15,8 +14,6 @@ from sched_policy.simulator import engine
 from sched_policy.simulator.settings import Settings
 from sched_policy.simulator.trace import Trace
 
-_PHASES = 5
-
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -24,7 +21,7 @@ class Figures:
 
     avg_jct_s: float
     makespan_s: float
-    preemptions: float
+    preemptions: int
 
 
 def live(jobs: Sequence[LiveJob]) -> Figures:
@@ -46,9 +43,9 @@ def launch_s(jobs: Sequence[LiveJob]) -> float:
     return fmean(costs)
 
 
-def main_offset_s(jobs: Sequence[LiveJob], interval_s: float) -> float | None:
-    """How much later than backfill Slurm's main scheduler looks at the queue; None where it started nothing."""
-    return log.main_offset_s([run for job in jobs for run in job.runs], interval_s)
+def mean_gap_s(times_s: Sequence[float]) -> float | None:
+    """Mean time from one look to the next; None for fewer than two."""
+    return (times_s[-1] - times_s[0]) / (len(times_s) - 1) if len(times_s) > 1 else None
 
 
 def submitted(jobs: Sequence[LiveJob]) -> Trace:
@@ -57,29 +54,11 @@ def submitted(jobs: Sequence[LiveJob]) -> Trace:
 
 
 def simulated(trace: Trace, policy: str, options: PolicyOptions, settings: Settings, launch_cost_s: float) -> Figures:
-    """The same jobs under the convention `slurm`; every run costs `launch_cost_s` more than its work.
-
-    How the intervals lie to the submissions is chance: these are means over several of such phases.
-    """
-    found = [
-        _simulated(trace, phase * settings.interval_s / _PHASES, policy, options, settings, launch_cost_s)
-        for phase in range(_PHASES)
-    ]
-    return Figures(
-        fmean(f.avg_jct_s for f in found), fmean(f.makespan_s for f in found), fmean(f.preemptions for f in found)
-    )
-
-
-def _simulated(
-    trace: Trace, phase_s: float, policy: str, options: PolicyOptions, settings: Settings, launch_cost_s: float
-) -> Figures:
-    shifted = Trace.of(
-        replace(job, submit_s=job.submit_s + phase_s, run_s=job.run_s + launch_cost_s) for job in trace.jobs
-    )
-    outcome = engine.simulate(shifted, CLUSTER, catalog.build(policy, options), settings)
+    """The same jobs under the convention `slurm`; every run costs `launch_cost_s` more than its work."""
+    paid = Trace.of(replace(job, run_s=job.run_s + launch_cost_s) for job in trace.jobs)
+    outcome = engine.simulate(paid, CLUSTER, catalog.build(policy, options), settings)
     jct_s = [job.end_s - job.submit_s for job in outcome.jobs]
-    last_s = max(job.end_s for job in outcome.jobs)
-    return Figures(fmean(jct_s), last_s - phase_s, sum(job.preemptions for job in outcome.jobs))
+    return Figures(fmean(jct_s), max(job.end_s for job in outcome.jobs), sum(job.preemptions for job in outcome.jobs))
 
 
 def error(simulated_s: float, live_s: float) -> float:

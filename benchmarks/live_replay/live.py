@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.live_replay import log
 from benchmarks.live_replay.workload import CLUSTER, sbatch_options
 from benchmarks.sweep_demo.run import daemon
+from sched_policy.simulator.settings import Looks
 from sched_policy.simulator.trace import Trace, TraceJob
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
@@ -27,8 +28,11 @@ _POLL_S = 1.0
 
 # The same for both arms. Intervals of seconds instead of half minutes, because jobs last seconds. Limits stay in
 # minutes (see workload.py), so backfill keeps its resolution of one and looks as far ahead as the longest of them.
+# `defer`: else the main scheduler also looks at once after some jobs' ends, namely where slurmd hears of the end before
+# the job's own process is gone, a race of milliseconds. At `debug` slurmctld tells when the schedulers look.
 _SLURM_CONF = (
-    ("SchedulerParameters", "bf_interval=1,bf_resolution=60,bf_window=43200,bf_continue,sched_interval=1"),
+    ("SchedulerParameters", "bf_interval=1,bf_resolution=60,bf_window=43200,bf_continue,sched_interval=1,defer"),
+    ("SlurmctldDebug", "debug"),
     ("MinJobAge", "3600"),
     ("KillWait", "2"),
 )
@@ -52,6 +56,14 @@ class LiveJob:
         return len(self.runs) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class LiveArm:
+    """An arm as it went: its jobs, and when the schedulers looked at the queue."""
+
+    jobs: tuple[LiveJob, ...]
+    looks: Looks
+
+
 Tell = Callable[[int, int], None]
 
 
@@ -66,9 +78,7 @@ def daemon_settings(policy: str) -> Mapping[str, object]:
     }
 
 
-def run(
-    directory: Path, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, tell: Tell
-) -> list[LiveJob]:
+def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, tell: Tell) -> LiveArm:
     """Submit the trace in its own time and wait for all of it; `settings` None is Slurm alone.
 
     Raises `TimeoutError` if jobs are left after `longest_s`. The cluster is removed afterwards.
@@ -83,11 +93,14 @@ def run(
         with daemon(settings, directory, environment) if settings else nullcontext():
             client = CliClient(environment=cluster.env())
             submitted, zero_s = _replay(directory, trace, environment, client, longest_s, tell)
-        told = log.runs((cluster.layout.logs / "slurmctld.log").read_text(), zero_s)
-        return [
+        slurmctld = (cluster.layout.logs / "slurmctld.log").read_text()
+        told = log.runs(slurmctld, zero_s)
+        jobs = tuple(
             _final(job, at_s, told[job_id], _record(job_id, environment), zero_s)
             for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
-        ]
+        )
+        passes = (directory / "sexplschedd.log").read_text() if settings else ""
+        return LiveArm(jobs, log.looks(slurmctld, passes, zero_s))
     finally:
         devcluster.down(directory / "cluster")
 
