@@ -146,7 +146,8 @@ class _Simulation:
         if math.isfinite(replan_s):
             self._request(_Kind.PASS, replan_s)
         if len(self._alarms) > 1:  # Slurm starts jobs, too
-            self._order = queue_order(plan, snapshot)
+            # What is being vacated counts as free in that order.
+            self._order = queue_order(plan, self._world.snapshot(now_s))
             for scheduler in self._alarms.keys() - {_Kind.PASS}:
                 self._request(scheduler, now_s)
 
