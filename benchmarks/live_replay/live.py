@@ -40,9 +40,10 @@ _SLURM_CONF = (
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """What became of a job; times are seconds since the first submission.
+    """What became of a job; times are seconds since the replay began.
 
-    `end_s` is None if the job was lost: did not complete. `runs` are its runs by slurmctld's log.
+    `submit_s` is when slurmctld had it, `end_s` is None if the job was lost: did not complete. `runs` are its runs by
+    slurmctld's log.
     """
 
     job: TraceJob
@@ -94,10 +95,10 @@ def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, lo
             client = CliClient(environment=cluster.env())
             submitted, zero_s = _replay(directory, trace, environment, client, longest_s, tell)
         slurmctld = (cluster.layout.logs / "slurmctld.log").read_text()
-        told = log.runs(slurmctld, zero_s)
+        told, queued_s = log.runs(slurmctld, zero_s), log.submissions(slurmctld, zero_s)
         jobs = tuple(
-            _final(job, at_s, told[job_id], _record(job_id, environment), zero_s)
-            for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
+            _final(job, queued_s[job_id], told[job_id], _record(job_id, environment), zero_s)
+            for job, job_id in zip(trace.jobs, submitted, strict=True)
         )
         passes = (directory / "sexplschedd.log").read_text() if settings else ""
         return LiveArm(jobs, log.looks(slurmctld, passes, zero_s))
@@ -107,23 +108,22 @@ def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, lo
 
 def _replay(
     directory: Path, trace: Trace, environment: dict[str, str], client: CliClient, longest_s: float, tell: Tell
-) -> tuple[list[tuple[int, float]], float]:
-    """(Slurm's id, time of submission) of each job, and the time from which these count."""
+) -> tuple[list[int], float]:
+    """Slurm's id of each job, and the Unix time at which the replay began."""
     script = Path(__file__).with_name("job.sh")
     sbatch, job_environment = _prepared(script, directory, environment)
     zero_s = time.time()
-    submitted: list[tuple[int, float]] = []
+    submitted: list[int] = []
     ended, polled_s = 0, 0.0
     while ended < len(trace.jobs):
         now_s = time.time() - zero_s
         if now_s > longest_s:
             raise TimeoutError(f"{len(trace.jobs) - ended} jobs still there after {longest_s:.0f} s")
         while len(submitted) < len(trace.jobs) and trace.jobs[len(submitted)].submit_s <= time.time() - zero_s:
-            at_s = time.time() - zero_s
             job = trace.jobs[len(submitted)]
             argv = [*sbatch, *sbatch_options(job), str(script), *arguments(job, directory)]
             done = subprocess.run(argv, env=job_environment, capture_output=True, text=True, check=True)
-            submitted.append((int(done.stdout), at_s))
+            submitted.append(int(done.stdout))
         if time.time() - polled_s >= _POLL_S:
             polled_s = time.time()
             ended = len(submitted) - len(client.jobs())

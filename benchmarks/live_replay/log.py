@@ -27,6 +27,7 @@ _LINE = re.compile(
 _BACKFILL = re.compile(r"^\[([^]]+)\] (?:debug:  )?sched/backfill: _attempt_backfill: beginning$", re.MULTILINE)
 _MAIN = re.compile(r"^\[([^]]+)\] debug:  sched: Running job scheduler\b", re.MULTILINE)
 _PASS = re.compile(r"^(\S+ \S+) INFO explsched\.controller pass ", re.MULTILINE)
+_SUBMITTED = re.compile(r"^\[([^]]+)\] _slurm_rpc_submit_batch_job: JobId=(\d+) ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def runs(text: str, zero_s: float) -> Mapping[int, Sequence[Run]]:
     """
     found: defaultdict[int, list[Run]] = defaultdict(list)
     for line in _LINE.finditer(text):
-        time_s = datetime.fromisoformat(line["time"]).timestamp() - zero_s
+        time_s = _seconds(line["time"]) - zero_s
         if line["done"]:
             known = found[int(line["done"])]
             is_told = known and known[-1].end_s is None
@@ -56,6 +57,11 @@ def runs(text: str, zero_s: float) -> Mapping[int, Sequence[Run]]:
             job_id = int(line["main"] or line["backfill"])
             found[job_id].append(Run(time_s, None, line["backfill"] is not None, line["on"] or line["there"]))
     return found
+
+
+def submissions(text: str, zero_s: float) -> Mapping[int, float]:
+    """When slurmctld took each job into its queue, in seconds since `zero_s`, a Unix time."""
+    return {int(job_id): _seconds(time) - zero_s for time, job_id in _SUBMITTED.findall(text)}
 
 
 def looks(slurmctld: str, daemon: str, zero_s: float) -> Looks:
@@ -69,5 +75,9 @@ def looks(slurmctld: str, daemon: str, zero_s: float) -> Looks:
 
 
 def _times(line: re.Pattern[str], text: str, zero_s: float) -> tuple[float, ...]:
-    told = {datetime.fromisoformat(found.replace(",", ".")).timestamp() - zero_s for found in line.findall(text)}
-    return tuple(sorted(told))
+    return tuple(sorted({_seconds(time) - zero_s for time in line.findall(text)}))
+
+
+def _seconds(time: str) -> float:
+    """A log's time as a Unix time; the daemon writes a comma before the milliseconds."""
+    return datetime.fromisoformat(time.replace(",", ".")).timestamp()

@@ -81,6 +81,11 @@ def test_slurmctlds_log_tells_the_runs_of_each_job() -> None:
     }
 
 
+def test_a_job_counts_as_submitted_when_slurmctld_has_it() -> None:
+    zero_s = datetime.fromisoformat("2026-11-21T13:25:20").timestamp()
+    assert {job_id: round(at_s, 3) for job_id, at_s in log.submissions(LOG, zero_s).items()} == {1: 0.915}
+
+
 def test_a_start_that_slurmctld_does_not_log_is_one_of_backfill() -> None:
     """As on Slurm 26.05; the second run was told."""
     text = (
