@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 
 import click
 from msgspec import to_builtins
@@ -97,7 +98,8 @@ def _arm(
     after = os.getloadavg()[0]
     if keep:
         keep.write_text(json.dumps(asdict(done), default=to_builtins), encoding="utf-8")
-    launch_s = figures.launch_s(done.jobs)
+    launches_s = figures.launches_s(done.jobs)
+    launch_s = fmean(launches_s)
     how = Settings(
         live.INTERVAL_S,
         backfill_interval_s=live.INTERVAL_S,
@@ -107,7 +109,7 @@ def _arm(
         restart_s=launch_s,
     )
     options = PolicyOptions(quantum_s=live.QUANTUM_S)
-    simulated = figures.simulated(figures.submitted(done.jobs), name, options, how, launch_s)
+    simulated = figures.simulated(figures.submitted(done.jobs), name, options, how, launches_s)
     gaps_s = {who: figures.mean_gap_s(times_s) for who, times_s in to_builtins(done.looks).items()}
     return report.Arm(figures.live(done.jobs), simulated, launch_s, gaps_s, figures.lost(done.jobs), (before, after))
 

@@ -53,7 +53,7 @@ def test_live_figures_leave_out_lost_jobs_and_count_them() -> None:
     assert figures.live(done) == figures.Figures(avg_jct_s=1003.0, makespan_s=1513.0, preemptions=2)
     assert figures.lost(done) == 1
     assert [job.submit_s for job in figures.submitted(done).jobs] == [0.0, 10.0, 20.0]
-    assert figures.launch_s(done) == 2.0
+    assert figures.launches_s(done) == (2.0,)
 
 
 LOG = """\
@@ -121,7 +121,7 @@ def test_the_logs_tell_when_the_schedulers_looked() -> None:
 
 def test_the_simulator_looks_when_the_schedulers_did_and_pays_for_every_launch() -> None:
     how = Settings(1.0, backfill_interval_s=1.0, main_interval_s=1.0, looks=Looks(main_s=(100.25,)))
-    found = figures.simulated(Trace.of(TRACE.jobs[:2]), "slurm", PolicyOptions(), how, 2.0)
+    found = figures.simulated(Trace.of(TRACE.jobs[:2]), "slurm", PolicyOptions(), how, (2.0,))
     # Job 1 starts at 100.0 by backfill; job 2 needs all nodes and starts when job 1 has ended, at 602.
     assert found == figures.Figures((502 + 402 + 1002) / 2, 602 + 1002, preemptions=0)
 
