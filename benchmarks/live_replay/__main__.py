@@ -33,7 +33,7 @@ _CHECKPOINT_S = 2 * live.INTERVAL_S
 @click.option("--jobs", default=200, show_default=True, type=click.IntRange(min=1), help="The first so many.")
 @click.option("--policy", default="srsf", show_default=True, type=click.Choice(catalog.names()), help="Of explsched.")
 @click.option(
-    "--compress", default=10_000.0, show_default=True, type=click.FloatRange(min=1), help="Divides all times."
+    "--compress", default=20_000.0, show_default=True, type=click.FloatRange(min=1), help="Divides all times."
 )
 @click.option("--seed", default=1, show_default=True, help="Of the users' time limits.")
 @click.option("--longest", "longest_s", default=1200.0, show_default=True, help="Seconds an arm may take.")
