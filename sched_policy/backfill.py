@@ -99,6 +99,10 @@ class Backfill(Struct, frozen=True):
         return Booked(tuple(starts), tuple(reservations), tuple(resizes))
 
 
+AS_SLURM = Backfill(ALL, queue_depth=500, window_s=86_400.0)
+"""Slurm's own: conservative, with bf_max_job_test and bf_window as they are by default."""
+
+
 class _Gaps:
     """Looks for room now, and remembers what did not fit: within one pass room only gets less."""
 

@@ -8,8 +8,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 
 import click
+from msgspec import to_builtins
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -64,6 +66,8 @@ def main(
         "estimates": "time limits of 1.2 to 10 times the run time",
     }
     earlier = _earlier(out, setting) if out and again else []
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
     stock = _arm("slurm", trace, None, longest_s, keep / "slurm.json" if keep else None)
     ours = _arm(policy, trace, live.daemon_settings(policy), longest_s, keep / "explsched.json" if keep else None)
     result = report.summary(setting, [*earlier, report.run(stock, ours)])
@@ -88,26 +92,29 @@ def _earlier(out: Path, setting: Mapping[str, object]) -> list[dict[str, object]
 def _arm(
     name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, keep: Path | None
 ) -> report.Arm:
-    """An arm live, then the simulator with the cost of a launch and the main scheduler's offset as measured in it."""
+    """An arm live, then the simulator with the cost of a launch and the schedulers' looks as measured in it."""
     before = os.getloadavg()[0]
     done = _live(name, trace, settings, longest_s)
     after = os.getloadavg()[0]
     if keep:
-        keep.write_text(json.dumps([asdict(job) for job in done]), encoding="utf-8")
-    launch_s, offset_s = figures.launch_s(done), figures.main_offset_s(done, live.INTERVAL_S)
+        keep.write_text(json.dumps(asdict(done), default=to_builtins), encoding="utf-8")
+    launches_s = figures.launches_s(done.jobs)
+    launch_s = fmean(launches_s)
     how = Settings(
         live.INTERVAL_S,
-        main_interval_s=None if offset_s is None else live.INTERVAL_S,
-        main_offset_s=offset_s or 0.0,
+        backfill_interval_s=live.INTERVAL_S,
+        main_interval_s=live.INTERVAL_S,
+        looks=done.looks,
         checkpoint_s=_CHECKPOINT_S,
         restart_s=launch_s,
     )
     options = PolicyOptions(quantum_s=live.QUANTUM_S)
-    simulated = figures.simulated(figures.submitted(done), name, options, how, launch_s)
-    return report.Arm(figures.live(done), simulated, launch_s, offset_s, figures.lost(done), (before, after))
+    simulated = figures.simulated(figures.submitted(done.jobs), name, options, how, launches_s)
+    gaps_s = {who: figures.mean_gap_s(times_s) for who, times_s in to_builtins(done.looks).items()}
+    return report.Arm(figures.live(done.jobs), simulated, launch_s, gaps_s, figures.lost(done.jobs), (before, after))
 
 
-def _live(name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float) -> list[live.LiveJob]:
+def _live(name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float) -> live.LiveArm:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Short: a munge socket's path may have about 100 characters.
     with (

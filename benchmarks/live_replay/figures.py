@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from benchmarks.live_replay import log
 from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import CLUSTER
 from sched_policy import catalog
@@ -15,7 +15,7 @@ from sched_policy.simulator import engine
 from sched_policy.simulator.settings import Settings
 from sched_policy.simulator.trace import Trace
 
-_PHASES = 5
+_DRAWS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,16 @@ def lost(jobs: Sequence[LiveJob]) -> int:
     return sum(job.end_s is None for job in jobs)
 
 
-def launch_s(jobs: Sequence[LiveJob]) -> float:
-    """What a run costs beyond its work (start, imports, cleaning up): mean over the jobs that ran once."""
-    costs = [
+def launches_s(jobs: Sequence[LiveJob]) -> tuple[float, ...]:
+    """What each run cost beyond its work (start, imports, cleaning up), of the jobs that ran once."""
+    return tuple(
         job.end_s - job.runs[0].start_s - job.job.run_s for job in jobs if job.end_s is not None and not job.restarts
-    ]
-    return fmean(costs)
+    )
 
 
-def main_offset_s(jobs: Sequence[LiveJob], interval_s: float) -> float | None:
-    """How much later than backfill Slurm's main scheduler looks at the queue; None where it started nothing."""
-    return log.main_offset_s([run for job in jobs for run in job.runs], interval_s)
+def mean_gap_s(times_s: Sequence[float]) -> float | None:
+    """Mean time from one look to the next; None for fewer than two."""
+    return (times_s[-1] - times_s[0]) / (len(times_s) - 1) if len(times_s) > 1 else None
 
 
 def submitted(jobs: Sequence[LiveJob]) -> Trace:
@@ -56,30 +55,28 @@ def submitted(jobs: Sequence[LiveJob]) -> Trace:
     return Trace.of(replace(job.job, submit_s=job.submit_s) for job in jobs)
 
 
-def simulated(trace: Trace, policy: str, options: PolicyOptions, settings: Settings, launch_cost_s: float) -> Figures:
-    """The same jobs under the convention `slurm`; every run costs `launch_cost_s` more than its work.
+def simulated(
+    trace: Trace, policy: str, options: PolicyOptions, settings: Settings, launches_s: Sequence[float]
+) -> Figures:
+    """The same jobs under the convention `slurm`; every run costs what a launch does more than its work.
 
-    How the intervals lie to the submissions is chance: these are means over several of such phases.
+    What a launch costs is chance, and a hundredth of a second decides whether a job's GPUs are free in time for a look:
+    these are means over several draws from the costs `launches_s`.
     """
-    found = [
-        _simulated(trace, phase * settings.interval_s / _PHASES, policy, options, settings, launch_cost_s)
-        for phase in range(_PHASES)
-    ]
+    found = [_simulated(trace, policy, options, settings, launches_s, seed) for seed in range(_DRAWS)]
     return Figures(
         fmean(f.avg_jct_s for f in found), fmean(f.makespan_s for f in found), fmean(f.preemptions for f in found)
     )
 
 
 def _simulated(
-    trace: Trace, phase_s: float, policy: str, options: PolicyOptions, settings: Settings, launch_cost_s: float
+    trace: Trace, policy: str, options: PolicyOptions, settings: Settings, launches_s: Sequence[float], seed: int
 ) -> Figures:
-    shifted = Trace.of(
-        replace(job, submit_s=job.submit_s + phase_s, run_s=job.run_s + launch_cost_s) for job in trace.jobs
-    )
-    outcome = engine.simulate(shifted, CLUSTER, catalog.build(policy, options), settings)
+    draw = random.Random(seed)  # noqa: S311  no secret
+    paid = Trace.of(replace(job, run_s=job.run_s + draw.choice(launches_s)) for job in trace.jobs)
+    outcome = engine.simulate(paid, CLUSTER, catalog.build(policy, options), settings)
     jct_s = [job.end_s - job.submit_s for job in outcome.jobs]
-    last_s = max(job.end_s for job in outcome.jobs)
-    return Figures(fmean(jct_s), last_s - phase_s, sum(job.preemptions for job in outcome.jobs))
+    return Figures(fmean(jct_s), max(job.end_s for job in outcome.jobs), sum(job.preemptions for job in outcome.jobs))
 
 
 def error(simulated_s: float, live_s: float) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.live_replay import log
 from benchmarks.live_replay.workload import CLUSTER, sbatch_options
 from benchmarks.sweep_demo.run import daemon
+from sched_policy.simulator.settings import Looks
 from sched_policy.simulator.trace import Trace, TraceJob
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
@@ -27,8 +28,11 @@ _POLL_S = 1.0
 
 # The same for both arms. Intervals of seconds instead of half minutes, because jobs last seconds. Limits stay in
 # minutes (see workload.py), so backfill keeps its resolution of one and looks as far ahead as the longest of them.
+# `defer`: else the main scheduler also looks at once after some jobs' ends, namely where slurmd hears of the end before
+# the job's own process is gone, a race of milliseconds. At `debug` slurmctld tells when the schedulers look.
 _SLURM_CONF = (
-    ("SchedulerParameters", "bf_interval=1,bf_resolution=60,bf_window=43200,bf_continue,sched_interval=1"),
+    ("SchedulerParameters", "bf_interval=1,bf_resolution=60,bf_window=43200,bf_continue,sched_interval=1,defer"),
+    ("SlurmctldDebug", "debug"),
     ("MinJobAge", "3600"),
     ("KillWait", "2"),
 )
@@ -36,9 +40,10 @@ _SLURM_CONF = (
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """What became of a job; times are seconds since the first submission.
+    """What became of a job; times are seconds since the replay began.
 
-    `end_s` is None if the job was lost: did not complete. `runs` are its runs by slurmctld's log.
+    `submit_s` is when slurmctld had it, `end_s` is None if the job was lost: did not complete. `runs` are its runs by
+    slurmctld's log.
     """
 
     job: TraceJob
@@ -50,6 +55,14 @@ class LiveJob:
     def restarts(self) -> int:
         """How often it was requeued."""
         return len(self.runs) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LiveArm:
+    """An arm as it went: its jobs, and when the schedulers looked at the queue."""
+
+    jobs: tuple[LiveJob, ...]
+    looks: Looks
 
 
 Tell = Callable[[int, int], None]
@@ -66,9 +79,7 @@ def daemon_settings(policy: str) -> Mapping[str, object]:
     }
 
 
-def run(
-    directory: Path, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, tell: Tell
-) -> list[LiveJob]:
+def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, tell: Tell) -> LiveArm:
     """Submit the trace in its own time and wait for all of it; `settings` None is Slurm alone.
 
     Raises `TimeoutError` if jobs are left after `longest_s`. The cluster is removed afterwards.
@@ -83,34 +94,36 @@ def run(
         with daemon(settings, directory, environment) if settings else nullcontext():
             client = CliClient(environment=cluster.env())
             submitted, zero_s = _replay(directory, trace, environment, client, longest_s, tell)
-        told = log.runs((cluster.layout.logs / "slurmctld.log").read_text(), zero_s)
-        return [
-            _final(job, at_s, told[job_id], _record(job_id, environment), zero_s)
-            for job, (job_id, at_s) in zip(trace.jobs, submitted, strict=True)
-        ]
+        slurmctld = (cluster.layout.logs / "slurmctld.log").read_text()
+        told, queued_s = log.runs(slurmctld, zero_s), log.submissions(slurmctld, zero_s)
+        jobs = tuple(
+            _final(job, queued_s[job_id], told[job_id], _record(job_id, environment), zero_s)
+            for job, job_id in zip(trace.jobs, submitted, strict=True)
+        )
+        passes = (directory / "sexplschedd.log").read_text() if settings else ""
+        return LiveArm(jobs, log.looks(slurmctld, passes, zero_s))
     finally:
         devcluster.down(directory / "cluster")
 
 
 def _replay(
     directory: Path, trace: Trace, environment: dict[str, str], client: CliClient, longest_s: float, tell: Tell
-) -> tuple[list[tuple[int, float]], float]:
-    """(Slurm's id, time of submission) of each job, and the time from which these count."""
+) -> tuple[list[int], float]:
+    """Slurm's id of each job, and the Unix time at which the replay began."""
     script = Path(__file__).with_name("job.sh")
     sbatch, job_environment = _prepared(script, directory, environment)
     zero_s = time.time()
-    submitted: list[tuple[int, float]] = []
+    submitted: list[int] = []
     ended, polled_s = 0, 0.0
     while ended < len(trace.jobs):
         now_s = time.time() - zero_s
         if now_s > longest_s:
             raise TimeoutError(f"{len(trace.jobs) - ended} jobs still there after {longest_s:.0f} s")
         while len(submitted) < len(trace.jobs) and trace.jobs[len(submitted)].submit_s <= time.time() - zero_s:
-            at_s = time.time() - zero_s
             job = trace.jobs[len(submitted)]
             argv = [*sbatch, *sbatch_options(job), str(script), *arguments(job, directory)]
             done = subprocess.run(argv, env=job_environment, capture_output=True, text=True, check=True)
-            submitted.append((int(done.stdout), at_s))
+            submitted.append(int(done.stdout))
         if time.time() - polled_s >= _POLL_S:
             polled_s = time.time()
             ended = len(submitted) - len(client.jobs())

@@ -1,4 +1,4 @@
-"""Reads slurmctld's log: when it started each job and when the job was done, to the millisecond. Pure.
+"""Reads the logs of an arm, which have milliseconds: each job's runs, and when who looked at the queue. Pure.
 
 Slurm's records are in whole seconds, as long as a job of the replay lasts.
 """
@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sched_policy.simulator.settings import Looks
+
 # The same words since Slurm 22.05, but 26.05 is silent about backfill. By the main scheduler, by backfill, and the
 # end of the batch script.
 _LINE = re.compile(
@@ -21,6 +23,11 @@ _LINE = re.compile(
     r"|_job_complete: JobId=(?P<done>\d+) done)$",
     re.MULTILINE,
 )
+# A look by backfill and one by the main scheduler; the daemon's line is written once the new order is in force.
+_BACKFILL = re.compile(r"^\[([^]]+)\] (?:debug:  )?sched/backfill: _attempt_backfill: beginning$", re.MULTILINE)
+_MAIN = re.compile(r"^\[([^]]+)\] debug:  sched: Running job scheduler\b", re.MULTILINE)
+_PASS = re.compile(r"^(\S+ \S+) INFO explsched\.controller pass ", re.MULTILINE)
+_SUBMITTED = re.compile(r"^\[([^]]+)\] _slurm_rpc_submit_batch_job: JobId=(\d+) ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ def runs(text: str, zero_s: float) -> Mapping[int, Sequence[Run]]:
     """
     found: defaultdict[int, list[Run]] = defaultdict(list)
     for line in _LINE.finditer(text):
-        time_s = datetime.fromisoformat(line["time"]).timestamp() - zero_s
+        time_s = _seconds(line["time"]) - zero_s
         if line["done"]:
             known = found[int(line["done"])]
             is_told = known and known[-1].end_s is None
@@ -52,19 +59,25 @@ def runs(text: str, zero_s: float) -> Mapping[int, Sequence[Run]]:
     return found
 
 
-def main_offset_s(found: Sequence[Run], interval_s: float) -> float | None:
-    """How much later than backfill the main scheduler looks at the queue, if both do so every `interval_s`.
+def submissions(text: str, zero_s: float) -> Mapping[int, float]:
+    """When slurmctld took each job into its queue, in seconds since `zero_s`, a Unix time."""
+    return {int(job_id): _seconds(time) - zero_s for time, job_id in _SUBMITTED.findall(text)}
 
-    Both sleep that long between two looks, so the time between them hardly changes. It is the circular mean over what
-    the main scheduler has started, against the nearest start by backfill. None where one of them started nothing.
+
+def looks(slurmctld: str, daemon: str, zero_s: float) -> Looks:
+    """When Slurm's two schedulers and the daemon looked at the queue, in seconds since `zero_s`, a Unix time.
+
+    slurmctld tells it at the level `debug`. `daemon` is empty for Slurm alone, whose order is that of each backfill.
     """
-    backfilled = sorted(run.start_s for run in found if run.is_backfilled)
-    angles = [
-        2 * math.pi * (run.start_s - min(backfilled, key=lambda start_s: abs(start_s - run.start_s))) / interval_s
-        for run in found
-        if backfilled and not run.is_backfilled
-    ]
-    if not angles:
-        return None
-    mean = math.atan2(sum(map(math.sin, angles)), sum(map(math.cos, angles)))
-    return mean % (2 * math.pi) / (2 * math.pi) * interval_s
+    backfill_s = _times(_BACKFILL, slurmctld, zero_s)
+    policy_s = _times(_PASS, daemon, zero_s) if daemon else backfill_s
+    return Looks(policy_s, backfill_s, _times(_MAIN, slurmctld, zero_s))
+
+
+def _times(line: re.Pattern[str], text: str, zero_s: float) -> tuple[float, ...]:
+    return tuple(sorted({_seconds(time) - zero_s for time in line.findall(text)}))
+
+
+def _seconds(time: str) -> float:
+    """A log's time as a Unix time; the daemon writes a comma before the milliseconds."""
+    return datetime.fromisoformat(time.replace(",", ".")).timestamp()

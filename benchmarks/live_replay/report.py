@@ -15,12 +15,15 @@ _ERRORS = ("sim_error_jct", "sim_error_makespan")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm, live and simulated; the simulator was told what a launch costs and the main scheduler's offset."""
+    """One arm, live and simulated; the simulator was told what a launch costs and when the schedulers looked.
+
+    `mean_look_s` is the mean time between the looks of each.
+    """
 
     live: Figures
     simulated: Figures
     launch_s: float
-    main_offset_s: float | None
+    mean_look_s: Mapping[str, float | None]
     lost: int
     load_before_after: tuple[float, float]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sched_policy.backfill import ALL, Backfill
+from msgspec.structs import replace
+
+from sched_policy.backfill import AS_SLURM
 from sched_policy.options import PolicyOptions
 from sched_policy.order.fifo import Fifo
 from sched_policy.order.multifactor import Multifactor
@@ -14,9 +16,8 @@ from sched_policy.rows.parts import depth, resizing
 
 def slurm(options: PolicyOptions) -> Policy:
     """Slurm's own order and backfill."""
-    backfill = Backfill(
-        ALL if options.reservation_depth is None else options.reservation_depth, queue_depth=500, window_s=86_400.0
-    )  # bf_max_job_test and bf_window as Slurm has them by default
+    own_depth = options.reservation_depth
+    backfill = AS_SLURM if own_depth is None else replace(AS_SLURM, reservation_depth=own_depth)
     return Policy("slurm", "Slurm's own: multifactor priority, conservative backfill", Multifactor(), backfill=backfill)
 
 

@@ -2,27 +2,29 @@
 
 The policy is asked at scheduling intervals, sees what the daemon would see, and its plan costs what it costs: a
 preempted job holds its GPUs while it saves, a restarted one while it loads, gangs are placed on nodes, and jobs end
-at their time limits. Slurm itself starts the head of the queue at intervals of its own, if `Settings.main_interval_s`
-says so.
+at their time limits. Where `Settings` says so, Slurm's backfill and its main scheduler start the jobs, each in a rhythm
+of its own.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 
 from msgspec.structs import replace
 
 from sched_policy.errors import ExplschedError
 from sched_policy.interference import Interleaving
-from sched_policy.plan import Plan
+from sched_policy.plan import Plan, Start
 from sched_policy.policy import Policy, SchedulingPolicy
-from sched_policy.simulator.head import head
+from sched_policy.queue_order import queue_order
 from sched_policy.simulator.job_table import Phase
 from sched_policy.simulator.outcome import Ending, Outcome
+from sched_policy.simulator.rhythm import Alarm
 from sched_policy.simulator.settings import Estimates, Settings
+from sched_policy.simulator.slurm_queue import backfilled, head
 from sched_policy.simulator.trace import ClusterShape, Trace
 from sched_policy.simulator.world import World
 from sched_policy.validate import checked_plan
@@ -42,7 +44,8 @@ class _Kind(IntEnum):
     GPUS_FREE = 1
     SUBMIT = 2
     PASS = 3
-    MAIN = 4
+    BACKFILL = 4
+    MAIN = 5
 
 
 def simulate(
@@ -63,8 +66,13 @@ class _Simulation:
     def __init__(self, trace: Trace, cluster: ClusterShape, policy: SchedulingPolicy, settings: Settings) -> None:
         self._cluster = cluster
         self._policy = policy
-        self._interval_s = settings.interval_s
-        self._main_interval_s, self._main_offset_s = settings.main_interval_s, settings.main_offset_s
+        rhythms = {
+            _Kind.PASS: settings.policy_rhythm,
+            _Kind.BACKFILL: settings.backfill_rhythm,
+            _Kind.MAIN: settings.main_rhythm,
+        }
+        self._alarms = {kind: Alarm(rhythm) for kind, rhythm in rhythms.items() if rhythm is not None}
+        self._order: tuple[int, ...] = ()  # in which the policy put the queue last
         self._until_s = math.inf if settings.until_s is None else settings.until_s
         told = settings if policy.needs_durations else replace(settings, estimates=Estimates())
         # What sharing costs is measured under the mechanism by which the policy shares.
@@ -73,10 +81,6 @@ class _Simulation:
         self._events = [(job.submit_s, _Kind.SUBMIT, row, 0) for row, job in enumerate(trace.jobs)]
         heapq.heapify(self._events)
         self._version = [0] * len(trace.jobs)
-        self._next_pass_s = math.inf
-        self._next_main_s = math.inf
-        self._passed = -1  # the number of the interval in which the policy was asked last
-        self._ordered_s = -math.inf  # when that was
         self._handled = 0
         self._ended = 0
 
@@ -101,14 +105,10 @@ class _Simulation:
         return Outcome(self._policy.name, self._cluster, jobs, usage, self._handled)
 
     def _handle(self, now_s: float, kind: _Kind, row: int, version: int) -> None:
-        if kind is _Kind.PASS:
-            if now_s == self._next_pass_s:
+        if kind in self._alarms:
+            if self._alarms[kind].rings(now_s):
                 self._handled += 1
-                self._pass(now_s)
-            return
-        if kind is _Kind.MAIN:
-            self._handled += 1
-            self._start_head(now_s)
+                self._look(now_s, kind)
             return
         if version != self._version[row]:
             return  # something else happened to the job since
@@ -120,19 +120,22 @@ class _Simulation:
         else:
             self._end(row, now_s)
         self._follow()
-        self._request_pass(now_s)
-        if self._main_interval_s is not None:
-            self._request_main(now_s, self._main_interval_s)
+        for scheduler in self._alarms:
+            self._request(scheduler, now_s)
 
     def _end(self, row: int, now_s: float, why: Ending | None = None) -> None:
         self._version[row] += 1
         self._world.end(row, now_s, why)
         self._ended += 1
 
+    def _look(self, now_s: float, kind: _Kind) -> None:
+        if kind is _Kind.PASS:
+            self._pass(now_s)
+        elif self._world.waiting.size:
+            starts = backfilled if kind is _Kind.BACKFILL else head
+            self._start(starts(self._order, self._world.snapshot(now_s)), now_s)
+
     def _pass(self, now_s: float) -> None:
-        self._next_pass_s = math.inf
-        self._passed = round(now_s / self._interval_s)
-        self._ordered_s = now_s
         if not (self._world.waiting.size or self._world.reports_come or self._world.may_grow):
             return
         snapshot = self._world.snapshot(now_s)
@@ -141,7 +144,12 @@ class _Simulation:
         changeable = self._world.waiting.size or self._world.may_grow
         replan_s = now_s if self._world.reports_come else plan.replan_s if changeable else math.inf
         if math.isfinite(replan_s):
-            self._request_pass(replan_s)
+            self._request(_Kind.PASS, replan_s)
+        if len(self._alarms) > 1:  # Slurm starts jobs, too
+            # What is being vacated counts as free in that order.
+            self._order = queue_order(plan, self._world.snapshot(now_s))
+            for scheduler in self._alarms.keys() - {_Kind.PASS}:
+                self._request(scheduler, now_s)
 
     def _carry_out(self, plan: Plan, now_s: float) -> None:
         for stop in plan.stops:
@@ -155,19 +163,15 @@ class _Simulation:
         for row in map(self._row, yielding):
             if self._world.phase(row) is Phase.RUNNING:
                 self._schedule(self._world.ask_to_yield(row, now_s), _Kind.GPUS_FREE, row)
-        for start in plan.starts:
-            row = self._row(start.job_id)
-            self._world.start(row, start.placement, now_s)
-        self._follow()
+        # A group's members are released together, onto GPUs that the policy chose.
+        grouped = {job_id for group in plan.groups for job_id in group.job_ids}
+        is_its_own = _Kind.BACKFILL not in self._alarms
+        self._start((start for start in plan.starts if is_its_own or start.job_id in grouped), now_s)
 
-    def _start_head(self, now_s: float) -> None:
-        """Slurm's main scheduler: it starts the head of the queue, and interrupts nobody."""
-        self._next_main_s = math.inf
-        if self._world.waiting.size:
-            snapshot = self._world.snapshot(now_s)
-            for start in head(checked_plan(self._policy, snapshot), snapshot, self._ordered_s):
-                self._world.start(self._row(start.job_id), start.placement, now_s)
-            self._follow()
+    def _start(self, starts: Iterable[Start], now_s: float) -> None:
+        for start in starts:
+            self._world.start(self._row(start.job_id), start.placement, now_s)
+        self._follow()
 
     def _row(self, job_id: int) -> int:
         row = self._world.row_of(job_id)
@@ -185,16 +189,8 @@ class _Simulation:
         self._version[row] += 1
         heapq.heappush(self._events, (time_s, kind, row, self._version[row]))
 
-    def _request_pass(self, not_before_s: float) -> None:
-        """Ask the policy at the next scheduling interval; never twice at one moment."""
-        tick_s = max(math.ceil(not_before_s / self._interval_s), self._passed + 1) * self._interval_s
-        if tick_s < self._next_pass_s:
-            self._next_pass_s = tick_s
-            heapq.heappush(self._events, (tick_s, _Kind.PASS, -1, 0))
-
-    def _request_main(self, now_s: float, interval_s: float) -> None:
-        """Slurm's main scheduler looks at the queue once something has changed."""
-        tick_s = self._main_offset_s + math.ceil((now_s - self._main_offset_s) / interval_s) * interval_s
-        if tick_s < self._next_main_s:
-            self._next_main_s = tick_s
-            heapq.heappush(self._events, (tick_s, _Kind.MAIN, -1, 0))
+    def _request(self, scheduler: _Kind, not_before_s: float) -> None:
+        """Have a scheduler look at the queue as soon as its rhythm allows."""
+        look_s = self._alarms[scheduler].ask(not_before_s)
+        if look_s is not None:
+            heapq.heappush(self._events, (look_s, scheduler, -1, 0))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from itertools import pairwise
 
 from msgspec import Struct
 
 from sched_policy.errors import ExplschedError
+from sched_policy.simulator.rhythm import Rhythm
 
 
 class SettingsError(ExplschedError):
@@ -51,15 +53,40 @@ class Estimates(Struct, frozen=True):
         return f"{self.source}:{self.sigma:g}" if self.source is Source.NOISY else str(self.source)
 
 
+_SECONDS = (
+    "interval_s",
+    "backfill_interval_s",
+    "backfill_offset_s",
+    "main_interval_s",
+    "main_offset_s",
+    "checkpoint_s",
+    "restart_s",
+)
+
+
+class Looks(Struct, frozen=True):
+    """When each scheduler of a live cluster really looked at the queue, in rising order, as its log tells."""
+
+    policy_s: tuple[float, ...] = ()
+    backfill_s: tuple[float, ...] = ()
+    main_s: tuple[float, ...] = ()
+
+
 class Settings(Struct, frozen=True):
     """How time passes between a decision and its effect.
 
     Attributes:
-        interval_s: the policy is asked at multiples of this, if anything has changed since (Slurm's bf_interval).
-        main_interval_s: Slurm's main scheduler starts the jobs at the head of the queue, up to the first that does not
-            fit, at multiples of this, if anything has changed since (batch_sched_delay, sched_interval). None: all jobs
-            wait for the policy.
+        interval_s: the policy is asked at multiples of this, if anything has changed since (the daemon's interval_s).
+        backfill_interval_s: Slurm's backfill starts the jobs, in the order in which the policy put them last, at
+            multiples of this, if anything has changed since (bf_interval). The policy's own starts are then those of
+            groups alone. None: the policy starts what it plans, as if backfill ran with it.
+        backfill_offset_s: how much later than those multiples.
+        main_interval_s: Slurm's main scheduler starts the jobs at the head of that order, up to the first that does not
+            fit, at multiples of this, if anything has changed since (batch_sched_delay, sched_interval). None: it does
+            nothing.
         main_offset_s: how much later than those multiples.
+        looks: when they really looked; beyond the last time of each its interval goes on from there. Looks of a
+            scheduler that has no interval are ignored.
         estimates: what policies are told about the length of jobs.
         checkpoint_s: a preempted job holds its GPUs for so long, saving, without making progress.
         restart_s: a job that starts again holds its GPUs for so long, loading, before it makes progress.
@@ -70,8 +97,11 @@ class Settings(Struct, frozen=True):
     """
 
     interval_s: float = 30.0
+    backfill_interval_s: float | None = None
+    backfill_offset_s: float = 0.0
     main_interval_s: float | None = None
     main_offset_s: float = 0.0
+    looks: Looks = Looks()
     estimates: Estimates = Estimates()
     checkpoint_s: float = 10.0
     restart_s: float = 30.0
@@ -81,14 +111,38 @@ class Settings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises `SettingsError` for numbers that are not finite or make no sense."""
-        for name in ("interval_s", "main_interval_s", "main_offset_s", "checkpoint_s", "restart_s"):
+        for name in _SECONDS:
             value = getattr(self, name)
             if value is None:
                 continue
-            least_s = 0.001 if name in ("interval_s", "main_interval_s") else 0.0
+            least_s = 0.001 if name.endswith("interval_s") else 0.0
             if not (math.isfinite(value) and least_s <= value <= 86_400):
                 raise SettingsError(f"{name}: {value} is out of range (accepted: {least_s:g} to 86400 seconds)")
+        for name in self.looks.__struct_fields__:
+            times_s = getattr(self.looks, name)
+            rises = all(later_s > earlier_s for earlier_s, later_s in pairwise(times_s))
+            if not (rises and all(map(math.isfinite, times_s))):
+                raise SettingsError(f"looks.{name}: not in rising order (accepted: finite times, each above the last)")
         if not 0 <= self.scaling <= 1:
             raise SettingsError(f"scaling: {self.scaling} is out of range (accepted: 0 to 1)")
         if self.until_s is not None and not (math.isfinite(self.until_s) and self.until_s > 0):
             raise SettingsError(f"until_s: {self.until_s} is out of range (accepted: seconds above 0)")
+
+    @property
+    def policy_rhythm(self) -> Rhythm:
+        """When the policy is asked."""
+        return Rhythm(self.interval_s, measured_s=self.looks.policy_s)
+
+    @property
+    def backfill_rhythm(self) -> Rhythm | None:
+        """When Slurm's backfill looks, None if the policy starts the jobs."""
+        return _rhythm(self.backfill_interval_s, self.backfill_offset_s, self.looks.backfill_s)
+
+    @property
+    def main_rhythm(self) -> Rhythm | None:
+        """When Slurm's main scheduler looks, None if it never does."""
+        return _rhythm(self.main_interval_s, self.main_offset_s, self.looks.main_s)
+
+
+def _rhythm(interval_s: float | None, offset_s: float, measured_s: tuple[float, ...]) -> Rhythm | None:
+    return None if interval_s is None else Rhythm(interval_s, offset_s, measured_s)

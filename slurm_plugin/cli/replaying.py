@@ -80,7 +80,8 @@ def described(replay: Replay, policies: Sequence[str]) -> dict[str, object]:
         from sched_policy.order.themis import SOLVER, TIES  # numpy, which other policies may do without
 
         more["themis"] = {"solver": SOLVER, "ties": TIES}
-    how = {name: getattr(replay.how, name) for name in replay.how.__struct_fields__}
+    # No option of a command has measured looks.
+    how = {name: getattr(replay.how, name) for name in replay.how.__struct_fields__ if name != "looks"}
     return {
         "conventions": replay.conventions,
         "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
@@ -131,6 +132,8 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
 _SLURM = {
     "estimates": "--estimates",
     "interval_s": "--interval",
+    "backfill_interval_s": "--backfill-interval",
+    "backfill_offset_s": "--backfill-offset",
     "main_interval_s": "--main-interval",
     "main_offset_s": "--main-offset",
     "checkpoint_s": "--checkpoint",
@@ -160,6 +163,8 @@ _OPTIONS = (
     ),
     _setting("--estimates", "estimates", str, "exact|limit|noisy:SIGMA", "What policies are told about run times."),
     _setting("--interval", "interval_s", float, "SECONDS", "Time between looks of the policy."),
+    _setting("--backfill-interval", "backfill_interval_s", float, "SECONDS", "Time between looks of Slurm's backfill."),
+    _setting("--backfill-offset", "backfill_offset_s", float, "SECONDS", "How much later than the multiples of that."),
     _setting("--main-interval", "main_interval_s", float, "SECONDS", "Time between looks of Slurm's main scheduler."),
     _setting("--main-offset", "main_offset_s", float, "SECONDS", "How much later than the multiples of that."),
     _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "How long a preempted job saves."),

@@ -15,7 +15,7 @@ from benchmarks.live_replay import figures, live, log, report
 from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import compressed, sbatch_options
 from sched_policy.options import PolicyOptions
-from sched_policy.simulator.settings import Settings
+from sched_policy.simulator.settings import Looks, Settings
 from sched_policy.simulator.trace import Trace, TraceJob
 
 TRACE = Trace.of([TraceJob(1, 100.0, 8, 500.0), TraceJob(2, 200.0, 32, 1000.0), TraceJob(3, 300.0, 1, 10.0)])
@@ -53,7 +53,7 @@ def test_live_figures_leave_out_lost_jobs_and_count_them() -> None:
     assert figures.live(done) == figures.Figures(avg_jct_s=1003.0, makespan_s=1513.0, preemptions=2)
     assert figures.lost(done) == 1
     assert [job.submit_s for job in figures.submitted(done).jobs] == [0.0, 10.0, 20.0]
-    assert figures.launch_s(done) == 2.0
+    assert figures.launches_s(done) == (2.0,)
 
 
 LOG = """\
@@ -81,6 +81,11 @@ def test_slurmctlds_log_tells_the_runs_of_each_job() -> None:
     }
 
 
+def test_a_job_counts_as_submitted_when_slurmctld_has_it() -> None:
+    zero_s = datetime.fromisoformat("2026-11-21T13:25:20").timestamp()
+    assert {job_id: round(at_s, 3) for job_id, at_s in log.submissions(LOG, zero_s).items()} == {1: 0.915}
+
+
 def test_a_start_that_slurmctld_does_not_log_is_one_of_backfill() -> None:
     """As on Slurm 26.05; the second run was told."""
     text = (
@@ -94,24 +99,31 @@ def test_a_start_that_slurmctld_does_not_log_is_one_of_backfill() -> None:
     assert second == log.Run(2.0, 3.0, is_backfilled=False, nodes="n1")
 
 
-def test_the_main_schedulers_offset_is_measured_from_backfill_around_the_clock() -> None:
-    backfill = [run(float(n), n + 0.5, backfilled=True) for n in (0, 3, 9)]
-    late = [run(start_s, None) for start_s in (0.7, 1.9, 4.8, 6.8)]
-    assert log.main_offset_s([*backfill, *late], 1.0) == pytest.approx(0.8, abs=0.01)
-    around = [run(start_s, None) for start_s in (3.98, 8.02)]
-    found_s = log.main_offset_s([*backfill, *around], 1.0)
-    assert found_s is not None
-    assert min(found_s, 1.0 - found_s) < 1e-6
-    assert log.main_offset_s(backfill, 1.0) is None
-    assert log.main_offset_s(late, 1.0) is None
+def test_the_logs_tell_when_the_schedulers_looked() -> None:
+    slurmctld = """\
+[2026-11-21T13:25:21.250] debug:  sched/backfill: _attempt_backfill: beginning
+[2026-11-21T13:25:21.251] debug:  sched/backfill: _attempt_backfill: 3 jobs to backfill
+[2026-11-21T13:25:21.500] debug:  sched: Running job scheduler for full queue.
+[2026-11-21T13:25:22.750] debug:  sched: Running job scheduler for default depth.
+[2026-11-21T13:25:22.875] sched/backfill: _attempt_backfill: beginning
+"""
+    daemon = """\
+2026-11-21 13:25:21,125 INFO explsched.daemon started policy="srsf" interval_s=1
+2026-11-21 13:25:22,125 INFO explsched.controller pass jobs=3 starts=1 promises=0 changes=2 failures=0
+"""
+    zero_s = datetime.fromisoformat("2026-11-21T13:25:20").timestamp()
+    alone = Looks(policy_s=(1.25, 2.875), backfill_s=(1.25, 2.875), main_s=(1.5, 2.75))
+    assert log.looks(slurmctld, "", zero_s) == alone
+    assert log.looks(slurmctld, daemon, zero_s) == Looks((2.125,), alone.backfill_s, alone.main_s)
+    assert figures.mean_gap_s(alone.main_s) == 1.25
+    assert figures.mean_gap_s((1.0,)) is None
 
 
-def test_the_simulator_pays_for_every_launch() -> None:
-    found = figures.simulated(Trace.of(TRACE.jobs[:1]), "slurm", PolicyOptions(), Settings(interval_s=1.0), 2.0)
-    # Submitted at 100.0, 100.2, ... 100.8 it starts at once, or at 101: 0.4 s later on average.
-    assert found.avg_jct_s == pytest.approx(502.4)
-    assert found.makespan_s == pytest.approx(602.4)
-    assert found.preemptions == 0
+def test_the_simulator_looks_when_the_schedulers_did_and_pays_for_every_launch() -> None:
+    how = Settings(1.0, backfill_interval_s=1.0, main_interval_s=1.0, looks=Looks(main_s=(100.25,)))
+    found = figures.simulated(Trace.of(TRACE.jobs[:2]), "slurm", PolicyOptions(), how, (2.0,))
+    # Job 1 starts at 100.0 by backfill; job 2 needs all nodes and starts when job 1 has ended, at 602.
+    assert found == figures.Figures((502 + 402 + 1002) / 2, 602 + 1002, preemptions=0)
 
 
 def test_error_is_signed() -> None:
@@ -120,7 +132,7 @@ def test_error_is_signed() -> None:
 
 def arm(jct_s: float, makespan_s: float, simulated_jct_s: float, lost: int = 0) -> report.Arm:
     shown = figures.Figures(jct_s, makespan_s, 0)
-    return report.Arm(shown, figures.Figures(simulated_jct_s, makespan_s * 1.02, 0), 0.5, 1.0, lost, (0.0, 1.0))
+    return report.Arm(shown, figures.Figures(simulated_jct_s, makespan_s * 1.02, 0), 0.5, {}, lost, (0.0, 1.0))
 
 
 def test_a_run_reports_ratios_to_slurm_alone_and_the_larger_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from sched_policy.policy import Policy
 from sched_policy.simulator.engine import SimulationError, simulate
 from sched_policy.simulator.learning import Learning
 from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
-from sched_policy.simulator.settings import Estimates, Settings, SettingsError
+from sched_policy.simulator.settings import Estimates, Looks, Settings, SettingsError
 from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
 from sched_policy.snapshot import Snapshot
 from tests.sched_policy.builders import row
@@ -49,16 +50,49 @@ def test_jobs_start_at_the_next_interval_and_run_for_their_run_time() -> None:
 
 def test_slurms_main_scheduler_starts_the_head_of_the_queue_and_all_others_wait_for_the_policy() -> None:
     two = ClusterShape(1, 2)
-    jobs = trace((0, 1, 13), (0, 1, 36), (1, 2, 10), (2, 1, 10))
+    jobs = trace((0, 1, 13), (0, 1, 36), (1, 2, 10), (15, 1, 10))
     soon = by_id(simulate(jobs, two, GREEDY, replace(EXACT, main_interval_s=2, main_offset_s=0.5)))
-    # At 14.5 s job 3 is the head and does not fit, so job 4 waits for 20 s. At 36.5 s nobody stands before job 3.
+    # From 14.5 s on job 3 is the head and does not fit, so job 4 waits for 20 s. At 36.5 s nobody stands before job 3.
     assert [soon[n].start_s for n in (1, 2, 3, 4)] == [0, 0, 36.5, 20]
     late = by_id(simulate(jobs, two, GREEDY, EXACT))
     assert [late[n].start_s for n in (1, 2, 3, 4)] == [0, 0, 40, 20]
 
 
-@pytest.mark.parametrize("name", ["main_interval_s", "main_offset_s"])
-def test_the_main_schedulers_times_must_make_sense(name: str) -> None:
+def test_slurms_backfill_starts_jobs_in_the_order_that_the_policy_gave_last() -> None:
+    shortest = catalog.build("srtf")
+    jobs = trace((0, 1, 12), (1, 1, 50), (2, 1, 30), (13, 1, 5))
+    found = by_id(simulate(jobs, ONE_GPU, shortest, replace(EXACT, backfill_interval_s=4, backfill_offset_s=2)))
+    # Job 1 starts at 2 s. At 10 s the policy puts job 3 before job 2. At 14 s job 4, the shortest of all, is not yet in
+    # that order; at 20 s it is, and job 3 ends at 44 s.
+    assert [found[n].start_s for n in (1, 3, 4, 2)] == [2, 14, 46, 54]
+    own = by_id(simulate(jobs, ONE_GPU, shortest, EXACT))
+    assert [own[n].start_s for n in (1, 4, 3, 2)] == [0, 20, 30, 60]
+
+
+def test_backfill_keeps_the_starts_that_it_promised_whatever_the_policy_promises() -> None:
+    """The policy is greedy and would start job 3 at 10 s, for 100 s."""
+    two = ClusterShape(1, 2)
+    jobs = trace((0, 1, 50), (1, 2, 10), (2, 1, 100), time_limit_s=100)
+    found = by_id(simulate(jobs, two, GREEDY, replace(EXACT, backfill_interval_s=10)))
+    assert [found[n].start_s for n in (1, 2, 3)] == [0, 50, 60]
+
+
+def test_schedulers_look_when_they_really_looked_as_far_as_that_was_measured() -> None:
+    looks = Looks(policy_s=(0.5, 3.0), backfill_s=(1.25,), main_s=(2.75, 9.5))
+    how = replace(EXACT, interval_s=5, backfill_interval_s=4, main_interval_s=2, looks=looks)
+    jobs = by_id(simulate(trace((0, 1, 1), (0, 1, 1), (0, 1, 1), (0, 1, 9), (0, 1, 1)), ONE_GPU, GREEDY, how))
+    # Backfill at 1.25, 5.25, ..., the main scheduler at 2.75, 9.5, 11.5, ...
+    assert [jobs[n].start_s for n in (1, 2, 3, 4, 5)] == [1.25, 2.75, 5.25, 9.25, 19.5]
+
+
+@pytest.mark.parametrize("times_s", [(1.0, 1.0), (2.0, 1.0), (0.0, math.nan), (0.0, math.inf)])
+def test_measured_looks_must_rise(times_s: tuple[float, ...]) -> None:
+    with pytest.raises(SettingsError, match=r"looks\.main_s"):
+        Settings(looks=Looks(main_s=times_s))
+
+
+@pytest.mark.parametrize("name", ["main_interval_s", "main_offset_s", "backfill_interval_s", "backfill_offset_s"])
+def test_the_times_of_slurms_schedulers_must_make_sense(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}: -1"):
         Settings(**{name: -1.0})
 

@@ -61,6 +61,8 @@ def test_settings_reach_the_simulation(trace: Path) -> None:
     found = told(*common, "--interval", 100, "--restart", 7, "--checkpoint", 3, "--seed", 5, "--scaling", 0.9)
     assert found["settings"] == {
         "interval_s": 100.0,
+        "backfill_interval_s": None,
+        "backfill_offset_s": 0.0,
         "main_interval_s": None,
         "main_offset_s": 0.0,
         "estimates": "exact",
@@ -76,6 +78,9 @@ def test_settings_reach_the_simulation(trace: Path) -> None:
     # Job 1 ends at an interval, where job 3 starts. Slurm starts job 2 at 363, soon after that one has ended.
     main = ("--main-interval", 10, "--main-offset", 3)
     assert told(*common, "--interval", 100, *main)["makespan_s"] == 363 + 120
+    # Backfill starts job 1 at 3 s, job 3 at 303 s, and job 2 at 363 s.
+    backfill = ("--backfill-interval", 10, "--backfill-offset", 3)
+    assert told(*common, "--interval", 100, *backfill)["makespan_s"] == 363 + 120
 
 
 def test_muris_conventions(trace: Path) -> None:

@@ -1,0 +1,52 @@
+"""What Slurm's own two schedulers start, in the order in which the policy put the queue last. Pure.
+
+slurmctld runs the main scheduler at most once in `batch_sched_delay` after something has changed, and every
+`sched_interval`; it takes the queue in order of priority, and once a job does not fit, all others of the partition wait
+for backfill. Backfill runs every `bf_interval`, and promises a start to every job that does not fit. Both know
+time limits only, and choose the nodes themselves. Jobs to which the policy has given no priority yet stand last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sched_policy.backfill import AS_SLURM
+from sched_policy.model import Job, JobState
+from sched_policy.place.consolidate import Consolidate
+from sched_policy.plan import Start
+from sched_policy.profile import AvailabilityProfile
+from sched_policy.snapshot import Snapshot
+
+_PLACE = Consolidate()
+
+
+def head(order: Sequence[int], snapshot: Snapshot) -> Iterator[Start]:
+    """Starts by the main scheduler: what fits, up to the first job of each partition that does not."""
+    profile = AvailabilityProfile(snapshot)
+    blocked: set[str] = set()
+    for job in _queue(order, snapshot):
+        if job.partition in blocked:
+            continue
+        here = profile.fits_now(job.request, job.planned_s, job.partition, _PLACE)
+        if here is None:
+            blocked.add(job.partition)
+            continue
+        profile.start(here, snapshot.now_s + job.planned_s)
+        yield Start(job.job_id, profile.named(here), "at the head of the queue, and it fits")
+
+
+def backfilled(order: Sequence[int], snapshot: Snapshot) -> Sequence[Start]:
+    """Starts by backfill: what fits and delays nobody who stands before it."""
+    profile = AvailabilityProfile(snapshot)
+    return AS_SLURM.schedule(profile, snapshot.now_s, _queue(order, snapshot), _PLACE, _everyone).starts
+
+
+def _queue(order: Sequence[int], snapshot: Snapshot) -> list[Job]:
+    """The waiting jobs: those of the order first, then the others in order of submission."""
+    place = {job_id: number for number, job_id in enumerate(order)}
+    waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
+    return sorted(waiting, key=lambda job: (place.get(job.job_id, len(place)), job.submit_s, job.job_id))
+
+
+def _everyone(_job: Job, _promised_gpus: int) -> bool:
+    return True
