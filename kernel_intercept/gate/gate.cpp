@@ -49,15 +49,17 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept {
     newest.store(link, std::memory_order_release);
 }
 
-std::optional<KernelCost> lookup(std::uint64_t key_hash) noexcept {
-    Link* link = newest.load(std::memory_order_acquire);
+bool manages(int ordinal) noexcept {
+    const Link* link = link_of(ordinal);
+    return link != nullptr && link->wanted();
+}
+
+KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept {
+    const Link* link = newest.load(std::memory_order_acquire);
     const shared::Table* table = link == nullptr ? nullptr : link->table.load(std::memory_order_acquire);
-    if (table == nullptr) return std::nullopt;
-    const shared::TableEntry* entry = shared::find(*table, key_hash);
-    if (entry == nullptr) return std::nullopt;
-    const std::uint64_t cost = entry->cost.load(std::memory_order_relaxed);
-    if (cost == 0) return std::nullopt;
-    return shared::unpack_cost(cost);
+    const shared::TableEntry* entry = table == nullptr ? nullptr : shared::find(*table, key_hash);
+    const std::uint64_t cost = entry == nullptr ? 0 : entry->cost.load(std::memory_order_relaxed);
+    return cost == 0 ? estimate : shared::unpack_cost(cost);
 }
 
 bool sampling_due(std::uint64_t key_hash) noexcept {

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 
 #include "kernel_intercept/gate/kernel.hpp"
 
@@ -34,10 +33,14 @@ enum class Admission : std::uint8_t {
 // May block for up to 100 ms at the first call. Repeated calls for the same ordinal do nothing.
 void attach(int ordinal, const GpuIdentity& gpu) noexcept;
 
+// Whether a manager was asked for when the GPU was attached, be it alive or not. Without one none of the
+// functions below does anything, and a caller can spare itself what they need to be told.
+bool manages(int ordinal) noexcept;
+
 // The two below take `hash_of` of the launch's key, so that callers can make it once and keep it.
 
-// The measured or imported cost of a launch, if the manager knows it.
-std::optional<KernelCost> lookup(std::uint64_t key_hash) noexcept;
+// The measured or imported cost of a launch, if the manager knows it; else `estimate`.
+KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept;
 
 // Whether this launch of the key should be timed and given to `record`.
 bool sampling_due(std::uint64_t key_hash) noexcept;

@@ -58,8 +58,7 @@ KernelKey key_of(const ContextRecord& gpu, const LaunchShape& shape, const Launc
 }
 
 KernelCost expected_cost(const LaunchFacts& facts) noexcept {
-    const auto measured = gate::lookup(facts.key_hash);
-    return measured ? *measured : KernelCost{kUnknownKernelNs, facts.compute_permille, kAllBandwidth};
+    return gate::lookup(facts.key_hash, {kUnknownKernelNs, facts.compute_permille, kAllBandwidth});
 }
 
 }  // namespace explsched::intercept

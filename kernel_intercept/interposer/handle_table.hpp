@@ -24,6 +24,10 @@ constexpr std::uint64_t mixed(std::uint64_t value) noexcept {  // the finaliser 
     return value ^ (value >> 31);
 }
 
+constexpr unsigned bits_of(std::size_t power_of_two) noexcept {
+    return power_of_two == 1 ? 0 : 1 + bits_of(power_of_two / 2);
+}
+
 template <typename Value, std::size_t kCapacity>
 class HandleTable {
     static_assert(std::is_trivially_copyable_v<Value>);
@@ -33,17 +37,21 @@ class HandleTable {
     static constexpr std::size_t kProbes = 8;
     using Words = std::array<std::uint64_t, kWords>;
 
+    // The upper bits of the product depend on all of the key (Knuth, TAOCP 3, section 6.4).
+    static constexpr std::size_t place_of(std::uint64_t key) noexcept {
+        return (key * 0x9e3779b97f4a7c15ULL) >> (64 - bits_of(kCapacity));
+    }
+
    public:
     // Keys are handles or hashes, never 0.
     std::optional<Value> find(std::uint64_t key, std::uint32_t epoch) const noexcept {
-        const std::size_t start = mixed(key);
+        const std::size_t start = place_of(key);
         for (std::size_t i = 0; i < kProbes; ++i) {
             const Slot& slot = slots_[(start + i) & (kCapacity - 1)];
             const std::uint64_t held = slot.key.load(std::memory_order_acquire);
             if (held == 0) return std::nullopt;
-            if (held != key) continue;
             Words words;
-            if (!slot.read(key, epoch, words)) continue;
+            if (held != key || !slot.read(key, epoch, words)) continue;
             Value value;
             std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
             return value;
@@ -54,9 +62,9 @@ class HandleTable {
     void put(std::uint64_t key, std::uint32_t epoch, const Value& value) noexcept {
         Words words{};
         std::memcpy(words.data(), &value, sizeof value);
-        const std::size_t start = mixed(key);
+        const std::size_t start = place_of(key);
         // Its own slot, else an empty one, else one of those in its reach, chosen by its hash.
-        std::size_t place = start + (mixed(start) % kProbes);
+        std::size_t place = start + (mixed(key) % kProbes);
         for (std::size_t i = 0; i < kProbes; ++i) {
             const std::uint64_t held =
                 slots_[(start + i) & (kCapacity - 1)].key.load(std::memory_order_relaxed);
@@ -80,6 +88,9 @@ class HandleTable {
             if ((before & 1) != 0) return false;
             const bool same = key.load(std::memory_order_relaxed) == wanted &&
                               epoch.load(std::memory_order_relaxed) == wanted_epoch;
+            // Unrolled, so that the copy stays in registers: small stores that are read in one go soon after
+            // hold a core up.
+#pragma GCC unroll 8
             for (std::size_t i = 0; i < kWords; ++i) out[i] = words[i].load(std::memory_order_relaxed);
             std::atomic_thread_fence(std::memory_order_acquire);
             return same && sequence.load(std::memory_order_relaxed) == before;
