@@ -65,7 +65,9 @@ KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept {
 bool sampling_due(std::uint64_t key_hash) noexcept {
     Link* link = newest.load(std::memory_order_acquire);
     if (link == nullptr || link->page.load(std::memory_order_relaxed) == nullptr) return false;
-    const std::uint32_t count = asked[key_hash % kCounters].fetch_add(1, std::memory_order_relaxed);
+    std::atomic<std::uint32_t>& asks = asked[key_hash % kCounters];
+    const std::uint32_t count = asks.load(std::memory_order_relaxed);
+    asks.store(count + 1, std::memory_order_relaxed);  // what threads lose to each other does not matter
     return (count >= kWarmUpLaunches && count < kWarmUpLaunches + kFirstSamples) ||
            (count != 0 && count % kSampleEvery == 0);
 }

@@ -33,21 +33,21 @@ inline void starting(Timeline& line, std::uint64_t begin_ns, const KernelCost& c
 }
 
 // Lets the spans from `index` on end later.
-inline void put_off_from(Timeline& line, std::uint32_t index, std::uint64_t by_ns, std::uint64_t near_ns) {
-    const std::uint32_t head = line.head.load(std::memory_order_relaxed);
+inline void put_off_from(Timeline& line, std::uint64_t index, std::uint64_t by_ns, std::uint64_t near_ns) {
+    const std::uint64_t head = line.head.load(std::memory_order_relaxed);
     line.busy_until_ns.fetch_add(by_ns, std::memory_order_seq_cst);
     for (; index != head; ++index) put_off(line, index, by_ns, near_ns);
 }
 
 // The driver has it. Returns the span that begins only now, if that is later than announced. If two threads
 // launch at the same time, their lateness may count twice, or not at all.
-inline std::optional<std::uint32_t> started(Timeline& line, std::uint64_t now_ns) {
+inline std::optional<std::uint64_t> started(Timeline& line, std::uint64_t now_ns) {
     const std::uint64_t since_ns = line.starting_ns.load(std::memory_order_relaxed);
     line.starting_ns.store(0, std::memory_order_relaxed);
     if (since_ns == 0 || now_ns <= since_ns || drained(line)) return std::nullopt;
-    const std::uint32_t head = line.head.load(std::memory_order_relaxed);
-    const std::uint32_t open = open_spans(line);
-    std::uint32_t back = 1;
+    const std::uint64_t head = line.head.load(std::memory_order_relaxed);
+    const std::uint64_t open = open_spans(line);
+    std::uint64_t back = 1;
     for (; back <= open; ++back) {
         const std::uint64_t word = line.spans[(head - back) % kSpans].load(std::memory_order_relaxed);
         if (end_ns_of(word, since_ns) <= since_ns + 256) break;  // the one before, rounded up
@@ -61,7 +61,8 @@ inline std::optional<std::uint32_t> started(Timeline& line, std::uint64_t now_ns
 // prediction may be off in the middle, too. But most of the time the host has only woken up late. So this
 // follows the lower lateness at once and the higher slowly, and counts at most a sixteenth of the work.
 inline void settle(Timeline& line, std::uint64_t now_ns) {
-    const std::uint64_t work_ns = line.undrained_ns.exchange(0, std::memory_order_relaxed);
+    const std::uint64_t pushed_ns = line.pushed_ns.load(std::memory_order_relaxed);
+    const std::uint64_t work_ns = pushed_ns - line.settled_ns.exchange(pushed_ns, std::memory_order_relaxed);
     const std::uint64_t predicted_ns = line.busy_until_ns.load(std::memory_order_relaxed);
     const std::uint64_t late_ns = now_ns > predicted_ns ? std::min(now_ns - predicted_ns, work_ns / 16) : 0;
     const std::uint64_t lag_ns = line.lag_ns.load(std::memory_order_relaxed);
