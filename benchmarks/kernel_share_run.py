@@ -54,6 +54,7 @@ class Ended:
 
     pid: int
     kernel: str
+    called_ns: int
     admitted_ns: int
     started_ns: int
     ended_ns: int
@@ -190,4 +191,4 @@ def _log(path: Path) -> Iterator[Ended]:
     for line in path.read_text().splitlines():
         cells = line.split(",")
         if cells[0].strip().isdigit():
-            yield Ended(int(cells[0]), cells[1], int(cells[3]), int(cells[4]), int(cells[5]))
+            yield Ended(int(cells[0]), cells[1], int(cells[10]), int(cells[3]), int(cells[4]), int(cells[5]))

@@ -88,7 +88,7 @@ void charge(int ordinal, const KernelCost& cost) noexcept {
     if (page != nullptr) charge_managed(*link, *page, cost, now_ns);
 }
 
-void launched(int ordinal) noexcept {
+void before_driver(int ordinal) noexcept {
     Link* link = link_of(ordinal);
     shared::Page* page = link == nullptr ? nullptr : link->page.load(std::memory_order_acquire);
     if (page == nullptr) return;

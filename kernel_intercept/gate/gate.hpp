@@ -52,9 +52,11 @@ Admission admit(int ordinal, const KernelCost& cost) noexcept;
 // collective waits for other GPUs.
 void charge(int ordinal, const KernelCost& cost) noexcept;
 
-// The driver has the launch that was admitted or charged. If that took long, it begins as much later than
-// others think, and they are told.
-void launched(int ordinal) noexcept;
+// To be called right before the driver is, for a launch that was admitted or charged. If it was held up since,
+// it begins as much later than others think, and they are told. If a high-priority client has come meanwhile
+// beside which it does not fit, it waits, as in `admit`. How long the driver's call takes is not counted: with
+// CUDA_LAUNCH_BLOCKING it is the kernel's running time.
+void before_driver(int ordinal) noexcept;
 
 // All that this process has launched on the GPU so far is done: a synchronising call has returned.
 void drained(int ordinal) noexcept;

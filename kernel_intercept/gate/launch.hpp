@@ -64,13 +64,20 @@ inline void announce(shared::Page& page, std::uint32_t index, const KernelCost& 
     meet(page, index, cost, now_ns, launch(slot, cost, now_ns));
 }
 
-// The driver has what was launched last. If it was held up on its way there, the GPU may be full by now.
+inline bool announces(const shared::Page& page, std::uint32_t index) {
+    const bool high = (page.control.high.load(std::memory_order_relaxed) >> index & 1) != 0;
+    return high && page.control.policy == shared::Policy::kGroup;
+}
+
+// The driver is called for what was launched last. If that was held up on its way, the GPU may be full by now.
+// A high-priority launch has met what was there when it was announced, and must not be put off for it twice.
 inline void reached_driver(shared::Page& page, std::uint32_t index, std::uint64_t now_ns) {
     constexpr std::uint64_t kPromptNs = 5'000;
     shared::Timeline& line = page.slots[index].timeline;
     const std::uint64_t announced_ns = line.starting_ns.load(std::memory_order_relaxed);
     const std::optional<std::uint64_t> span = shared::started(line, now_ns);
     if (!span || now_ns < announced_ns + kPromptNs || page.control.policy != shared::Policy::kGroup) return;
+    if (announces(page, index)) return;
     const std::uint64_t word = line.spans[*span % shared::kSpans].load(std::memory_order_relaxed);
     const std::uint64_t end_ns = shared::end_ns_of(word, now_ns);
     if (end_ns <= now_ns) return;

@@ -49,8 +49,12 @@ Admitted admit(const Launch& launch, const gate::Sample& known, std::uint64_t ke
         trace({launch.entry, known.name, known.key.grid, known.key.block, known.key.dynamic_shared_bytes,
                admission == gate::Admission::kGranted});
     }
-    if (!sample_is_due(launch, key_hash, context)) return {&context, nullptr};
-    return {&context, start_timing(context, launch.stream, launch.null_stream, known)};
+    Admitted admitted{&context, nullptr};
+    if (sample_is_due(launch, key_hash, context)) {
+        admitted.timed = start_timing(context, launch.stream, launch.null_stream, known);
+    }
+    gate::before_driver(context.ordinal);
+    return admitted;
 }
 
 Admitted admit(const KernelLaunch& kernel) noexcept {
@@ -70,9 +74,13 @@ Admitted admit(const KernelLaunch& kernel) noexcept {
     const gate::Admission admission =
         pay(launch, facts.collective ? Waiting::kForbidden : launch.waiting, cost, *context);
     if (__builtin_expect(now == Mode::kTracing, 0)) trace_kernel(kernel, facts.name.text, admission);
-    if (!sample_is_due(launch, facts.key_hash, *context)) return {context, nullptr};
-    return {context, start_timing(*context, launch.stream, launch.null_stream,
-                                  {key_of(*context, kernel.shape, facts), cost, facts.name.text})};
+    Admitted admitted{context, nullptr};
+    if (sample_is_due(launch, facts.key_hash, *context)) {
+        admitted.timed = start_timing(*context, launch.stream, launch.null_stream,
+                                      {key_of(*context, kernel.shape, facts), cost, facts.name.text});
+    }
+    gate::before_driver(context->ordinal);
+    return admitted;
 }
 
 void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept {
@@ -82,7 +90,7 @@ void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept {
     if (context != nullptr && !is_capturing(launch.stream, launch.null_stream)) {
         const LaunchFacts facts = launch_facts(*context, kernel.shape);
         pay(launch, Waiting::kForbidden, expected_cost(facts), *context);
-        gate::launched(context->ordinal);
+        gate::before_driver(context->ordinal);
     }
     if (now == Mode::kTracing) {
         trace_kernel(kernel, function_facts(kernel.shape.function, 0).name.text,

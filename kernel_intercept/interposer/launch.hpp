@@ -42,7 +42,7 @@ struct Admitted {
 // without a manager: then the launch's cost need not be known. A trace tells all launches as if there were one.
 ContextRecord* managed_context(const Launch& launch) noexcept;
 
-// Waits and pays for the launch as the gate says.
+// Waits and pays for the launch as the gate says. The driver is to be called next.
 Admitted admit(const KernelLaunch& kernel) noexcept;
 
 // Pays for a launch on another context than the current one, without waiting.
@@ -56,8 +56,6 @@ void end_sample(const Admitted& admitted, const Launch& launch, Result result) n
 
 // To be called after the driver, with its answer.
 inline void launched(const Admitted& admitted, const Launch& launch, Result result) noexcept {
-    if (admitted.context == nullptr) return;
-    gate::launched(admitted.context->ordinal);
     if (__builtin_expect(admitted.timed != nullptr, 0)) end_sample(admitted, launch, result);
 }
 

@@ -62,7 +62,7 @@ void charge(int ordinal, const KernelCost& cost) noexcept {
                cost.compute_permille, cost.bandwidth_permille);
 }
 
-void launched(int) noexcept {}  // follows every admit and charge: only noise here
+void before_driver(int) noexcept {}  // follows every admit and charge: only noise here
 
 void drained(int ordinal) noexcept { write_line("drained %d\n", ordinal); }
 

@@ -134,7 +134,7 @@ void a_program_that_closes_our_files_goes_on() {
 
 void launch_once(const KernelCost& cost) {
     gate::admit(0, cost);
-    gate::launched(0);
+    gate::before_driver(0);
 }
 
 void threads_share_one_registration() {

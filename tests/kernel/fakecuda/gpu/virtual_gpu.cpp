@@ -23,12 +23,17 @@ VirtualGpu::VirtualGpu(const std::string& path, const Settings& settings) : file
     if (file_.state().settings.logs != 0) log_.emplace(path + ".log");
 }
 
+std::int64_t VirtualGpu::virtual_clock_ns(std::int64_t clock_ns) const {
+    const State& state = file_.state();
+    return static_cast<std::int64_t>(static_cast<double>(clock_ns - state.epoch_ns) /
+                                     state.settings.time_scale);
+}
+
 void VirtualGpu::catch_up() {
     State& state = file_.state();
     const std::int64_t clock_ns = monotonic_ns();
-    const auto virtual_ns = static_cast<double>(clock_ns - state.epoch_ns) / state.settings.time_scale;
     ended_.clear();
-    advance(state, std::max(state.now_ns, static_cast<std::int64_t>(virtual_ns)), ended_);
+    advance(state, std::max(state.now_ns, virtual_clock_ns(clock_ns)), ended_);
     if (log_) log_->append(ended_);
     if (clock_ns < state.census_due_ns) return;
     state.census_due_ns = clock_ns + kCensusPeriodNs;
@@ -72,7 +77,7 @@ void VirtualGpu::close_event(std::int32_t event) {
     file_.state().events[event].process = kNone;
 }
 
-bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int32_t event,
+bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int64_t called_ns, std::int32_t event,
                             const std::vector<Dependency>& after) {
     State& state = file_.state();
     Stream& stream = state.streams[index];
@@ -83,7 +88,7 @@ bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int32_t e
     for (std::size_t n = 0; n < tasks; ++n) {
         const bool last = n + 1 == tasks;
         const Work& own = last ? work : Work{};
-        Task task{own, own.duration_ns, state.now_ns, kNone, 0, 0, last ? event : kNone, {}};
+        Task task{own, own.duration_ns, called_ns, state.now_ns, kNone, 0, 0, last ? event : kNone, {}};
         for (std::size_t i = 0; i < kMaxDependencies && n * kMaxDependencies + i < after.size(); ++i) {
             task.after[i] = after[n * kMaxDependencies + i];
         }
@@ -95,6 +100,7 @@ bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int32_t e
 
 std::uint64_t VirtualGpu::append(std::int32_t index, const Work& work, std::int32_t event,
                                  const std::vector<Dependency>& after) {
+    const std::int64_t called_ns = virtual_clock_ns(monotonic_ns());
     for (;;) {
         std::int64_t room_ns = 0;
         {
@@ -102,7 +108,7 @@ std::uint64_t VirtualGpu::append(std::int32_t index, const Work& work, std::int3
             catch_up();
             const Stream& stream = file_.state().streams[index];
             if (event != kNone) file_.state().events[event].ended_ns = kNone;
-            if (try_append(index, work, event, after)) {
+            if (try_append(index, work, called_ns, event, after)) {
                 const std::uint64_t count = stream.submitted;
                 catch_up();  // what can start, starts now
                 return count;

@@ -42,7 +42,8 @@ class VirtualGpu {
 
    private:
     void catch_up();  // the caller holds the lock
-    bool try_append(std::int32_t stream, const Work& work, std::int32_t event,
+    std::int64_t virtual_clock_ns(std::int64_t clock_ns) const;
+    bool try_append(std::int32_t stream, const Work& work, std::int64_t called_ns, std::int32_t event,
                     const std::vector<Dependency>& after);
     std::uint64_t append(std::int32_t stream, const Work& work, std::int32_t event,
                          const std::vector<Dependency>& after);
