@@ -88,13 +88,23 @@ void charge(int ordinal, const KernelCost& cost) noexcept {
     if (page != nullptr) charge_managed(*link, *page, cost, now_ns);
 }
 
-void before_driver(int ordinal) noexcept {
+std::uint64_t before_driver(int ordinal) noexcept {
     Link* link = link_of(ordinal);
     shared::Page* page = link == nullptr ? nullptr : link->page.load(std::memory_order_acquire);
-    if (page == nullptr) return;
+    if (page == nullptr) return 0;
     const std::uint32_t index = link->slot.load(std::memory_order_relaxed);
-    const shared::Timeline& line = page->slots[index].timeline;
-    if (line.starting_ns.load(std::memory_order_relaxed) != 0) reached_driver(*page, index, shared::now_ns());
+    if (page->slots[index].timeline.starting_ns.load(std::memory_order_relaxed) == 0) return 0;
+    const std::uint64_t now_ns = shared::now_ns();
+    reached_driver(*page, index, now_ns);
+    return now_ns;
+}
+
+void after_driver(int ordinal, std::uint64_t called_ns, const KernelCost& cost) noexcept {
+    Link* link = link_of(ordinal);
+    shared::Page* page = link == nullptr ? nullptr : link->page.load(std::memory_order_acquire);
+    const std::uint64_t call_ns = shared::now_ns() - called_ns;
+    if (page == nullptr || call_ns < kPromptNs) return;
+    shared::returned(page->slots[link->slot.load(std::memory_order_relaxed)].timeline, call_ns, cost.gpu_ns);
 }
 
 void drained(int ordinal) noexcept {

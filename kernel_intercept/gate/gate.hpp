@@ -54,9 +54,12 @@ void charge(int ordinal, const KernelCost& cost) noexcept;
 
 // To be called right before the driver is, for a launch that was admitted or charged. If it was held up since,
 // it begins as much later than others think, and they are told. If a high-priority client has come meanwhile
-// beside which it does not fit, it waits, as in `admit`. How long the driver's call takes is not counted: with
-// CUDA_LAUNCH_BLOCKING it is the kernel's running time.
-void before_driver(int ordinal) noexcept;
+// beside which it does not fit, it waits, as in `admit`. Returns the time if `after_driver` needs to know it,
+// else 0.
+std::uint64_t before_driver(int ordinal) noexcept;
+
+// The driver's call has returned.
+void after_driver(int ordinal, std::uint64_t called_ns, const KernelCost& cost) noexcept;
 
 // All that this process has launched on the GPU so far is done: a synchronising call has returned.
 void drained(int ordinal) noexcept;

@@ -11,6 +11,7 @@
 namespace explsched::gate {
 
 constexpr std::uint64_t kLongestPeriodNs = 100'000'000;
+constexpr std::uint64_t kPromptNs = 5'000;
 
 inline std::uint64_t charge_of(const KernelCost& cost) {
     const shared::Load load = shared::load_of(cost);
@@ -72,7 +73,6 @@ inline bool announces(const shared::Page& page, std::uint32_t index) {
 // The driver is called for what was launched last. If that was held up on its way, the GPU may be full by now.
 // A high-priority launch has met what was there when it was announced, and must not be put off for it twice.
 inline void reached_driver(shared::Page& page, std::uint32_t index, std::uint64_t now_ns) {
-    constexpr std::uint64_t kPromptNs = 5'000;
     shared::Timeline& line = page.slots[index].timeline;
     const std::uint64_t announced_ns = line.starting_ns.load(std::memory_order_relaxed);
     const std::optional<std::uint64_t> span = shared::started(line, now_ns);

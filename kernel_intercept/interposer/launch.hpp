@@ -36,6 +36,8 @@ struct KernelLaunch {
 struct Admitted {
     ContextRecord* context{nullptr};
     TimedLaunch* timed{nullptr};
+    std::uint64_t called_ns{0};
+    KernelCost cost{};
 };
 
 // The context whose GPU's manager has a say in the launch: the current one. Null while the stream captures, and
@@ -56,6 +58,9 @@ void end_sample(const Admitted& admitted, const Launch& launch, Result result) n
 
 // To be called after the driver, with its answer.
 inline void launched(const Admitted& admitted, const Launch& launch, Result result) noexcept {
+    if (admitted.called_ns != 0) {
+        gate::after_driver(admitted.context->ordinal, admitted.called_ns, admitted.cost);
+    }
     if (__builtin_expect(admitted.timed != nullptr, 0)) end_sample(admitted, launch, result);
 }
 

@@ -14,6 +14,7 @@ namespace explsched::shared {
 constexpr std::uint64_t kLongestStartNs = 5'000'000;
 constexpr std::uint64_t kSoonNs = 2'000'000;
 constexpr std::uint64_t kShortNs = 20'000;
+constexpr std::uint64_t kMostUnsureNs = 1'000'000;
 
 // How much later than its timeline says everything of this client happens, for a launch that the driver has
 // not got yet.
@@ -57,6 +58,14 @@ inline std::optional<std::uint64_t> started(Timeline& line, std::uint64_t now_ns
     return head - back + 1;
 }
 
+// The driver's call for the last launch took `call_ns`: a short time, or else nobody knows when in it the kernel
+// began. Unless the call may have waited for the kernel itself, as it does with CUDA_LAUNCH_BLOCKING.
+inline void returned(Timeline& line, std::uint64_t call_ns, std::uint64_t kernel_ns) {
+    if (call_ns >= kernel_ns) return;
+    const std::uint64_t unsure_ns = line.unsure_ns.load(std::memory_order_relaxed) + call_ns;
+    line.unsure_ns.store(std::min(unsure_ns, kMostUnsureNs), std::memory_order_relaxed);
+}
+
 // Marks all that was pushed as done at `now_ns`. How much later this was than predicted tells how far the
 // prediction may be off in the middle, too. But most of the time the host has only woken up late. So this
 // follows the lower lateness at once and the higher slowly, and counts at most a sixteenth of the work.
@@ -75,6 +84,7 @@ inline void settle(Timeline& line, std::uint64_t now_ns) {
     line.drain_work_ns.store(work_ns, std::memory_order_relaxed);
     line.settled.store(line.head.load(std::memory_order_relaxed), std::memory_order_relaxed);
     line.starting_ns.store(0, std::memory_order_relaxed);
+    line.unsure_ns.store(0, std::memory_order_relaxed);
     line.busy_until_ns.store(now_ns, std::memory_order_seq_cst);
     line.idle_since_ns.store(now_ns, std::memory_order_relaxed);
 }

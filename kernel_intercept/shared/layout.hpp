@@ -140,7 +140,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::is_standard_layout_v<Page> && std::is_standard_layout_v<Table>);
 static_assert(sizeof(Control) == 128 && offsetof(Page, control) == 64);
 static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 64);
-static_assert(sizeof(Timeline) == 128 + 8 * kSpans);
+static_assert(sizeof(Timeline) == 192 + 8 * kSpans);
 static_assert(sizeof(KernelKey) == 40 && sizeof(KernelCost) == 16 && sizeof(RingSample) == 56 + kNameBytes);
 static_assert(sizeof(TableEntry) == 16);
 static_assert(sizeof(Page) % 64 == 0 && sizeof(Page) < 8U << 20);

@@ -62,7 +62,9 @@ void charge(int ordinal, const KernelCost& cost) noexcept {
                cost.compute_permille, cost.bandwidth_permille);
 }
 
-void before_driver(int) noexcept {}  // follows every admit and charge: only noise here
+// These follow every admit and charge: only noise here.
+std::uint64_t before_driver(int) noexcept { return 0; }
+void after_driver(int, std::uint64_t, const KernelCost&) noexcept {}
 
 void drained(int ordinal) noexcept { write_line("drained %d\n", ordinal); }
 
