@@ -7,6 +7,7 @@
 #include "kernel_intercept/gate/launch.hpp"
 #include "kernel_intercept/gate/link.hpp"
 #include "kernel_intercept/shared/clock.hpp"
+#include "kernel_intercept/shared/ticks.hpp"
 
 namespace explsched::gate {
 
@@ -19,6 +20,8 @@ constexpr std::uint32_t kCounters = 4096;
 constexpr std::uint32_t kWarmUpLaunches = 1;  // the first launch may load its module
 constexpr std::uint32_t kFirstSamples = 8;
 constexpr std::uint32_t kSampleEvery = 64;
+
+constexpr std::uint64_t kPromptTicks = kPromptNs;
 
 std::array<Link, kMaxGpus> links;
 std::array<std::atomic<std::uint32_t>, kCounters> asked;
@@ -38,6 +41,18 @@ shared::Page* live_page(Link& link, std::uint64_t now_ns) {
     }
     link.recover(now_ns);
     return nullptr;
+}
+
+// A launch asks to go. Returns the time.
+std::uint64_t begin(Link& link, const KernelCost& cost) {
+    const bool of_interest = cost.gpu_ns > shared::kShortNs;
+    link.underway.since_ticks.store(of_interest ? shared::ticks() : 0, std::memory_order_relaxed);
+    const std::uint64_t now_ns = shared::now_ns();
+    if (of_interest) {
+        link.underway.since_ns.store(now_ns, std::memory_order_relaxed);
+        link.underway.gpu_ns.store(cost.gpu_ns, std::memory_order_relaxed);
+    }
+    return now_ns;
 }
 
 }  // namespace
@@ -75,7 +90,7 @@ bool sampling_due(std::uint64_t key_hash) noexcept {
 Admission admit(int ordinal, const KernelCost& cost) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || !link->wanted()) return Admission::kPassThrough;
-    const std::uint64_t now_ns = shared::now_ns();
+    const std::uint64_t now_ns = begin(*link, cost);
     shared::Page* page = live_page(*link, now_ns);
     return page == nullptr ? Admission::kPassThrough : admit_managed(*link, *page, cost, now_ns);
 }
@@ -83,28 +98,44 @@ Admission admit(int ordinal, const KernelCost& cost) noexcept {
 void charge(int ordinal, const KernelCost& cost) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || !link->wanted()) return;
-    const std::uint64_t now_ns = shared::now_ns();
+    const std::uint64_t now_ns = begin(*link, cost);
     shared::Page* page = live_page(*link, now_ns);
     if (page != nullptr) charge_managed(*link, *page, cost, now_ns);
 }
 
-std::uint64_t before_driver(int ordinal) noexcept {
+void before_driver(int ordinal) noexcept {
     Link* link = link_of(ordinal);
-    shared::Page* page = link == nullptr ? nullptr : link->page.load(std::memory_order_acquire);
-    if (page == nullptr) return 0;
+    if (link == nullptr || link->underway.since_ticks.load(std::memory_order_relaxed) == 0) return;
+    shared::Page* page = link->page.load(std::memory_order_acquire);
+    if (page == nullptr) return;
     const std::uint32_t index = link->slot.load(std::memory_order_relaxed);
-    if (page->slots[index].timeline.starting_ns.load(std::memory_order_relaxed) == 0) return 0;
-    const std::uint64_t now_ns = shared::now_ns();
-    reached_driver(*page, index, now_ns);
-    return now_ns;
+    shared::Timeline& line = page->slots[index].timeline;
+    Link::Underway& underway = link->underway;
+    if (line.starting_ns.load(std::memory_order_relaxed) == 0) {
+        underway.since_ticks.store(0, std::memory_order_relaxed);
+        return;
+    }
+    const std::uint64_t ticks = shared::ticks();
+    if (ticks - underway.since_ticks.load(std::memory_order_relaxed) < kPromptTicks) {
+        line.starting_ns.store(0, std::memory_order_relaxed);
+    } else {
+        const std::uint64_t now_ns = shared::now_ns();
+        reached_driver(*page, index, now_ns);
+        underway.since_ns.store(now_ns, std::memory_order_relaxed);
+    }
+    underway.since_ticks.store(ticks, std::memory_order_relaxed);
 }
 
-void after_driver(int ordinal, std::uint64_t called_ns, const KernelCost& cost) noexcept {
+void after_driver(int ordinal) noexcept {
     Link* link = link_of(ordinal);
-    shared::Page* page = link == nullptr ? nullptr : link->page.load(std::memory_order_acquire);
-    const std::uint64_t call_ns = shared::now_ns() - called_ns;
+    if (link == nullptr) return;
+    const std::uint64_t since_ticks = link->underway.since_ticks.load(std::memory_order_relaxed);
+    if (since_ticks == 0 || shared::ticks() - since_ticks < kPromptTicks) return;
+    shared::Page* page = link->page.load(std::memory_order_acquire);
+    const std::uint64_t call_ns = shared::now_ns() - link->underway.since_ns.load(std::memory_order_relaxed);
     if (page == nullptr || call_ns < kPromptNs) return;
-    shared::returned(page->slots[link->slot.load(std::memory_order_relaxed)].timeline, call_ns, cost.gpu_ns);
+    shared::returned(page->slots[link->slot.load(std::memory_order_relaxed)].timeline, call_ns,
+                     link->underway.gpu_ns.load(std::memory_order_relaxed));
 }
 
 void drained(int ordinal) noexcept {

@@ -52,14 +52,12 @@ Admission admit(int ordinal, const KernelCost& cost) noexcept;
 // collective waits for other GPUs.
 void charge(int ordinal, const KernelCost& cost) noexcept;
 
-// To be called right before the driver is, for a launch that was admitted or charged. If it was held up since,
-// it begins as much later than others think, and they are told. If a high-priority client has come meanwhile
-// beside which it does not fit, it waits, as in `admit`. Returns the time if `after_driver` needs to know it,
-// else 0.
-std::uint64_t before_driver(int ordinal) noexcept;
+// To be called right before the driver is, for a launch that was admitted or charged. If it was held up
+// since, it begins as much later than others think, and they are told.
+void before_driver(int ordinal) noexcept;
 
-// The driver's call has returned.
-void after_driver(int ordinal, std::uint64_t called_ns, const KernelCost& cost) noexcept;
+// The driver's call has returned. If that took long, nobody knows when in it the kernel began.
+void after_driver(int ordinal) noexcept;
 
 // All that this process has launched on the GPU so far is done: a synchronising call has returned.
 void drained(int ordinal) noexcept;

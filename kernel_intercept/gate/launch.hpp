@@ -70,8 +70,9 @@ inline bool announces(const shared::Page& page, std::uint32_t index) {
     return high && page.control.policy == shared::Policy::kGroup;
 }
 
-// The driver is called for what was launched last. If that was held up on its way, the GPU may be full by now.
-// A high-priority launch has met what was there when it was announced, and must not be put off for it twice.
+// The driver is called for what was launched last. If that was held up on its way, the GPU may be full by
+// now. A high-priority launch has met what was there when it was announced, and must not be put off for it
+// twice.
 inline void reached_driver(shared::Page& page, std::uint32_t index, std::uint64_t now_ns) {
     shared::Timeline& line = page.slots[index].timeline;
     const std::uint64_t announced_ns = line.starting_ns.load(std::memory_order_relaxed);

@@ -13,20 +13,20 @@ namespace explsched::gate {
 
 namespace {
 
-// A core that has gone idle takes its time to wake up, up to a hundred microseconds where it is a virtual one. So
-// a prompt wait ends awake: as long before its end as sleeps of this process have ended late, half as much again
-// to be sure, at most this long, and with at most a fifth of a core for it. Unless the core was taken away
-// meanwhile, or a sleep ended so late that somebody else must have had the core: then others need it, and for a
-// while nobody stays awake.
+// A core that has gone idle takes its time to wake up, up to a hundred microseconds where it is a virtual
+// one. So a prompt wait ends awake: as long before its end as sleeps of this process have ended late, half as
+// much again to be sure, at most this long, and with at most a fifth of a core for it. Unless the core was
+// taken away meanwhile, or a sleep ended so late that somebody else must have had the core: then others need
+// it, and for a while nobody stays awake.
 constexpr std::uint64_t kLongestAwakeNs = 150'000;
 constexpr std::uint64_t kLeastAwakeNs = 2'000;
 constexpr std::uint64_t kRestFactor = 4;
 constexpr std::uint64_t kTakenAwayNs = 30'000;
 constexpr std::uint64_t kCrowdedNs = 10'000'000;
 
-std::atomic<std::uint64_t> asleep_until_ns{0};            // nobody stays awake before
+std::atomic<std::uint64_t> asleep_until_ns{0};                // nobody stays awake before
 std::atomic<std::uint64_t> lateness_ns{kLongestAwakeNs / 2};  // of sleeps, running mean
-std::atomic<int> cores{0};                                // that this process may use; 0 = not asked yet
+std::atomic<int> cores{0};                                    // that this process may use; 0 = not asked yet
 
 // Awake on the only core, a client would keep from it whoever it waits for.
 bool only_one_core() {
@@ -39,12 +39,12 @@ bool only_one_core() {
     return count == 1;
 }
 
-std::uint64_t awake_ns(std::uint64_t now_ns, Promptness promptness) {
-    if (promptness == Promptness::kAnyTime || now_ns < asleep_until_ns.load(std::memory_order_relaxed))
-        return 0;
-    if (only_one_core()) return 0;
+// How long before `until_ns` to be awake.
+std::uint64_t awake_ns(std::uint64_t until_ns, Promptness promptness) {
+    if (promptness == Promptness::kAnyTime || only_one_core()) return 0;
     const std::uint64_t late_ns = lateness_ns.load(std::memory_order_relaxed);
-    return std::clamp(late_ns + late_ns / 2, kLeastAwakeNs, kLongestAwakeNs);
+    const std::uint64_t awake_ns = std::clamp(late_ns + late_ns / 2, kLeastAwakeNs, kLongestAwakeNs);
+    return until_ns - awake_ns < asleep_until_ns.load(std::memory_order_relaxed) ? 0 : awake_ns;
 }
 
 void rest_until(std::uint64_t until_ns) {
@@ -77,7 +77,7 @@ void stay_awake(const std::atomic<std::uint32_t>& gate, std::uint32_t waiting,
 void nap(std::atomic<std::uint32_t>& gate, std::uint32_t waiting, std::uint64_t until_ns,
          Promptness promptness) noexcept {
     std::uint64_t now_ns = shared::now_ns();
-    const std::uint64_t sleep_until_ns = until_ns - awake_ns(now_ns, promptness);
+    const std::uint64_t sleep_until_ns = until_ns - awake_ns(until_ns, promptness);
     if (now_ns < sleep_until_ns) {
         shared::futex_wait(gate, waiting, sleep_until_ns - now_ns);
         now_ns = shared::now_ns();

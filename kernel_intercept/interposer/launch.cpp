@@ -49,11 +49,11 @@ Admitted admit(const Launch& launch, const gate::Sample& known, std::uint64_t ke
         trace({launch.entry, known.name, known.key.grid, known.key.block, known.key.dynamic_shared_bytes,
                admission == gate::Admission::kGranted});
     }
-    Admitted admitted{&context, nullptr, 0, known.cost};
+    Admitted admitted{&context, nullptr};
     if (sample_is_due(launch, key_hash, context)) {
         admitted.timed = start_timing(context, launch.stream, launch.null_stream, known);
     }
-    admitted.called_ns = gate::before_driver(context.ordinal);
+    gate::before_driver(context.ordinal);
     return admitted;
 }
 
@@ -74,12 +74,12 @@ Admitted admit(const KernelLaunch& kernel) noexcept {
     const gate::Admission admission =
         pay(launch, facts.collective ? Waiting::kForbidden : launch.waiting, cost, *context);
     if (__builtin_expect(now == Mode::kTracing, 0)) trace_kernel(kernel, facts.name.text, admission);
-    Admitted admitted{context, nullptr, 0, cost};
+    Admitted admitted{context, nullptr};
     if (sample_is_due(launch, facts.key_hash, *context)) {
         admitted.timed = start_timing(*context, launch.stream, launch.null_stream,
                                       {key_of(*context, kernel.shape, facts), cost, facts.name.text});
     }
-    admitted.called_ns = gate::before_driver(context->ordinal);
+    gate::before_driver(context->ordinal);
     return admitted;
 }
 

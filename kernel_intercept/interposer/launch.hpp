@@ -36,12 +36,11 @@ struct KernelLaunch {
 struct Admitted {
     ContextRecord* context{nullptr};
     TimedLaunch* timed{nullptr};
-    std::uint64_t called_ns{0};
-    KernelCost cost{};
 };
 
-// The context whose GPU's manager has a say in the launch: the current one. Null while the stream captures, and
-// without a manager: then the launch's cost need not be known. A trace tells all launches as if there were one.
+// The context whose GPU's manager has a say in the launch: the current one. Null while the stream captures,
+// and without a manager: then the launch's cost need not be known. A trace tells all launches as if there
+// were one.
 ContextRecord* managed_context(const Launch& launch) noexcept;
 
 // Waits and pays for the launch as the gate says. The driver is to be called next.
@@ -58,9 +57,8 @@ void end_sample(const Admitted& admitted, const Launch& launch, Result result) n
 
 // To be called after the driver, with its answer.
 inline void launched(const Admitted& admitted, const Launch& launch, Result result) noexcept {
-    if (admitted.called_ns != 0) {
-        gate::after_driver(admitted.context->ordinal, admitted.called_ns, admitted.cost);
-    }
+    if (admitted.context == nullptr) return;
+    gate::after_driver(admitted.context->ordinal);
     if (__builtin_expect(admitted.timed != nullptr, 0)) end_sample(admitted, launch, result);
 }
 

@@ -28,7 +28,7 @@ inline std::uint64_t start_delay_ns(const Timeline& line, std::uint64_t now_ns) 
 // driver gets it, and all that follows it later. A short one is over anyhow when the next is announced, which
 // begins then.
 inline void starting(Timeline& line, std::uint64_t begin_ns, const KernelCost& cost, std::uint64_t now_ns) {
-    if (cost.gpu_ns < kShortNs || begin_ns > now_ns + kSoonNs) return;
+    if (cost.gpu_ns <= kShortNs || begin_ns > now_ns + kSoonNs) return;
     if (line.starting_ns.load(std::memory_order_relaxed) != 0) return;
     line.starting_ns.store(begin_ns, std::memory_order_relaxed);
 }
@@ -58,8 +58,8 @@ inline std::optional<std::uint64_t> started(Timeline& line, std::uint64_t now_ns
     return head - back + 1;
 }
 
-// The driver's call for the last launch took `call_ns`: a short time, or else nobody knows when in it the kernel
-// began. Unless the call may have waited for the kernel itself, as it does with CUDA_LAUNCH_BLOCKING.
+// The driver's call for the last launch took `call_ns`: a short time, or else nobody knows when in it the
+// kernel began. Unless the call may have waited for the kernel itself, as it does with CUDA_LAUNCH_BLOCKING.
 inline void returned(Timeline& line, std::uint64_t call_ns, std::uint64_t kernel_ns) {
     if (call_ns >= kernel_ns) return;
     const std::uint64_t unsure_ns = line.unsure_ns.load(std::memory_order_relaxed) + call_ns;

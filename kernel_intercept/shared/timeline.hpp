@@ -33,7 +33,7 @@ struct alignas(64) Timeline {
     std::atomic<std::uint64_t>
         starting_ns;  // announced then, first of a row, the driver has it not yet; 0 = none
     std::atomic<std::uint64_t> company_until_ns;  // until then it meets what does not fit beside it
-    std::atomic<std::uint64_t> unsure_ns;         // how much later than announced all may happen, see `returned`
+    std::atomic<std::uint64_t> unsure_ns;  // how much later than announced all may happen, see `returned`
     alignas(
         64) std::array<std::atomic<std::uint64_t>, kSpans> spans;  // end in ticks, and the load until then
 };

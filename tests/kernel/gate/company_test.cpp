@@ -102,7 +102,8 @@ void a_late_launch_that_meets_others_puts_them_off() {
     CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + 1110 * kUs + 20 * kUs));
 }
 
-// A high-priority launch has met its company when it was announced: late, it is put off by its lateness alone.
+// A high-priority launch has met its company when it was announced: late, it is put off by its lateness
+// alone.
 void a_late_high_priority_launch_is_put_off_once() {
     SharedPage memory;
     memory.occupy(0, Class::kHigh);

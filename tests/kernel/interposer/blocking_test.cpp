@@ -1,5 +1,5 @@
-// A launch that returns when its kernel has ended, with CUDA_LAUNCH_BLOCKING=1, takes the GPU for the kernel's
-// running time, once. Argument: the manager's program. Run under the interposer.
+// A launch that returns when its kernel has ended, with CUDA_LAUNCH_BLOCKING=1, takes the GPU for the
+// kernel's running time, once. Argument: the manager's program. Run under the interposer.
 
 #include <cuda.h>
 
@@ -27,8 +27,9 @@ void write_profiles(const std::string& path) {
     std::uint64_t hash = 0xcbf29ce484222325U;  // 64-bit FNV-1a
     for (const unsigned char letter : std::string("long")) hash = (hash ^ letter) * 0x100000001b3U;
     char line[200];
-    std::snprintf(line, sizeof(line), "%016" PRIx64 "\t4,1,1\t256,1,1\t0\t90\t32\t%" PRIu64 "\t500\t500\tncu\tlong\n",
-                  hash, kLongNs);
+    std::snprintf(line, sizeof(line),
+                  "%016" PRIx64 "\t4,1,1\t256,1,1\t0\t90\t32\t%" PRIu64 "\t500\t500\tncu\tlong\n", hash,
+                  kLongNs);
     std::ofstream(path) << "# explsched kernel profiles 1\n"
                            "name_hash\tgrid\tblock\tshared_bytes\tcc\tsamples\tgpu_ns\tcompute_permille\t"
                            "bandwidth_permille\tsource\tname\n"

@@ -63,8 +63,8 @@ void charge(int ordinal, const KernelCost& cost) noexcept {
 }
 
 // These follow every admit and charge: only noise here.
-std::uint64_t before_driver(int) noexcept { return 0; }
-void after_driver(int, std::uint64_t, const KernelCost&) noexcept {}
+void before_driver(int) noexcept {}
+void after_driver(int) noexcept {}
 
 void drained(int ordinal) noexcept { write_line("drained %d\n", ordinal); }
 

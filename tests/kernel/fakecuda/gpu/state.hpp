@@ -37,9 +37,9 @@ struct Dependency {
 
 struct Task {
     Work work;
-    double remaining_ns;  // of work.duration_ns
-    std::int64_t called_ns;    // the driver's call for it began; kNone of a mark
-    std::int64_t admitted_ns;  // and had the GPU to itself, to put it into the queue
+    double remaining_ns;                     // of work.duration_ns
+    std::int64_t called_ns;                  // the driver's call for it began; kNone of a mark
+    std::int64_t admitted_ns;                // and had the GPU to itself, to put it into the queue
     std::int64_t started_ns;                 // kNone while it waits
     std::uint32_t running_compute_permille;  // sum over all that ran when it started, itself included
     std::uint32_t running_bandwidth_permille;

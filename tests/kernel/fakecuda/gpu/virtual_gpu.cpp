@@ -29,8 +29,8 @@ std::int64_t VirtualGpu::virtual_clock_ns(std::int64_t clock_ns) const {
                                      state.settings.time_scale);
 }
 
-// Does `work` with the GPU's lock held, and writes down after it what that found ended: a launch of one process
-// is not to wait for the log of another.
+// Does `work` with the GPU's lock held, and writes down after it what that found ended: a launch of one
+// process is not to wait for the log of another.
 template <typename Work>
 auto VirtualGpu::locked(Work work) {
     std::vector<EndedKernel> ended;
