@@ -56,7 +56,8 @@ void charge(int ordinal, const KernelCost& cost) noexcept;
 // since, it begins as much later than others think, and they are told.
 void before_driver(int ordinal) noexcept;
 
-// The driver's call has returned. If that took long, nobody knows when in it the kernel began.
+// The driver's call has returned. If that took long, nobody knows when in it the kernel began, unless it may
+// have waited for the kernel, as with CUDA_LAUNCH_BLOCKING.
 void after_driver(int ordinal) noexcept;
 
 // All that this process has launched on the GPU so far is done: a synchronising call has returned.

@@ -37,7 +37,11 @@ def test_best_effort_kernels_can_exceed_the_caps_alone() -> None:
 
 
 def test_what_is_within_the_caps_counts_nothing() -> None:
-    log = [Ended(LOW, "small", 0, 0, 0, 500), Ended(OTHER, "small", 0, 0, 0, 500), Ended(HIGH, "big", 500, 500, 500, 900)]
+    log = [
+        Ended(LOW, "small", 0, 0, 0, 500),
+        Ended(OTHER, "small", 0, 0, 0, 500),
+        Ended(HIGH, "big", 500, 500, 500, 900),
+    ]
     assert above_caps(log, KERNELS, HIGH, 950).all == 0
 
 
