@@ -17,12 +17,13 @@ namespace {
 // one. So a prompt wait ends awake: as long before its end as sleeps of this process have ended late, half as
 // much again to be sure, at most this long, and with at most a fifth of a core for it. Unless the core was
 // taken away meanwhile, or a sleep ended so late that somebody else must have had the core: then others need
-// it, and for a while nobody stays awake.
+// it, and nobody stays awake for ten times as long as was lost.
 constexpr std::uint64_t kLongestAwakeNs = 150'000;
 constexpr std::uint64_t kLeastAwakeNs = 2'000;
 constexpr std::uint64_t kRestFactor = 4;
 constexpr std::uint64_t kTakenAwayNs = 30'000;
-constexpr std::uint64_t kCrowdedNs = 10'000'000;
+constexpr std::uint64_t kLossFactor = 10;
+constexpr std::uint64_t kLongestRestNs = 10'000'000;
 
 std::atomic<std::uint64_t> asleep_until_ns{0};                // nobody stays awake before
 std::atomic<std::uint64_t> lateness_ns{kLongestAwakeNs / 2};  // of sleeps, running mean
@@ -52,8 +53,12 @@ void rest_until(std::uint64_t until_ns) {
         asleep_until_ns.store(until_ns, std::memory_order_relaxed);
 }
 
+void rest_for_loss(std::uint64_t lost_ns, std::uint64_t now_ns) {
+    rest_until(now_ns + std::min(kLossFactor * lost_ns, kLongestRestNs));
+}
+
 void learn_lateness(std::uint64_t late_ns, std::uint64_t now_ns) {
-    if (late_ns > kLongestAwakeNs) return rest_until(now_ns + kCrowdedNs);
+    if (late_ns > kLongestAwakeNs) return rest_for_loss(late_ns, now_ns);
     const auto mean = static_cast<std::int64_t>(lateness_ns.load(std::memory_order_relaxed));
     const auto late = static_cast<std::int64_t>(late_ns);
     lateness_ns.store(static_cast<std::uint64_t>(mean + (late - mean) / 8), std::memory_order_relaxed);
@@ -68,7 +73,7 @@ void stay_awake(const std::atomic<std::uint32_t>& gate, std::uint32_t waiting,
     while (gate.load(std::memory_order_acquire) == waiting && before_ns < began_ns + spin_ns) {
         shared::spin_pause();
         const std::uint64_t now_ns = shared::now_ns();
-        if (now_ns - before_ns > kTakenAwayNs) rest_until(now_ns + kCrowdedNs);
+        if (now_ns - before_ns > kTakenAwayNs) rest_for_loss(now_ns - before_ns, now_ns);
         before_ns = now_ns;
     }
     rest_until(before_ns + kRestFactor * (before_ns - began_ns));
