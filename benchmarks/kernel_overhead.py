@@ -2,11 +2,14 @@
 
 Prints medians over the repetitions:
 
-- `passthrough_p50_ns`, `passthrough_p99_ns`: added by the interposer alone, without a kernel manager;
+- `passthrough_p50_ns`, `passthrough_p99_ns`: added by the interposer alone, without a kernel manager
+  (`absent_p50_ns`: with one that the environment names and that is not there);
 - `credit_p50_ns`: added when the launch is paid for at once, in a best-effort client of a manager that has a second,
   idle client (`credit_alone_p50_ns`: without the second one);
-- `admit_p99_us`: from the moment at which there is room for a waiting launch until the gate has let it go
-  (`passed`: launches not in it, as the manager was held up for so long that they passed);
+- `admit_p99_us`: from the moment at which there is room for a waiting launch until the gate has let it go, by its own
+  clock: the end of such a wait is spent awake where a core is idle, and no futex is in it (`admit_p50_us`: usually;
+  4 us of it and 2 us per place of the client are meant; `passed`: launches not in it, as the manager was held up for so
+  long that they passed);
 - `wake_p99_us`: from the manager's grant of a waiting launch until its client runs again (`wake_p50_us`: usually),
   and `futex_p99_us`: the same for a process that only sleeps and wakes, in turns with it; `one_core_`, `two_cores_`:
   with both on one core, or one core each. A halted core takes its time to come back, above all a virtual one.
@@ -71,6 +74,7 @@ def _measure(build: Path) -> dict[str, float]:
         "LD_PRELOAD": str(build / "kernel_intercept/interposer/libexplsched_intercept.so"),
     }
     passthrough = _launch_times(build, interposed)
+    absent = _launch_times(build, {**interposed, "EXPLSCHED_KM_SOCKET": "/nonexistent/kernel-manager.sock"})
     with _manager(build) as socket:
         managed = {**interposed, "EXPLSCHED_KM_SOCKET": socket, "EXPLSCHED_CLASS": "best-effort"}
         alone = _launch_times(build, managed)
@@ -84,6 +88,7 @@ def _measure(build: Path) -> dict[str, float]:
         "credit_p50_ns": beside["seen_p50"] - beside["bare_p50"],
         "wake_p99_us": wakes.pop("wake_p99_us"),
         "preload_ms": _preload_ms(interposed["LD_PRELOAD"]),
+        "absent_p50_ns": absent["seen_p50"] - absent["bare_p50"],
         "bare_p50_ns": passthrough["bare_p50"],
         "bare_p99_ns": passthrough["bare_single_p99"] - passthrough["bare_single_p50"],
         "credit_alone_p50_ns": alone["seen_p50"] - alone["bare_p50"],

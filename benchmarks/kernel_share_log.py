@@ -14,7 +14,8 @@ class AboveCaps:
     """Shares of the time in which what ran exceeded the caps.
 
     `let_in`: with a best-effort kernel as the last one launched of those that ran, so that it should not have been let
-    in. What is in `all` beyond that are high-priority launches, which never wait, on top of what ran already.
+    in. What is in `all` beyond that are high-priority launches, which never wait, on top of what ran already. Launches
+    are in the order in which the driver was called: what happens in there no gate can know.
     """
 
     all: float
@@ -40,7 +41,7 @@ def above_caps(log: Sequence[Ended], kernels: Sequence[Kernel], high_pid: int, c
             end += 1
         low = [kernel for kernel in running.values() if kernel.pid != high_pid]
         above = _peak(running.values(), shares) > cap_permille
-        last = max(running.values(), key=lambda kernel: kernel.admitted_ns, default=None)
+        last = max(running.values(), key=lambda kernel: kernel.called_ns, default=None)
         above_ns["all"] += (next_ns - now_ns) * above
         above_ns["let_in"] += (next_ns - now_ns) * (above and last is not None and last.pid != high_pid)
         above_ns["best_effort"] += (next_ns - now_ns) * (_peak(low, shares) > cap_permille)

@@ -54,6 +54,7 @@ class Ended:
 
     pid: int
     kernel: str
+    called_ns: int
     admitted_ns: int
     started_ns: int
     ended_ns: int
@@ -135,7 +136,7 @@ class Bench:
         for process in processes:
             answer = json.loads(process.communicate(timeout=seconds + 60)[0])
             outcomes.append(Outcome(tuple(answer["latencies_us"]), answer["launches"]))
-        return Trial(tuple(outcomes), tuple(p.pid for p in processes), tuple(_log(home / "gpu.log")), status)
+        return Trial(tuple(outcomes), tuple(p.pid for p in processes), _log(home / "gpu.log"), status)
 
     @contextmanager
     def _managed(self, home: Path, options: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -186,8 +187,8 @@ def _fnv1a(text: str) -> int:
     return value
 
 
-def _log(path: Path) -> Iterator[Ended]:
-    for line in path.read_text().splitlines():
-        cells = line.split(",")
-        if cells[0].strip().isdigit():
-            yield Ended(int(cells[0]), cells[1], int(cells[3]), int(cells[4]), int(cells[5]))
+def _log(path: Path) -> tuple[Ended, ...]:
+    """In the order in which they ended: lines are written by whichever process saw it."""
+    rows = (line.split(",") for line in path.read_text().splitlines())
+    log = [Ended(int(r[0]), r[1], int(r[10]), int(r[3]), int(r[4]), int(r[5])) for r in rows if r[0].strip().isdigit()]
+    return tuple(sorted(log, key=lambda kernel: kernel.ended_ns))

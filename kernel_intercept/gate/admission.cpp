@@ -147,11 +147,6 @@ Admission wait(Link& link, shared::Page& page, std::uint32_t index, const Kernel
     return outcome == Outcome::kWithdrawn ? Admission::kPassThrough : Admission::kGranted;
 }
 
-bool announces(const shared::Page& page, std::uint32_t index) {
-    const bool high = (page.control.high.load(std::memory_order_relaxed) >> index & 1) != 0;
-    return high && page.control.policy == shared::Policy::kGroup;
-}
-
 }  // namespace
 
 // Where the group policy holds, clients find room without the manager, so a late one does no harm; and no

@@ -7,6 +7,7 @@
 #include "kernel_intercept/gate/launch.hpp"
 #include "kernel_intercept/gate/link.hpp"
 #include "kernel_intercept/shared/clock.hpp"
+#include "kernel_intercept/shared/ticks.hpp"
 
 namespace explsched::gate {
 
@@ -19,6 +20,8 @@ constexpr std::uint32_t kCounters = 4096;
 constexpr std::uint32_t kWarmUpLaunches = 1;  // the first launch may load its module
 constexpr std::uint32_t kFirstSamples = 8;
 constexpr std::uint32_t kSampleEvery = 64;
+
+constexpr std::uint64_t kPromptTicks = kPromptNs;
 
 std::array<Link, kMaxGpus> links;
 std::array<std::atomic<std::uint32_t>, kCounters> asked;
@@ -40,6 +43,18 @@ shared::Page* live_page(Link& link, std::uint64_t now_ns) {
     return nullptr;
 }
 
+// A launch asks to go. Returns the time.
+std::uint64_t begin(Link& link, const KernelCost& cost) {
+    const bool of_interest = cost.gpu_ns > shared::kShortNs;
+    link.underway.since_ticks.store(of_interest ? shared::ticks() : 0, std::memory_order_relaxed);
+    const std::uint64_t now_ns = shared::now_ns();
+    if (of_interest) {
+        link.underway.since_ns.store(now_ns, std::memory_order_relaxed);
+        link.underway.gpu_ns.store(cost.gpu_ns, std::memory_order_relaxed);
+    }
+    return now_ns;
+}
+
 }  // namespace
 
 void attach(int ordinal, const GpuIdentity& gpu) noexcept {
@@ -49,21 +64,25 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept {
     newest.store(link, std::memory_order_release);
 }
 
-std::optional<KernelCost> lookup(std::uint64_t key_hash) noexcept {
-    Link* link = newest.load(std::memory_order_acquire);
+bool manages(int ordinal) noexcept {
+    const Link* link = link_of(ordinal);
+    return link != nullptr && link->wanted();
+}
+
+KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept {
+    const Link* link = newest.load(std::memory_order_acquire);
     const shared::Table* table = link == nullptr ? nullptr : link->table.load(std::memory_order_acquire);
-    if (table == nullptr) return std::nullopt;
-    const shared::TableEntry* entry = shared::find(*table, key_hash);
-    if (entry == nullptr) return std::nullopt;
-    const std::uint64_t cost = entry->cost.load(std::memory_order_relaxed);
-    if (cost == 0) return std::nullopt;
-    return shared::unpack_cost(cost);
+    const shared::TableEntry* entry = table == nullptr ? nullptr : shared::find(*table, key_hash);
+    const std::uint64_t cost = entry == nullptr ? 0 : entry->cost.load(std::memory_order_relaxed);
+    return cost == 0 ? estimate : shared::unpack_cost(cost);
 }
 
 bool sampling_due(std::uint64_t key_hash) noexcept {
     Link* link = newest.load(std::memory_order_acquire);
     if (link == nullptr || link->page.load(std::memory_order_relaxed) == nullptr) return false;
-    const std::uint32_t count = asked[key_hash % kCounters].fetch_add(1, std::memory_order_relaxed);
+    std::atomic<std::uint32_t>& asks = asked[key_hash % kCounters];
+    const std::uint32_t count = asks.load(std::memory_order_relaxed);
+    asks.store(count + 1, std::memory_order_relaxed);  // what threads lose to each other does not matter
     return (count >= kWarmUpLaunches && count < kWarmUpLaunches + kFirstSamples) ||
            (count != 0 && count % kSampleEvery == 0);
 }
@@ -71,7 +90,7 @@ bool sampling_due(std::uint64_t key_hash) noexcept {
 Admission admit(int ordinal, const KernelCost& cost) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || !link->wanted()) return Admission::kPassThrough;
-    const std::uint64_t now_ns = shared::now_ns();
+    const std::uint64_t now_ns = begin(*link, cost);
     shared::Page* page = live_page(*link, now_ns);
     return page == nullptr ? Admission::kPassThrough : admit_managed(*link, *page, cost, now_ns);
 }
@@ -79,18 +98,44 @@ Admission admit(int ordinal, const KernelCost& cost) noexcept {
 void charge(int ordinal, const KernelCost& cost) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || !link->wanted()) return;
-    const std::uint64_t now_ns = shared::now_ns();
+    const std::uint64_t now_ns = begin(*link, cost);
     shared::Page* page = live_page(*link, now_ns);
     if (page != nullptr) charge_managed(*link, *page, cost, now_ns);
 }
 
-void launched(int ordinal) noexcept {
+void before_driver(int ordinal) noexcept {
     Link* link = link_of(ordinal);
-    shared::Page* page = link == nullptr ? nullptr : link->page.load(std::memory_order_acquire);
+    if (link == nullptr || link->underway.since_ticks.load(std::memory_order_relaxed) == 0) return;
+    shared::Page* page = link->page.load(std::memory_order_acquire);
     if (page == nullptr) return;
     const std::uint32_t index = link->slot.load(std::memory_order_relaxed);
-    const shared::Timeline& line = page->slots[index].timeline;
-    if (line.starting_ns.load(std::memory_order_relaxed) != 0) reached_driver(*page, index, shared::now_ns());
+    shared::Timeline& line = page->slots[index].timeline;
+    Link::Underway& underway = link->underway;
+    if (line.starting_ns.load(std::memory_order_relaxed) == 0) {
+        underway.since_ticks.store(0, std::memory_order_relaxed);
+        return;
+    }
+    const std::uint64_t ticks = shared::ticks();
+    if (ticks - underway.since_ticks.load(std::memory_order_relaxed) < kPromptTicks) {
+        line.starting_ns.store(0, std::memory_order_relaxed);
+    } else {
+        const std::uint64_t now_ns = shared::now_ns();
+        reached_driver(*page, index, now_ns);
+        underway.since_ns.store(now_ns, std::memory_order_relaxed);
+    }
+    underway.since_ticks.store(ticks, std::memory_order_relaxed);
+}
+
+void after_driver(int ordinal) noexcept {
+    Link* link = link_of(ordinal);
+    if (link == nullptr) return;
+    const std::uint64_t since_ticks = link->underway.since_ticks.load(std::memory_order_relaxed);
+    if (since_ticks == 0 || shared::ticks() - since_ticks < kPromptTicks) return;
+    shared::Page* page = link->page.load(std::memory_order_acquire);
+    const std::uint64_t call_ns = shared::now_ns() - link->underway.since_ns.load(std::memory_order_relaxed);
+    if (page == nullptr || call_ns < kPromptNs) return;
+    shared::returned(page->slots[link->slot.load(std::memory_order_relaxed)].timeline, call_ns,
+                     link->underway.gpu_ns.load(std::memory_order_relaxed));
 }
 
 void drained(int ordinal) noexcept {

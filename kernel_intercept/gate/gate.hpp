@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 
 #include "kernel_intercept/gate/kernel.hpp"
 
@@ -34,10 +33,14 @@ enum class Admission : std::uint8_t {
 // May block for up to 100 ms at the first call. Repeated calls for the same ordinal do nothing.
 void attach(int ordinal, const GpuIdentity& gpu) noexcept;
 
+// Whether a manager was asked for when the GPU was attached, be it alive or not. Without one none of the
+// functions below does anything, and a caller can spare itself what they need to be told.
+bool manages(int ordinal) noexcept;
+
 // The two below take `hash_of` of the launch's key, so that callers can make it once and keep it.
 
-// The measured or imported cost of a launch, if the manager knows it.
-std::optional<KernelCost> lookup(std::uint64_t key_hash) noexcept;
+// The measured or imported cost of a launch, if the manager knows it; else `estimate`.
+KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept;
 
 // Whether this launch of the key should be timed and given to `record`.
 bool sampling_due(std::uint64_t key_hash) noexcept;
@@ -49,9 +52,13 @@ Admission admit(int ordinal, const KernelCost& cost) noexcept;
 // collective waits for other GPUs.
 void charge(int ordinal, const KernelCost& cost) noexcept;
 
-// The driver has the launch that was admitted or charged. If that took long, it begins as much later than
-// others think, and they are told.
-void launched(int ordinal) noexcept;
+// To be called right before the driver is, for a launch that was admitted or charged. If it was held up
+// since, it begins as much later than others think, and they are told.
+void before_driver(int ordinal) noexcept;
+
+// The driver's call has returned. If that took long, nobody knows when in it the kernel began, unless it may
+// have waited for the kernel, as with CUDA_LAUNCH_BLOCKING.
+void after_driver(int ordinal) noexcept;
 
 // All that this process has launched on the GPU so far is done: a synchronising call has returned.
 void drained(int ordinal) noexcept;

@@ -11,6 +11,7 @@
 namespace explsched::gate {
 
 constexpr std::uint64_t kLongestPeriodNs = 100'000'000;
+constexpr std::uint64_t kPromptNs = 5'000;
 
 inline std::uint64_t charge_of(const KernelCost& cost) {
     const shared::Load load = shared::load_of(cost);
@@ -21,8 +22,6 @@ inline std::uint64_t charge_of(const KernelCost& cost) {
 inline std::uint64_t launch(shared::Slot& slot, const KernelCost& cost, std::uint64_t now_ns) {
     const std::uint64_t begin_ns = shared::push(slot.timeline, cost, now_ns);
     shared::starting(slot.timeline, begin_ns, cost, now_ns);
-    slot.counters.launches.fetch_add(1, std::memory_order_relaxed);
-    slot.counters.gpu_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
     return begin_ns;
 }
 
@@ -32,9 +31,10 @@ inline std::uint64_t launch(shared::Slot& slot, const KernelCost& cost, std::uin
 inline void meet(shared::Page& page, std::uint32_t index, const KernelCost& cost, std::uint64_t now_ns,
                  std::uint64_t begin_ns) {
     shared::Timeline& line = page.slots[index].timeline;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     const bool first = begin_ns == now_ns;
     if (!first && begin_ns >= line.company_until_ns.load(std::memory_order_relaxed)) return;
-    const std::uint32_t span = line.head.load(std::memory_order_relaxed) - 1;
+    const std::uint64_t span = line.head.load(std::memory_order_relaxed) - 1;
     const std::uint64_t delay_ns = shared::meet_company(page, index, cost, begin_ns);
     if (delay_ns != 0) shared::put_off_from(line, span, delay_ns, now_ns);
     if (first) {
@@ -65,13 +65,20 @@ inline void announce(shared::Page& page, std::uint32_t index, const KernelCost& 
     meet(page, index, cost, now_ns, launch(slot, cost, now_ns));
 }
 
-// The driver has what was launched last. If it was held up on its way there, the GPU may be full by now.
+inline bool announces(const shared::Page& page, std::uint32_t index) {
+    const bool high = (page.control.high.load(std::memory_order_relaxed) >> index & 1) != 0;
+    return high && page.control.policy == shared::Policy::kGroup;
+}
+
+// The driver is called for what was launched last. If that was held up on its way, the GPU may be full by
+// now. A high-priority launch has met what was there when it was announced, and must not be put off for it
+// twice.
 inline void reached_driver(shared::Page& page, std::uint32_t index, std::uint64_t now_ns) {
-    constexpr std::uint64_t kPromptNs = 5'000;
     shared::Timeline& line = page.slots[index].timeline;
     const std::uint64_t announced_ns = line.starting_ns.load(std::memory_order_relaxed);
-    const std::optional<std::uint32_t> span = shared::started(line, now_ns);
+    const std::optional<std::uint64_t> span = shared::started(line, now_ns);
     if (!span || now_ns < announced_ns + kPromptNs || page.control.policy != shared::Policy::kGroup) return;
+    if (announces(page, index)) return;
     const std::uint64_t word = line.spans[*span % shared::kSpans].load(std::memory_order_relaxed);
     const std::uint64_t end_ns = shared::end_ns_of(word, now_ns);
     if (end_ns <= now_ns) return;
@@ -113,8 +120,9 @@ inline Try try_group(shared::Page& page, std::uint32_t index, const KernelCost& 
         return {false, attempt.retry_ns, attempt.obstacle == shared::Obstacle::kBestEffort};
     launch(slot, cost, now_ns);
     slot.timeline.reserved.store(0, std::memory_order_release);
-    std::uint32_t aged = index + 1;  // it has gone: the way is open again
-    page.control.aged.compare_exchange_strong(aged, 0, std::memory_order_relaxed);
+    std::uint32_t aged = page.control.aged.load(std::memory_order_relaxed);
+    if (aged == index + 1)  // it has gone: the way is open again
+        page.control.aged.compare_exchange_strong(aged, 0, std::memory_order_relaxed);
     return {true, 0, false};
 }
 

@@ -19,10 +19,20 @@ namespace explsched::gate {
 // One thread at a time changes the link, the one that holds `changing`; the others go on without.
 class Link {
    public:
+    // How far the last launch has come. Threads that launch at the same time take each other's, which blurs
+    // when their kernels begin by as much as their calls lie apart.
+    struct Underway {
+        std::atomic<std::uint64_t> since_ticks{
+            0};                                  // it was admitted, or the driver called; 0 = not of interest
+        std::atomic<std::uint64_t> since_ns{0};  // by the clock, no later than that
+        std::atomic<std::uint64_t> gpu_ns{0};
+    };
+
     std::atomic<shared::Page*> page{nullptr};
     std::atomic<const shared::Table*> table{nullptr};
     std::atomic<std::uint32_t> slot{0};
     std::atomic<bool> recording{false};  // a thread writes to the sample ring
+    Underway underway;
 
     // Greets the manager and waits up to `patience_ms` for its answer.
     void attach(const GpuIdentity& gpu, int patience_ms) noexcept;

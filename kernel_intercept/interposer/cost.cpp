@@ -37,20 +37,26 @@ constexpr std::uint64_t cheap_hash(const LaunchShape& shape, std::uint64_t funct
            1;
 }
 
+LaunchFacts facts_of(const ContextRecord& gpu, const LaunchShape& shape) noexcept {
+    const FunctionFacts function = function_facts(shape.function, gpu.ordinal);
+    LaunchFacts facts{function.name, 0, compute_permille(gpu, shape, function), function.collective};
+    facts.key_hash = hash_of(key_of(gpu, shape, facts));
+    return facts;
+}
+
 }  // namespace
 
 LaunchFacts launch_facts(const ContextRecord& gpu, const LaunchShape& shape) noexcept {
     const std::uint64_t hash = cheap_hash(shape, key_of(shape.function));
     // One function can be launched on several GPUs.
     const std::uint32_t epoch = handle_epoch() ^ (static_cast<std::uint32_t>(gpu.ordinal) << 24);
-    const auto known = g_known.find(hash, epoch);
-    if (known) return *known;
-    const bool complete = !any_capture();  // see function_facts
-    const FunctionFacts facts = function_facts(shape.function, gpu.ordinal);
-    LaunchFacts found{facts.name, 0, compute_permille(gpu, shape, facts), facts.collective};
-    found.key_hash = hash_of(key_of(gpu, shape, found));
-    if (complete) g_known.put(hash, epoch, found);
-    return found;
+    LaunchFacts facts;
+    if (!g_known.read(hash, epoch, facts)) {
+        const bool complete = !any_capture();  // see function_facts
+        facts = facts_of(gpu, shape);
+        if (complete) g_known.put(hash, epoch, facts);
+    }
+    return facts;
 }
 
 KernelKey key_of(const ContextRecord& gpu, const LaunchShape& shape, const LaunchFacts& facts) noexcept {
@@ -58,8 +64,7 @@ KernelKey key_of(const ContextRecord& gpu, const LaunchShape& shape, const Launc
 }
 
 KernelCost expected_cost(const LaunchFacts& facts) noexcept {
-    const auto measured = gate::lookup(facts.key_hash);
-    return measured ? *measured : KernelCost{kUnknownKernelNs, facts.compute_permille, kAllBandwidth};
+    return gate::lookup(facts.key_hash, {kUnknownKernelNs, facts.compute_permille, kAllBandwidth});
 }
 
 }  // namespace explsched::intercept

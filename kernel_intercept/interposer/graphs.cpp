@@ -158,9 +158,9 @@ GraphLaunch graph_launch(GraphExec exec, const ContextRecord& gpu) noexcept {
     const KernelKey key{
         name.hash, {static_cast<std::uint32_t>(kernels), 1, 1}, {1, 1, 1}, 0, gpu.compute_capability};
     const std::uint64_t key_hash = hash_of(key);
-    const auto measured = gate::lookup(key_hash);
     const KernelCost estimate = graph ? cost_of(graph->tally) : KernelCost{kUnknownKernelNs, 1000, 1000};
-    return {{key, key_hash, measured ? *measured : estimate, name.text},
+    return {{key, gate::lookup(key_hash, estimate), name.text},
+            key_hash,
             graph && graph->tally.collective ? Waiting::kForbidden : Waiting::kAllowed};
 }
 

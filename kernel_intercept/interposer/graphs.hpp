@@ -19,7 +19,8 @@ void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
 void forget_graph(GraphExec exec) noexcept;
 
 struct GraphLaunch {
-    KnownLaunch known;
+    gate::Sample known;
+    std::uint64_t key_hash;
     Waiting waiting;  // forbidden if a kernel in it must not wait
 };
 

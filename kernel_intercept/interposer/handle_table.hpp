@@ -8,6 +8,7 @@
 // Handles are reused by the driver. An entry carries the epoch of its making and is found in that one only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -24,6 +25,10 @@ constexpr std::uint64_t mixed(std::uint64_t value) noexcept {  // the finaliser 
     return value ^ (value >> 31);
 }
 
+constexpr unsigned bits_of(std::size_t power_of_two) noexcept {
+    return power_of_two == 1 ? 0 : 1 + bits_of(power_of_two / 2);
+}
+
 template <typename Value, std::size_t kCapacity>
 class HandleTable {
     static_assert(std::is_trivially_copyable_v<Value>);
@@ -33,30 +38,36 @@ class HandleTable {
     static constexpr std::size_t kProbes = 8;
     using Words = std::array<std::uint64_t, kWords>;
 
+    // The upper bits of the product depend on all of the key (Knuth, TAOCP 3, section 6.4).
+    static constexpr std::size_t place_of(std::uint64_t key) noexcept {
+        return (key * 0x9e3779b97f4a7c15ULL) >> (64 - bits_of(kCapacity));
+    }
+
    public:
-    // Keys are handles or hashes, never 0.
-    std::optional<Value> find(std::uint64_t key, std::uint32_t epoch) const noexcept {
-        const std::size_t start = mixed(key);
+    // Keys are handles or hashes, never 0. False if there is no entry; `value` is then left as it was.
+    bool read(std::uint64_t key, std::uint32_t epoch, Value& value) const noexcept {
+        const std::size_t start = place_of(key);
         for (std::size_t i = 0; i < kProbes; ++i) {
             const Slot& slot = slots_[(start + i) & (kCapacity - 1)];
             const std::uint64_t held = slot.key.load(std::memory_order_acquire);
-            if (held == 0) return std::nullopt;
-            if (held != key) continue;
-            Words words;
-            if (!slot.read(key, epoch, words)) continue;
-            Value value;
-            std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
-            return value;
+            if (held == 0) return false;
+            if (held == key && slot.read(key, epoch, value)) return true;
         }
-        return std::nullopt;
+        return false;
+    }
+
+    std::optional<Value> find(std::uint64_t key, std::uint32_t epoch) const noexcept {
+        Value value;
+        if (!read(key, epoch, value)) return std::nullopt;
+        return value;
     }
 
     void put(std::uint64_t key, std::uint32_t epoch, const Value& value) noexcept {
         Words words{};
         std::memcpy(words.data(), &value, sizeof value);
-        const std::size_t start = mixed(key);
+        const std::size_t start = place_of(key);
         // Its own slot, else an empty one, else one of those in its reach, chosen by its hash.
-        std::size_t place = start + (mixed(start) % kProbes);
+        std::size_t place = start + (mixed(key) % kProbes);
         for (std::size_t i = 0; i < kProbes; ++i) {
             const std::uint64_t held =
                 slots_[(start + i) & (kCapacity - 1)].key.load(std::memory_order_relaxed);
@@ -75,14 +86,24 @@ class HandleTable {
         std::atomic<std::uint64_t> key;
         std::array<std::atomic<std::uint64_t>, kWords> words;
 
-        bool read(std::uint64_t wanted, std::uint32_t wanted_epoch, Words& out) const noexcept {
+        // Word by word, in registers: a core that reads in one go what it has just stored in parts waits for
+        // the stores.
+        bool read(std::uint64_t wanted, std::uint32_t wanted_epoch, Value& out) const noexcept {
             const std::uint32_t before = sequence.load(std::memory_order_acquire);
             if ((before & 1) != 0) return false;
             const bool same = key.load(std::memory_order_relaxed) == wanted &&
                               epoch.load(std::memory_order_relaxed) == wanted_epoch;
-            for (std::size_t i = 0; i < kWords; ++i) out[i] = words[i].load(std::memory_order_relaxed);
+            Words copy;
+#pragma GCC unroll 8
+            for (std::size_t i = 0; i < kWords; ++i) copy[i] = words[i].load(std::memory_order_relaxed);
             std::atomic_thread_fence(std::memory_order_acquire);
-            return same && sequence.load(std::memory_order_relaxed) == before;
+            if (!same || sequence.load(std::memory_order_relaxed) != before) return false;
+            auto* bytes = reinterpret_cast<unsigned char*>(&out);
+#pragma GCC unroll 8
+            for (std::size_t i = 0; i < kWords; ++i) {
+                std::memcpy(bytes + 8 * i, &copy[i], std::min<std::size_t>(8, sizeof(Value) - 8 * i));
+            }
+            return true;
         }
 
         void write(std::uint64_t new_key, std::uint32_t new_epoch, const Words& in) noexcept {

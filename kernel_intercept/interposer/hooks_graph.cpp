@@ -40,14 +40,14 @@ Result launch_graph(GraphExec exec, Stream stream) {
     const char* entry = kSymbolNames[static_cast<std::size_t>(kSymbol)].data();
     Launch launch{entry, stream, kNullStream};
     if (mode() == Mode::kOff) return call_driver<kSymbol>(exec, stream);
-    ContextRecord* context = is_capturing(stream, kNullStream) ? nullptr : current_context();
+    ContextRecord* context = managed_context(launch);
     if (context == nullptr) {
         if (mode() == Mode::kTracing) trace({entry, "graph", {}, {}, 0, false});
         return call_driver<kSymbol>(exec, stream);
     }
     const GraphLaunch graph = graph_launch(exec, *context);
     launch.waiting = graph.waiting;
-    const Admitted admitted = admit(launch, graph.known, *context);
+    const Admitted admitted = admit(launch, graph.known, graph.key_hash, *context);
     const Result result = call_driver<kSymbol>(exec, stream);
     launched(admitted, launch, result);
     return result;

@@ -18,38 +18,50 @@ void trace_kernel(const KernelLaunch& kernel, const char* name, gate::Admission 
            admission == gate::Admission::kGranted});
 }
 
-gate::Admission pay(const Launch& launch, const KernelCost& cost, ContextRecord& context) noexcept {
+gate::Admission pay(const Launch& launch, Waiting waiting, const KernelCost& cost,
+                    ContextRecord& context) noexcept {
     note_stream(context, stream_identity(launch.stream, launch.null_stream));
-    if (launch.waiting == Waiting::kAllowed) return gate::admit(context.ordinal, cost);
+    if (waiting == Waiting::kAllowed) return gate::admit(context.ordinal, cost);
     gate::charge(context.ordinal, cost);
     return gate::Admission::kPassThrough;
 }
 
-TimedLaunch* sample_if_due(const Launch& launch, const KnownLaunch& known, ContextRecord& context) noexcept {
+bool sample_is_due(const Launch& launch, std::uint64_t key_hash, ContextRecord& context) noexcept {
     if (context.pending.load(std::memory_order_relaxed) != 0 && ++t_launches % kReadEvery == 0) {
         read_timings(context);
     }
-    if (!gate::sampling_due(known.key_hash)) return nullptr;
-    if (launch.timing == Timing::kForbidden || any_capture()) return nullptr;
-    return start_timing(context, launch.stream, launch.null_stream, {known.key, known.cost, known.name});
+    return gate::sampling_due(key_hash) && launch.timing == Timing::kAllowed && !any_capture();
 }
 
 }  // namespace
 
-Admitted admit(const Launch& launch, const KnownLaunch& known, ContextRecord& context) noexcept {
-    const gate::Admission admission = pay(launch, known.cost, context);
+ContextRecord* managed_context(const Launch& launch) noexcept {
+    if (is_capturing(launch.stream, launch.null_stream)) return nullptr;
+    ContextRecord* context = current_context();
+    if (context == nullptr || gate::manages(context->ordinal)) return context;
+    return mode() == Mode::kTracing ? context : nullptr;
+}
+
+Admitted admit(const Launch& launch, const gate::Sample& known, std::uint64_t key_hash,
+               ContextRecord& context) noexcept {
+    const gate::Admission admission = pay(launch, launch.waiting, known.cost, context);
     if (__builtin_expect(mode() == Mode::kTracing, 0)) {
         trace({launch.entry, known.name, known.key.grid, known.key.block, known.key.dynamic_shared_bytes,
                admission == gate::Admission::kGranted});
     }
-    return {&context, sample_if_due(launch, known, context)};
+    Admitted admitted{&context, nullptr};
+    if (sample_is_due(launch, key_hash, context)) {
+        admitted.timed = start_timing(context, launch.stream, launch.null_stream, known);
+    }
+    gate::before_driver(context.ordinal);
+    return admitted;
 }
 
 Admitted admit(const KernelLaunch& kernel) noexcept {
     const Mode now = mode();
     if (now == Mode::kOff) return {};
-    ContextRecord* context = nullptr;
-    if (!is_capturing(kernel.launch.stream, kernel.launch.null_stream)) context = current_context();
+    const Launch& launch = kernel.launch;
+    ContextRecord* context = managed_context(launch);
     if (context == nullptr) {
         if (__builtin_expect(now == Mode::kTracing, 0)) {
             trace_kernel(kernel, function_facts(kernel.shape.function, 0).name.text,
@@ -58,19 +70,27 @@ Admitted admit(const KernelLaunch& kernel) noexcept {
         return {};
     }
     const LaunchFacts facts = launch_facts(*context, kernel.shape);
-    const KernelKey key = key_of(*context, kernel.shape, facts);
-    Launch launch = kernel.launch;
-    if (facts.collective) launch.waiting = Waiting::kForbidden;
-    return admit(launch, {key, facts.key_hash, expected_cost(facts), facts.name.text}, *context);
+    const KernelCost cost = expected_cost(facts);
+    const gate::Admission admission =
+        pay(launch, facts.collective ? Waiting::kForbidden : launch.waiting, cost, *context);
+    if (__builtin_expect(now == Mode::kTracing, 0)) trace_kernel(kernel, facts.name.text, admission);
+    Admitted admitted{context, nullptr};
+    if (sample_is_due(launch, facts.key_hash, *context)) {
+        admitted.timed = start_timing(*context, launch.stream, launch.null_stream,
+                                      {key_of(*context, kernel.shape, facts), cost, facts.name.text});
+    }
+    gate::before_driver(context->ordinal);
+    return admitted;
 }
 
 void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept {
     const Mode now = mode();
     if (now == Mode::kOff) return;
-    if (context != nullptr && !is_capturing(kernel.launch.stream, kernel.launch.null_stream)) {
+    const Launch& launch = kernel.launch;
+    if (context != nullptr && !is_capturing(launch.stream, launch.null_stream)) {
         const LaunchFacts facts = launch_facts(*context, kernel.shape);
-        pay(kernel.launch, expected_cost(facts), *context);
-        gate::launched(context->ordinal);
+        pay(launch, Waiting::kForbidden, expected_cost(facts), *context);
+        gate::before_driver(context->ordinal);
     }
     if (now == Mode::kTracing) {
         trace_kernel(kernel, function_facts(kernel.shape.function, 0).name.text,

@@ -38,27 +38,27 @@ struct Admitted {
     TimedLaunch* timed{nullptr};
 };
 
-// Waits and pays for the launch as the gate says.
+// The context whose GPU's manager has a say in the launch: the current one. Null while the stream captures,
+// and without a manager: then the launch's cost need not be known. A trace tells all launches as if there
+// were one.
+ContextRecord* managed_context(const Launch& launch) noexcept;
+
+// Waits and pays for the launch as the gate says. The driver is to be called next.
 Admitted admit(const KernelLaunch& kernel) noexcept;
 
 // Pays for a launch on another context than the current one, without waiting.
 void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept;
 
-// A launch whose cost is known: a graph. `name` is told with a sample.
-struct KnownLaunch {
-    KernelKey key;
-    std::uint64_t key_hash;
-    KernelCost cost;
-    const char* name;
-};
-Admitted admit(const Launch& launch, const KnownLaunch& known, ContextRecord& context) noexcept;
+// A launch whose cost is known: a graph.
+Admitted admit(const Launch& launch, const gate::Sample& known, std::uint64_t key_hash,
+               ContextRecord& context) noexcept;
 
 void end_sample(const Admitted& admitted, const Launch& launch, Result result) noexcept;
 
 // To be called after the driver, with its answer.
 inline void launched(const Admitted& admitted, const Launch& launch, Result result) noexcept {
     if (admitted.context == nullptr) return;
-    gate::launched(admitted.context->ordinal);
+    gate::after_driver(admitted.context->ordinal);
     if (__builtin_expect(admitted.timed != nullptr, 0)) end_sample(admitted, launch, result);
 }
 

@@ -138,7 +138,7 @@ Company Gpu::company() {
     int active = 0;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         const shared::Slot& state = page_->slots[slot];
-        const std::uint64_t launches = state.counters.launches.load(std::memory_order_relaxed);
+        const std::uint64_t launches = state.timeline.head.load(std::memory_order_relaxed);
         const bool busy = state.timeline.busy_until_ns.load(std::memory_order_relaxed) > last_beat_ns_;
         if (launches != launches_[slot] || busy) ++active;
         launches_[slot] = launches;

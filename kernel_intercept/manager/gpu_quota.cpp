@@ -77,7 +77,7 @@ void Gpu::refill(std::uint64_t now_ns) {
 // Until when the GPU is busy with what has been charged: as predicted, and with no more than was launched
 // since each client last said that all is done.
 void Gpu::count_backlog(std::uint64_t now_ns) {
-    std::uint64_t undrained_ns = 0;
+    std::uint64_t unsettled_ns = 0;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         const shared::Slot& state = page_->slots[slot];
         const std::uint64_t charged_ns = state.counters.charged_ns.load(std::memory_order_relaxed);
@@ -85,9 +85,9 @@ void Gpu::count_backlog(std::uint64_t now_ns) {
             busy_until_ns_ = std::max(busy_until_ns_, now_ns) + (charged_ns - charged_ns_[slot]);
         }
         charged_ns_[slot] = charged_ns;
-        undrained_ns += state.timeline.undrained_ns.load(std::memory_order_relaxed);
+        unsettled_ns += shared::unsettled_ns(state.timeline);
     });
-    busy_until_ns_ = std::min(busy_until_ns_, now_ns + undrained_ns);
+    busy_until_ns_ = std::min(busy_until_ns_, now_ns + unsettled_ns);
 }
 
 bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vector<policy::Member>)>& rule) {

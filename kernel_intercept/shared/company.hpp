@@ -15,7 +15,7 @@ namespace detail {
 // One client's announced launches, one after the other, from some moment on.
 struct Row {
     Timeline* line;
-    std::uint32_t index, head;  // the span that runs, and the one after the last
+    std::uint64_t index, head;  // the span that runs, and the one after the last
     std::uint64_t ends_ns;      // of the last one read, as announced
     std::uint64_t left_ns;      // of the span that runs
     std::uint64_t shift_ns;     // how much later than announced it all happens
@@ -38,7 +38,7 @@ struct Row {
 };
 
 inline Row row_of(Timeline& line, std::uint64_t from_ns) {
-    const std::uint32_t head = line.head.load(std::memory_order_relaxed);
+    const std::uint64_t head = line.head.load(std::memory_order_relaxed);
     Row row{&line, head - open_spans(line), head, 0, 0, 0, {}};
     row.next(from_ns);
     return row;

@@ -18,7 +18,7 @@ namespace explsched::shared {
 
 constexpr std::uint32_t kPageMagic = 0x4b505845;   // "EXPK"
 constexpr std::uint32_t kTableMagic = 0x54505845;  // "EXPT"
-constexpr std::uint32_t kLayoutVersion = 3;
+constexpr std::uint32_t kLayoutVersion = 4;
 
 struct Header {
     std::uint32_t magic;
@@ -68,9 +68,8 @@ struct alignas(64) Doorway {
     std::atomic<std::uint64_t> granted_ns;  // monotonic time of the last grant, for measurements
 };
 
+// Beside what the timeline counts.
 struct alignas(64) Counters {
-    std::atomic<std::uint64_t> launches;
-    std::atomic<std::uint64_t> gpu_ns;      // predicted running time of them
     std::atomic<std::uint64_t> charged_ns;  // running time x the larger share
     std::atomic<std::uint64_t> waits;
     std::atomic<std::uint64_t> waited_ns;
@@ -140,8 +139,8 @@ inline const TableEntry* find(const Table& table, std::uint64_t hash) {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::is_standard_layout_v<Page> && std::is_standard_layout_v<Table>);
 static_assert(sizeof(Control) == 128 && offsetof(Page, control) == 64);
-static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 128);
-static_assert(sizeof(Timeline) == 128 + 8 * kSpans);
+static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 64);
+static_assert(sizeof(Timeline) == 192 + 8 * kSpans);
 static_assert(sizeof(KernelKey) == 40 && sizeof(KernelCost) == 16 && sizeof(RingSample) == 56 + kNameBytes);
 static_assert(sizeof(TableEntry) == 16);
 static_assert(sizeof(Page) % 64 == 0 && sizeof(Page) < 8U << 20);

@@ -47,7 +47,8 @@ inline Others others(const Page& page, std::uint64_t mask, std::uint64_t now_ns,
         const Timeline& line = page.slots[static_cast<std::size_t>(slot)].timeline;
         // What should be over by now may run on for as long as this client usually lags.
         const std::uint64_t late_ns = start_delay_ns(line, now_ns);
-        const std::uint64_t lag_ns = line.lag_ns.load(std::memory_order_relaxed) + late_ns + kGuardNs;
+        const std::uint64_t lag_ns = line.lag_ns.load(std::memory_order_relaxed) +
+                                     line.unsure_ns.load(std::memory_order_relaxed) + late_ns + kGuardNs;
         const Peak found = peak(line, begin_ns - lag_ns, end_ns + kGuardNs - late_ns);
         if (found.load.none()) continue;
         sum.load = sum.load + found.load;

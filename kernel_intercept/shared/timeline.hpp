@@ -20,18 +20,20 @@ struct alignas(64) Timeline {
     std::atomic<std::uint64_t> period_work_ns;  // running time launched since the client was last idle
     std::atomic<std::uint64_t> latency_ns;      // running mean of that over the busy periods, 0 = unknown
     std::atomic<std::int64_t> exposure_ns;      // what best-effort kernels may still risk in this busy period
-    std::atomic<std::uint32_t> head;            // spans pushed
-    std::atomic<std::uint32_t> settled;         // of them known to be done
+    std::atomic<std::uint64_t> head;            // spans pushed, one per launch
+    std::atomic<std::uint64_t> settled;         // of them known to be done
     std::atomic<std::uint64_t> reserved;        // a span granted but not launched yet, 0 = none
     std::atomic<std::uint64_t> idle_since_ns;   // when the last synchronising call returned
     std::atomic<std::uint64_t> began_ns;        // first launch after that
     std::atomic<std::uint64_t> drain_wall_ns;   // from first launch to synchronised, the last time
     std::atomic<std::uint64_t> drain_work_ns;   // running time launched in between
-    std::atomic<std::uint64_t> undrained_ns;    // running time launched since
+    std::atomic<std::uint64_t> pushed_ns;       // running time launched
+    std::atomic<std::uint64_t> settled_ns;      // of it known to be done
     std::atomic<std::uint64_t> lag_ns;          // how late its launches end by then, see `settle`
     std::atomic<std::uint64_t>
         starting_ns;  // announced then, first of a row, the driver has it not yet; 0 = none
     std::atomic<std::uint64_t> company_until_ns;  // until then it meets what does not fit beside it
+    std::atomic<std::uint64_t> unsure_ns;  // how much later than announced all may happen, see `returned`
     alignas(
         64) std::array<std::atomic<std::uint64_t>, kSpans> spans;  // end in ticks, and the load until then
 };
@@ -48,9 +50,15 @@ constexpr std::uint64_t end_ns_of(std::uint64_t word, std::uint64_t near_ns) {
 }
 
 // How many of its newest spans are there to be read and not known to be done.
-inline std::uint32_t open_spans(const Timeline& line) {
-    return std::min(kSpans,
-                    line.head.load(std::memory_order_relaxed) - line.settled.load(std::memory_order_relaxed));
+inline std::uint64_t open_spans(const Timeline& line) {
+    return std::min<std::uint64_t>(
+        kSpans, line.head.load(std::memory_order_relaxed) - line.settled.load(std::memory_order_relaxed));
+}
+
+// The running time of what is not known to be done.
+inline std::uint64_t unsettled_ns(const Timeline& line) {
+    const std::uint64_t settled_ns = line.settled_ns.load(std::memory_order_relaxed);
+    return line.pushed_ns.load(std::memory_order_relaxed) - settled_ns;
 }
 
 // Whether the client has said that all it launched is done.
@@ -59,24 +67,25 @@ inline bool drained(const Timeline& line) {
 }
 
 // Lets span `index` end later, unless its owner writes it at the same time.
-inline void put_off(Timeline& line, std::uint32_t index, std::uint64_t by_ns, std::uint64_t near_ns) {
+inline void put_off(Timeline& line, std::uint64_t index, std::uint64_t by_ns, std::uint64_t near_ns) {
     std::atomic<std::uint64_t>& span = line.spans[index % kSpans];
     std::uint64_t word = span.load(std::memory_order_relaxed);
     const std::uint64_t end = tick_of(end_ns_of(word, near_ns) + by_ns + 255);
     span.compare_exchange_strong(word, pack(end, packed_load(word)), std::memory_order_seq_cst);
 }
 
-// Appends a launch and returns when it is expected to begin. Safe among threads of one process.
+// Appends a launch and returns when it is expected to begin. Safe among threads of one process. Others see it
+// at once if it was announced as `reserved`, else after a fence of the caller's.
 inline std::uint64_t push(Timeline& line, const KernelCost& cost, std::uint64_t now_ns) {
     if (drained(line)) line.began_ns.store(now_ns, std::memory_order_relaxed);
-    line.undrained_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
+    line.pushed_ns.fetch_add(cost.gpu_ns, std::memory_order_relaxed);
     std::uint64_t busy = line.busy_until_ns.load(std::memory_order_relaxed);
     std::uint64_t begin = 0;
     do {
         begin = std::max(busy, now_ns);
     } while (!line.busy_until_ns.compare_exchange_weak(busy, begin + cost.gpu_ns, std::memory_order_seq_cst,
                                                        std::memory_order_relaxed));
-    const std::uint32_t index = line.head.fetch_add(1, std::memory_order_relaxed);
+    const std::uint64_t index = line.head.fetch_add(1, std::memory_order_relaxed);
     Load load = load_of(cost);
     std::atomic<std::uint64_t>& span = line.spans[index % kSpans];
     const std::uint64_t oldest = span.load(std::memory_order_relaxed);
@@ -88,7 +97,7 @@ inline std::uint64_t push(Timeline& line, const KernelCost& cost, std::uint64_t 
         next.store(pack(packed_time(word), larger(packed_load(word), packed_load(oldest))),
                    std::memory_order_relaxed);
     }
-    span.store(pack(tick_of(begin + cost.gpu_ns + 255), load), std::memory_order_seq_cst);
+    span.store(pack(tick_of(begin + cost.gpu_ns + 255), load), std::memory_order_release);
     return begin;
 }
 
@@ -109,10 +118,10 @@ inline Peak peak(const Timeline& line, std::uint64_t from_ns, std::uint64_t to_n
         found = {packed_load(reserved), from_ns + kReservedNs};
     }
     if (line.busy_until_ns.load(std::memory_order_seq_cst) <= from_ns) return found;
-    const std::uint32_t head = line.head.load(std::memory_order_relaxed);
-    const std::uint32_t open = open_spans(line);
+    const std::uint64_t head = line.head.load(std::memory_order_relaxed);
+    const std::uint64_t open = open_spans(line);
     std::uint32_t past = 0;
-    for (std::uint32_t back = 1; back <= open; ++back) {
+    for (std::uint64_t back = 1; back <= open; ++back) {
         const std::uint64_t word = line.spans[(head - back) % kSpans].load(std::memory_order_seq_cst);
         const std::uint64_t end = end_ns_of(word, from_ns);
         if (end <= from_ns) {

@@ -26,7 +26,7 @@ struct Row {
     int pid;
     std::string kernel;
     std::vector<std::int64_t>
-        numbers;  // stream, admitted, started, ended, compute, bandwidth, and the two sums
+        numbers;  // stream, admitted, started, ended, compute, bandwidth, the two sums, called
 
     std::int64_t took_ns() const { return numbers[3] - numbers[2]; }
 };
@@ -40,7 +40,7 @@ std::vector<Row> read_log(const std::string& path) {
         Row row{};
         fields >> row.pid >> row.kernel;
         for (std::int64_t n = 0; fields >> n;) row.numbers.push_back(n);
-        REQUIRE(row.numbers.size() == 8);
+        REQUIRE(row.numbers.size() == 9);
         rows.push_back(row);
     }
     return rows;

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "tests/kernel/fakecuda/capture.hpp"
@@ -12,6 +14,12 @@ namespace fakecuda {
 namespace {
 
 std::atomic<std::uint64_t> kernels_run{0};
+
+// As in CUDA: each launch returns when the kernel has ended.
+bool launches_block() {
+    static const char* const value = std::getenv("CUDA_LAUNCH_BLOCKING");
+    return value != nullptr && std::strcmp(value, "1") == 0;
+}
 
 CUresult capture(Capture& into, CUfunction function, const LaunchShape& shape) {
     auto node = std::make_unique<CUgraphNode_st>();
@@ -61,7 +69,8 @@ CUresult launch_fault() {
 void run(const KernelSpec& spec, CUstream stream) {
     kernels_run.fetch_add(1, std::memory_order_relaxed);
     if (gpu::VirtualGpu* gpu = stream->context->device->gpu.get()) {
-        gpu->submit(stream->queue, spec.work, implicit_dependencies(stream));
+        const std::uint64_t count = gpu->submit(stream->queue, spec.work, implicit_dependencies(stream));
+        if (launches_block()) gpu->wait_until_ended(stream->queue, count);
     }
 }
 

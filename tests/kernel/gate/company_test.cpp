@@ -102,6 +102,49 @@ void a_late_launch_that_meets_others_puts_them_off() {
     CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + 1110 * kUs + 20 * kUs));
 }
 
+// A high-priority launch has met its company when it was announced: late, it is put off by its lateness
+// alone.
+void a_late_high_priority_launch_is_put_off_once() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    memory.occupy(1);
+    Page& page = memory.page;
+    CHECK(gate::try_now(page, 1, {100 * kUs, 600, 100}, kNow).launched);
+    gate::announce(page, 0, {kMs, 600, 200}, kNow);
+    CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + 1020 * kUs));
+    gate::reached_driver(page, 0, kNow + 30 * kUs);
+    CHECK(about(page.slots[0].timeline.busy_until_ns, kNow + 1050 * kUs));
+}
+
+// When in a long call of the driver a kernel began nobody knows: it may end as much later.
+void others_are_careful_after_a_long_call() {
+    SharedPage memory;
+    memory.occupy(0);
+    memory.occupy(1);
+    Page& page = memory.page;
+    Timeline& line = page.slots[0].timeline;
+    CHECK(gate::try_now(page, 0, {100 * kUs, 600, 100}, kNow).launched);
+    gate::reached_driver(page, 0, kNow);
+    returned(line, 40 * kUs, 100 * kUs);
+    CHECK(line.busy_until_ns == kNow + 100 * kUs);
+    CHECK(!gate::try_now(page, 1, {100 * kUs, 600, 100}, kNow + 130 * kUs).launched);
+    CHECK(gate::try_now(page, 1, {100 * kUs, 600, 100}, kNow + 150 * kUs).launched);
+    settle(line, kNow + 160 * kUs);
+    CHECK(line.unsure_ns == 0);
+}
+
+// CUDA_LAUNCH_BLOCKING: the call lasts as long as the kernel, which began with it.
+void a_call_that_waits_for_its_kernel_is_no_delay() {
+    SharedPage memory;
+    memory.occupy(0);
+    memory.occupy(1);
+    Page& page = memory.page;
+    CHECK(gate::try_now(page, 0, {100 * kUs, 600, 100}, kNow).launched);
+    gate::reached_driver(page, 0, kNow);
+    returned(page.slots[0].timeline, 101 * kUs, 100 * kUs);
+    CHECK(gate::try_now(page, 1, {100 * kUs, 600, 100}, kNow + 110 * kUs).launched);
+}
+
 }  // namespace
 
 int main() {
@@ -111,5 +154,8 @@ int main() {
     who_waits_for_a_late_launch_is_told();
     a_launch_in_time_changes_nothing();
     a_late_launch_that_meets_others_puts_them_off();
+    a_late_high_priority_launch_is_put_off_once();
+    others_are_careful_after_a_long_call();
+    a_call_that_waits_for_its_kernel_is_no_delay();
     return check::result();
 }

@@ -35,13 +35,15 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept {
     write_line("attach %d cc %u sms %u\n", ordinal, gpu.compute_capability, gpu.multiprocessors);
 }
 
-std::optional<KernelCost> lookup(std::uint64_t) noexcept {
+bool manages(int) noexcept { return true; }
+
+KernelCost lookup(std::uint64_t, const KernelCost& estimate) noexcept {
     const char* text = std::getenv("GATE_COST");
     unsigned long ns = 0;
     KernelCost cost{};
     if (text == nullptr ||
         std::sscanf(text, "%lu %u %u", &ns, &cost.compute_permille, &cost.bandwidth_permille) != 3) {
-        return std::nullopt;
+        return estimate;
     }
     cost.gpu_ns = ns;
     return cost;
@@ -60,7 +62,9 @@ void charge(int ordinal, const KernelCost& cost) noexcept {
                cost.compute_permille, cost.bandwidth_permille);
 }
 
-void launched(int) noexcept {}  // follows every admit and charge: only noise here
+// These follow every admit and charge: only noise here.
+void before_driver(int) noexcept {}
+void after_driver(int) noexcept {}
 
 void drained(int ordinal) noexcept { write_line("drained %d\n", ordinal); }
 

@@ -17,10 +17,10 @@ std::string manager_program;
 void samples_become_costs_and_are_saved() {
     Daemon daemon(manager_program);
     in_client(daemon, "high", [&] {
-        CHECK(!gate::lookup(kHash));
+        CHECK(!known_cost(kHash));
         for (int i = 0; i < 4; ++i) gate::record(0, {kKey, {5000, 300, 400}, i == 0 ? "_Z3addPf" : nullptr});
-        CHECK(soon([&] { return gate::lookup(kHash).has_value(); }));
-        const auto cost = gate::lookup(kHash);
+        CHECK(soon([&] { return known_cost(kHash).has_value(); }));
+        const auto cost = known_cost(kHash);
         CHECK(cost && cost->gpu_ns == 5000 && cost->compute_permille == 300 &&
               cost->bandwidth_permille == 400);
         for (int i = 0; i < 100'000; ++i) gate::record(0, {kKey, {5000, 300, 400}, nullptr});
@@ -31,7 +31,7 @@ void samples_become_costs_and_are_saved() {
     REQUIRE(saved.profiles.size() == 1);
     CHECK(saved.profiles[0].name == "_Z3addPf" && saved.profiles[0].cost.gpu_ns == 5000);
     daemon.start();
-    in_client(daemon, "high", [&] { CHECK(gate::lookup(kHash).has_value()); });
+    in_client(daemon, "high", [&] { CHECK(known_cost(kHash).has_value()); });
 }
 
 void long_names_are_kept() {
@@ -42,7 +42,7 @@ void long_names_are_kept() {
         KernelKey other = kKey;
         other.name_hash = 43;
         gate::record(0, {other, {5000, 300, 400}, too_long.c_str()});
-        CHECK(soon([&] { return gate::lookup(hash_of(other)).has_value(); }));
+        CHECK(soon([&] { return known_cost(hash_of(other)).has_value(); }));
     });
     CHECK(daemon.stop() == 0);
     const auto saved = manager::load_profiles(daemon.profiles());
@@ -56,14 +56,14 @@ void a_forgotten_kernel_is_unknown_to_clients_and_in_the_file() {
     Daemon daemon(manager_program);
     in_client(daemon, "high", [&] {
         gate::record(0, {kKey, {5000, 300, 400}, "name"});
-        CHECK(soon([&] { return gate::lookup(kHash).has_value(); }));
+        CHECK(soon([&] { return known_cost(kHash).has_value(); }));
         const shared::Forget forget{shared::preamble(shared::MessageKind::kForget), kKey};
         shared::Forget answer{};
         const int fd = daemon_under_test::connect_to(daemon.socket());
         CHECK(send(fd, &forget, sizeof(forget), MSG_NOSIGNAL) == sizeof(forget));
         CHECK(recv(fd, &answer, sizeof(answer), 0) == sizeof(answer));
         close(fd);
-        CHECK(!gate::lookup(kHash));
+        CHECK(!known_cost(kHash));
     });
     CHECK(daemon.stop() == 0);
     CHECK(manager::load_profiles(daemon.profiles()).profiles.empty());

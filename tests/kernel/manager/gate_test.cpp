@@ -21,7 +21,8 @@ void without_a_manager_everything_passes() {
     CHECK(gate::admit(0, kSmall) == Admission::kPassThrough);
     CHECK(gate::admit(-1, kSmall) == Admission::kPassThrough);
     CHECK(gate::admit(gate::kMaxGpus, kSmall) == Admission::kPassThrough);
-    CHECK(!gate::lookup(kHash));
+    CHECK(!gate::manages(0) && !gate::manages(-1) && !gate::manages(gate::kMaxGpus));
+    CHECK(!known_cost(kHash));
     CHECK(!gate::sampling_due(kHash));
     gate::drained(0);
     gate::record(0, {kKey, kSmall, "name"});
@@ -31,6 +32,7 @@ void without_a_manager_everything_passes() {
 void launches_are_granted_and_counted() {
     const Daemon daemon(manager_program);
     in_client(daemon, "best-effort", [&] {
+        CHECK(gate::manages(0) && !gate::manages(1));
         for (int i = 0; i < 100; ++i) CHECK(granted_soon(kSmall));
         gate::drained(0);
         const std::string status = daemon.status();
@@ -132,7 +134,7 @@ void a_program_that_closes_our_files_goes_on() {
 
 void launch_once(const KernelCost& cost) {
     gate::admit(0, cost);
-    gate::launched(0);
+    gate::before_driver(0);
 }
 
 void threads_share_one_registration() {

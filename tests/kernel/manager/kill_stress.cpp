@@ -58,7 +58,7 @@ void raise_to(std::atomic<std::uint64_t>& most, std::uint64_t value) {
         const KernelCost cost{50'000 + random() % 400'000, 200 + random() % 500, 200 + random() % 500};
         const std::uint64_t before_ns = shared::now_ns();
         const gate::Admission admission = gate::admit(0, cost);
-        gate::launched(0);
+        gate::before_driver(0);
         const std::uint64_t took_ns = shared::now_ns() - before_ns;
         raise_to(tally.longest_ns, took_ns);
         if (took_ns > kBoundNs) tally.over_bound.fetch_add(1);

@@ -113,7 +113,7 @@ class Gated {
         const std::uint64_t room_at_ns = blocker.busy_until_ns.load();
         const bool granted = gate::admit(0, {1000, 500, 500}) == gate::Admission::kGranted;
         const std::uint64_t now = now_ns();
-        gate::launched(0);
+        gate::before_driver(0);
         gate::drained(0);
         settle(blocker, room_at_ns);  // as predicted, so that no lateness is learnt
         if (!granted) return std::nullopt;

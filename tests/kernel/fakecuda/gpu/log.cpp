@@ -18,7 +18,7 @@ std::string line(const EndedKernel& kernel) {
           static_cast<long long>(task.work.compute_permille),
           static_cast<long long>(task.work.bandwidth_permille),
           static_cast<long long>(task.running_compute_permille),
-          static_cast<long long>(task.running_bandwidth_permille)}) {
+          static_cast<long long>(task.running_bandwidth_permille), static_cast<long long>(task.called_ns)}) {
         text += ',' + std::to_string(field);
     }
     return text + '\n';

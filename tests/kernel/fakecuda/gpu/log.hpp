@@ -1,7 +1,8 @@
 // The log of a virtual GPU: one line of CSV per kernel that ended, for benchmarks and tests.
 //
 // Columns: pid, kernel, stream, admitted_ns, started_ns, ended_ns (all of the virtual GPU), compute_permille
-// and bandwidth_permille of the kernel, and the sums over all kernels running when it started.
+// and bandwidth_permille of the kernel, the sums over all kernels running when it started, and called_ns:
+// when the driver's call began. From then to admitted_ns other calls, of any process, had the GPU's lock.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@
 
 namespace fakecuda::gpu {
 
-constexpr std::uint64_t kMagic = 0x75706765'6b616603;  // changes with the layout
+constexpr std::uint64_t kMagic = 0x75706765'6b616604;  // changes with the layout
 constexpr std::size_t kMaxProcesses = 64;
 constexpr std::size_t kMaxStreams = 256;
 constexpr std::size_t kMaxEvents = 16384;
@@ -37,8 +37,9 @@ struct Dependency {
 
 struct Task {
     Work work;
-    double remaining_ns;  // of work.duration_ns
-    std::int64_t admitted_ns;
+    double remaining_ns;                     // of work.duration_ns
+    std::int64_t called_ns;                  // the driver's call for it began; kNone of a mark
+    std::int64_t admitted_ns;                // and had the GPU to itself, to put it into the queue
     std::int64_t started_ns;                 // kNone while it waits
     std::uint32_t running_compute_permille;  // sum over all that ran when it started, itself included
     std::uint32_t running_bandwidth_permille;

@@ -23,32 +23,49 @@ VirtualGpu::VirtualGpu(const std::string& path, const Settings& settings) : file
     if (file_.state().settings.logs != 0) log_.emplace(path + ".log");
 }
 
-void VirtualGpu::catch_up() {
+std::int64_t VirtualGpu::virtual_clock_ns(std::int64_t clock_ns) const {
+    const State& state = file_.state();
+    return static_cast<std::int64_t>(static_cast<double>(clock_ns - state.epoch_ns) /
+                                     state.settings.time_scale);
+}
+
+// Does `work` with the GPU's lock held, and writes down after it what that found ended: a launch of one
+// process is not to wait for the log of another.
+template <typename Work>
+auto VirtualGpu::locked(Work work) {
+    std::vector<EndedKernel> ended;
+    const auto result = [&] {
+        const Lock lock(file_.state());
+        return work(ended);
+    }();
+    if (log_) log_->append(ended);
+    return result;
+}
+
+void VirtualGpu::catch_up(std::vector<EndedKernel>& ended) {
     State& state = file_.state();
     const std::int64_t clock_ns = monotonic_ns();
-    const auto virtual_ns = static_cast<double>(clock_ns - state.epoch_ns) / state.settings.time_scale;
-    ended_.clear();
-    advance(state, std::max(state.now_ns, static_cast<std::int64_t>(virtual_ns)), ended_);
-    if (log_) log_->append(ended_);
+    advance(state, std::max(state.now_ns, virtual_clock_ns(clock_ns)), ended);
     if (clock_ns < state.census_due_ns) return;
     state.census_due_ns = clock_ns + kCensusPeriodNs;
     for (const std::int32_t process : file_.dead_processes()) bury(state, process);
 }
 
 std::int32_t VirtualGpu::open_stream() {
-    const Lock lock(file_.state());
-    catch_up();
-    State& state = file_.state();
-    for (std::int32_t i = 0; i < static_cast<std::int32_t>(kMaxStreams); ++i) {
-        Stream& stream = state.streams[i];
-        // A stream that its process has closed keeps its place until it is empty.
-        if (stream.process != kNone || is_pending(stream)) continue;
-        stream.submitted = stream.completed = 0;
-        stream.process = file_.process();
-        state.stream_limit = std::max(state.stream_limit, i + 1);
-        return i;
-    }
-    throw std::runtime_error("the virtual GPU has no stream left");
+    return locked([&](std::vector<EndedKernel>& ended) {
+        catch_up(ended);
+        State& state = file_.state();
+        for (std::int32_t i = 0; i < static_cast<std::int32_t>(kMaxStreams); ++i) {
+            Stream& stream = state.streams[i];
+            // A stream that its process has closed keeps its place until it is empty.
+            if (stream.process != kNone || is_pending(stream)) continue;
+            stream.submitted = stream.completed = 0;
+            stream.process = file_.process();
+            state.stream_limit = std::max(state.stream_limit, i + 1);
+            return i;
+        }
+        throw std::runtime_error("the virtual GPU has no stream left");
+    });
 }
 
 void VirtualGpu::close_stream(std::int32_t stream) {
@@ -72,7 +89,7 @@ void VirtualGpu::close_event(std::int32_t event) {
     file_.state().events[event].process = kNone;
 }
 
-bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int32_t event,
+bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int64_t called_ns, std::int32_t event,
                             const std::vector<Dependency>& after) {
     State& state = file_.state();
     Stream& stream = state.streams[index];
@@ -83,7 +100,7 @@ bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int32_t e
     for (std::size_t n = 0; n < tasks; ++n) {
         const bool last = n + 1 == tasks;
         const Work& own = last ? work : Work{};
-        Task task{own, own.duration_ns, state.now_ns, kNone, 0, 0, last ? event : kNone, {}};
+        Task task{own, own.duration_ns, called_ns, state.now_ns, kNone, 0, 0, last ? event : kNone, {}};
         for (std::size_t i = 0; i < kMaxDependencies && n * kMaxDependencies + i < after.size(); ++i) {
             task.after[i] = after[n * kMaxDependencies + i];
         }
@@ -93,22 +110,22 @@ bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int32_t e
     return true;
 }
 
-std::uint64_t VirtualGpu::append(std::int32_t index, const Work& work, std::int32_t event,
-                                 const std::vector<Dependency>& after) {
+std::uint64_t VirtualGpu::append(std::int32_t index, const Work& work, std::int64_t called_ns,
+                                 std::int32_t event, const std::vector<Dependency>& after) {
     for (;;) {
         std::int64_t room_ns = 0;
-        {
-            const Lock lock(file_.state());
-            catch_up();
+        const std::uint64_t count = locked([&](std::vector<EndedKernel>& ended) -> std::uint64_t {
+            catch_up(ended);
             const Stream& stream = file_.state().streams[index];
             if (event != kNone) file_.state().events[event].ended_ns = kNone;
-            if (try_append(index, work, event, after)) {
-                const std::uint64_t count = stream.submitted;
-                catch_up();  // what can start, starts now
-                return count;
+            if (!try_append(index, work, called_ns, event, after)) {
+                room_ns = earliest_end_ns(file_.state(), index, stream.completed + 1);
+                return 0;
             }
-            room_ns = earliest_end_ns(file_.state(), index, stream.completed + 1);
-        }
+            catch_up(ended);  // what can start, starts now
+            return stream.submitted;
+        });
+        if (count != 0) return count;
         sleep_until(room_ns);
     }
 }
@@ -124,15 +141,16 @@ std::vector<Dependency> VirtualGpu::all_of(const std::vector<std::int32_t>& stre
 
 std::uint64_t VirtualGpu::submit(std::int32_t stream, const Work& work,
                                  const std::vector<std::int32_t>& after) {
-    return append(stream, work, kNone, all_of(after));
+    const std::int64_t called_ns = virtual_clock_ns(monotonic_ns());
+    return append(stream, work, called_ns, kNone, all_of(after));
 }
 
 std::uint64_t VirtualGpu::mark(std::int32_t stream, std::int32_t event,
                                const std::vector<std::int32_t>& after) {
-    return append(stream, Work{}, event, all_of(after));
+    return append(stream, Work{}, kNone, event, all_of(after));
 }
 
-void VirtualGpu::wait_for(std::int32_t stream, Dependency on) { append(stream, Work{}, kNone, {on}); }
+void VirtualGpu::wait_for(std::int32_t stream, Dependency on) { append(stream, Work{}, kNone, kNone, {on}); }
 
 std::uint64_t VirtualGpu::submitted(std::int32_t stream) {
     const Lock lock(file_.state());
@@ -140,29 +158,30 @@ std::uint64_t VirtualGpu::submitted(std::int32_t stream) {
 }
 
 bool VirtualGpu::has_ended(std::int32_t stream, std::uint64_t count) {
-    const Lock lock(file_.state());
-    catch_up();
-    return file_.state().streams[stream].completed >= count;
+    return locked([&](std::vector<EndedKernel>& ended) {
+        catch_up(ended);
+        return file_.state().streams[stream].completed >= count;
+    });
 }
 
 void VirtualGpu::wait_until_ended(std::int32_t stream, std::uint64_t count) {
     for (;;) {
-        std::int64_t end_ns = 0;
-        {
-            const Lock lock(file_.state());
-            catch_up();
-            if (file_.state().streams[stream].completed >= count) return;
-            end_ns = earliest_end_ns(file_.state(), stream, count);
-        }
-        sleep_until(end_ns);
+        const auto end_ns = locked([&](std::vector<EndedKernel>& ended) -> std::optional<std::int64_t> {
+            catch_up(ended);
+            if (file_.state().streams[stream].completed >= count) return std::nullopt;
+            return earliest_end_ns(file_.state(), stream, count);
+        });
+        if (!end_ns) return;
+        sleep_until(*end_ns);
     }
 }
 
 std::optional<std::int64_t> VirtualGpu::event_time_ns(std::int32_t event) {
-    const Lock lock(file_.state());
-    catch_up();
-    const std::int64_t ended = file_.state().events[event].ended_ns;
-    return ended == kNone ? std::nullopt : std::optional(ended);
+    const std::int64_t ended_ns = locked([&](std::vector<EndedKernel>& ended) {
+        catch_up(ended);
+        return file_.state().events[event].ended_ns;
+    });
+    return ended_ns == kNone ? std::nullopt : std::optional(ended_ns);
 }
 
 void VirtualGpu::sleep_until(std::int64_t virtual_ns) const {

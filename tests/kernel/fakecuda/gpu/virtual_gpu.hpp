@@ -41,17 +41,19 @@ class VirtualGpu {
     const Settings& settings() const { return file_.state().settings; }
 
    private:
-    void catch_up();  // the caller holds the lock
-    bool try_append(std::int32_t stream, const Work& work, std::int32_t event,
+    template <typename Work>
+    auto locked(Work work);
+    void catch_up(std::vector<EndedKernel>& ended);  // the caller holds the lock
+    std::int64_t virtual_clock_ns(std::int64_t clock_ns) const;
+    bool try_append(std::int32_t stream, const Work& work, std::int64_t called_ns, std::int32_t event,
                     const std::vector<Dependency>& after);
-    std::uint64_t append(std::int32_t stream, const Work& work, std::int32_t event,
+    std::uint64_t append(std::int32_t stream, const Work& work, std::int64_t called_ns, std::int32_t event,
                          const std::vector<Dependency>& after);
     std::vector<Dependency> all_of(const std::vector<std::int32_t>& streams);
     void sleep_until(std::int64_t virtual_ns) const;
 
     SharedFile file_;
     std::optional<Log> log_;
-    std::vector<EndedKernel> ended_;  // kept for its memory
 };
 
 }  // namespace fakecuda::gpu
