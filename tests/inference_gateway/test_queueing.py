@@ -36,7 +36,7 @@ def test_the_first_class_is_never_longer_than_what_is_in_time(comes: list[bool],
             number += 1
         elif len(line):
             assert line.oldest == min(firsts + seconds)
-            assert line.take() == (firsts or seconds).pop(0)
+            assert line.take(0.0) == (firsts or seconds).pop(0)
         assert len(line) == len(firsts) + len(seconds)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_a_body_made_to_be_hard_to_search_is_answered(rig: Rig) -> None:
 
 # HAProxy's JSON parser gives up below 20 levels: what it cannot read is found by the search of the end, or not at all.
 DEEP = "[" * 30 + "]" * 30
-BUFFER_BYTES = GatewaySettings.__dataclass_fields__["body_buffer_kib"].default * 1024
+BUFFER_BYTES = GatewaySettings(Path("/nowhere"), 1).body_buffer_kib * 1024
 LENGTHS = sorted(
     {
         min(length, BUFFER_BYTES - 8192)
@@ -92,7 +93,7 @@ def test_tails_follow_each_other_and_keep_enough() -> None:
     tails = model_tails(BUFFER_BYTES)
     assert (tails[0].least, tails[0].skipped) == (0, 0)
     assert tails[-1].most >= BUFFER_BYTES
-    for one, following in zip(tails, tails[1:], strict=False):
+    for one, following in pairwise(tails):
         assert following.least == one.most + 1
     for tail in tails[1:]:
         assert tail.least - tail.skipped >= 512
