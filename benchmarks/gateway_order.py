@@ -7,8 +7,8 @@ oldest that still is in time, and to a late one only if there is none. `InTimeFi
 have it from HAProxy, whose priorities do not change while a request waits; it is a reference, and in the mean over
 shuffled service times a bound for such orders with the same replicas.
 
-`python -m benchmarks.gateway_order --traces DIR` prints it for the replicas of `dilu`, whose rule looks at arrivals
-alone: the order does not change them.
+`python -m benchmarks.gateway_order --traces DIR` prints it for `dilu`, whose rule looks at arrivals alone: the order
+does not change its replicas. Other rules look at the queue, too, so for them it is what rule and order reach together.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import click
-import numpy as np
 
 from benchmarks.gateway_cases import Case, cases
 from inference_gateway.model import ScaleRule
 from inference_gateway.scaling.registry import build
 from inference_gateway.simulator.engine import simulate
+from inference_gateway.simulator.metrics import Metrics, measure
 from inference_gateway.simulator.replay import Replay
 
 
@@ -63,47 +63,47 @@ class InTimeFirst:
         (self._late or self._in_time).popleft()
 
 
-def misses_in_time_first(replay: Replay, rule: ScaleRule, seed: int | None = None) -> int:
-    """Requests over the SLO after the warm-up, under a rule and the best order. `seed`: service times are shuffled."""
+def in_time_first(replay: Replay, rule: ScaleRule, seed: int | None = None) -> Metrics:
+    """The figures of a rule and the best order. `seed`: service times are shuffled among the requests."""
     service_s = list(replay.service_s)
     if seed is not None:
         random.Random(seed).shuffle(service_s)  # noqa: S311  no secret
     settings = replay.settings
     queue = InTimeFirst(replay.arrival_s, settings.slo_s)
-    outcome = simulate(replay.arrival_s, service_s, rule, settings, queue=queue)
-    counted = np.asarray(replay.arrival_s) >= settings.warmup_s
-    return int((np.asarray(outcome.wait_s)[counted] > settings.slo_s).sum())
+    return measure(simulate(replay.arrival_s, service_s, rule, settings, queue=queue), settings)
 
 
-def _figures(case: Case, utilization: float, shuffles: int) -> dict[str, object]:
-    def misses(seed: int | None = None) -> int:
-        rule = build("dilu", {"utilization": utilization}, case.replay.capacity)
-        return misses_in_time_first(case.replay, rule, seed)
-
-    fifo = replace(case.replay, settings=replace(case.replay.settings, queue_target_s=0.0))
-    found = fifo.measured("dilu", {"utilization": utilization})
-    shuffled = [misses(seed) for seed in range(shuffles)]
+def _figures(case: Case, rule: str, utilization: float, shuffles: int) -> dict[str, object]:
+    options = {"utilization": utilization}
+    fifo = replace(case.replay, settings=replace(case.replay.settings, queue_target_s=0.0)).measured(rule, options)
+    best, *shuffled = (
+        in_time_first(case.replay, build(rule, options, case.replay.capacity), seed)
+        for seed in (None, *range(shuffles))
+    )
     return {
         "trace": case.trace,
+        "rule": rule,
         "utilization": utilization,
-        "replica_seconds": round(found.replica_seconds),
-        "fifo": found.slo_misses,
-        "in_time_first": misses(),
-        "shuffled_mean": round(mean(shuffled), 1),
-        "shuffled_deviation": round(stdev(shuffled), 1),
+        "replica_seconds": round(best.replica_seconds),
+        "fifo_replica_seconds": round(fifo.replica_seconds),
+        "fifo": fifo.slo_misses,
+        "in_time_first": best.slo_misses,
+        "shuffled_mean": round(mean(found.slo_misses for found in shuffled), 1),
+        "shuffled_deviation": round(stdev(found.slo_misses for found in shuffled), 1),
     }
 
 
 @click.command()
 @click.option("--traces", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--rule", default="dilu", show_default=True)
 @click.option("--utilization", "utilizations", multiple=True, default=(0.9, 1.0), show_default=True, type=float)
 @click.option("--shuffles", default=8, show_default=True, type=click.IntRange(2, 1000))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line a case.")
-def main(traces: Path, utilizations: tuple[float, ...], shuffles: int, as_json: bool) -> None:  # noqa: FBT001  click
-    """Misses of `dilu` with first in, first out, and with the best order."""
+def main(traces: Path, rule: str, utilizations: tuple[float, ...], shuffles: int, as_json: bool) -> None:  # noqa: FBT001  click
+    """Misses of a rule with first in, first out, and with the best order."""
     for case in cases(traces):
         for utilization in utilizations if case.is_main else ():
-            figures = _figures(case, utilization, shuffles)
+            figures = _figures(case, rule, utilization, shuffles)
             print(json.dumps(figures) if as_json else "  ".join(f"{name} {value}" for name, value in figures.items()))
 
 
