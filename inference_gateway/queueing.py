@@ -37,6 +37,9 @@ class Classes:
     of requests that were put into the second class and not seen to leave, there is nobody in the first. Those that
     reach their deadline while the first is not empty are told by `gave_up`: otherwise `late` would stay too high for as
     long as an overload lasts, and the first class would grow by each of them.
+
+    An empty queue is not looked at: in HAProxy that is nearly every request, and a look costs. After it `late` may be
+    one too high until the first class is empty again, and the first class then holds one request more.
     """
 
     thousandths_per_replica: int

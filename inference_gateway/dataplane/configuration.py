@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import jinja2
@@ -26,6 +28,31 @@ MODEL_AT_END = (
 The last brace of a JSON object closes it, so members right before it are its own. A quote within a text is written
 with a backslash, and the expression has room for none: in JSON it matches nothing but members.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Bodies of `least` to `most` bytes are searched for `model` without their first `skipped` bytes."""
+
+    skipped: int
+    least: int
+    most: int
+
+
+_TAIL_BYTES = 512
+"""At least so much of the end of a body is searched; what does not fit is found by the JSON parser."""
+
+
+def model_tails(buffer_bytes: int) -> list[Tail]:
+    """What to search of a body, by its length: all of a short one, and of longer ones at most 512 bytes and a third.
+
+    HAProxy's `bytes` takes constants only, so there is one entry for each half more of length.
+    """
+    bounds = [0, 2 * _TAIL_BYTES]
+    while bounds[-1] <= buffer_bytes:
+        bounds.append(bounds[-1] * 3 // 2)
+    return [Tail(max(0, least - _TAIL_BYTES), least, following - 1) for least, following in pairwise(bounds)]
+
 
 _TEMPLATE = jinja2.Environment(
     loader=jinja2.PackageLoader("inference_gateway.dataplane", ""),
@@ -71,6 +98,7 @@ def render(
         services="".join(services),
         limited=any(key.requests_per_minute is not None for key in settings.keys),
         restricted=any(key.services for key in settings.keys),
+        model_tails=model_tails(settings.body_buffer_kib * 1024),
         # HAProxy takes a backslash and a dollar away where a text stands in double quotes.
         model_at_end=MODEL_AT_END.replace("\\", "\\\\").replace("$", "\\$"),
     )

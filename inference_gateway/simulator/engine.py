@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from inference_gateway.model import Decision, Observation, ScaleRule
 from inference_gateway.queueing import Classes, in_time_per_replica, thousandths
 from inference_gateway.scaling.bounds import BoundedRule
-from inference_gateway.simulator.queue import WaitingRequests
+from inference_gateway.simulator.queue import Waiting, WaitingRequests
 from inference_gateway.simulator.replicas import Replica, Replicas
 from inference_gateway.simulator.requests import SimulationError
 from inference_gateway.simulator.settings import Settings
@@ -60,11 +60,17 @@ def simulate(
     rule: ScaleRule,
     settings: Settings,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    queue: Waiting | None = None,
 ) -> Outcome:
-    """Replay requests. Arrival times must rise from 0 or later. Raises `SimulationError` if there is no request."""
+    """Replay requests, with the gateway's queue or another order.
+
+    Arrival times must rise from 0 or later. Raises `SimulationError` if there is no request.
+    """
     if not arrival_s:
         raise SimulationError("no requests to replay")
     run = _Run(arrival_s, service_s, BoundedRule(rule, settings.bounds), settings)
+    if queue is not None:
+        run.queue = queue
     run.replicas.add_ready(settings.initial_replicas, 0.0)
     second = 1
     while run.open > 0:
@@ -83,7 +89,7 @@ class _Run:
     settings: Settings
     replicas: Replicas = field(init=False)
     open: int = field(init=False)
-    _queue: WaitingRequests = field(init=False)
+    queue: Waiting = field(init=False)
     _wait_s: list[float] = field(init=False)
     _failed: set[int] = field(default_factory=set)
     _events: list[_Event] = field(default_factory=list)
@@ -99,7 +105,7 @@ class _Run:
         self.open = len(self.arrival_s)
         requests_per_s = settings.concurrency * self.open / sum(self.service_s)
         room = in_time_per_replica(settings.queue_target_s, requests_per_s)
-        self._queue = WaitingRequests(Classes(thousandths(room)))
+        self.queue = WaitingRequests(Classes(thousandths(room)))
         self._wait_s = [math.nan] * self.open
 
     def until(self, now_s: float) -> None:
@@ -112,7 +118,7 @@ class _Run:
             if event_s <= arrival_s:
                 self._handle(heapq.heappop(self._events))
             else:
-                self._queue.add(self._next, len(self.replicas.ready))
+                self.queue.add(self._next, len(self.replicas.ready))
                 self._next += 1
                 self._arrivals += 1
                 self._dispatch(arrival_s)
@@ -126,7 +132,7 @@ class _Run:
             now_s=now_s,
             arrivals=self._arrivals,
             in_flight=replicas.in_flight,
-            queued=len(self._queue),
+            queued=len(self.queue),
             ready=len(replicas.ready),
             starting=len(replicas.starting),
             leaving=len(replicas.draining),
@@ -171,8 +177,8 @@ class _Run:
     def _dispatch(self, now_s: float) -> None:
         """Give waiting requests to replicas with room."""
         self._expire(now_s)
-        while self._queue and (replica := self.replicas.least_loaded()) is not None:
-            request = self._queue.take()
+        while self.queue and (replica := self.replicas.least_loaded()) is not None:
+            request = self.queue.take(now_s)
             self._wait_s[request] = now_s - self.arrival_s[request]
             replica.in_flight += 1
             self._push(now_s + self.service_s[request], _ANSWER, replica)
@@ -180,9 +186,9 @@ class _Run:
     def _expire(self, now_s: float) -> None:
         """Fail what reached its deadline. All have the same one, so the oldest is the first."""
         deadline_s = self.settings.deadline_s
-        while self._queue and self.arrival_s[self._queue.oldest] + deadline_s <= now_s:
-            request = self._queue.oldest
-            self._queue.drop_oldest()
+        while self.queue and self.arrival_s[self.queue.oldest] + deadline_s <= now_s:
+            request = self.queue.oldest
+            self.queue.drop_oldest()
             self._wait_s[request] = deadline_s
             self._failed.add(request)
             self._close(self.arrival_s[request] + deadline_s)

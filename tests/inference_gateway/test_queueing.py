@@ -1,7 +1,7 @@
 """Two classes of waiting requests: sorted from the length of the queue alone, and right about who is where."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_gateway.queueing import Classes, in_time_per_replica, thousandths
@@ -22,21 +22,43 @@ def test_nobody_is_late(per_replica: float, queued: int, ready: int) -> None:
     assert not Classes(thousandths(per_replica)).is_late(queued, ready)
 
 
-@given(st.lists(st.booleans(), max_size=60), st.integers(1, 4), st.sampled_from([100, 1000, 1400, 3300]))
-def test_the_first_class_is_never_longer_than_what_is_in_time(comes: list[bool], ready: int, room: int) -> None:
-    line = WaitingRequests(Classes(room))
-    number = 0
+HISTORY = st.lists(st.booleans(), max_size=60)
+"""A request comes, or one is taken."""
+
+
+@given(HISTORY, st.integers(1, 4), st.sampled_from([100, 1000, 1400, 3300]))
+@example(comes=[True, True, False, False, True, True, True], ready=1, room=1000)
+@example(comes=[True] * 9 + [False] * 9 + [True] * 9, ready=1, room=1000)
+def test_the_first_class_is_as_long_as_what_is_in_time_or_one_longer(comes: list[bool], ready: int, room: int) -> None:
+    classes = Classes(room)
+    most = ready * room // 1000
+    first = second = 0
+    for come in comes:
+        if come and classes.is_late(first + second, ready):
+            assert first >= most
+            second += 1
+        elif come:
+            assert first <= max(0, most)
+            first += 1
+        elif first:
+            first -= 1
+        else:
+            second = max(0, second - 1)
+
+
+@given(HISTORY, st.integers(1, 4), st.sampled_from([100, 1000, 3300]))
+@example(comes=[True] * 5 + [False] * 5, ready=1, room=1000)
+def test_the_second_class_waits_for_the_first(comes: list[bool], ready: int, room: int) -> None:
+    line, told = WaitingRequests(Classes(room)), Classes(room)
     firsts: list[int] = []
     seconds: list[int] = []
-    for come in comes:
+    for number, come in enumerate(comes):
         if come:
-            late = len(firsts) >= ready * room // 1000 and len(line) > 0
+            (seconds if told.is_late(len(line), ready) else firsts).append(number)
             line.add(number, ready)
-            (seconds if late else firsts).append(number)
-            number += 1
         elif len(line):
             assert line.oldest == min(firsts + seconds)
-            assert line.take() == (firsts or seconds).pop(0)
+            assert line.take(0.0) == (firsts or seconds).pop(0)
         assert len(line) == len(firsts) + len(seconds)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from inference_gateway.activator.services import HeldService
 from inference_gateway.dataplane.answers import ServerRow
+from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
 from inference_gateway.dataplane.tending import Tender
@@ -103,16 +104,23 @@ def test_one_bad_replica_is_taken_out_by_its_answers(rig: Rig, servers: list[Rep
     wait_until(lambda: rig.replica_states("judged")["r1"] == "up")
 
 
-def test_a_replica_that_has_come_back_meanwhile_is_taken_out_all_the_same(rig: Rig, servers: list[Replica]) -> None:
-    """HAProxy said that it is down; its next check has passed before the order to check it no more arrives."""
+@pytest.mark.parametrize(("floor_share", "state", "watched"), [(0.5, "down", False), (1.0, "up", True)])
+def test_a_replica_that_has_come_back_meanwhile_is_taken_out_all_the_same(
+    rig: Rig, servers: list[Replica], floor_share: float, state: str, *, watched: bool
+) -> None:
+    """HAProxy said that it is down; its next check has passed before the order to check it no more arrives.
+
+    It stays out because nobody checks it; where every replica has to stay in, it stays in and is checked.
+    """
     rig.add("once", *(server.endpoint for server in servers))
     wait_until(lambda: set(rig.replica_states("once").values()) == {"up"})
-    service = HeldService("once", (), 1, 0.0, 1.0, 1, floor_share=0.5, ejection_s=2.0)
+    service = HeldService("once", (), 1, 0.0, 1.0, 1, floor_share=floor_share, ejection_s=2.0)
     states = {"r1": ("DOWN", "HANA"), "r2": ("UP", "L7OK"), "r3": ("UP", "L7OK")}
     told = [ServerRow("once", name, status, check, "") for name, (status, check) in states.items()]
     orders = Tender(rig.plane.files)._treat(service, told, 0.0, [])
     RuntimeApi(rig.plane.files.stats_socket).order(orders)
-    assert rig.replica_states("once") == {"r1": "down", "r2": "up", "r3": "up"}
+    rows = {row.name: (row.state, row.watched) for row in Reading(rig.plane.files).states("once")}
+    assert rows == {"r1": (state, watched), "r2": ("up", True), "r3": ("up", True)}
 
 
 def test_an_unhealthy_replica_is_taken_out_and_comes_back(rig: Rig, servers: list[Replica]) -> None:

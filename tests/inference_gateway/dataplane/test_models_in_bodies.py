@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from inference_gateway.dataplane.settings import ServiceSettings
+from inference_gateway.dataplane.configuration import model_tails
+from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
 from tests.inference_gateway.rig import Rig, gateway
 
 NAMES = ("big", "small", "other")
@@ -60,3 +62,38 @@ def test_a_model_that_is_not_the_objects_own_is_none(rig: Rig, body: bytes) -> N
 def test_a_body_made_to_be_hard_to_search_is_answered(rig: Rig) -> None:
     body = b'{"x":1' + b',"model":"big","a":1' * 2500 + b',"z":[]}'
     assert rig.ask("POST", "/v1/chat/completions", body).status == 503
+
+
+# HAProxy's JSON parser gives up below 20 levels: what it cannot read is found by the search of the end, or not at all.
+DEEP = "[" * 30 + "]" * 30
+BUFFER_BYTES = GatewaySettings(Path("/nowhere"), 1).body_buffer_kib * 1024
+LENGTHS = sorted(
+    {
+        min(length, BUFFER_BYTES - 8192)
+        for tail in model_tails(BUFFER_BYTES)
+        for length in (max(200, tail.least), tail.most)
+    }
+)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_model_at_the_end_is_found_in_bodies_of_every_length(rig: Rig, length: int) -> None:
+    begin, end = f'{{"tools": {DEEP}, "prompt": "', '", "model": "big", "max_tokens": 64}'
+    body = begin + "y" * (length - len(begin) - len(end)) + end
+    assert len(body) == length
+    assert rig.ask("POST", "/v1/chat/completions", body.encode()).status == 503
+
+
+def test_what_the_json_parser_cannot_read_shows_that_the_end_was_searched(rig: Rig) -> None:
+    body = f'{{"tools": {DEEP}, "model": "big", "stop": []}}'
+    assert rig.ask("POST", "/v1/chat/completions", body.encode()).status == 400
+
+
+def test_tails_follow_each_other_and_keep_enough() -> None:
+    tails = model_tails(BUFFER_BYTES)
+    assert (tails[0].least, tails[0].skipped) == (0, 0)
+    assert tails[-1].most >= BUFFER_BYTES
+    for one, following in pairwise(tails):
+        assert following.least == one.most + 1
+    for tail in tails[1:]:
+        assert tail.least - tail.skipped >= 512

@@ -67,6 +67,10 @@ def has_queued(rig: Rig, waiting: int) -> bool:
     return queued(rig) == waiting
 
 
+def has_taken(replica: Gate, requests: int) -> bool:
+    return len(replica.taken) == requests
+
+
 @pytest.mark.parametrize(
     ("in_time", "order"),
     [(2.0, ["a", "b", "c", "f", "d", "e"]), (0.0, ["a", "b", "c", "d", "e", "f"])],
@@ -93,6 +97,31 @@ def test_haproxy(directory: Path, gate: tuple[Gate, int], in_time: float, order:
         replica.released.release(5)
         assert [answer.result().status for answer in answers] == [200] * 6
     assert replica.taken == order
+
+
+def test_each_replica_that_serves_has_room_in_time(directory: Path, gate: tuple[Gate, int]) -> None:
+    """Behind two replicas c and d wait in time, e would be late; when f comes, d alone is before it in its class."""
+    replica, port = gate
+    service = ServiceSettings("two", in_time_per_replica=1.0)
+    with gateway(directory, service) as rig, ThreadPoolExecutor(6) as clients:
+        rig.add(service.name, Endpoint("r1", "127.0.0.1", port, 1), Endpoint("r2", "127.0.0.1", port, 1))
+        answers = []
+        for taken, name in enumerate("ab", start=1):
+            answers.append(clients.submit(rig.ask, "GET", f"/services/{service.name}/{name}"))
+            wait_until(partial(has_taken, replica, taken))
+        for waiting, name in enumerate("cde", start=1):
+            answers.append(clients.submit(rig.ask, "GET", f"/services/{service.name}/{name}"))
+            wait_until(partial(has_queued, rig, waiting))
+        replica.released.release()
+        wait_until(lambda: replica.taken == ["a", "b", "c"])
+        answers.append(clients.submit(rig.ask, "GET", f"/services/{service.name}/f"))
+        wait_until(partial(has_queued, rig, 3))
+        for taken in range(4, 7):
+            replica.released.release()
+            wait_until(partial(has_taken, replica, taken))
+        replica.released.release(2)
+        assert [answer.result().status for answer in answers] == [200] * 6
+    assert replica.taken == ["a", "b", "c", "d", "f", "e"]
 
 
 def test_those_that_reach_their_deadline_are_not_counted_any_more(directory: Path, gate: tuple[Gate, int]) -> None:
