@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -88,6 +89,7 @@ class Rig:
 
     plane: HaproxyDataPlane
     added: list[tuple[str, str]] = field(default_factory=list)
+    _coming: list[threading.Thread] = field(default_factory=list)
 
     @property
     def port(self) -> int:
@@ -97,6 +99,18 @@ class Rig:
         for endpoint in endpoints:
             self.plane.add(service, endpoint)
             self.added.append((service, endpoint.name))
+
+    def add_soon(self, service: str, endpoint: Endpoint) -> None:
+        """Add it while the next request waits; an answer may be there before HAProxy has taken all that this means."""
+        timer = threading.Timer(0.3, self.add, (service, endpoint))
+        self._coming.append(timer)
+        timer.start()
+
+    def settle(self) -> None:
+        """Wait for what `add_soon` still does."""
+        for thread in self._coming:
+            thread.join()
+        self._coming.clear()
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
         """With Alice's key, unless a header `authorization` is given."""
@@ -124,6 +138,7 @@ class Rig:
 
     def clear(self) -> None:
         """Take all replicas away; their requests may be cut."""
+        self.settle()
         for service, name in self.added:
             wait_until(partial(self.plane.remove, service, name))
         self.added.clear()
@@ -135,10 +150,12 @@ def gateway(directory: Path, *services: ServiceSettings, **settings: Any) -> Ite
         plane = HaproxyDataPlane(
             GatewaySettings(directory / "g", port, services=services, **{"keys": (ALICE,), **settings})
         )
+    rig = Rig(plane)
     try:
         plane.start()
-        yield Rig(plane)
+        yield rig
     finally:
+        rig.settle()
         plane.stop(grace_s=0.0)
 
 

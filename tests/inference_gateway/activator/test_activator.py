@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -97,7 +96,7 @@ def test_a_client_that_gives_up_waiting_frees_its_place(rig: Rig) -> None:
 
 def test_an_answer_that_breaks_off_in_the_activator_is_broken_off(rig: Rig, servers: list[Replica]) -> None:
     servers[0].behave(fault="close-midway")
-    threading.Timer(0.3, rig.add, ("patient", servers[0].endpoint)).start()
+    rig.add_soon("patient", servers[0].endpoint)
     with pytest.raises(http.client.IncompleteRead):
         rig.complete("patient")
 
@@ -105,7 +104,7 @@ def test_an_answer_that_breaks_off_in_the_activator_is_broken_off(rig: Rig, serv
 @pytest.mark.parametrize("fault", ["garbage", "close"])
 def test_a_replica_that_fails_in_the_activator_costs_502(rig: Rig, servers: list[Replica], fault: str) -> None:
     servers[0].behave(fault=fault)
-    threading.Timer(0.3, rig.add, ("patient", servers[0].endpoint)).start()
+    rig.add_soon("patient", servers[0].endpoint)
     answer = rig.complete("patient")
     assert (answer.status, answer.json["error"]["code"]) == (502, 502)
 

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,7 +66,7 @@ def test_a_client_that_leaves_ends_its_replicas_work(rig: Rig, servers: list[Rep
     servers[0].behave(token_ms=50.0)
     before = servers[0].state["abandoned"]
     if way == "activator":
-        threading.Timer(0.3, rig.add, ("chat", servers[0].endpoint)).start()
+        rig.add_soon("chat", servers[0].endpoint)
     else:
         rig.add("chat", servers[0].endpoint)
     stream = Stream(rig.port, "chat", 10_000)
@@ -94,7 +93,7 @@ def test_a_drained_replica_finishes_its_streams(rig: Rig, servers: list[Replica]
     """Through HAProxy or through the activator: it is not gone before its last stream has ended."""
     servers[0].behave(token_ms=30.0)
     if way == "activator":
-        threading.Timer(0.3, rig.add, ("chat", servers[0].endpoint)).start()
+        rig.add_soon("chat", servers[0].endpoint)
     else:
         rig.add("chat", servers[0].endpoint)
     stream = Stream(rig.port, "chat", 30)
