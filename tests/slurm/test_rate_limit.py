@@ -27,7 +27,7 @@ def limited(needs_accounting: None, open_tmp: Path) -> Iterator[Cluster]:
     if not RATE_LIMIT.is_in(version):
         pytest.skip(f"Slurm {version.release} has no rate limit, {RATE_LIMIT.since.release} brought it")
     limit = f"rl_enable,rl_bucket_size={BUCKET},rl_refill_rate=2"
-    place = open_tmp / "limited"
+    place = open_tmp / "rate-limited"
     cluster = up(ClusterSpec(nodes=1, accounting=True, extra=(("SlurmctldParameters", limit),)), place)
     add_users(cluster)
     yield cluster
