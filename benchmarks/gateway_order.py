@@ -25,6 +25,7 @@ import click
 
 from benchmarks.gateway_cases import Case, cases
 from inference_gateway.model import ScaleRule
+from inference_gateway.queueing import Fleet
 from inference_gateway.scaling.registry import build
 from inference_gateway.simulator.engine import simulate
 from inference_gateway.simulator.metrics import Metrics, measure
@@ -37,21 +38,26 @@ class InTimeFirst:
 
     arrival_s: Sequence[float]
     target_s: float
+    held: int = 0
     _in_time: deque[int] = field(default_factory=deque)
     _late: deque[int] = field(default_factory=deque)
 
     def __len__(self) -> int:
         return len(self._in_time) + len(self._late)
 
-    def add(self, request: int, ready: int) -> None:  # noqa: ARG002  of no importance here
+    def add(self, request: int, now_s: float, fleet: Fleet) -> None:  # noqa: ARG002  of no importance here
         """Put a request in that has just come."""
         self._in_time.append(request)
 
-    def take(self, now_s: float) -> int:
+    def look(self, now_s: float, fleet: Fleet) -> None:
+        """Nobody is held."""
+
+    def take(self, now_s: float) -> int | None:
         """Take the request whose turn it is."""
         while self._in_time and now_s - self.arrival_s[self._in_time[0]] > self.target_s:
             self._late.append(self._in_time.popleft())
-        return (self._in_time or self._late).popleft()
+        line = self._in_time or self._late
+        return line.popleft() if line else None
 
     @property
     def oldest(self) -> int:

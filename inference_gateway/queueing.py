@@ -1,59 +1,78 @@
-"""Who goes first among the requests of a service that wait for a replica.
+"""Whose turn it is among the requests of a service that wait for a replica.
 
-First in, first out makes everybody late once the queue is longer than the target: each request waits behind those that
-are late already. Here a request that would find the target passed goes into a second class, which is served when the
-first one is empty; both classes are first in, first out. So a rate a tenth above what the replicas can take makes a
-tenth of the requests late, not all. Nothing is refused for it.
+First in, first out makes everybody late once the wait is longer than the target: each request stands behind those that
+are late already. Here the oldest of those still in time goes first (earliest deadline first: all have the same target),
+and who is late waits until nobody is in time. So a rate a tenth above what the replicas can take makes a tenth of the
+requests late, not all. Nothing is refused for it.
 
-    late if    waiting in the first class  >=  ready replicas x IN_TIME_SHARE x target x requests/s of a replica
+    in time    it goes if fewer are in time before it than replicas have places free or the buffer has room
+    late       it goes if nobody in time waits, and fewer are late before it than places are free beyond a reserve
 
-The right side is how many requests the busy replicas take in the target's time (Little's law). What may wait for how
-long is known when a request comes, because all have one target; HAProxy then needs two priorities, and no clock.
+The buffer is HAProxy's own queue: with what the replicas take in `BUFFER_S` in it none of them is idle while a held
+request has not looked yet. The reserve is a share of all places that is kept for those to come (trunk reservation;
+Miller 1969, Key 1990): a late request that took the last free place would make one more late. Who has waited
+`PATIENCE` of the deadline has no reserve to respect any more, so that order refuses next to nobody.
+
+HAProxy cannot change the priority of a request that waits, so the requests are held before its queue, and each looks
+every `LOOK_S` whether its turn has come: `dataplane/turns.lua`, which decides as this does.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-IN_TIME_SHARE = 0.7
-"""Of what the replicas take on average in the target's time; the rest is for requests that take longer than others."""
+BUFFER_S = 0.1
+LOOK_S = 0.05
+RESERVE = 0.15
+"""Of the places of all replicas."""
+PATIENCE = 0.5
+"""Of the deadline."""
 
 
-def in_time_per_replica(target_s: float, requests_per_s: float) -> float:
-    """Requests per ready replica that may wait in the first class; 0 for first in, first out."""
-    return IN_TIME_SHARE * target_s * requests_per_s
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The replicas of a service that serve: how many, the places free, and the requests in HAProxy's own queue."""
+
+    ready: int
+    free: int
+    queued: int = 0
 
 
-def thousandths(per_replica: float) -> int:
-    """The same in whole thousandths, as HAProxy calculates; at least one where it is not 0."""
-    return max(1, round(1000 * per_replica)) if per_replica else 0
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Who may go. `requests_per_s` and `concurrency` are those of one replica."""
 
+    target_s: float
+    deadline_s: float
+    requests_per_s: float
+    concurrency: int
 
-@dataclass(slots=True)
-class Classes:
-    """Sorts requests as they come, as the data plane does: from the length of the whole queue alone.
+    @property
+    def in_time_s(self) -> float:
+        """A request that has waited longer will miss the target: the buffer and a look are still before it."""
+        return max(self.target_s / 2, self.target_s - BUFFER_S - LOOK_S)
 
-    The second class is served only when the first one is empty. So if the queue is not longer than `late`, the number
-    of requests that were put into the second class and not seen to leave, there is nobody in the first. Those that
-    reach their deadline while the first is not empty are told by `gave_up`: otherwise `late` would stay too high for as
-    long as an overload lasts, and the first class would grow by each of them.
+    @property
+    def patience_s(self) -> float:
+        """Who has waited longer respects no reserve."""
+        return PATIENCE * self.deadline_s
 
-    An empty queue is not looked at: in HAProxy that is nearly every request, and a look costs. After it `late` may be
-    one too high until the first class is empty again, and the first class then holds one request more.
-    """
+    @property
+    def buffer(self) -> float:
+        """Requests per replica in HAProxy's own queue."""
+        return BUFFER_S * self.requests_per_s
 
-    thousandths_per_replica: int
-    late: int = 0
+    @property
+    def reserve(self) -> float:
+        """Places per replica that are kept for those in time."""
+        return RESERVE * self.concurrency
 
-    def is_late(self, queued: int, ready: int) -> bool:
-        """Whether the next request goes into the second class, behind `queued` requests for `ready` replicas."""
-        if not self.thousandths_per_replica or not queued or not ready:
-            return False
-        self.late = min(self.late, queued)
-        late = queued - self.late >= ready * self.thousandths_per_replica // 1000
-        self.late += late
-        return late
+    def room(self, fleet: Fleet) -> int:
+        """How many may go at once if they are in time."""
+        return fleet.free + max(1, math.floor(self.buffer * fleet.ready)) - fleet.queued
 
-    def gave_up(self) -> None:
-        """A request of the second class has reached its deadline."""
-        self.late = max(0, self.late - 1)
+    def room_for_late(self, fleet: Fleet, in_time: int, waited_s: float) -> float:
+        """How many late ones may go at once, with `in_time` waiting, if the last of them has waited so long."""
+        reserve = 0.0 if waited_s >= self.patience_s else self.reserve * fleet.ready
+        return fleet.free - fleet.queued - in_time - reserve

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings
-from inference_gateway.queueing import in_time_per_replica
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection, ServiceSection
 
@@ -41,7 +40,9 @@ def _service(name: str, service: ServiceSection, replica_key: str) -> ServiceSet
         models=service.models,
         queue_limit=service.queue_limit,
         queue_deadline_s=service.queue_deadline_s,
-        in_time_per_replica=in_time_per_replica(service.queue_target_s, service.requests_per_s),
+        queue_target_s=service.queue_target_s,
+        requests_per_s=service.requests_per_s,
+        concurrency=service.concurrency,
         cold_start_limit=service.cold_start_limit,
         cold_start_deadline_s=service.cold_start_deadline_s,
         response_timeout_s=service.response_timeout_s,

@@ -79,6 +79,12 @@ def backends(text: str) -> list[BackendRow]:
     ]
 
 
+def held(text: str) -> dict[str, int]:
+    """Service -> requests held until it is their turn, from the answer to `show held`."""
+    pairs = (fields for fields in _words(text, skipped=0) if fields[0].startswith(BACKEND_PREFIX))
+    return {backend.removeprefix(BACKEND_PREFIX): int(count) for backend, count in pairs}
+
+
 def server_rows(text: str) -> list[ServerRow]:
     """The replicas in the answer to `show stat BACKEND 4 -1`."""
     return [

@@ -13,7 +13,7 @@ import jinja2
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
 from inference_gateway.model import Endpoint
-from inference_gateway.queueing import thousandths
+from inference_gateway.queueing import LOOK_S
 
 ACTIVATOR = "activator"
 """The server of every service's backend that is no replica."""
@@ -64,8 +64,7 @@ _TEMPLATE = jinja2.Environment(
 )
 
 
-_TEMPLATE.filters["thousandths"] = thousandths
-_TEMPLATE.globals |= {
+_TEMPLATE.globals |= {"look_s": LOOK_S} | {
     name: getattr(_TEMPLATE.get_template("macros.j2").module, name) for name in ("answer", "ms", "problem")
 }
 

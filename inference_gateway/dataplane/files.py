@@ -20,6 +20,11 @@ class Files:
         return self.directory / "haproxy.cfg"
 
     @property
+    def turns(self) -> Path:
+        """The order of waiting requests, in Lua."""
+        return self.directory / "turns.lua"
+
+    @property
     def stats_socket(self) -> Path:
         """The runtime API of the HAProxy that takes new requests."""
         return self.directory / "stats.sock"

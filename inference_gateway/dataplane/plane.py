@@ -20,6 +20,7 @@ from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import RefusedError, SettingsError, StartError
 from inference_gateway.model import Endpoint, ServerState, Traffic
 
+TURNS = Path(__file__).with_name("turns.lua")
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
 
@@ -181,6 +182,7 @@ class HaproxyDataPlane:
         return {
             **maps(settings),
             self.files.services: services.text_of(settings.services),
+            self.files.turns: TURNS.read_text(encoding="utf-8"),
             self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }
 

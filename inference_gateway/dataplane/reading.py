@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inference_gateway.activator.client import ActivatorState
 from inference_gateway.dataplane import answers
@@ -24,8 +24,13 @@ class Reading:
     _ledger: TrafficLedger = field(default_factory=TrafficLedger)
 
     def traffic(self, services: Iterable[str], held: Mapping[str, ActivatorState]) -> list[Traffic]:
-        """One entry a service, at the cost of one `show stat` of the backends."""
-        found = {pid: answers.backends(text) for pid, text in self._ask_all("show stat -1 2 -1").items()}
+        """One entry a service, at the cost of one `show stat` of the backends. Who is held for a turn is queued."""
+        waiting = {pid: answers.held(text) for pid, text in self._ask_all("show held").items()}
+        found = {
+            pid: [replace(row, queued=row.queued + waiting.get(pid, {}).get(row.service, 0)) for row in rows]
+            for pid, text in self._ask_all("show stat -1 2 -1").items()
+            if (rows := answers.backends(text))
+        }
         self._ledger.update(found)
         return self._ledger.traffic(services, {service: state.waiting for service, state in held.items()})
 

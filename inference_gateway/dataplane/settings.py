@@ -13,6 +13,7 @@ from typing import Literal
 
 from inference_gateway.dataplane import checks
 from inference_gateway.errors import SettingsError
+from inference_gateway.queueing import Turns
 
 Repeat = Literal["never-sent", "unanswered"]
 """Which POST requests may be sent to a second replica: those no replica has received, or also those that a replica
@@ -58,8 +59,8 @@ class ServiceSettings:
     `model` in a JSON body (its name is always one of them). While every replica is at its concurrency, up to
     `queue_limit` requests wait for at most `queue_deadline_s`; while there is no replica, up to `cold_start_limit`
     wait in the activator for at most `cold_start_deadline_s`. Beyond that clients get 503 with `Retry-After:
-    retry_after_s`. `in_time_per_replica` requests may wait per usable replica before further ones let others pass; 0:
-    first in, first out (see `queueing`).
+    retry_after_s`. Who waits longer than `queue_target_s` lets those pass who are in time; 0: first in, first out. The
+    order needs to know what a replica takes, `requests_per_s` and `concurrency` (see `queueing`).
 
     A replica has `response_timeout_s` for the first byte and between two bytes. `repeat_posts` says which POST
     requests may be sent again (GET and other idempotent ones may while no byte of an answer has arrived); a client
@@ -73,7 +74,9 @@ class ServiceSettings:
     models: tuple[str, ...] = ()
     queue_limit: int = 1000
     queue_deadline_s: float = 30.0
-    in_time_per_replica: float = 0.0
+    queue_target_s: float = 0.0
+    requests_per_s: float = 10.0
+    concurrency: int = 8
     cold_start_limit: int = 1000
     cold_start_deadline_s: float = 300.0
     response_timeout_s: float = 600.0
@@ -89,7 +92,9 @@ class ServiceSettings:
             checks.matches(where + "models", model, checks.MODEL, "letters, digits and `_.:/@+-`, at most 200")
         checks.within(where + "queue_limit", self.queue_limit, 0, 1_000_000)
         checks.within(where + "queue_deadline_s", self.queue_deadline_s, 0.001, 86400)
-        checks.within(where + "in_time_per_replica", self.in_time_per_replica, 0, 1_000_000)
+        checks.within(where + "queue_target_s", self.queue_target_s, 0, 86400)
+        checks.within(where + "requests_per_s", self.requests_per_s, 1e-6, 1e6)
+        checks.within(where + "concurrency", self.concurrency, 1, 100_000)
         checks.within(where + "cold_start_limit", self.cold_start_limit, 0, 1_000_000)
         checks.within(where + "cold_start_deadline_s", self.cold_start_deadline_s, 0, 86400)
         checks.within(where + "response_timeout_s", self.response_timeout_s, 0.001, 86400)
@@ -98,6 +103,11 @@ class ServiceSettings:
         checks.matches(
             where + "replica_key", self.replica_key, checks.SECRET, "letters, digits and `_.~+/=-`", shown="a key"
         )
+
+    @property
+    def turns(self) -> Turns:
+        """The order of its waiting requests, where there is a target."""
+        return Turns(self.queue_target_s, self.queue_deadline_s, self.requests_per_s, self.concurrency)
 
     @property
     def served_models(self) -> tuple[str, ...]:

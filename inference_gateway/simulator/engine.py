@@ -3,7 +3,8 @@
 The data plane is that of the gateway: one queue per service with a deadline, in the order of `queueing`, replicas that
 take at most `concurrency` requests each, and the least loaded one first. A replica costs from the moment it is asked
 for until it is gone: a job that waits or loads counts like one that serves, and a draining one until its last answer.
-Events at the same time are handled in the order: answers, replicas that become ready, arrivals, the rule.
+Events at the same time are handled in the order: answers, replicas that become ready, looks of held requests, arrivals,
+the rule.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from inference_gateway.model import Decision, Observation, ScaleRule
-from inference_gateway.queueing import Classes, in_time_per_replica, thousandths
+from inference_gateway.queueing import LOOK_S, Turns
 from inference_gateway.scaling.bounds import BoundedRule
-from inference_gateway.simulator.queue import Waiting, WaitingRequests
+from inference_gateway.simulator.queue import FirstInFirstOut, InTurn, Waiting
 from inference_gateway.simulator.replicas import Replica, Replicas
 from inference_gateway.simulator.requests import SimulationError
 from inference_gateway.simulator.settings import Settings
 
-_ANSWER, _READY = range(2)
-_Event = tuple[float, int, int, Replica]
+_ANSWER, _READY, _LOOK = range(3)
+_Event = tuple[float, int, int, Replica | None]
 """Time, kind, sequence number, replica."""
 
 
@@ -94,6 +95,7 @@ class _Run:
     _failed: set[int] = field(default_factory=set)
     _events: list[_Event] = field(default_factory=list)
     _scalings: list[Scaling] = field(default_factory=list)
+    _looking: bool = False
     _next: int = 0
     _sequence: int = 0
     _arrivals: int = 0
@@ -104,8 +106,8 @@ class _Run:
         self.replicas = Replicas(settings.start, settings.concurrency, random.Random(settings.seed))  # noqa: S311
         self.open = len(self.arrival_s)
         requests_per_s = settings.concurrency * self.open / sum(self.service_s)
-        room = in_time_per_replica(settings.queue_target_s, requests_per_s)
-        self.queue = WaitingRequests(Classes(thousandths(room)))
+        turns = Turns(settings.queue_target_s, settings.deadline_s, requests_per_s, settings.concurrency)
+        self.queue = InTurn(turns, self.arrival_s) if settings.queue_target_s else FirstInFirstOut()
         self._wait_s = [math.nan] * self.open
 
     def until(self, now_s: float) -> None:
@@ -118,10 +120,11 @@ class _Run:
             if event_s <= arrival_s:
                 self._handle(heapq.heappop(self._events))
             else:
-                self.queue.add(self._next, len(self.replicas.ready))
+                self.queue.add(self._next, arrival_s, self.replicas.fleet)
                 self._next += 1
                 self._arrivals += 1
                 self._dispatch(arrival_s)
+                self._look_again(arrival_s)
         self._expire(now_s)
 
     def tick(self, now_s: float) -> None:
@@ -161,24 +164,36 @@ class _Run:
             end_s=self._end_s,
         )
 
-    def _push(self, at_s: float, kind: int, replica: Replica) -> None:
+    def _push(self, at_s: float, kind: int, replica: Replica | None) -> None:
         self._sequence += 1
         heapq.heappush(self._events, (at_s, kind, self._sequence, replica))
 
     def _handle(self, event: _Event) -> None:
         at_s, kind, _sequence, replica = event
-        if kind == _READY:
+        if replica is None:
+            self._looking = False
+            self.queue.look(at_s, self.replicas.fleet)
+            self._look_again(at_s)
+        elif kind == _READY:
             self.replicas.started(replica)
         else:
             self.replicas.finished(replica, at_s)
             self._close(at_s)
         self._dispatch(at_s)
 
+    def _look_again(self, now_s: float) -> None:
+        """Have the held requests look, if there are any and it is not to be done anyway."""
+        if self.queue.held and not self._looking:
+            self._looking = True
+            self._push(now_s + LOOK_S, _LOOK, None)
+
     def _dispatch(self, now_s: float) -> None:
         """Give waiting requests to replicas with room."""
         self._expire(now_s)
         while self.queue and (replica := self.replicas.least_loaded()) is not None:
             request = self.queue.take(now_s)
+            if request is None:
+                break
             self._wait_s[request] = now_s - self.arrival_s[request]
             replica.in_flight += 1
             self._push(now_s + self.service_s[request], _ANSWER, replica)

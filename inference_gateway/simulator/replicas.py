@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from inference_gateway.queueing import Fleet
 from inference_gateway.simulator.settings import StartTime
 
 
@@ -35,6 +36,12 @@ class Replicas:
     def in_flight(self) -> int:
         """Requests that replicas work on."""
         return sum(replica.in_flight for replica in self.ready) + sum(replica.in_flight for replica in self.draining)
+
+    @property
+    def fleet(self) -> Fleet:
+        """Those that serve, and their free places."""
+        free = sum(self.concurrency - replica.in_flight for replica in self.ready)
+        return Fleet(len(self.ready), free)
 
     def add(self, count: int, now_s: float) -> list[Replica]:
         """Start replicas, and return them."""

@@ -1,23 +1,29 @@
-"""The order of waiting requests: who would be late lets others pass, in HAProxy as in the simulator."""
+"""The order of waiting requests: who is late lets others pass, in HAProxy as in the simulator."""
 
 from __future__ import annotations
 
+import dataclasses
+import http.client
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from inference_gateway.activator.client import read_state
+from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.model import Endpoint
 from inference_gateway.simulator.engine import simulate
 from inference_gateway.simulator.settings import Settings
-from tests.inference_gateway.rig import PATIENCE_S, Answer, Rig, gateway, wait_until
+from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Answer, Rig, gateway, wait_until
 from tests.inference_gateway.simulator.test_engine import Scripted
 
 
@@ -71,99 +77,141 @@ def has_taken(replica: Gate, requests: int) -> bool:
     return len(replica.taken) == requests
 
 
-@pytest.mark.parametrize(
-    ("in_time", "order"),
-    [(2.0, ["a", "b", "c", "f", "d", "e"]), (0.0, ["a", "b", "c", "d", "e", "f"])],
-    ids=["two classes", "first in, first out"],
-)
-def test_haproxy(directory: Path, gate: tuple[Gate, int], in_time: float, order: list[str]) -> None:
-    """b and c wait in time, d and e would be late; when f comes, c alone is before it in the first class."""
-    replica, port = gate
-    service = ServiceSettings("an-odd.name", in_time_per_replica=in_time)
-    with gateway(directory, service) as rig, ThreadPoolExecutor(6) as clients:
+TARGET_S = 3.0
+
+
+@dataclass(slots=True)
+class Clients:
+    """Those who ask for one thing each, one after the other."""
+
+    rig: Rig
+    service: str
+    pool: ThreadPoolExecutor
+    answers: dict[str, Future[Answer]] = field(default_factory=dict)
+
+    def send(self, name: str) -> None:
+        self.answers[name] = self.pool.submit(self.rig.ask, "GET", f"/services/{self.service}/{name}")
+
+    def queue_up(self, names: str, before: int = 0) -> None:
+        """Each waits before the next one comes."""
+        for waiting, name in enumerate(names, start=before + 1):
+            self.send(name)
+            wait_until(partial(has_queued, self.rig, waiting))
+
+    def statuses(self, names: str) -> list[int]:
+        return [self.answers[name].result().status for name in names]
+
+
+@contextmanager
+def one_place(directory: Path, service: ServiceSettings, port: int) -> Iterator[Clients]:
+    """A gateway whose replica takes one request at a time, which it has already: `a`."""
+    with gateway(directory, service) as rig, ThreadPoolExecutor(12) as pool:
         rig.add(service.name, Endpoint("r1", "127.0.0.1", port, 1))
-
-        def send(name: str, waiting: int) -> None:
-            answers.append(clients.submit(rig.ask, "GET", f"/services/{service.name}/{name}"))
-            wait_until(lambda: queued(rig) == waiting)
-
-        answers = [clients.submit(rig.ask, "GET", f"/services/{service.name}/a")]
-        wait_until(lambda: replica.taken == ["a"])
-        for waiting, name in enumerate("bcde", start=1):
-            send(name, waiting)
-        replica.released.release()
-        wait_until(lambda: replica.taken == ["a", "b"])
-        send("f", 4)
-        replica.released.release(5)
-        assert [answer.result().status for answer in answers] == [200] * 6
-    assert replica.taken == order
+        clients = Clients(rig, service.name, pool)
+        clients.send("a")
+        yield clients
 
 
-def test_each_replica_that_serves_has_room_in_time(directory: Path, gate: tuple[Gate, int]) -> None:
-    """Behind two replicas c and d wait in time, e would be late; when f comes, d alone is before it in its class."""
+def service_of(name: str, **how: Any) -> ServiceSettings:
+    return ServiceSettings(name, requests_per_s=0.5, concurrency=1, **{"queue_target_s": TARGET_S, **how})
+
+
+@pytest.mark.parametrize(
+    ("name", "target_s", "order"), [("in.turn", TARGET_S, "abefcd"), ("fifo", 0.0, "abcdef")], ids=["in turn", "fifo"]
+)
+def test_haproxy(directory: Path, gate: tuple[Gate, int], name: str, target_s: float, order: str) -> None:
+    """b is in HAProxy's queue; c and d are late when e and f come, who then go first."""
     replica, port = gate
-    service = ServiceSettings("two", in_time_per_replica=1.0)
-    with gateway(directory, service) as rig, ThreadPoolExecutor(6) as clients:
-        rig.add(service.name, Endpoint("r1", "127.0.0.1", port, 1), Endpoint("r2", "127.0.0.1", port, 1))
-        answers = []
-        for taken, name in enumerate("ab", start=1):
-            answers.append(clients.submit(rig.ask, "GET", f"/services/{service.name}/{name}"))
-            wait_until(partial(has_taken, replica, taken))
-        for waiting, name in enumerate("cde", start=1):
-            answers.append(clients.submit(rig.ask, "GET", f"/services/{service.name}/{name}"))
-            wait_until(partial(has_queued, rig, waiting))
-        replica.released.release()
-        wait_until(lambda: replica.taken == ["a", "b", "c"])
-        answers.append(clients.submit(rig.ask, "GET", f"/services/{service.name}/f"))
-        wait_until(partial(has_queued, rig, 3))
-        for taken in range(4, 7):
+    with one_place(directory, service_of(name, queue_target_s=target_s), port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        clients.queue_up("bcd")
+        time.sleep(TARGET_S)
+        clients.queue_up("ef", before=3)
+        for taken in range(2, 7):
             replica.released.release()
             wait_until(partial(has_taken, replica, taken))
-        replica.released.release(2)
-        assert [answer.result().status for answer in answers] == [200] * 6
-    assert replica.taken == ["a", "b", "c", "d", "f", "e"]
+        replica.released.release()
+        assert clients.statuses("abcdef") == [200] * 6
+    assert "".join(replica.taken) == order
 
 
-def test_those_that_reach_their_deadline_are_not_counted_any_more(directory: Path, gate: tuple[Gate, int]) -> None:
-    """c and d would be late and give up; so e alone waits in time, f would be late, and when e is taken g passes f."""
+def test_who_is_held_is_queued_and_has_a_deadline(directory: Path, gate: tuple[Gate, int]) -> None:
     replica, port = gate
-    service = ServiceSettings("leaving", in_time_per_replica=1.0, queue_deadline_s=6.0)
-    with gateway(directory, service) as rig, ThreadPoolExecutor(8) as clients:
-        rig.add(service.name, Endpoint("r1", "127.0.0.1", port, 1))
-        answers: dict[str, Future[Answer]] = {}
+    with one_place(directory, service_of("held", queue_deadline_s=4.0, retry_after_s=7), port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        clients.queue_up("bcd")
+        traffic = clients.rig.plane.traffic()[0]
+        assert (traffic.in_flight, traffic.queued, traffic.arrivals) == (1, 3, 4)
+        assert clients.statuses("cd") == [503, 503]
+        answer = clients.answers["d"].result()
+        assert answer.json["error"]["message"] == "no replica is free"
+        assert answer.headers["retry-after"] == "7"
+        replica.released.release(2)
+        assert clients.statuses("a") == [200]
+        wait_until(partial(has_queued, clients.rig, 0))
 
-        def send(name: str) -> None:
-            answers[name] = clients.submit(rig.ask, "GET", f"/services/{service.name}/{name}")
 
-        send("a")
-        wait_until(lambda: replica.taken == ["a"])
-        for waiting, name in enumerate("bcd", start=1):
-            send(name)
-            wait_until(partial(has_queued, rig, waiting))
-        replica.released.release()
-        wait_until(lambda: replica.taken == ["a", "b"])
-        time.sleep(service.queue_deadline_s / 2)  # so that c and d are gone well before e would be
-        send("e")
-        assert [answers[name].result().status for name in "cd"] == [503, 503]
-        send("f")
-        wait_until(lambda: queued(rig) == 2)
-        replica.released.release()
-        wait_until(lambda: replica.taken == ["a", "b", "e"])
-        send("g")
-        wait_until(lambda: queued(rig) == 2)
+def test_no_more_wait_than_may(directory: Path, gate: tuple[Gate, int]) -> None:
+    replica, port = gate
+    with one_place(directory, service_of("full", queue_limit=3), port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        clients.queue_up("bcd")
+        clients.send("e")
+        assert clients.answers["e"].result().json["error"]["message"] == "too many requests are waiting"
+        replica.released.release(4)
+        assert clients.statuses("abcde") == [200, 200, 200, 200, 503]
+
+
+def test_without_a_replica_those_held_go_to_the_activator(directory: Path, gate: tuple[Gate, int]) -> None:
+    """The replica that has the first request leaves; the next one gets those that waited."""
+    replica, port = gate
+    with one_place(directory, service_of("moved"), port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        clients.queue_up("bcd")
+        clients.rig.plane.drain("moved", "r1")
+        wait_until(lambda: read_state(clients.rig.plane.files.activator_socket)["moved"].waiting == 3)
+        clients.rig.add("moved", Endpoint("r2", "127.0.0.1", port, 4))
+        wait_until(partial(has_taken, replica, 4))
+        replica.released.release(4)
+        assert clients.statuses("abcd") == [200] * 4
+
+
+def test_a_client_that_leaves_is_not_waited_for(directory: Path, gate: tuple[Gate, int]) -> None:
+    replica, port = gate
+    with one_place(directory, service_of("leaving"), port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        clients.queue_up("b")
+        link = http.client.HTTPConnection("127.0.0.1", clients.rig.port)
+        link.request("GET", "/services/leaving/x", headers={"authorization": f"Bearer {CLIENT_KEY}"})
+        wait_until(partial(has_queued, clients.rig, 2))
+        clients.queue_up("c", before=2)
+        link.close()
+        wait_until(partial(has_queued, clients.rig, 2))
         replica.released.release(3)
-        assert [answers[name].result().status for name in "abefg"] == [200] * 5
-    assert replica.taken == ["a", "b", "e", "g", "f"]
+        assert clients.statuses("abc") == [200] * 3
+    assert "".join(replica.taken) == "abc"
 
 
-@pytest.mark.parametrize(
-    ("target_s", "order"), [(29.0, "abcfde"), (0.0, "abcdef")], ids=["two classes", "first in, first out"]
-)
+def test_a_reload_loses_nobody_who_is_held(directory: Path, gate: tuple[Gate, int]) -> None:
+    """The HAProxy that leaves finishes its line, and is asked how long it is."""
+    replica, port = gate
+    with one_place(directory, service_of("reloaded"), port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        clients.queue_up("bcd")
+        plane = clients.rig.plane
+        plane.apply(dataclasses.replace(plane.settings, services=(service_of("reloaded", retry_after_s=9),)))
+        wait_until(lambda: Reading(plane.files).workers().leaving)
+        assert queued(clients.rig) == 3
+        replica.released.release(4)
+        assert clients.statuses("abcd") == [200] * 4
+
+
+@pytest.mark.parametrize(("target_s", "order"), [(29.0, "abefcd"), (0.0, "abcdef")], ids=["in turn", "fifo"])
 def test_the_simulator_does_the_same(target_s: float, order: str) -> None:
-    """A replica that takes 10 s for each request takes 0.7 x 29 / 10 = 2 in the target's time."""
-    arrivals = [0.0, 0.1, 0.2, 0.3, 0.4, 10.5]
-    settings = Settings(concurrency=1, queue_target_s=target_s)
-    outcome = simulate(arrivals, [10.0] * 6, Scripted(1), settings)
+    """A replica that takes 10 s for each request: c and d have waited for 29 s when e and f come."""
+    arrivals = [0.0, 0.1, 0.2, 0.3, 29.5, 29.6]
+    services = [29.8, *[10.0] * 5]
+    outcome = simulate(arrivals, services, Scripted(1), Settings(concurrency=1, queue_target_s=target_s))
     begun = sorted(range(6), key=lambda i: arrivals[i] + outcome.wait_s[i])
     assert "".join("abcdef"[i] for i in begun) == order
     assert not outcome.failed
