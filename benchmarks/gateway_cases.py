@@ -5,8 +5,8 @@ Chosen before any rule was tuned, from what such services look like:
 * A replica serves 8 requests at once and takes 0.1 ms per input and 25 ms per output token at that concurrency.
 * A request is within its SLO if a replica takes it within 2 s. Waiting is what scaling can change; the service time is
   the same under every rule.
-* The gateway's queue lets those pass who come in time (`inference_gateway.queueing`, target 2 s); Dilu and Knative have
-  none of this, so their rules run with first in, first out, and again with the gateway's queue.
+* In the gateway's queue those in time go before late ones (`inference_gateway.queueing`, target 2 s). Dilu and Knative
+  have none of this, so their rules run with first in, first out, and again with the gateway's queue.
 * Replicas take 60 s to start. They cost from being asked for until they have drained.
 * A run begins with the replicas that the trace's mean load needs at 70 % utilisation, and the first 5 minutes are not
   counted: the traces begin in the middle of a service's life. The cases `cold` begin with one replica and count all.

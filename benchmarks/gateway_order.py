@@ -1,11 +1,11 @@
-"""How few requests any order of the waiting ones could make late, if it does not know how long answers will be.
+"""How few requests any order that leaves no place free could make late, if it does not know how long answers will be.
 
 Let service times be exchangeable: who is served next says nothing about how long that takes. Then the moments at which
 a place becomes free have the same distribution under every order that leaves no place free while somebody waits, and an
 order only decides who gets them. All requests may wait equally long, so most get theirs in time if each goes to the
-oldest that still is in time, and to a late one only if there is none. `InTimeFirst` is that order. A gateway cannot
-have it from HAProxy, whose priorities do not change while a request waits; it is a reference, and in the mean over
-shuffled service times a bound for such orders with the same replicas.
+oldest that still is in time, and to a late one only if there is none. `InTimeFirst` is that order; in the mean over
+shuffled service times it is a bound for such orders with the same replicas. The gateway's own order does better where
+requests come in batches, because it keeps places free for the next one; see `inference_gateway.queueing`.
 
 `python -m benchmarks.gateway_order --traces DIR` prints it for `dilu`, whose rule looks at arrivals alone: the order
 does not change its replicas. Other rules look at the queue, too, so for them it is what rule and order reach together.
@@ -93,6 +93,7 @@ def _figures(case: Case, rule: str, utilization: float, shuffles: int) -> dict[s
         "replica_seconds": round(best.replica_seconds),
         "fifo_replica_seconds": round(fifo.replica_seconds),
         "fifo": fifo.slo_misses,
+        "in_turn": case.replay.measured(rule, options).slo_misses,
         "in_time_first": best.slo_misses,
         "shuffled_mean": round(mean(found.slo_misses for found in shuffled), 1),
         "shuffled_deviation": round(stdev(found.slo_misses for found in shuffled), 1),
@@ -106,7 +107,7 @@ def _figures(case: Case, rule: str, utilization: float, shuffles: int) -> dict[s
 @click.option("--shuffles", default=8, show_default=True, type=click.IntRange(2, 1000))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line a case.")
 def main(traces: Path, rule: str, utilizations: tuple[float, ...], shuffles: int, as_json: bool) -> None:  # noqa: FBT001  click
-    """Misses of a rule with first in, first out, and with the best order."""
+    """Misses of a rule with first in, first out, in the gateway's order, and in the best that leaves no place free."""
     for case in cases(traces):
         for utilization in utilizations if case.is_main else ():
             figures = _figures(case, rule, utilization, shuffles)

@@ -133,7 +133,7 @@ class ServiceSection(Section, frozen=True):
     queue_limit: Annotated[_Count, Meta(description="requests that wait for a busy replica; more get 503")] = 1000
     queue_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 30.0
     queue_target_s: Annotated[
-        float, Meta(ge=0, le=86_400, description="who would wait longer lets others pass; 0: first in, first out")
+        float, Meta(ge=0, le=86_400, description="who has waited longer lets others pass; 0: first in, first out")
     ] = 2.0
     cold_start_limit: Annotated[_Count, Meta(description="requests that wait for a first replica; more get 503")] = 1000
     cold_start_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 300.0

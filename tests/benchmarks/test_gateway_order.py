@@ -4,6 +4,7 @@ import random
 from itertools import permutations
 
 from benchmarks.gateway_order import InTimeFirst, in_time_first
+from inference_gateway.queueing import Fleet
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import build
 from inference_gateway.simulator.replay import Replay
@@ -37,7 +38,7 @@ def fewest(arrival_s: list[float], service_s: float) -> int:
 def test_a_late_request_waits_for_those_in_time() -> None:
     queue = InTimeFirst([0.0, 1.0, 4.0], target_s=2.0)
     for request in range(3):
-        queue.add(request, 1)
+        queue.add(request, 0.0, Fleet(ready=1, free=0))
     assert queue.oldest == 0
     assert [queue.take(4.5) for _ in range(3)] == [2, 0, 1]
     assert not len(queue)
@@ -46,7 +47,7 @@ def test_a_late_request_waits_for_those_in_time() -> None:
 def test_at_its_deadline_the_oldest_goes() -> None:
     queue = InTimeFirst([0.0, 1.0, 9.0], target_s=2.0)
     for request in range(3):
-        queue.add(request, 1)
+        queue.add(request, 0.0, Fleet(ready=1, free=0))
     assert queue.take(9.0) == 2
     queue.drop_oldest()
     assert (queue.oldest, len(queue)) == (1, 1)
