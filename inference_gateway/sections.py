@@ -131,7 +131,7 @@ class ServiceSection(Section, frozen=True):
     concurrency: Annotated[int, Meta(ge=1, le=100_000, description="requests of one replica at a time")] = 8
     requests_per_s: Annotated[float, Meta(gt=0, le=1e6, description="requests/s that one replica answers")] = 10.0
     queue_limit: Annotated[_Count, Meta(description="requests that wait for a busy replica; more get 503")] = 1000
-    queue_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 30.0
+    queue_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 120.0
     queue_target_s: Annotated[
         float, Meta(ge=0, le=86_400, description="who has waited longer lets others pass; 0: first in, first out")
     ] = 2.0

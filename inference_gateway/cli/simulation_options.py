@@ -117,7 +117,7 @@ _OPTIONS = (
         type=float,
         default=_DEFAULT.queue_target_s,
         show_default=True,
-        help="Who would wait longer lets others pass, s; 0: first in, first out.",
+        help="Who has waited longer lets others pass, s; 0: first in, first out.",
     ),
     click.option(
         "--slo-s",

@@ -73,7 +73,7 @@ class ServiceSettings:
     name: str
     models: tuple[str, ...] = ()
     queue_limit: int = 1000
-    queue_deadline_s: float = 30.0
+    queue_deadline_s: float = 120.0
     queue_target_s: float = 0.0
     requests_per_s: float = 10.0
     concurrency: int = 8
