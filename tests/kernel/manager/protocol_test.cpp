@@ -149,6 +149,24 @@ void slots_are_given_and_returned() {
     CHECK(daemon.open_files() == files + 1);
 }
 
+// Each takes megabytes, and no machine has as many.
+void there_is_an_end_to_gpus() {
+    const Daemon daemon(manager_program);
+    for (std::uint32_t i = 0; i <= kSlots; ++i) {
+        Hello hello = good_hello();
+        hello.gpu_uuid[1] = static_cast<unsigned char>(i);
+        const int fd = connect_to(daemon.socket());
+        const MessageKind expected = i < kSlots ? MessageKind::kWelcome : MessageKind::kRefused;
+        CHECK(answer_to(fd, &hello, sizeof(hello)).kind == expected);
+        close(fd);
+    }
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.request_permille = 0; }));
+    const Hello known = good_hello();  // one of those there are
+    const int fd = connect_to(daemon.socket());
+    CHECK(answer_to(fd, &known, sizeof(known)).kind == MessageKind::kWelcome);
+    close(fd);
+}
+
 void one_manager_per_directory() {
     const Daemon daemon(manager_program);
     const pid_t second = fork();
@@ -207,6 +225,7 @@ int main(int, char** argv) {
     wrong_messages_are_refused_and_counted();
     only_the_same_user_is_served();
     slots_are_given_and_returned();
+    there_is_an_end_to_gpus();
     one_manager_per_directory();
     it_stops_cleanly();
     command_lines_are_checked();
