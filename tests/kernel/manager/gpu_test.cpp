@@ -113,7 +113,11 @@ void a_stretched_client_cuts_the_others_until_it_leaves() {
     Gpu gpu(settings(Policy::kQuota), {});
     const std::uint32_t other = *gpu.join(tenant(Class::kBestEffort), kNow);
     std::uint64_t now_ns = kNow;
-    for (int round = 0; round < 2; ++round) {  // the second in the slot of the first
+    const std::uint32_t calm = *gpu.join(tenant(Class::kHigh), now_ns);
+    drain(gpu, calm, 1, kMs, kMs);
+    gpu.beat(now_ns += kBeat);
+    gpu.leave(calm);
+    for (int round = 0; round < 2; ++round) {  // in the slot of the one before
         const std::uint32_t slot = *gpu.join(tenant(Class::kHigh), now_ns);
         CHECK(gpu.best_effort_permille() == 1000);
         drain(gpu, slot, 1, kMs, kMs);
