@@ -44,9 +44,9 @@ def log_reader(regex: str, metric: str | None = None) -> LineReader:
     try:
         pattern = re.compile(regex.encode())
     except re.error as error:
-        raise ValueError(f"{regex!r}: {error}") from error
+        raise ValueError(f"--log-regex: {regex!r}: {error}") from error
     if "step" not in pattern.groupindex or len(pattern.groupindex) < 2:
-        raise ValueError(f"{regex!r} needs a group named step and one named value or after a metric")
+        raise ValueError(f"--log-regex: {regex!r} needs a group named step and one named value or after a metric")
     value_name = metric or default_metric()
 
     def read(line: bytes) -> Reading | None:

@@ -3,7 +3,7 @@
 Jobs that hold shards of the same GPU have a second one together, per user: one kernel manager has to serve them all.
 
 The first that comes starts them, the last that leaves stops them. Who is there is told by shared locks, which the
-kernel takes back from whoever dies.
+kernel takes back from whoever dies. If all die, their room stays, until another `sxrun` of the user comes to the node.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _LONGEST = 80  # sockets lie in it, and the name of a Unix socket has at most 107 bytes
 _OF_NODE = ("SLURM_CLUSTER_NAME", "SLURMD_NODENAME")
+_REMOVED = "-removed-"  # in no room's name
 
 
 def place(environment: Mapping[str, str]) -> Path:
@@ -64,7 +66,7 @@ class JobRoom:
                 with self.locked() as lasting:
                     if not lasting:
                         continue  # its last user has just removed it
-                    self._present = os.open(path / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                    self._present = _opened(path / "users.lock")
                     fcntl.flock(self._present, fcntl.LOCK_SH)
                     return
             except FileNotFoundError:
@@ -73,7 +75,7 @@ class JobRoom:
     @contextmanager
     def locked(self) -> Iterator[bool]:
         """Nobody else comes, leaves, starts or stops meanwhile. Yields whether the room is still there."""
-        descriptor = os.open(self.path / "start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = _opened(self.path / "start.lock")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield _is_same(descriptor, self.path / "start.lock")
@@ -93,16 +95,68 @@ class JobRoom:
             try:
                 last()
             finally:
-                shutil.rmtree(self.path)
+                _remove(self.path)
+
+
+def rooms(directory: Path) -> list[Path]:
+    """The rooms of this user in a directory, and what is left of rooms whose remover was killed."""
+    name = re.compile(rf"explsched-{os.geteuid()}-(\d+|nojob|gpu)-[0-9a-f]{{12}}({_REMOVED}[0-9a-f]{{8}})?")
+    return sorted(path for path in directory.iterdir() if name.fullmatch(path.name) and _is_private(path))
+
+
+def remove_if_deserted(path: Path, is_served: Callable[[Path], bool]) -> None:
+    """Remove a room that nobody is in: all its `sxrun`s were killed. Does not wait. Raises OSError.
+
+    One in which a daemon still answers (`is_served`) stays, since a command can outlive its `sxrun`.
+    """
+    with suppress(FileNotFoundError, BlockingIOError):  # it goes by itself, or somebody comes
+        if _REMOVED in path.name:
+            shutil.rmtree(path)
+            return
+        with _taken(path / "start.lock"), _taken(path / "users.lock"):
+            if not is_served(path):
+                _remove(path)
+
+
+@contextmanager
+def _taken(lock: Path) -> Iterator[None]:
+    """Raises BlockingIOError if somebody has it, FileNotFoundError if it has been removed meanwhile."""
+    descriptor = _opened(lock)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_same(descriptor, lock):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """All at once, by a new name: who came while files went would hold a lock that the next one does not see."""
+    removed = path.with_name(f"{path.name}{_REMOVED}{os.urandom(4).hex()}")
+    path.rename(removed)
+    with suppress(FileNotFoundError):  # another `sxrun` helps
+        shutil.rmtree(removed)
+
+
+def _opened(lock: Path) -> int:
+    return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _claim(path: Path) -> None:
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
-        status = path.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        if not _is_private(path):
             raise OSError(errno.EPERM, "is not a directory of this user alone", str(path)) from None
+
+
+def _is_private(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return True  # removed meanwhile: whoever goes on with it will see
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 def _is_same(descriptor: int, path: Path) -> bool:

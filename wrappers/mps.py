@@ -48,7 +48,7 @@ def start(room: Path, environment: Mapping[str, str], unblock: Callable[[], None
     `unblock` is run in the child before the program: a daemon must not inherit a signal mask. Raises `MpsError`.
     """
     own = {PIPE_VARIABLE: str(room / "mps"), LOG_VARIABLE: str(room / "mps-log")}
-    if not _is_alive(room / "mps"):
+    if not serves(room):
         for directory in own.values():
             Path(directory).mkdir(mode=0o700, exist_ok=True)
         _tell_start([str(control(environment)), "-d"], {**environment, **own}, room / "mps-start.log", unblock)
@@ -56,9 +56,14 @@ def start(room: Path, environment: Mapping[str, str], unblock: Callable[[], None
     return {**own, **_renumbered(environment)}
 
 
+def serves(room: Path) -> bool:
+    """Whether the room's daemon runs."""
+    return _is_alive(room / "mps")
+
+
 def stop(room: Path, environment: Mapping[str, str]) -> None:
     """End the room's daemon, if there is one. Raises `MpsError`."""
-    if not _is_alive(room / "mps"):
+    if not serves(room):
         return
     own = {PIPE_VARIABLE: str(room / "mps"), LOG_VARIABLE: str(room / "mps-log")}
     try:
@@ -113,7 +118,16 @@ def _is_alive(pipes: Path) -> bool:
         pid = (pipes / f"{_CONTROL}.pid").read_text().strip()
     except OSError:
         return True
-    return not pid.isdecimal() or Path(f"/proc/{pid}").exists()
+    return not pid.isdecimal() or _runs(int(pid))
+
+
+def _runs(pid: int) -> bool:
+    """One that has ended stays as a zombie where nobody adopts it, as in many containers."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
 
 
 def _renumbered(environment: Mapping[str, str]) -> dict[str, str]:

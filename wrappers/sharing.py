@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from wrappers import installed, kernel_manager, mps, preload
+from wrappers import installed, job_room, kernel_manager, mps, preload
 from wrappers.job_room import JobRoom, place, shared_place
 from wrappers.manager_watch import kept_alive
 from wrappers.share_options import Share
@@ -25,6 +25,7 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
     `unblock` restores the signal mask in the daemons' processes.
     """
     command = {**environment, **share.environment()}
+    _remove_deserted({place(environment).parent, place({}).parent})
     room = _joined(place(environment))
     together = shared_place(environment)
     gpu_room = _joined(together) if together and share.priority else None
@@ -54,6 +55,15 @@ def _served(
     except OSError as error:
         _say(f"the GPU is not shared: {error.filename or room.path}: {error.strerror}")
         return {}
+
+
+def _remove_deserted(directories: set[Path]) -> None:
+    """Whoever was killed could not put its room away."""
+    for path in (path for directory in directories for path in job_room.rooms(directory)):
+        try:
+            job_room.remove_if_deserted(path, lambda room: kernel_manager.listens(room) or mps.serves(room))
+        except OSError as error:
+            _say(f"{error.filename or path}: {error.strerror}")
 
 
 def _joined(path: Path) -> JobRoom | None:

@@ -136,10 +136,18 @@ def options_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--value-key", metavar="KEY", help="key of the value in JSON lines (default: the metric's name)"
     )
-    parser.add_argument("--total-steps", type=int, help="steps the job will run in all, for progress that is read")
+    parser.add_argument(
+        "--total-steps", type=_steps, metavar="N", help="steps the job will run in all, for progress that is read"
+    )
     add_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     return parser
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, accepted are whole numbers from 1 on")
+    return int(text)
 
 
 def _export() -> Signals | None:

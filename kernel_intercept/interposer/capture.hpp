@@ -21,6 +21,4 @@ inline bool any_capture() noexcept { return g_captures.load(std::memory_order_ac
 // Whether launches into this stream are being recorded. Asks the driver only while something captures.
 bool is_capturing(Stream stream, NullStream null_stream) noexcept;
 
-void forget_captures() noexcept;
-
 }  // namespace explsched::intercept

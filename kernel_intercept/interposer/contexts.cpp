@@ -152,8 +152,4 @@ void forget_contexts_on(int ordinal) noexcept {
     });
 }
 
-void forget_all_contexts() noexcept {
-    forget_if([](const ContextRecord&) { return true; });
-}
-
 }  // namespace explsched::intercept

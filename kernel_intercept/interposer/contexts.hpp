@@ -51,6 +51,5 @@ int contexts_on(int ordinal) noexcept;
 // A context is gone, and its events with it.
 void forget_context(Context context) noexcept;
 void forget_contexts_on(int ordinal) noexcept;
-void forget_all_contexts() noexcept;
 
 }  // namespace explsched::intercept

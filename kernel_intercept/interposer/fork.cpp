@@ -5,22 +5,14 @@
 #include <atomic>
 
 #include "kernel_intercept/gate/gate.hpp"
-#include "kernel_intercept/interposer/capture.hpp"
-#include "kernel_intercept/interposer/contexts.hpp"
-#include "kernel_intercept/interposer/epoch.hpp"
 
 namespace explsched::intercept {
 namespace {
 
 std::atomic<bool> g_watched{false};
 
-// Runs in the child. Calls no driver: the parent's contexts are invalid there, and their events with them.
-void in_child() noexcept {
-    forget_all_contexts();
-    forget_captures();
-    start_handle_epoch();
-    gate::reset_after_fork();
-}
+// Runs in the child. The driver works there no more, so nothing of what is known of contexts is asked for.
+void in_child() noexcept { gate::reset_after_fork(); }
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include "kernel_intercept/interposer/graphs.hpp"
 
+#include <atomic>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -13,8 +14,7 @@ namespace explsched::intercept {
 namespace {
 
 constexpr int kMaxDepth = 16;  // of child graphs in child graphs
-constexpr std::uint32_t kDead = 0;
-constexpr std::uint32_t kAlive = 1;
+constexpr std::uint32_t kAlways = 1;
 
 // Sums over kernels, from which nodes can be taken out again. The shares are weighted by time.
 struct Tally {
@@ -29,10 +29,12 @@ struct Tally {
 struct GraphRecord {
     Tally tally;
     KernelName name;
+    std::uint64_t content;  // a number of its own for each time that a graph was instantiated or updated
 };
 
 HandleTable<GraphRecord, 4096> g_graphs;
 HandleTable<Tally, 8192> g_changed_nodes;  // what the last change of a node left it at
+std::atomic<std::uint64_t> g_last_content{0};
 
 void add(Tally& sum, const Tally& part) noexcept {
     sum.identity += part.identity;
@@ -110,14 +112,10 @@ Tally tally_of_graph(Graph graph, const ContextRecord& gpu, int depth) noexcept 
     return sum;
 }
 
-void keep(GraphExec exec, const Tally& tally) noexcept {
+void keep(GraphExec exec, const Tally& tally, std::uint64_t content) noexcept {
     char name[32];
     std::snprintf(name, sizeof name, "graph:%016" PRIx64, tally.identity);
-    g_graphs.put(key_of(exec), kAlive, {tally, kept_name(name)});
-}
-
-std::uint64_t key_of_node(GraphExec exec, GraphNode node) noexcept {
-    return mixed(key_of(exec)) + key_of(node);
+    g_graphs.put(key_of(exec), kAlways, {tally, kept_name(name), content});
 }
 
 KernelCost cost_of(const Tally& tally) noexcept {
@@ -130,29 +128,28 @@ KernelCost cost_of(const Tally& tally) noexcept {
 }  // namespace
 
 void note_graph(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept {
-    keep(exec, tally_of_graph(graph, gpu, 0));
+    keep(exec, tally_of_graph(graph, gpu, 0), g_last_content.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
 void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
                const ContextRecord& gpu) noexcept {
-    const auto graph = g_graphs.find(key_of(exec), kAlive);
+    const auto graph = g_graphs.find(key_of(exec), kAlways);
     if (!graph) return;
-    // The node itself keeps its first parameters; the executable graph's are only in our memory.
-    const std::uint64_t node_key = key_of_node(exec, node);
-    const auto changed = g_changed_nodes.find(node_key, kAlive);
+    // The node itself keeps its first parameters; the executable graph's are only in our memory, and hold
+    // until all of it is given others.
+    const std::uint64_t node_key = mixed(graph->content) + key_of(node);
+    const auto changed = g_changed_nodes.find(node_key, kAlways);
     const Tally before = changed ? *changed : tally_of_node(node, gpu);
     const Tally after = tally_of_kernel(params, gpu);
     Tally sum = graph->tally;
     subtract(sum, before);
     add(sum, after);
-    keep(exec, sum);
-    g_changed_nodes.put(node_key, kAlive, after);
+    keep(exec, sum, graph->content);
+    g_changed_nodes.put(node_key, kAlways, after);
 }
 
-void forget_graph(GraphExec exec) noexcept { g_graphs.put(key_of(exec), kDead, {}); }
-
 GraphLaunch graph_launch(GraphExec exec, const ContextRecord& gpu) noexcept {
-    const auto graph = g_graphs.find(key_of(exec), kAlive);
+    const auto graph = g_graphs.find(key_of(exec), kAlways);
     const KernelName name = graph ? graph->name : kept_name("graph:?");
     const std::uint64_t kernels = graph ? graph->tally.kernels : 1;
     const KernelKey key{

@@ -16,8 +16,6 @@ void note_graph(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept;
 void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
                const ContextRecord& gpu) noexcept;
 
-void forget_graph(GraphExec exec) noexcept;
-
 struct GraphLaunch {
     gate::Sample known;
     std::uint64_t key_hash;

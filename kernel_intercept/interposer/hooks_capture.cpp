@@ -12,7 +12,6 @@ bool ask_driver(Stream stream, NullStream null_stream) noexcept {
     const Result result = null_stream == NullStream::kLegacy
                               ? call_driver<Symbol::cuStreamIsCapturing>(stream, &status)
                               : call_driver<Symbol::cuStreamIsCapturing_ptsz>(stream, &status);
-    if (result == kErrorSymbolNotFound) return false;  // older than stream capture
     // An error means that this stream may not be used because of a capture elsewhere: hands off as well.
     return result != kSuccess || status != kNotCapturing;
 }
@@ -40,8 +39,6 @@ Result end_capture(Stream stream, Graph* graph) {
 bool is_capturing(Stream stream, NullStream null_stream) noexcept {
     return any_capture() && ask_driver(stream, null_stream);
 }
-
-void forget_captures() noexcept { g_captures.store(0, std::memory_order_release); }
 
 extern "C" {
 

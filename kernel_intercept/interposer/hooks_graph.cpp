@@ -105,11 +105,6 @@ Result cuGraphExecNodeSetParams(GraphExec exec, GraphNode node, GraphNodeParams*
     return is_kernel ? node_changed(result, exec, node, params->kernel) : result;
 }
 
-Result cuGraphExecDestroy(GraphExec exec) {
-    forget_graph(exec);
-    return call_driver<Symbol::cuGraphExecDestroy>(exec);
-}
-
 Result cuGraphLaunch(GraphExec exec, Stream stream) {
     return launch_graph<Symbol::cuGraphLaunch, NullStream::kLegacy>(exec, stream);
 }

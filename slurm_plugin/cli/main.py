@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -51,6 +52,15 @@ class _LazyGroup(click.Group):
         module = import_module(name if "." in name else f"slurm_plugin.cli.{name}")
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"unknown command {args[0]!r}{hint} (known: {', '.join(sorted(_COMMANDS))})")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -80,6 +80,10 @@ def _filter(
         "state": _words(states.upper() if states else None),
         "sweep": frozenset({sweep}) if sweep else None,
     }
+    if strange := sorted(word for word in wanted["jobid"] or () if not word.isdecimal()):
+        raise click.BadParameter(
+            f"{', '.join(map(repr, strange))}: accepted are job ids such as 4711", param_hint="--jobs"
+        )
     known = {state.value for state in JobState}
     unknown = (wanted["state"] or frozenset()) - known
     if unknown:
@@ -90,7 +94,7 @@ def _filter(
 
 
 def _words(text: str | None) -> frozenset[str] | None:
-    return frozenset(text.split(",")) if text else None
+    return frozenset(word.strip() for word in text.split(",")) if text else None
 
 
 def _layout(columns: str) -> list[tuple[str, int]]:

@@ -30,17 +30,16 @@ static bool name(const char *text, char *value) {
  * started inside the job sees again as its environment, hold permille.
  */
 static bool share(const char *text, char *value) {
-    size_t const length = strlen(text);
-    if (length == 0 || length > 16 || strspn(text, "0123456789.") != length) {
+    if (text[0] == '\0' || text[strspn(text, "0123456789.")] != '\0') {
         return false; /* no sign, no exponent, no "inf", no locale */
     }
     char *end = NULL;
     double const number = strtod(text, &end);
-    int const permille = (int)((number > 1.0 ? number : number * 1000.0) + 0.5);
-    if (*end != '\0' || permille < 1 || permille > 1000) {
+    double const permille = number > 1.0 ? number : number * 1000.0;
+    if (*end != '\0' || permille < 0.5 || permille > 1000.0) {
         return false;
     }
-    snprintf(value, EXPL_VALUE_SIZE, "%d", permille);
+    snprintf(value, EXPL_VALUE_SIZE, "%d", (int)(permille + 0.5));
     return true;
 }
 
@@ -51,7 +50,7 @@ static bool sizes(const char *text, char *value) {
     unsigned most = 0;
     unsigned per_node = 1;
     int end = 0;
-    if (length > 20 || strspn(text, "0123456789-/") != length || strchr(text, '-') != strrchr(text, '-')) {
+    if (strspn(text, "0123456789-/") != length || strchr(text, '-') != strrchr(text, '-')) {
         return false; /* a second minus would be a sign */
     }
     if (sscanf(text, "%6u-%6u%n/%6u%n", &least, &most, &end, &per_node, &end) < 2 || (size_t)end != length) {

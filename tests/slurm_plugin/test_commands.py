@@ -136,7 +136,16 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage:" in result.output
 
 
-@pytest.mark.parametrize("option", [["-t", "SLEEPING"], ["-o", "colour"], ["-i", "0"]])
+@pytest.mark.parametrize(
+    ("word", "near"), [("statsu", "; did you mean 'status'? (known: "), ("frobnicate", " (known: ")]
+)
+def test_an_unknown_command_is_named_with_what_there_is(word: str, near: str) -> None:
+    result = CliRunner().invoke(root, [word])
+    assert result.exit_code == 2
+    assert f"unknown command {word!r}{near}admin, " in result.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("option", [["-t", "SLEEPING"], ["-o", "colour"], ["-i", "0"], ["-j", "abc"], ["-j", "1,-5"]])
 def test_status_names_what_it_accepts(option: list[str]) -> None:
     result = CliRunner().invoke(root, ["status", *option])
     assert result.exit_code == 2

@@ -153,3 +153,18 @@ def test_sxrun_reads_json_lines(job: Path, tmp_path: Path) -> None:
     assert reports(job) == [(1, "loss", 0.5)]
     events = [json.loads(line).get("event") for line in job.read_text().splitlines()]
     assert events == ["start", None, "end"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--log-regex", "("], "--log-regex: '(': missing ), unterminated subpattern"),
+        (["--log-regex", "step"], "--log-regex: 'step' needs a group named step"),
+        (["--total-steps", "-5"], "argument --total-steps: found '-5', accepted are whole numbers from 1 on"),
+        (["--total-steps", "many"], "argument --total-steps: found 'many', accepted are whole numbers from 1 on"),
+    ],
+)
+def test_wrong_options_are_named(arguments: list[str], words: str) -> None:
+    done = subprocess.run([*SXRUN, *arguments, "--", "true"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert words in done.stderr

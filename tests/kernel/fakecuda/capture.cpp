@@ -112,6 +112,13 @@ CUresult refuse_legacy_stream(CUcontext context) {
     return spoil_if(blocks) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
 }
 
+bool legacy_stream_is_blocked(CUcontext context) {
+    const std::lock_guard lock(mutex);
+    return std::any_of(active.begin(), active.end(), [&](const auto& capture) {
+        return capture->origin->context == context && capture->origin->waits_for_legacy;
+    });
+}
+
 CUresult refuse_capturing(CUstream stream) {
     const auto own = [&](const Capture& capture) { return stream->capture.get() == &capture; };
     return spoil_if(own) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
@@ -142,6 +149,15 @@ CUresult info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, De
     return CUDA_SUCCESS;
 }
 
+// The question does not spoil the capture, other than work on the legacy stream would.
+CUresult is_capturing(CUstream handle, CUstreamCaptureStatus* status, DefaultStream zero) {
+    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
+    CUcontext context = fakecuda::current_context();
+    const bool legacy = resolve(handle, zero) == context->legacy.get();
+    if (legacy && fakecuda::legacy_stream_is_blocked(context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    return info(handle, status, nullptr, zero);
+}
+
 constexpr CUstreamCaptureMode kGlobal = CU_STREAM_CAPTURE_MODE_GLOBAL;
 constexpr DefaultStream kLegacy = DefaultStream::kLegacy;
 constexpr DefaultStream kPerThread = DefaultStream::kPerThread;
@@ -169,10 +185,10 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph graph, const CUgra
 CUresult cuStreamEndCapture(CUstream s, CUgraph* graph) { return end(s, graph, kLegacy); }
 CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph* graph) { return end(s, graph, kPerThread); }
 CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus* status) {
-    return info(s, status, nullptr, kLegacy);
+    return is_capturing(s, status, kLegacy);
 }
 CUresult cuStreamIsCapturing_ptsz(CUstream s, CUstreamCaptureStatus* status) {
-    return info(s, status, nullptr, kPerThread);
+    return is_capturing(s, status, kPerThread);
 }
 CUresult cuStreamGetCaptureInfo(CUstream s, CUstreamCaptureStatus* status, cuuint64_t* id) {
     return info(s, status, id, kLegacy);

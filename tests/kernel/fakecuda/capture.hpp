@@ -36,6 +36,7 @@ void join_capture(CUstream stream, const std::shared_ptr<Capture>& capture);
 // CUDA_SUCCESS, or the error after spoiling the captures concerned.
 CUresult refuse_unsafe_call();
 CUresult refuse_legacy_stream(CUcontext context);
+bool legacy_stream_is_blocked(CUcontext context);
 // For calls that no capturing stream can take (synchronise, query).
 CUresult refuse_capturing(CUstream stream);
 

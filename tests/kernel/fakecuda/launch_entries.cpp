@@ -66,6 +66,7 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void**, void**) {
+    if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
     return launch(f, shape_of(*config), config->hStream, kLegacy);
 }
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void**, void**) {
@@ -83,6 +84,7 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, 
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned int count,
                                               unsigned int) {
+    if (launches == nullptr) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; ++i) {
         const CUresult result =
             launch(launches[i].function, shape_of(launches[i]), launches[i].hStream, kLegacy);

@@ -54,6 +54,27 @@ void one_that_has_waited_long_is_let_go_first_while_it_waits() {
     CHECK(gate::try_now(page, 1, {kMs, 100, 100}, kNow).launched);
 }
 
+// There high priority is no leave to launch: what counts is credit.
+void under_quota_only_credit_lets_launch() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    Page& page = memory.page;
+    page.control.policy = Policy::kQuota;
+    CHECK(!gate::announces(page, 0));
+    Slot& slot = page.slots[0];
+    for (const std::int64_t credit : {-1, 0}) {
+        slot.door.credit_ns = credit;
+        const gate::Try refused = gate::try_now(page, 0, {kMs, 400, 700}, kNow);
+        CHECK(!refused.launched && slot.door.credit_ns == credit && slot.timeline.head == 0);
+    }
+    slot.door.credit_ns = 1;
+    CHECK(gate::try_now(page, 0, {kMs, 400, 700}, kNow).launched);
+    CHECK(slot.door.credit_ns == 1 - 700'000 && slot.counters.charged_ns == 700'000);  // the larger share
+    gate::launch_on_debt(page, slot, {kMs, 400, 100}, kNow);
+    CHECK(slot.door.credit_ns == 1 - 1'100'000 && slot.counters.charged_ns == 1'100'000);
+    CHECK(slot.timeline.head == 2 && gate::charge_of({kMs, 0, 0}) == 1000);  // nothing is free
+}
+
 void who_has_launched_nothing_has_no_latency_to_keep() {
     SharedPage memory;
     memory.occupy(0, Class::kHigh);
@@ -89,6 +110,7 @@ int main() {
     reservations_respect_caps_and_are_withdrawn();
     a_busy_high_priority_client_holds_what_does_not_fit_beside_it();
     one_that_has_waited_long_is_let_go_first_while_it_waits();
+    under_quota_only_credit_lets_launch();
     who_has_launched_nothing_has_no_latency_to_keep();
     the_length_of_busy_periods_is_learnt();
     return check::result();

@@ -1,6 +1,8 @@
 // Captured launches are free, graphs are paid for at their launch. Run with GATE_COST="1000 400 200": every
 // kernel, and every graph as a whole, then has that cost; without it, graphs cost what their kernels do.
 
+#include <dlfcn.h>
+
 #include <cstring>
 
 #include "tests/kernel/interposer/gate_log.hpp"
@@ -38,6 +40,86 @@ void test_capture_is_free(CUstream stream, CUfunction function) {
     explsched::test::launch(function, 528, stream);
     CHECK_EQUAL(told_to_gate(), std::string("admit 0 20000 500 1000"));
     DO(cuGraphDestroy(graph));
+}
+
+// cuda.h knows the newest of each under the name of all.
+template <typename Function>
+Function* found(const char* symbol) {
+    void* entry = dlsym(RTLD_DEFAULT, symbol);
+    CHECK(entry != nullptr);
+    return reinterpret_cast<Function*>(entry);
+}
+
+template <typename Begin>
+void check_capture_is_free(CUstream stream, CUfunction function, const Begin& begin) {
+    CUgraph graph{};
+    DO(begin());
+    explsched::test::launch(function, 528, stream);
+    CHECK_EQUAL(told_to_gate(), std::string());
+    DO(cuStreamEndCapture(stream, &graph));
+    explsched::test::launch(function, 528, stream);
+    CHECK_EQUAL(told_to_gate(), std::string("admit 0 20000 500 1000"));
+    DO(cuGraphDestroy(graph));
+}
+
+void test_each_way_to_begin_a_capture(CUstream stream, CUfunction function) {
+    for (const char* symbol : {"cuStreamBeginCapture", "cuStreamBeginCapture_ptsz"}) {
+        const auto begin = found<CUresult(CUstream)>(symbol);
+        check_capture_is_free(stream, function, [&] { return begin(stream); });
+    }
+    for (const char* symbol : {"cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"}) {
+        const auto begin = found<CUresult(CUstream, CUstreamCaptureMode)>(symbol);
+        check_capture_is_free(stream, function,
+                              [&] { return begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED); });
+    }
+    for (const char* symbol : {"cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph_ptsz"}) {
+        const auto begin = found<decltype(cuStreamBeginCaptureToGraph)>(symbol);
+        CUgraph graph{};
+        DO(cuGraphCreate(&graph, 0));
+        check_capture_is_free(stream, function, [&] {
+            return begin(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED);
+        });
+    }
+}
+
+// A null stream means another one to programs compiled with a default stream per thread.
+void test_capture_of_the_threads_own_stream(CUfunction function) {
+    CUgraph graph{};
+    const auto launch_there = found<decltype(cuLaunchKernel)>("cuLaunchKernel_ptsz");
+    DO(found<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2_ptsz")(
+        nullptr, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DO(launch_there(function, 528, 1, 1, 256, 1, 1, 0, nullptr, nullptr, nullptr));
+    CHECK_EQUAL(told_to_gate(), std::string());
+    DO(found<decltype(cuStreamEndCapture)>("cuStreamEndCapture_ptsz")(nullptr, &graph));
+    DO(cuGraphDestroy(graph));
+}
+
+// While a stream that waits for it captures, the legacy stream refuses work: there is nothing to pay for.
+void test_legacy_stream_beside_a_capture(CUfunction function) {
+    CUstream blocking{};
+    CUgraph graph{};
+    DO(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    DO(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuLaunchKernel(function, 528, 1, 1, 256, 1, 1, 0, nullptr, nullptr, nullptr) != CUDA_SUCCESS);
+    CHECK_EQUAL(told_to_gate(), std::string());
+    CHECK(cuStreamEndCapture(blocking, &graph) != CUDA_SUCCESS);
+    DO(cuStreamDestroy(blocking));
+}
+
+// The driver is not asked for its attributes then, but its name has been seen.
+void test_collective_met_first_beside_a_capture(CUmodule module, CUstream stream) {
+    CUstream other{};
+    CUgraph graph{};
+    const CUfunction collective = explsched::test::function_of(module, "_Z15ncclFirstMetNowv");
+    DO(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    explsched::test::launch(collective, 528, other);
+    CHECK_EQUAL(told_to_gate().substr(0, 7), std::string("charge "));
+    DO(cuStreamEndCapture(stream, &graph));
+    explsched::test::launch(collective, 528, other);  // what was not asked then is asked now
+    CHECK_EQUAL(told_to_gate(), std::string("charge 0 20000 500 1000"));
+    DO(cuGraphDestroy(graph));
+    DO(cuStreamDestroy(other));
 }
 
 void test_failed_end_keeps_capturing(CUstream stream, CUfunction function) {
@@ -84,6 +166,91 @@ void test_sum_of_kernels(CUstream stream, CUfunction function) {
 
     DO(cuGraphExecDestroy(exec));
     DO(cuGraphDestroy(whole));
+    DO(cuGraphDestroy(graph));
+}
+
+// What was changed of a graph that is gone says nothing of the next one at its address.
+void test_changes_end_with_their_graph(CUstream stream, CUfunction function) {
+    const CUgraph graph = captured(stream, function, 3, 528);
+    std::size_t count = 3;
+    CUgraphNode nodes[3];
+    DO(cuGraphGetNodes(graph, nodes, &count));
+    const CUDA_KERNEL_NODE_PARAMS small = node_of(function, 1);
+    for (int i = 0; i < 8; ++i) {
+        CUgraphExec exec{};
+        DO(cuGraphInstantiate(&exec, graph, 0));
+        DO(cuGraphExecKernelNodeSetParams(exec, nodes[0], &small));
+        launch(exec, stream);
+        CHECK_EQUAL(told_to_gate(), std::string("admit 0 60000 335 1000"));
+        DO(cuGraphExecDestroy(exec));
+    }
+    DO(cuGraphDestroy(graph));
+}
+
+void test_each_way_to_change_a_graph(CUstream stream, CUfunction function) {
+    const CUgraph graph = captured(stream, function, 1, 528);
+    std::size_t count = 1;
+    CUgraphNode node{};
+    DO(cuGraphGetNodes(graph, &node, &count));
+    CUgraphExec exec{};
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    const auto costs = [&](const char* permille) {
+        launch(exec, stream);
+        CHECK_EQUAL(told_to_gate(), "admit 0 20000 " + std::string(permille) + " 1000");
+    };
+    CUDA_KERNEL_NODE_PARAMS params = node_of(function, 1);
+    DO(found<decltype(cuGraphExecKernelNodeSetParams)>("cuGraphExecKernelNodeSetParams")(exec, node,
+                                                                                         &params));
+    costs("7");
+    CUgraphNodeParams general{};
+    general.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    general.kernel.func = function;
+    general.kernel.gridDimX = 264;
+    general.kernel.gridDimY = general.kernel.gridDimZ = 1;
+    general.kernel.blockDimX = 256;
+    general.kernel.blockDimY = general.kernel.blockDimZ = 1;
+    DO(cuGraphExecNodeSetParams(exec, node, &general));
+    costs("250");
+    const CUgraph whole = captured(stream, function, 1, 100'000);
+    CUgraphNode foreign{};
+    DO(cuGraphGetNodes(whole, &foreign, &count));
+    CHECK(cuGraphExecKernelNodeSetParams(exec, foreign, &params) != CUDA_SUCCESS);
+    costs("250");  // as before
+    CUgraphNode error_node{};
+    int result = -1;
+    DO(found<CUresult(CUgraphExec, CUgraph, CUgraphNode*, int*)>("cuGraphExecUpdate")(exec, whole,
+                                                                                      &error_node, &result));
+    costs("1000");
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(whole));
+    DO(cuGraphDestroy(graph));
+}
+
+// Its blocks wait for each other: held up with the rest of the graph, it would be held up whole, but the
+// graph may wait for other GPUs, too.
+void test_cooperative_kernel_in_a_graph(CUstream stream, CUfunction function) {
+    CUgraph graph{};
+    CUgraphExec exec{};
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DO(cuLaunchCooperativeKernel(function, 528, 1, 1, 256, 1, 1, 0, stream, nullptr));
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    launch(exec, stream);
+    CHECK_EQUAL(told_to_gate(), std::string("charge 0 20000 500 1000"));
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(graph));
+}
+
+void test_graph_without_kernels_is_free(CUstream stream) {
+    CUgraph graph{};
+    CUgraphNode node{};
+    CUgraphExec exec{};
+    DO(cuGraphCreate(&graph, 0));
+    DO(cuGraphAddEmptyNode(&node, graph, nullptr, 0));
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    launch(exec, stream);
+    CHECK_EQUAL(told_to_gate(), std::string("admit 0 0 0 0"));
+    DO(cuGraphExecDestroy(exec));
     DO(cuGraphDestroy(graph));
 }
 
@@ -136,7 +303,15 @@ int main() {
         return 0;
     }
     test_capture_is_free(stream, function);
+    test_each_way_to_begin_a_capture(stream, function);
+    test_capture_of_the_threads_own_stream(function);
+    test_legacy_stream_beside_a_capture(function);
+    test_collective_met_first_beside_a_capture(module, stream);
     test_failed_end_keeps_capturing(stream, function);
     test_sum_of_kernels(stream, function);
+    test_changes_end_with_their_graph(stream, function);
+    test_each_way_to_change_a_graph(stream, function);
+    test_cooperative_kernel_in_a_graph(stream, function);
+    test_graph_without_kernels_is_free(stream);
     test_child_graphs_and_collectives(module, stream, function);
 }

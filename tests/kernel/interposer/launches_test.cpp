@@ -3,6 +3,8 @@
 // The virtual GPU has 132 multiprocessors; a kernel there needs 32 registers, so a multiprocessor holds 8
 // blocks of 256 threads: 528 blocks take 66 of them, half of the GPU.
 
+#include <dlfcn.h>
+
 #include "tests/kernel/interposer/gate_log.hpp"
 #include "tests/kernel/interposer/session.hpp"
 
@@ -51,6 +53,65 @@ void test_kernels_that_must_not_wait(CUmodule module) {
     CHECK_EQUAL(told_to_gate(), std::string(kHalfCharged));
 }
 
+// They wait for their peers on other GPUs, whoever wrote them.
+void test_collectives_of_all_kinds(CUmodule module) {
+    for (const char* name :
+         {"_Z22ncclDevKernel_BroadcastP", "_Z13nvshmem_put_nbiv", "_ZN4vllm24cross_device_reduce_1stageEv",
+          "_Z16one_shot_allreduce", "_Z20oneShotAllReduceNormv", "_Z23two_shot_all_reduce_kerv",
+          "_Z9allgatherv", "_Z15ncclxAllGatherv", "_Z10all_gatherv", "_Z13ReduceScatterv",
+          "_Z13reduceScatterv", "_Z14reduce_scatterv", "_Z22multimem_one_shot_sumv"}) {
+        explsched::test::launch(explsched::test::function_of(module, name), 528, nullptr);
+        CHECK_EQUAL(std::string(name) + told_to_gate(), std::string(name) + kHalfCharged);
+    }
+    for (const char* name : {"_Z6reducev", "_Z6gatherv", "_Z7scatterv"}) {
+        explsched::test::launch(explsched::test::function_of(module, name), 528, nullptr);
+        CHECK_EQUAL(std::string(name) + told_to_gate(), std::string(name) + kHalf);
+    }
+}
+
+using MultiDevice = CUresult(CUDA_LAUNCH_PARAMS*, unsigned, unsigned);
+
+// Each device's part is charged where it runs; what is not known there passes.
+void test_launch_on_several_devices(CUmodule module) {
+    const auto launch =
+        reinterpret_cast<MultiDevice*>(dlsym(RTLD_DEFAULT, "cuLaunchCooperativeKernelMultiDevice"));
+    CUstream stream{};
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUDA_LAUNCH_PARAMS params[2]{};
+    for (CUDA_LAUNCH_PARAMS& one : params) {
+        one.function = explsched::test::function_of(module, "_Z4halfv");
+        one.gridDimX = 528;
+        one.gridDimY = one.gridDimZ = one.blockDimY = one.blockDimZ = 1;
+        one.blockDimX = 256;
+        one.hStream = stream;
+    }
+    DO(launch(params, 2, 0));
+    CHECK_EQUAL(told_to_gate(), std::string(kHalfCharged) + "|" + kHalfCharged);
+    DO(cuStreamDestroy(stream));
+}
+
+// As without us, wrong arguments are the driver's to refuse.
+void test_missing_arguments() {
+    const auto launch =
+        reinterpret_cast<MultiDevice*>(dlsym(RTLD_DEFAULT, "cuLaunchCooperativeKernelMultiDevice"));
+    CHECK(launch(nullptr, 2, 0) != CUDA_SUCCESS);
+    CHECK(cuLaunchKernelEx(nullptr, nullptr, nullptr, nullptr) != CUDA_SUCCESS);
+    CHECK_EQUAL(told_to_gate(), std::string());
+}
+
+// There are no more places for GPUs than that.
+void test_gpu_beyond_all_places() {
+    CUcontext before{};
+    CUcontext far{};
+    DO(cuCtxGetCurrent(&before));
+    DO(cuCtxCreate(&far, nullptr, 0, 17));
+    explsched::test::launch(explsched::test::function_of(explsched::test::load_module(), "_Z4halfv"), 528,
+                            nullptr);
+    CHECK_EQUAL(told_to_gate(), std::string());
+    DO(cuCtxDestroy(far));
+    DO(cuCtxSetCurrent(before));
+}
+
 // The runtime of CUDA 12 and later passes CUkernel handles where the type says CUfunction.
 void test_kernel_handle() {
     CUlibrary library{};
@@ -75,6 +136,24 @@ void test_handle_used_again() {
     }
 }
 
+// A context takes its modules with it.
+void test_handle_used_again_after_its_context() {
+    CUcontext before{};
+    DO(cuCtxGetCurrent(&before));
+    for (int i = 0; i < 8; ++i) {
+        CUcontext context{};
+        DO(cuCtxCreate(&context, nullptr, 0, 0));
+        const bool collective = i % 2 == 0;
+        const CUfunction function = explsched::test::function_of(
+            explsched::test::load_module(), collective ? "_Z10ncclKernelv" : "_Z6normalv");
+        explsched::test::launch(function, 528, nullptr);
+        CHECK_EQUAL(told_to_gate(),
+                    std::string("attach 0 cc 90 sms 132|") + (collective ? kHalfCharged : kHalf));
+        DO(cuCtxDestroy(context));
+    }
+    DO(cuCtxSetCurrent(before));
+}
+
 void test_failed_calls() {
     CHECK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) != CUDA_SUCCESS);
     told_to_gate();
@@ -97,8 +176,13 @@ int main() {
     CUmodule module = explsched::test::load_module();
     test_plain(module);
     test_kernels_that_must_not_wait(module);
+    test_collectives_of_all_kinds(module);
+    test_launch_on_several_devices(module);
+    test_missing_arguments();
+    test_gpu_beyond_all_places();
     test_kernel_handle();
     test_handle_used_again();
+    test_handle_used_again_after_its_context();
     test_failed_calls();
     test_second_context();
 }

@@ -1,6 +1,7 @@
 // Timed launches reach the gate, and it hears when all is done, and only then. Run with GATE_SAMPLE=1. A
 // kernel of the virtual GPU takes 10 us.
 
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,6 +97,141 @@ void test_graph(CUfunction function, CUstream stream) {
     DO(cuGraphDestroy(graph));
 }
 
+bool told(const char* what) { return told_to_gate().find(what) != std::string::npos; }
+
+// The wait for a part of the work says nothing of the rest, but what was timed is read.
+void test_event_wait(CUfunction function, CUstream a) {
+    CUevent event{};
+    DO(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    launch(function, 528, a);
+    DO(cuEventRecord(event, a));
+    told_to_gate();
+    DO(cuEventSynchronize(event));
+    const std::string log = told_to_gate();
+    CHECK(log.find("record 0 _Z4halfv") != std::string::npos && log.find("drained") == std::string::npos);
+    DO(cuEventDestroy(event));
+    DO(cuCtxSynchronize());
+}
+
+// What has not ended when it is looked at is looked at again.
+void test_read_too_early(CUfunction function, CUstream a) {
+    constexpr int kPairs = 16;  // of events, for launches that are timed at the same time
+    CUevent event{};
+    DO(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    DO(cuEventRecord(event, a));
+    DO(cuCtxSynchronize());
+    told_to_gate();
+    for (int i = 0; i < kPairs; ++i) launch(function, 528, a);
+    DO(cuEventSynchronize(event));  // has been reached long ago
+    DO(cuCtxSynchronize());
+    const std::string log = told_to_gate();
+    int records = 0;
+    for (std::size_t at = 0; (at = log.find("record ", at)) != std::string::npos; ++at) ++records;
+    CHECK_EQUAL(records, kPairs);
+    DO(cuEventDestroy(event));
+}
+
+// After a wait that failed nothing is known to be done, and what was launched before it counts on.
+void test_failed_wait(CUfunction function, CUstream a, CUstream b) {
+    CUgraph graph{};
+    DO(cuCtxSynchronize());
+    launch(function, 528, b);
+    told_to_gate();
+    DO(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CHECK(cuCtxSynchronize() != CUDA_SUCCESS);
+    CHECK(cuStreamEndCapture(a, &graph) != CUDA_SUCCESS);
+    CHECK(!told("drained"));
+    launch(function, 528, a);
+    DO(cuStreamSynchronize(a));
+    CHECK(!told("drained"));
+    DO(cuCtxSynchronize());
+    CHECK(told("drained 0"));
+}
+
+// A capture that did not begin does not end, and must not keep launches from being timed.
+void test_failed_capture(CUfunction function) {
+    CHECK(cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_GLOBAL) != CUDA_SUCCESS);
+    launch(function, 528, nullptr);
+    DO(cuCtxSynchronize());
+    CHECK(told("record 0 _Z4halfv"));
+}
+
+// Events around it would keep it from overlapping with the kernel before it, which is what it is for.
+void test_programmatic_launch_is_not_timed(CUfunction function) {
+    for (const CUlaunchAttributeID id :
+         {CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT}) {
+        CUlaunchAttribute attribute{};
+        attribute.id = id;
+        CUlaunchConfig config{};
+        config.gridDimX = 528;
+        config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+        config.blockDimX = 256;
+        config.attrs = &attribute;
+        config.numAttrs = 1;
+        DO(cuLaunchKernelEx(&config, function, nullptr, nullptr));
+        DO(cuCtxSynchronize());
+        CHECK(!told("record"));
+    }
+}
+
+void test_failed_launch_is_not_timed() {
+    CHECK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) != CUDA_SUCCESS);
+    DO(cuCtxSynchronize());
+    CHECK(!told("record"));
+}
+
+// Only all contexts of a process together tell that it has nothing left on the GPU.
+void test_two_contexts(CUfunction function, CUcontext context) {
+    const auto synchronise =
+        reinterpret_cast<CUresult (*)(CUcontext)>(dlsym(RTLD_DEFAULT, "cuCtxSynchronize_v2"));
+    CUcontext other{};
+    DO(cuCtxCreate(&other, nullptr, 0, 0));
+    DO(cuCtxSetCurrent(context));
+    launch(function, 528, nullptr);
+    told_to_gate();
+    DO(synchronise(other));
+    CHECK(!told("drained"));
+    DO(synchronise(context));
+    CHECK(told("drained 0"));
+    launch(function, 528, nullptr);
+    DO(cuCtxSetCurrent(other));
+    launch(explsched::test::function_of(explsched::test::load_module(), "_Z4halfv"), 528, nullptr);
+    DO(cuCtxSynchronize());
+    CHECK(!told("drained"));
+    DO(cuCtxDestroy(other));
+    DO(cuCtxSetCurrent(context));
+    DO(cuCtxSynchronize());
+    CHECK(told("drained 0"));
+}
+
+// A library that lets go of the primary context does not end it for the others.
+void test_primary_context_with_another_user(CUfunction function, CUstream a, CUstream b) {
+    CUcontext same{};
+    launch(function, 528, a);
+    DO(cuDevicePrimaryCtxRetain(&same, 0));
+    DO(cuDevicePrimaryCtxRelease(0));
+    launch(function, 528, b);
+    told_to_gate();
+    DO(cuStreamSynchronize(b));
+    CHECK(!told("drained"));
+    DO(cuCtxSynchronize());
+    CHECK(told("drained 0"));
+}
+
+// After its end its events are gone, even if the next one has its address. Ends what `main` has opened.
+void test_primary_context_used_again() {
+    for (int i = 0; i < 8; ++i) {
+        launch(explsched::test::function_of(explsched::test::load_module(), "_Z4halfv"), 528, nullptr);
+        DO(i % 2 == 0 ? cuDevicePrimaryCtxReset(0) : cuDevicePrimaryCtxRelease(0));
+        explsched::test::open_context(0);
+        told_to_gate();
+        launch(explsched::test::function_of(explsched::test::load_module(), "_Z4halfv"), 528, nullptr);
+        CHECK(told("attach 0 "));
+        DO(cuCtxSynchronize());
+        CHECK(told("record 0 _Z4halfv"));
+    }
+}
+
 // Events of a destroyed context are gone with it.
 void test_context_used_again() {
     for (int i = 0; i < 4; ++i) {
@@ -133,10 +269,19 @@ int main() {
     test_more_than_the_pool(function);
     test_none_while_capturing(function, a, b);
     test_graph(function, a);
+    test_event_wait(function, a);
+    test_read_too_early(function, a);
+    test_failed_wait(function, a, b);
+    test_failed_capture(function);
+    test_programmatic_launch_is_not_timed(function);
+    test_failed_launch_is_not_timed();
+    test_primary_context_with_another_user(function, a, b);
+    test_two_contexts(function, context);
     test_context_used_again();
     DO(cuCtxSetCurrent(context));
     launch(function, 528, nullptr);
     DO(cuCtxSynchronize());
     told_to_gate();
     test_fork();
+    test_primary_context_used_again();
 }

@@ -145,6 +145,7 @@ void files_are_written_with_what_others_added() {
     CHECK(store.profiles()[0].cost.gpu_ns == 200 && store.profiles()[0].samples == 2);
     struct stat info {};
     CHECK(stat(path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600);
+    CHECK(stat((pattern + "/new").c_str(), &info) == 0 && (info.st_mode & 0777) == 0700);
     std::ofstream(path) << "another program's file\n";
     bool refused = false;
     try {
@@ -187,7 +188,10 @@ void the_table_has_all_and_never_overflows() {
     CHECK(store.size() == shared::kTableEntries / 4 * 3);
     CHECK(store.refused() == shared::kTableEntries / 4);
     store.add(sample(1, 0), Company::kAlone);  // says nothing
-    CHECK(store.refused() == shared::kTableEntries / 4 + 1);
+    store.add(sample(1, UINT64_MAX), Company::kAlone);
+    CHECK(store.refused() == shared::kTableEntries / 4 + 2);
+    store.adopt({profile(shared::kTableEntries + 1, 1, 1, 1, Source::kNcu)});
+    CHECK(store.refused() == shared::kTableEntries / 4 + 3 && store.size() == shared::kTableEntries / 4 * 3);
     store.add(sample(1, 5), Company::kAlone);
     CHECK(store.samples() == store.size() + 1);
 }

@@ -149,6 +149,48 @@ void slots_are_given_and_returned() {
     CHECK(daemon.open_files() == files + 1);
 }
 
+// Its connection may live on in a process that it has forked and that knows nothing of it.
+void a_client_that_died_is_gone_though_its_connection_is_not() {
+    const Daemon daemon(manager_program);
+    int held[2];
+    REQUIRE(pipe(held) == 0);
+    const pid_t client = fork();
+    if (client == 0) {
+        const Hello hello = good_hello();
+        const int fd = connect_to(daemon.socket());
+        const bool welcome = answer_to(fd, &hello, sizeof(hello)).kind == MessageKind::kWelcome;
+        if (fork() != 0) _exit(welcome ? 0 : 1);
+        char byte = 0;
+        close(held[1]);
+        _exit(read(held[0], &byte, 1) == 0 ? 0 : 1);  // until the test ends
+    }
+    int status = -1;
+    CHECK(waitpid(client, &status, 0) == client && status == 0);
+    for (int i = 0; i < 5000 && daemon.status().find("\"clients\": []") == std::string::npos; ++i)
+        usleep(1000);
+    CHECK(daemon.status().find("\"clients\": []") != std::string::npos);
+    close(held[0]);
+    close(held[1]);
+}
+
+// Each takes megabytes, and no machine has as many.
+void there_is_an_end_to_gpus() {
+    const Daemon daemon(manager_program);
+    for (std::uint32_t i = 0; i <= kSlots; ++i) {
+        Hello hello = good_hello();
+        hello.gpu_uuid[1] = static_cast<unsigned char>(i);
+        const int fd = connect_to(daemon.socket());
+        const MessageKind expected = i < kSlots ? MessageKind::kWelcome : MessageKind::kRefused;
+        CHECK(answer_to(fd, &hello, sizeof(hello)).kind == expected);
+        close(fd);
+    }
+    CHECK(refuses_hello(daemon, [](Hello& h) { h.request_permille = 0; }));
+    const Hello known = good_hello();  // one of those there are
+    const int fd = connect_to(daemon.socket());
+    CHECK(answer_to(fd, &known, sizeof(known)).kind == MessageKind::kWelcome);
+    close(fd);
+}
+
 void one_manager_per_directory() {
     const Daemon daemon(manager_program);
     const pid_t second = fork();
@@ -207,6 +249,8 @@ int main(int, char** argv) {
     wrong_messages_are_refused_and_counted();
     only_the_same_user_is_served();
     slots_are_given_and_returned();
+    a_client_that_died_is_gone_though_its_connection_is_not();
+    there_is_an_end_to_gpus();
     one_manager_per_directory();
     it_stops_cleanly();
     command_lines_are_checked();

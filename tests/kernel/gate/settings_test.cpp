@@ -1,0 +1,77 @@
+// What the environment says about a process. A wrong value must not make a job more important than others.
+
+#include "kernel_intercept/gate/settings.hpp"
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/kernel/gate/check.hpp"
+
+using namespace explsched;
+using gate::Settings;
+using shared::Class;
+
+namespace {
+
+// The settings of an environment with this variable alone, or with none.
+Settings with(const char* name = nullptr, const std::string& value = "") {
+    for (const char* each :
+         {"EXPLSCHED_KM_SOCKET", "EXPLSCHED_CLASS", "EXPLSCHED_REQUEST", "EXPLSCHED_LIMIT", "SLURM_JOB_ID"}) {
+        unsetenv(each);
+    }
+    if (name != nullptr) setenv(name, value.c_str(), 1);
+    return gate::settings_of_environment();
+}
+
+void nothing_said_is_best_effort_without_a_limit() {
+    const Settings settings = with();
+    CHECK(settings.priority == Class::kBestEffort && settings.socket_path[0] == '\0');
+    CHECK(settings.limit_permille == 1000 && settings.request_permille == 1000 && settings.job[0] == '\0');
+}
+
+void only_high_is_high() {
+    CHECK(with("EXPLSCHED_CLASS", "high").priority == Class::kHigh);
+    for (const char* text : {"", "best-effort", "High", "highest", "high ", "1"})
+        CHECK(with("EXPLSCHED_CLASS", text).priority == Class::kBestEffort);
+}
+
+void shares_are_permille_and_others_count_as_unset() {
+    CHECK(with("EXPLSCHED_REQUEST", "1").request_permille == 1);
+    CHECK(with("EXPLSCHED_REQUEST", "300").request_permille == 300);
+    CHECK(with("EXPLSCHED_LIMIT", "1000").limit_permille == 1000);
+    for (const char* text : {"", "0", "-5", "1001", "0.3", "300x", "x", "99999999999999999999"}) {
+        CHECK(with("EXPLSCHED_REQUEST", text).request_permille == 1000);
+        CHECK(with("EXPLSCHED_LIMIT", text).limit_permille == 1000);
+    }
+}
+
+// The manager refuses a client whose request exceeds its limit.
+void the_limit_bounds_the_request() {
+    CHECK(with("EXPLSCHED_LIMIT", "200").request_permille == 200);
+    with("EXPLSCHED_LIMIT", "200");
+    setenv("EXPLSCHED_REQUEST", "700", 1);
+    CHECK(gate::settings_of_environment().request_permille == 200);
+    setenv("EXPLSCHED_REQUEST", "100", 1);
+    CHECK(gate::settings_of_environment().request_permille == 100);
+}
+
+// Half of a path is another path.
+void what_is_too_long_is_left_out() {
+    const std::size_t room = with().socket_path.size() - 1;
+    const std::string fits(room, 'x'), too_long(room + 1, 'x');
+    CHECK(with("EXPLSCHED_KM_SOCKET", fits).socket_path.data() == fits);
+    CHECK(with("EXPLSCHED_KM_SOCKET", too_long).socket_path[0] == '\0');
+    CHECK(with("SLURM_JOB_ID", "4711").job.data() == std::string("4711"));
+    CHECK(with("SLURM_JOB_ID", std::string(64, '9')).job[0] == '\0');
+}
+
+}  // namespace
+
+int main() {
+    nothing_said_is_best_effort_without_a_limit();
+    only_high_is_high();
+    shares_are_permille_and_others_count_as_unset();
+    the_limit_bounds_the_request();
+    what_is_too_long_is_left_out();
+    return check::result();
+}

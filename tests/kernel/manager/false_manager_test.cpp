@@ -1,0 +1,180 @@
+// The gate against what answers on the manager's socket and is none: launches pass, and nothing is left open.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <filesystem>
+#include <new>
+
+#include "kernel_intercept/shared/clock.hpp"
+#include "kernel_intercept/shared/protocol.hpp"
+#include "tests/kernel/manager/gate_client.hpp"
+
+using namespace gate_client;
+
+namespace {
+
+std::string scratch;
+
+// What a false manager hands out. As it is, the gate cannot tell it from a true one.
+struct Offer {
+    shared::Welcome welcome{shared::preamble(shared::MessageKind::kWelcome), 0, sizeof(shared::Page),
+                            sizeof(shared::Table), 0};
+    std::size_t welcome_bytes{sizeof(shared::Welcome)};
+    shared::Header page{shared::kPageMagic, shared::kLayoutVersion, sizeof(shared::Page), shared::kSlots};
+    shared::Header table{shared::kTableMagic, shared::kLayoutVersion, sizeof(shared::Table),
+                         shared::kTableEntries};
+    std::size_t page_bytes{sizeof(shared::Page)};
+    std::size_t table_bytes{sizeof(shared::Table)};
+    int seals{F_SEAL_SHRINK | F_SEAL_GROW};
+    std::size_t descriptors{2};
+};
+
+int memory(const shared::Header& header, std::size_t bytes, int seals) {
+    const int fd = memfd_create("false", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    REQUIRE(fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0);
+    void* at = mmap(nullptr, sizeof(shared::Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    REQUIRE(at != MAP_FAILED);
+    std::memcpy(at, &header, sizeof(header));
+    if (header.magic == shared::kPageMagic && bytes >= sizeof(shared::Page)) {
+        auto* page = static_cast<shared::Page*>(at);
+        page->control.heartbeat_ns = shared::now_ns() + 3'600'000'000'000;  // alive for an hour
+        page->control.beat_interval_ns = 5'000'000;
+        page->control.occupied = 1;
+    }
+    munmap(at, sizeof(shared::Page));
+    CHECK(fcntl(fd, F_ADD_SEALS, seals) == 0);
+    return fd;
+}
+
+void answer(int connection, const Offer& offer) {
+    shared::Hello hello{};
+    if (recv(connection, &hello, sizeof(hello), 0) != sizeof(hello)) return;  // it went without a word
+    const std::array<int, 2> fds{memory(offer.page, offer.page_bytes, offer.seals),
+                                 memory(offer.table, offer.table_bytes, offer.seals)};
+    iovec part{const_cast<shared::Welcome*>(&offer.welcome), offer.welcome_bytes};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(fds))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (offer.descriptors != 0) {
+        message.msg_control = control.data();
+        message.msg_controllen = CMSG_SPACE(sizeof(int) * offer.descriptors);
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int) * offer.descriptors);
+        std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * offer.descriptors);
+    }
+    CHECK(sendmsg(connection, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(offer.welcome_bytes));
+    for (const int fd : fds) close(fd);
+}
+
+int open_files() {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return static_cast<int>(std::distance(begin(files), end(files)));
+}
+
+struct Outcome {
+    bool granted;
+    int files;  // more than before
+};
+
+// A process meets a manager that makes this offer, as `uid`.
+Outcome outcome_of(const Offer& offer, uid_t uid = geteuid()) {
+    const std::string address = scratch + "/socket";
+    unlink(address.c_str());
+    int ready[2];
+    REQUIRE(pipe2(ready, O_CLOEXEC) == 0);
+    const pid_t manager = child_that([&] {
+        sockaddr_un place{};
+        place.sun_family = AF_UNIX;
+        std::strncpy(place.sun_path, address.c_str(), sizeof(place.sun_path) - 1);
+        const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        CHECK(setuid(uid) == 0);
+        CHECK(bind(listener, reinterpret_cast<const sockaddr*>(&place), sizeof(place)) == 0);
+        CHECK(chmod(address.c_str(), 0666) == 0 && listen(listener, 8) == 0);
+        CHECK(write(ready[1], "1", 1) == 1);
+        const int connection = accept(listener, nullptr, nullptr);
+        answer(connection, offer);
+        pause();
+        return 0;
+    });
+    char byte = 0;
+    CHECK(read(ready[0], &byte, 1) == 1);
+    close(ready[0]);
+    close(ready[1]);
+    const pid_t client = child_that([&] {
+        gate::reset_after_fork();
+        setenv("EXPLSCHED_KM_SOCKET", address.c_str(), 1);
+        if (uid != geteuid() && setuid(uid + 1) != 0) return 64;
+        const int before = open_files();
+        gate::attach(0, kGpu);
+        // The answer may come later than `attach` waits for it.
+        bool granted = false;
+        for (int i = 0; i < 300 && !granted; ++i) {
+            granted = gate::admit(0, kSmall) == Admission::kGranted;
+            if (!granted) usleep(1000);
+        }
+        return (granted ? 32 : 0) + open_files() - before;
+    });
+    const int status = WEXITSTATUS(status_of(client));
+    end(manager);
+    return {(status & 32) != 0, status & 31};
+}
+
+void one_that_seems_true_is_used() {
+    const Outcome outcome = outcome_of({});
+    CHECK(outcome.granted && outcome.files == 1);  // the connection, and no memory
+}
+
+template <typename Change>
+bool passes(const Change& change) {
+    Offer offer;
+    change(offer);
+    const Outcome outcome = outcome_of(offer);
+    // A connection may be under way, to whoever may listen now.
+    return !outcome.granted && outcome.files <= 1;
+}
+
+void what_does_not_fit_is_not_used() {
+    CHECK(passes([](Offer& o) { o.welcome.preamble.kind = shared::MessageKind::kRefused; }));
+    CHECK(passes([](Offer& o) { o.welcome.preamble.version += 1; }));
+    CHECK(passes([](Offer& o) { o.welcome_bytes -= 1; }));
+    CHECK(passes([](Offer& o) { o.welcome.slot = shared::kSlots; }));
+    CHECK(passes([](Offer& o) { o.page.magic = shared::kTableMagic; }));
+    CHECK(passes([](Offer& o) { o.page.layout_version += 1; }));
+    CHECK(passes([](Offer& o) { o.page.size -= 1; }));
+    CHECK(passes([](Offer& o) { o.table.magic += 1; }));
+    CHECK(passes([](Offer& o) { o.table.layout_version += 1; }));
+    CHECK(passes([](Offer& o) { o.page_bytes += 4096; }));
+    CHECK(passes([](Offer& o) { o.table_bytes += 4096; }));
+    CHECK(passes([](Offer& o) { o.seals = F_SEAL_GROW; }));  // it could be cut while a launch reads it
+    CHECK(passes([](Offer& o) { o.descriptors = 1; }));
+    CHECK(passes([](Offer& o) { o.descriptors = 0; }));
+}
+
+void that_of_another_user_is_not_used() {
+    if (geteuid() != 0) return;  // only root can become others
+    CHECK(chmod(scratch.c_str(), 0777) == 0);
+    const Outcome outcome = outcome_of({}, 65533);
+    CHECK(!outcome.granted);
+    CHECK(chmod(scratch.c_str(), 0700) == 0);
+}
+
+}  // namespace
+
+int main() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "false-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    scratch = pattern;
+    one_that_seems_true_is_used();
+    what_does_not_fit_is_not_used();
+    that_of_another_user_is_not_used();
+    std::filesystem::remove_all(scratch);
+    return check::result();
+}

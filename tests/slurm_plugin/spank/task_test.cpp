@@ -1,0 +1,179 @@
+// What a task finds in its environment. Argument: a library that can be preloaded.
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/slurm_plugin/spank/fake_spank.hpp"
+
+using namespace fake_spank;
+
+namespace {
+
+std::string library;
+std::filesystem::path scratch;
+
+using Variables = std::map<std::string, std::string>;
+
+// A step as slurmstepd starts it, with these options.
+template <typename Test>
+void in_step(const std::map<std::string, const char*>& options, const Test& test) {
+    in_process(S_CTX_REMOTE, [&] {
+        slurm_spank_init(nullptr, 0, nullptr);
+        for (const auto& [name, text] : options) CHECK(give(name, text) == 0);
+        test();
+    });
+}
+
+void without_options_a_task_is_left_alone() {
+    in_step({}, [] {
+        CHECK(task_init({"library=" + library, "manager_socket=/s", "mps_pipe_directory=/"}) == 0);
+        CHECK(slurm.environment.empty() && slurm.errors.empty());
+    });
+    in_step({{"expl-stop", nullptr}}, [] {  // not about sharing
+        CHECK(task_init({"library=" + library, "manager_socket=/s"}) == 0);
+        CHECK((slurm.environment == Variables{{"EXPLSCHED_STOP", "1"}}));
+    });
+}
+
+void each_way_to_ask_for_sharing_preloads_the_library() {
+    const std::map<std::string, const char*> ways{
+        {"expl-share", "high"}, {"expl-request", "0.5"}, {"expl-limit", "0.5"}};
+    for (const auto& way : ways) {
+        in_step({way}, [] {
+            CHECK(task_init({"library=" + library, "manager_socket=/run/s"}) == 0);
+            CHECK(slurm.environment["LD_PRELOAD"] == library && slurm.errors.empty());
+            CHECK(slurm.environment["EXPLSCHED_KM_SOCKET"] == "/run/s");
+        });
+    }
+    in_step({{"expl-share", "high"}}, [] {  // a site without the kernel level
+        CHECK(task_init({"spool=/spool"}) == 0 && slurm.errors.empty());
+        CHECK((slurm.environment == Variables{{"EXPLSCHED_CLASS", "high"}, {"EXPLSCHED_SPOOL", "/spool"}}));
+    });
+}
+
+void a_variable_of_the_job_asks_too_and_is_written_as_the_programs_read_it() {
+    in_step({}, [] {
+        setenv("EXPLSCHED_CLASS", "high", 1);  // slurmstepd's own: not the job's
+        slurm.environment = {{"EXPLSCHED_LIMIT", "0.25"}, {"EXPLSCHED_REQUEST", "3000"}};
+        CHECK(task_init({"library=" + library}) == 0);
+        CHECK(slurm.environment["EXPLSCHED_LIMIT"] == "250" && slurm.environment["LD_PRELOAD"] == library);
+        CHECK(logged("EXPLSCHED_REQUEST=3000 is ignored") && slurm.environment.count("EXPLSCHED_CLASS") == 0);
+    });
+    in_step({{"expl-limit", "0.5"}}, [] {
+        slurm.environment = {{"EXPLSCHED_LIMIT", "250"}};
+        CHECK(task_init() == 0 && slurm.environment["EXPLSCHED_LIMIT"] == "500");
+    });
+}
+
+void what_the_user_preloads_stays() {
+    in_step({{"expl-share", "high"}}, [] {
+        slurm.environment["LD_PRELOAD"] = "/a.so:/b.so";
+        CHECK(task_init({"library=" + library}) == 0);
+        CHECK(slurm.environment["LD_PRELOAD"] == library + ":/a.so:/b.so");
+        CHECK(task_init({"library=" + library}) == 0);  // a step inside a job
+        CHECK(slurm.environment["LD_PRELOAD"] == library + ":/a.so:/b.so");
+    });
+    in_step({{"expl-share", "high"}}, [] {
+        const std::string longest(5000, 'x');
+        slurm.environment["LD_PRELOAD"] = longest;
+        CHECK(task_init({"library=" + library}) == 0 && slurm.environment["LD_PRELOAD"] == longest);
+    });
+}
+
+void what_the_user_has_set_goes_before_what_the_site_has() {
+    in_step({{"expl-share", "high"}}, [] {
+        const Variables own{{"EXPLSCHED_SPOOL", "/own"},
+                            {"EXPLSCHED_KM_SOCKET", "/own"},
+                            {"CUDA_MPS_PIPE_DIRECTORY", "/own"}};
+        slurm.environment = own;
+        std::ofstream(scratch / "control").put('\n');
+        CHECK(task_init({"spool=/s", "manager_socket=/s", "mps_pipe_directory=" + scratch.string()}) == 0);
+        for (const auto& [name, value] : own) CHECK(slurm.environment[name] == value);
+        CHECK(slurm.errors.empty());
+    });
+}
+
+void mps_is_named_where_a_daemon_is() {
+    const std::string word = "mps_pipe_directory=" + scratch.string();
+    std::filesystem::remove(scratch / "control");
+    in_step({{"expl-share", "high"}}, [&] {
+        CHECK(task_init({word}) == 0 && slurm.environment.count("CUDA_MPS_PIPE_DIRECTORY") == 0);
+        std::ofstream(scratch / "control").put('\n');
+        CHECK(task_init({word}) == 0 && slurm.environment["CUDA_MPS_PIPE_DIRECTORY"] == scratch.string());
+    });
+    in_step({}, [&] { CHECK(task_init({word}) == 0 && slurm.environment.empty()); });
+}
+
+// Whoever could write it would run code in every user's tasks; one that the linker cannot load would make it
+// complain in every process.
+void a_library_that_cannot_be_preloaded_is_left_out() {
+    const std::filesystem::path copy = scratch / "copy.so", text = scratch / "text.so";
+    std::filesystem::copy_file(library, copy);
+    std::ofstream(text) << "no library\n";
+    const auto left_out = [](const std::string& path, const std::string& why) {
+        in_step({{"expl-share", "high"}}, [&] {
+            CHECK(task_init({"library=" + path, "manager_socket=/s"}) == 0);
+            CHECK(slurm.environment.count("LD_PRELOAD") == 0 &&
+                  slurm.environment["EXPLSCHED_CLASS"] == "high");
+            CHECK(logged("kernels are not gated") && logged(why));
+        });
+    };
+    left_out(scratch / "missing.so", "No such file");
+    left_out(scratch, "its owner alone may write");
+    left_out(text, "text.so");
+    for (const mode_t mode : {0664, 0646}) {
+        CHECK(chmod(copy.c_str(), mode) == 0);
+        left_out(copy, "its owner alone may write");
+    }
+    CHECK(chmod(copy.c_str(), 0755) == 0);
+    in_step({{"expl-share", "high"}}, [&] {
+        CHECK(task_init({"library=" + copy.string()}) == 0 &&
+              slurm.environment["LD_PRELOAD"] == copy.string());
+    });
+}
+
+// The task starts all the same.
+void mistakes_in_plugstack_conf_are_logged_and_nothing_is_set() {
+    const std::map<std::string, std::vector<std::string>> mistakes{
+        {"unknown word 'libary=/x'", {"libary=/x"}},
+        {"'library=x': one absolute path is accepted", {"library=x"}},
+        {"'library=': one absolute path is accepted", {"library="}},
+        {"'spool=/b': one absolute path is accepted", {"spool=/a", "spool=/b"}},
+    };
+    for (const auto& mistake : mistakes) {
+        in_step({{"expl-share", "high"}}, [&] {
+            CHECK(task_init(mistake.second) == 0 && slurm.environment.empty());
+            CHECK(logged("plugstack.conf") && logged(mistake.first));
+        });
+    }
+}
+
+void what_slurm_refuses_is_logged_and_the_task_starts() {
+    in_step({{"expl-share", "high"}}, [] {
+        slurm.refuses = true;
+        CHECK(task_init({"library=" + library, "spool=/s"}) == 0);
+        CHECK(logged("EXPLSCHED_CLASS: refused") && logged("EXPLSCHED_SPOOL: refused"));
+    });
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+    library = argv[1];
+    std::string pattern = (std::filesystem::temp_directory_path() / "spank-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    scratch = pattern;
+    without_options_a_task_is_left_alone();
+    each_way_to_ask_for_sharing_preloads_the_library();
+    a_variable_of_the_job_asks_too_and_is_written_as_the_programs_read_it();
+    what_the_user_preloads_stays();
+    what_the_user_has_set_goes_before_what_the_site_has();
+    mps_is_named_where_a_daemon_is();
+    a_library_that_cannot_be_preloaded_is_left_out();
+    mistakes_in_plugstack_conf_are_logged_and_nothing_is_set();
+    what_slurm_refuses_is_logged_and_the_task_starts();
+    std::filesystem::remove_all(scratch);
+    return check::result();
+}

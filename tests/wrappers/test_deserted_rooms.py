@@ -1,0 +1,187 @@
+"""What is left of a job whose `sxrun`s were all killed goes when another one comes to the node."""
+
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.wrappers.gpu_node import GpuNode, build
+from wrappers import job_room
+from wrappers.job_room import JobRoom, place
+
+SHARE = ("--share", "high", "--mps", "--")
+
+
+@pytest.fixture
+def node() -> Iterator[GpuNode]:
+    with tempfile.TemporaryDirectory(prefix="sx-") as directory:
+        yield build(Path(directory))
+
+
+@pytest.fixture
+def deserted(tmp_path: Path) -> Path:
+    """A room whose only user was killed."""
+    room = JobRoom(tmp_path / place({"SLURM_JOB_ID": "7"}).name)
+    os.close(room._present)
+    return room.path
+
+
+def sweep(directory: Path, is_served: Callable[[Path], bool] = lambda _: False) -> None:
+    for path in job_room.rooms(directory):
+        job_room.remove_if_deserted(path, is_served)
+
+
+def kill(pid_file: Path) -> None:
+    os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+
+
+def test_rooms_of_killed_jobs_go_with_the_next_sxrun(node: GpuNode) -> None:
+    running = node.start(*SHARE, "sh", "-c", "echo ready; read -r line", SLURM_JOB_ID="41")
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+    running.kill()
+    running.communicate()
+    [room] = node.rooms()
+    node.sxrun(*SHARE, "true")
+    assert node.rooms() == [room]  # its daemons answer
+    kill(room / "sexplkmd.pid")
+    node.sxrun(*SHARE, "true")
+    assert node.rooms() == [room]  # one of them still does
+    kill(room / "mps/nvidia-cuda-mps-control.pid")
+    done = node.sxrun(*SHARE, "true")
+    assert (done.err, node.rooms()) == ("", [])
+
+
+def test_a_room_that_cannot_be_removed_is_told_and_the_others_go(
+    node: GpuNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [place({"SLURM_JOB_ID": job}).name for job in ("1", "2", "3")]
+    for name in names:
+        (node.directory / "tmp" / name).mkdir(0o700)
+    trap = node.directory / "tmp" / names[1] / "start.lock"
+    trap.mkdir()
+    done = node.sxrun(*SHARE, "true")
+    assert done.status == 0
+    assert done.err == f"sxrun: {trap}: Is a directory\n"
+    assert [room.name for room in node.rooms()] == [names[1]]
+
+
+def test_a_deserted_room_goes(deserted: Path) -> None:
+    sweep(deserted.parent)
+    assert list(deserted.parent.iterdir()) == []
+
+
+def test_a_room_with_somebody_in_it_stays(deserted: Path) -> None:
+    somebody = JobRoom(deserted)
+    sweep(deserted.parent)
+    with somebody.locked() as lasting:
+        assert lasting
+    somebody.close(lambda: None)
+
+
+def test_a_room_whose_daemon_answers_stays(deserted: Path) -> None:
+    asked: list[Path] = []
+
+    def answers(path: Path) -> bool:
+        asked.append(path)
+        return True
+
+    sweep(deserted.parent, answers)
+    assert (deserted.exists(), asked) == (True, [deserted])
+
+
+def test_a_room_in_which_somebody_starts_or_stops_is_not_waited_for(deserted: Path) -> None:
+    with (deserted / "start.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sweep(deserted.parent)
+    assert deserted.exists()
+
+
+@pytest.mark.parametrize("name", ["explsched-{uid}-data", "explsched-{uid}-7-data", "explsched-{uid}-7-0123456789abc"])
+def test_a_directory_that_is_no_room_stays(tmp_path: Path, name: str) -> None:
+    (tmp_path / name.format(uid=os.geteuid())).mkdir(0o700)
+    sweep(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_room_of_another_user_stays(deserted: Path) -> None:
+    deserted.rename(deserted.with_name(deserted.name.replace(f"-{os.geteuid()}-", f"-{os.geteuid() + 1}-")))
+    sweep(deserted.parent)
+    assert len(list(deserted.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize("trap", ["open to others", "a link", "a file"])
+def test_what_only_poses_as_a_room_stays(deserted: Path, trap: str) -> None:
+    if trap == "open to others":
+        deserted.chmod(0o777)
+    else:
+        elsewhere = deserted.parent / "elsewhere"
+        deserted.rename(elsewhere)
+        if trap == "a link":
+            deserted.symlink_to(elsewhere)
+        else:
+            deserted.touch(0o600)
+    before = sorted(deserted.parent.rglob("*"))
+    sweep(deserted.parent)
+    assert sorted(deserted.parent.rglob("*")) == before
+
+
+def test_a_removal_that_was_killed_is_finished(deserted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(shutil, "rmtree", killed)
+        sweep(deserted.parent)
+    assert len(list(deserted.parent.iterdir())) == 1
+    assert not deserted.exists()
+    sweep(deserted.parent)
+    assert list(deserted.parent.iterdir()) == []
+
+
+def test_a_room_that_is_made_anew_during_the_removal_of_the_old_one_stays(
+    deserted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the files of the old one go, somebody who comes must not open them."""
+    came: list[JobRoom] = []
+    really = shutil.rmtree
+
+    def remove(path: Path) -> None:
+        came.append(JobRoom(deserted))
+        really(path)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    sweep(deserted.parent)
+    [somebody] = came
+    with somebody.locked() as lasting:
+        assert lasting
+    assert (deserted / "users.lock").exists()
+    sweep(deserted.parent)
+    assert deserted.exists()
+    somebody.close(lambda: None)
+
+
+@pytest.mark.parametrize("lock", ["start.lock", "users.lock"])
+def test_a_room_that_is_replaced_before_its_lock_is_had_stays(
+    deserted: Path, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    really = job_room._opened
+    replaced: list[Path] = []
+
+    def opened(path: Path) -> int:
+        descriptor = really(path)
+        if path.name == lock and not replaced:
+            replaced.append(deserted)
+            shutil.rmtree(deserted)
+            deserted.mkdir(0o700)
+        return descriptor
+
+    monkeypatch.setattr(job_room, "_opened", opened)
+    sweep(deserted.parent)
+    assert replaced == [deserted]
+    assert deserted.exists()
