@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from inference_gateway.control.replica import LOST_AFTER_S, Phase, Replica
+from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.transitions import LOST_AFTER_S
 from inference_gateway.model import ServerState
 from inference_gateway.replicas.submission import parse_tag
 from slurm_plugin.client.records import SlurmJob

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from inference_gateway.control.fleet import Census, Moves
 from inference_gateway.control.journal import Journal
-from inference_gateway.control.replica import LIVE, Limits, Phase, Replica, Witnesses, step
+from inference_gateway.control.replica import LIVE, Phase, Replica
 from inference_gateway.control.service import ServiceControl
+from inference_gateway.control.transitions import Limits, Witnesses, step
 from inference_gateway.replicas.submission import new_name
 
 _FORGOTTEN = Limits(start_limit_s=1.0, drain_deadline_s=1.0, down_limit_s=1.0)

@@ -10,8 +10,9 @@ from inference_gateway.control import fleet
 from inference_gateway.control.arrivals import Arrivals
 from inference_gateway.control.attempts import Attempts
 from inference_gateway.control.fleet import Census, Moves
-from inference_gateway.control.replica import Limits, Replica
+from inference_gateway.control.replica import Replica
 from inference_gateway.control.state import ServiceMemory
+from inference_gateway.control.transitions import Limits
 from inference_gateway.model import Capacity, Decision, Observation, Traffic
 from inference_gateway.scaling.bounds import BoundedRule, Bounds
 from inference_gateway.scaling.registry import build

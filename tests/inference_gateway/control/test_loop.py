@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.control import state
-from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.state import Override
+from inference_gateway.control.transitions import LOST_AFTER_S
 from inference_gateway.replicas import registration
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
 
