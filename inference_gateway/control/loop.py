@@ -87,6 +87,9 @@ class ControlPlane:
         self._read_overrides()
         self._take_submissions(now_s)
         servers, traffic = self._plane.look()
+        known = self._roster.names()
+        strangers = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
+        self._roster.join(adoption.adopted(strangers, (), servers or (), now_s))
         for replica, seen in self._evidence.gather(self._roster.all(), servers):
             self._roster.step(replica, seen, now_s)
         new = self._decide(traffic, servers or (), now_s, closing=closing)

@@ -45,6 +45,12 @@ class Roster:
         ending = (replica for replica in self._replicas.values() if replica.phase is Phase.ENDING)
         return [replica.job_id for replica in ending if replica.since_s == now_s and replica.job_id is not None]
 
+    def join(self, replicas: Sequence[Replica]) -> None:
+        """Take in replicas that Slurm has and nobody here knew: an answer came so late that they counted as lost."""
+        for replica in replicas:
+            self._replicas[replica.name] = replica
+            self._journal.note("adopted", replica.service, replica=replica.name, job=replica.job_id)
+
     def submitted(self, name: str, job_id: int | None) -> None:
         """Slurm has taken the job."""
         if name in self._replicas:

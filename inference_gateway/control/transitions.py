@@ -17,6 +17,9 @@ from slurm_plugin.client.records import SlurmJob
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
+ACTIVE = _WAITING | _RUNNING
+"""States of jobs that are there, or will be."""
+
 LOST_AFTER_S = 60.0
 """A submission whose answer was lost and of which Slurm knows nothing after this time has failed."""
 

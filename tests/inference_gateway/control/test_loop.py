@@ -174,6 +174,40 @@ def test_a_submission_that_never_arrived_is_made_again(rig: Rig) -> None:
     assert len(rig.slurm.submissions) == 1
 
 
+def test_a_submission_that_arrives_after_it_was_taken_for_lost_is_adopted(rig: Rig) -> None:
+    """A slurmctld that hangs may work off an sbatch that was given up long ago."""
+    rig.slurm.silent = True
+    rig.tick(1)
+    (lost,) = rig.control._roster.all()
+    rig.slurm.silent = False
+    rig.tick(int(LOST_AFTER_S) + 10)
+    rig.serve(1)
+    rig.slurm.known[9] = job(9, lost.name, f"igw:g:chat:{lost.generation}", submit_s=rig.now_s)
+    rig.run(9)
+    assert rig.tick(5).serving == 1
+    assert "adopted" in rig.events()
+    # Two are one too many: one of them goes, and nothing is started or cancelled besides.
+    assert rig.tick(5).replicas[0].phase == "serving"
+    assert (len(rig.slurm.submissions), len(rig.slurm.cancelled)) == (1, 1)
+
+
+def test_a_job_that_turns_up_for_a_service_that_is_gone_is_cancelled(rig: Rig) -> None:
+    rig.serve(1)
+    rig.slurm.known[9] = job(9, "old-1", "igw:g:old:abcd1234")
+    rig.tick(3)
+    assert rig.slurm.cancelled == [9]
+
+
+def test_the_rest_of_a_cancelled_job_is_no_failed_start(rig: Rig) -> None:
+    rig.serve(1)
+    rig.slurm.set(1, state="COMPLETING")
+    rig.places.memory.unlink()
+    rig.restart()
+    rig.serve(1)
+    assert "failed" not in rig.events()
+    assert len(rig.slurm.submissions) == 2
+
+
 def test_while_slurm_is_silent_nothing_is_concluded(rig: Rig) -> None:
     rig.serve(1)
     rig.slurm.silent = True
