@@ -44,7 +44,7 @@ def after(one: Replica, witnesses: Witnesses, now_s: float = NOW_S) -> Step:
 
 def phase_after(one: Replica, witnesses: Witnesses, now_s: float = NOW_S) -> Phase | None:
     done = after(one, witnesses, now_s).replica
-    return done and done.phase
+    return done.phase if done else None
 
 
 class TestASubmissionWithoutAJob:

@@ -1,5 +1,6 @@
 """The job before and the job after."""
 
+import os
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from inference_gateway import job, services
 from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor import address, succession
 from inference_gateway.supervisor.address import GatewayRecord
@@ -188,7 +190,7 @@ class TestPredecessor:
         ended: list[Path] = []
 
         class Plane:
-            def __init__(self, settings: object) -> None:
+            def __init__(self, settings: GatewaySettings) -> None:
                 self.files = Files(settings.directory)
 
             def alive(self) -> bool:
@@ -244,6 +246,6 @@ class TestPredecessor:
         self, places: Places, tmp_path: Path, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.announced(places, tmp_path)
-        monkeypatch.setattr(succession.os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+        monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
         assert predecessor(SECTION, places, self.running(), OWN) is None
         assert stopped == []
