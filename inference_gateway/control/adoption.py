@@ -36,7 +36,7 @@ def adopted(
             if server is not None and job.state == "RUNNING":
                 served = replace(replica, host=server.host, port=server.port, restarts=job.restarts)
                 replica = served.to(Phase.SERVING, now_s)
-        found.append(replace(replica, job_id=job.job_id))
+        found.append(replica)
     fresh_submissions = [
         replica
         for replica in remembered

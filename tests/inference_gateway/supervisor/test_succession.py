@@ -102,6 +102,13 @@ def test_a_successor_that_waits_already_is_taken(gateway: Gateway) -> None:
     assert gateway.slurm.released == [7]
 
 
+def test_one_that_runs_already_is_no_successor(gateway: Gateway) -> None:
+    """The job before this one, which is about to end."""
+    gateway.slurm.known[7] = record(7, "gateway-t", job.tag("t"), state="RUNNING")
+    gateway.at(0)
+    assert len(gateway.slurm.submissions) == 1
+
+
 def test_outside_of_a_job_there_is_none(places: Places, clock: Clock) -> None:
     slurm = FakeSlurm()
     alone = Succession(slurm, places, Path("/srv/services.yaml"), (), own=None)
@@ -155,6 +162,18 @@ class TestHandover:
         gateway.at(3300)
         assert gateway.slurm.released == []
         assert gateway.succession.coming()
+
+    def test_one_that_waits_for_room_is_not_asked_after_every_second(
+        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks: list[float] = []
+        listed = gateway.slurm.tagged_jobs
+        monkeypatch.setattr(
+            gateway.slurm, "tagged_jobs", lambda prefix: (looks.append(gateway.clock.now_s - NOW_S), listed(prefix))[1]
+        )
+        for second in (0, *range(3290, 3321)):
+            gateway.at(second)
+        assert looks == [0, 3290, 3300, 3305, 3310, 3315, 3320]
 
     def test_one_that_was_set_free_and_died_is_followed_by_another(self, gateway: Gateway) -> None:
         gateway.at(3300)
