@@ -84,7 +84,9 @@ def test_first_come_first_served_and_never_more_than_the_concurrency() -> None:
     run(scenario)
 
 
-def test_who_comes_later_does_not_pass_those_who_wait() -> None:
+def test_who_comes_later_does_not_pass_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "_LOOK_S", FAR_S)
+
     async def scenario(line: Line) -> None:
         line.ready = [A]
         await line.acquire()
@@ -92,6 +94,8 @@ def test_who_comes_later_does_not_pass_those_who_wait() -> None:
         await until(lambda: line.waiting.waiting == 2)
         line.waiting.relaying.clear()  # the replica has room before the line has looked
         third = line.acquire()
+        await until(lambda: line.waiting.waiting == 3)
+        line.waiting._hand_out()
         await until(first.done)
         assert not second.done()
         assert not third.done()

@@ -14,6 +14,7 @@ from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor import address, succession
 from inference_gateway.supervisor.address import GatewayRecord
 from inference_gateway.supervisor.succession import Succession, predecessor
+from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
 
@@ -168,9 +169,12 @@ class TestHandover:
     ) -> None:
         looks: list[float] = []
         listed = gateway.slurm.tagged_jobs
-        monkeypatch.setattr(
-            gateway.slurm, "tagged_jobs", lambda prefix: (looks.append(gateway.clock.now_s - NOW_S), listed(prefix))[1]
-        )
+
+        def look(prefix: str) -> tuple[SlurmJob, ...]:
+            looks.append(gateway.clock.now_s - NOW_S)
+            return listed(prefix)
+
+        monkeypatch.setattr(gateway.slurm, "tagged_jobs", look)
         for second in (0, *range(3290, 3321)):
             gateway.at(second)
         assert looks == [0, 3290, 3300, 3305, 3310, 3315, 3320]
