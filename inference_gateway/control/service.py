@@ -121,8 +121,7 @@ class ServiceControl:
 
     def moves(self, found: Census, wanted: int, in_flight: Mapping[str, int], now_s: float) -> Moves:
         """What to do to reach the wanted number."""
-        missing = max(0, wanted - found.present)
-        startable = self.attempts.startable(missing, len(found.coming), self.section.scale.attempts, now_s)
+        startable = self.attempts.startable(wanted, len(found.coming), self.section.scale.attempts, now_s)
         return fleet.moves(found, wanted, startable, in_flight)
 
     def _capacity(self) -> Capacity:

@@ -116,7 +116,8 @@ class TestStartTimes:
 
 class TestAMinimumSetByCommand:
     def test_it_holds_within_the_maximum(self) -> None:
-        service = control(hold_s=0)
+        service = control(hold_s=0, min=2)
+        assert service.minimum == 2
         for minimum, replicas_ in ((3, 3), (0, 0), (99, 8)):
             service.set_minimum(minimum)
             assert (service.minimum, decide(service, 3, 0, NOW_S)) == (replicas_, replicas_)

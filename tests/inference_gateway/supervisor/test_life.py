@@ -1,6 +1,7 @@
 """The life of a gateway on one node, second by second: its data plane, its control plane and the clock are doubles."""
 
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -106,9 +107,9 @@ class Script:
 class Gateway:
     """A supervisor between doubles, in the Slurm job `OWN` or in none."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, *, in_job: bool) -> None:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, text: str = TEXT, *, in_job: bool) -> None:
         self.services = directory / "services.yaml"
-        self.services.write_text(TEXT)
+        self.services.write_text(text)
         self.places = Places(directory / "state")
         self.script = Script()
         self.slurm = FakeSlurm()
@@ -221,6 +222,20 @@ class TestTheAddress:
         gateway.run(gateway.later(29), look, look, gateway.term)
         assert seen == [(False, ""), (True, "http://127.0.0.1:8080\n")]
 
+    @pytest.mark.parametrize("listen", ["0.0.0.0", "::"])  # noqa: S104
+    def test_one_that_listens_everywhere_is_known_by_its_node(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, listen: str
+    ) -> None:
+        monkeypatch.setattr(socket, "getfqdn", lambda: "n1.example")
+        text = TEXT.replace("127.0.0.1", f'"{listen}", keys: keys.yaml, certificate: c.pem')
+        (place / "keys.yaml").write_text("keys: {}\n")
+        (place / "c.pem").touch()
+        gateway = Gateway(place, monkeypatch, text, in_job=False)
+        seen: list[str] = []
+        gateway.run(gateway.report(), lambda: seen.append(gateway.places.address.read_text()), gateway.term)
+        assert seen == ["https://n1.example:8080\n"]
+        assert gateway.control.command[-2:] == ["--gateway-host", "n1.example"]
+
     def test_a_job_that_is_ready_says_so_to_the_one_before(self, in_job: Gateway) -> None:
         told: list[str] = []
 
@@ -328,6 +343,10 @@ class TestTheDataPlane:
 
 
 class TestAnEditedFile:
+    def test_what_is_in_force_is_kept_from_the_start(self, gateway: Gateway) -> None:
+        kept = accepted.kept(gateway.places.accepted, gateway.services)
+        assert kept == accepted.read(gateway.services)
+
     MORE = TEXT.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
 
     def test_it_is_in_force_and_kept_and_the_control_plane_starts_anew(self, gateway: Gateway) -> None:
