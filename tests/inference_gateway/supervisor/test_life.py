@@ -86,6 +86,7 @@ class Script:
 
     now_s: float = NOW_S
     steps: list[Callable[[], object]] = field(default_factory=list)
+    is_set: bool = False
 
     def time(self) -> float:
         return self.now_s
@@ -94,14 +95,17 @@ class Script:
 
     def wait(self, _seconds: float) -> None:
         assert self.steps, "it goes on"
+        assert not self.is_set, "no wait: the processor is burnt"
         self.now_s += 1
         self.steps.pop(0)()
 
     def set(self) -> None:
-        """A signal has come: the wait ends at once in any case."""
+        """A signal has come."""
+        self.is_set = True
 
     def clear(self) -> None:
         """It has been seen."""
+        self.is_set = False
 
 
 class Gateway:
@@ -336,6 +340,11 @@ class TestTheDataPlane:
         in_job.plane.faults = [StartError("in use")] * 3
         with pytest.raises(StartError):
             in_job.run(in_job.term)
+
+    def test_a_signal_meanwhile_is_no_reason_to_try_at_once(self, in_job: Gateway) -> None:
+        in_job.plane.faults = [StartError("in use")] * 3
+        in_job.run(lambda: in_job.send(signal.SIGUSR1), nothing, nothing, in_job.term)
+        assert len(in_job.plane.starts) == 4
 
     def test_the_control_plane_is_kept_running(self, gateway: Gateway) -> None:
         gateway.run(*[nothing] * 4, gateway.term)
