@@ -26,7 +26,8 @@ from slurm_plugin.devcluster.ports import reserved
 CLIENT_KEY = "the-key-of-alice"
 REPLICA_KEY = "the-key-of-the-replicas"
 ALICE = ApiKey("alice", digest_of(CLIENT_KEY))
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
+"""For what comes at once on an idle machine. Beside other suites a model server has taken more than 20 s to start."""
 
 
 @dataclass(frozen=True, slots=True)

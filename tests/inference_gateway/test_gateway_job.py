@@ -97,7 +97,7 @@ class TestChild:
     def test_it_is_started_again_when_it_ends(self, tmp_path: Path) -> None:
         count = tmp_path / "count"
         child = Child("x", [sys.executable, "-c", f"open({str(count)!r}, 'a').write('.')"])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (count.exists() and len(count.read_text()) >= 2):
             assert time.monotonic() < deadline
             child.tend()
@@ -112,7 +112,7 @@ class TestChild:
         child = Child("x", ["bash", "-c", stubborn])
         child.tend()
         pid = child.pid
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not ready.exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
