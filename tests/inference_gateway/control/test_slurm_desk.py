@@ -128,10 +128,14 @@ class TestLooks:
 
 
 class TestChanges:
-    def test_a_submission_comes_back_by_name(self) -> None:
-        desk = desk_of(FakeSlurm())
+    def test_a_submission_comes_back_by_name_and_is_looked_for_soon(self) -> None:
+        slurm = Counted()
+        desk = desk_of(slurm, poll_s=300.0)
+        assert desk.advance(100.0) == []
         desk.submit("chat-1", "#!/bin/bash\n", ["--job-name=chat-1", f"--comment={TAG}"])
-        assert desk.advance(100.0) == [Outcome("chat-1", 1, None)]
+        assert desk.advance(101.0) == [Outcome("chat-1", 1, None)]
+        desk.advance(102.0)
+        assert list(desk.listing.jobs) == ["chat-1"]
 
     def test_cancellations_are_followed_by_a_look(self) -> None:
         slurm = Counted()

@@ -149,6 +149,7 @@ class Gateway:
 
     def send(self, number: int) -> None:
         self.handlers[number](number, None)
+        assert self.script.is_set, "it is looked at without delay"
 
     def term(self) -> None:
         self.send(signal.SIGTERM)
@@ -279,6 +280,21 @@ class TestTheEnd:
         ready = lambda: in_job.places.handover.write_text("2")  # noqa: E731
         assert in_job.run(in_job.report(), nothing, nothing, ready, nothing) == 1
         assert in_job.plane.stopped == [300.0]
+
+    def test_near_its_time_limit_it_asks_slurm_at_once(self, in_job: Gateway) -> None:
+        """The limit was lowered by an admin; Slurm's signal tells."""
+
+        def lower() -> None:
+            in_job.slurm.set(OWN, time_limit_s=120.0, start_s=in_job.script.now_s - 90)
+
+        released: list[int] = []
+
+        def look() -> None:
+            released.append(len(in_job.slurm.released))
+
+        ready = lambda: in_job.places.handover.write_text("2")  # noqa: E731
+        in_job.run(in_job.report(), nothing, lower, look, lambda: in_job.send(signal.SIGUSR1), look, ready)
+        assert released == [0, 1]
 
     def test_a_predecessor_s_word_does_not_end_one_that_has_time(self, in_job: Gateway) -> None:
         other = lambda: in_job.places.handover.write_text("2")  # noqa: E731
