@@ -91,8 +91,8 @@ def test_who_comes_later_does_not_pass_those_who_wait(monkeypatch: pytest.Monkey
         line.ready = [A]
         await line.acquire()
         first, second = line.acquire(), line.acquire()
-        await until(lambda: line.waiting.waiting == 2)
-        line.waiting.relaying.clear()  # the replica has room before the line has looked
+        await until(lambda: line.waiting.waiting == 2 and line.announced != [])
+        line.waiting.relaying.clear()  # the replica has room before the line has looked again
         third = line.acquire()
         await until(lambda: line.waiting.waiting == 3)
         line.waiting._hand_out()
