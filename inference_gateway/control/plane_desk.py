@@ -38,6 +38,7 @@ class PlaneDesk:
             found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
         except GatewayError as error:
             self._outage.note(str(error))
+            self._told_s.clear()  # a new HAProxy begins with what is configured
             return None, {}
         self._outage.note("")
         return found

@@ -131,6 +131,7 @@ class FakePlane:
     table: dict[str, ServerState] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=dict)
     counters: dict[str, Traffic] = field(default_factory=dict)
+    told: list[tuple[str, int]] = field(default_factory=list)
     dead: bool = False
 
     def add(self, service: str, endpoint: Endpoint) -> None:
@@ -158,6 +159,7 @@ class FakePlane:
 
     def set_retry_after(self, service: str, seconds: int) -> None:
         self._answer()
+        self.told.append((service, seconds))
 
     def _answer(self) -> None:
         if self.dead:

@@ -1,13 +1,15 @@
 """The control plane between a Slurm and a data plane that are told what to do."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from inference_gateway.control import state
+from inference_gateway.control import loop, state
 from inference_gateway.control.state import Override
 from inference_gateway.control.transitions import LOST_AFTER_S
-from inference_gateway.replicas import registration
+from inference_gateway.replicas import registration, submission
+from inference_gateway.replicas.places import Places
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
 
 
@@ -265,6 +267,63 @@ def test_a_restart_without_the_state_file_adopts_from_slurm_alone(rig: Rig) -> N
     shown = rig.tick()
     assert shown.serving == 2
     assert len(rig.slurm.submissions) == 2
+
+
+def test_a_minimum_that_a_person_has_set_holds_over_a_restart(rig: Rig) -> None:
+    state.save(rig.places.overrides, {"chat": Override(3, rig.now_s), "gone": Override(5, rig.now_s)})
+    rig.serve(3)
+    rig.restart()
+    assert rig.tick(3).minimum == 3
+    assert rig.tick().serving == 3
+    assert rig.events().count("minimum set") == 1, "it was not set again"
+    assert rig.events().count("control plane started") == 2
+    state.save(rig.places.overrides, {"chat": Override(1, rig.now_s)})
+    assert rig.tick(3).serving == 1
+
+
+def test_refused_clients_are_told_how_long_a_start_takes_once_that_is_known(rig: Rig) -> None:
+    rig.tick(9)
+    assert rig.plane.told == [], "what is configured is told already"
+    rig.serve(1)
+    rig.tick(3)
+    (told,) = rig.plane.told
+    assert told[0] == "chat"
+    assert told[1] >= 9
+    rig.plane.dead = True
+    rig.tick()
+    rig.plane.dead = False
+    rig.tick(2)
+    assert rig.plane.told == [told, told], "a new HAProxy does not know"
+
+
+def test_of_ended_replicas_the_newest_directories_are_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "KEPT_DIRECTORIES", 2)
+    for number in range(5):
+        directory = rig.places.replica(f"chat-old{number}")
+        directory.mkdir()
+        os.utime(directory, (number, number))
+    rig.serve(1)
+    left = {path.name for path in (rig.places.root / "replicas").iterdir()}
+    assert {name for name in left if "old" in name} == {"chat-old3", "chat-old4"}
+    assert len(left) == 3
+
+    def refuse(*_: object) -> None:
+        raise OSError(13, "Permission denied", "chat-old3")
+
+    monkeypatch.setattr(Places, "prune", refuse)
+    rig.set_load(4)
+    assert rig.tick(2).coming == 1, "what cannot be tidied up is no obstacle"
+    assert "old directories not removed" in rig.events()
+
+
+def test_a_replica_whose_directory_cannot_be_made_is_not_submitted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(name: str, *_: object) -> None:
+        raise OSError(28, "No space left on device", f"/state/{name}")
+
+    monkeypatch.setattr(submission, "prepare", full)
+    assert rig.tick(3).coming == 0
+    assert rig.slurm.submissions == []
+    assert rig.events().count("submission refused") == 1
 
 
 def test_a_half_written_state_file_is_no_obstacle(rig: Rig) -> None:
