@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.control import loop, state
+from inference_gateway.control.report import Report
 from inference_gateway.control.state import Override
 from inference_gateway.control.transitions import LOST_AFTER_S
 from inference_gateway.replicas import registration, submission
@@ -363,6 +364,29 @@ def test_a_job_of_a_service_that_is_gone_is_cancelled(rig: Rig) -> None:
     rig.restart()
     rig.tick(2)
     assert rig.slurm.cancelled == [9]
+
+
+def test_a_cancellation_that_slurm_refuses_is_told_and_tried_again(rig: Rig) -> None:
+    rig.serve(1)
+    rig.places.closing.touch()
+    rig.slurm.refuses = "Access/permission denied"
+    rig.tick(62)
+    assert rig.events().count("cancellation refused") == 1
+    rig.slurm.refuses = ""
+    rig.tick(5)
+    assert rig.slurm.cancelled == [1]
+
+
+def test_others_can_read_what_it_has_reported(rig: Rig) -> None:
+    shown = rig.tick()
+    read = state.read(rig.places.status, Report)
+    assert read is not None
+    assert (read.services, read.time_s, read.closing) == ((shown,), rig.now_s, False)
+    rig.places.closing.touch()
+    rig.tick()
+    closing = state.read(rig.places.status, Report)
+    assert closing is not None
+    assert closing.closing
 
 
 def test_jobs_of_another_gateway_are_left_alone(rig: Rig) -> None:

@@ -93,6 +93,14 @@ def test_what_changed_is_on_record() -> None:
     assert changes == [(1.0, 1, 2), (3.0, 2, 1)]
 
 
+def test_room_in_time_is_what_all_slots_of_a_replica_take() -> None:
+    """Two slots of 10 s take 0.2 requests/s, so 0.7 x 29 s x 0.2/s = 4 wait in time: c to f. g lets h pass."""
+    arrivals = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 10.5]
+    outcome = run(arrivals, [10.0] * 8, 1, concurrency=2, queue_target_s=29.0)
+    begun = sorted(range(8), key=lambda i: arrivals[i] + outcome.wait_s[i])
+    assert "".join("abcdefgh"[i] for i in begun) == "abcdefhg"
+
+
 def test_another_order_of_the_waiting_requests() -> None:
     """The last one first."""
 
