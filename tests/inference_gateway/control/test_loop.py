@@ -1,5 +1,6 @@
 """The control plane between a Slurm and a data plane that are told what to do."""
 
+import json
 import os
 from pathlib import Path
 
@@ -38,6 +39,9 @@ def test_load_brings_replicas_and_pending_ones_count(rig: Rig) -> None:
     rig.set_load(8)
     assert rig.tick(10).coming == 3
     assert len(rig.slurm.submissions) == 4
+    log = map(json.loads, rig.places.events.read_text().splitlines())
+    wanted = [(one["replicas"], one["present"]) for one in log if one["event"] == "wanted"]
+    assert wanted == [(1, 0), (4, 1)], "each change is told, and only changes"
 
 
 def test_pending_ones_are_cancelled_first_then_the_least_loaded_is_drained(rig: Rig) -> None:
