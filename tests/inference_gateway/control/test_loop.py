@@ -331,6 +331,18 @@ def test_a_replica_whose_directory_cannot_be_made_is_not_submitted(rig: Rig, mon
     assert rig.events().count("submission refused") == 1
 
 
+def test_the_state_file_is_written_when_something_has_changed(rig: Rig) -> None:
+    """Each time costs a wait for the disk."""
+    rig.serve(1)
+    rig.tick(3)
+    before = rig.places.memory.stat().st_ino
+    rig.tick(5)
+    assert rig.places.memory.stat().st_ino == before
+    rig.set_load(4)
+    rig.tick()
+    assert rig.places.memory.stat().st_ino != before
+
+
 def test_a_half_written_state_file_is_no_obstacle(rig: Rig) -> None:
     rig.serve(1)
     rig.places.memory.write_bytes(b'{"replicas": [{"serv')
