@@ -10,6 +10,8 @@ from inference_gateway.control import loop, state
 from inference_gateway.control.report import Report
 from inference_gateway.control.state import Override
 from inference_gateway.control.transitions import LOST_AFTER_S
+from inference_gateway.errors import RefusedError
+from inference_gateway.model import Endpoint
 from inference_gateway.replicas import registration, submission
 from inference_gateway.replicas.places import Places
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
@@ -231,6 +233,35 @@ def test_while_the_data_plane_is_silent_nothing_is_decided(rig: Rig) -> None:
     rig.set_load(0)
     assert rig.tick(60).serving == 2
     assert rig.slurm.cancelled == []
+
+
+def test_an_outage_of_the_data_plane_is_told_once(rig: Rig) -> None:
+    rig.serve(1)
+    for dead in (True, False):
+        rig.plane.dead = dead
+        rig.tick(4)
+    assert rig.events()[-2:] == ["data plane does not answer", "data plane answers again"]
+
+
+def test_what_the_data_plane_refuses_keeps_nothing_else_from_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.set_load(4)
+    rig.serve(2)
+    first, second = rig.plane.table
+    rig.plane.table.clear()
+    add = rig.plane.add
+
+    def picky(service: str, endpoint: Endpoint) -> None:
+        if endpoint.name == first:
+            raise RefusedError("no such backend")
+        add(service, endpoint)
+
+    monkeypatch.setattr(rig.plane, "add", picky)
+    rig.tick()
+    assert list(rig.plane.table) == [second]
+    assert rig.events()[-1] == "data plane refused"
+    monkeypatch.setattr(rig.plane, "add", add)
+    rig.tick()
+    assert set(rig.plane.table) == {first, second}
 
 
 def test_a_new_haproxy_gets_its_replicas_again(rig: Rig) -> None:

@@ -108,8 +108,26 @@ def test_a_start_is_measured_and_ends_a_row_of_failures(tmp_path: Path) -> None:
     log.service.attempts = log.service.attempts.failed(0.0, 1.0)
     running = job(7, "chat-1", "", state="RUNNING")
     log.roster.step(log.replica(), Witnesses(running, NOW_S, answered=True), NOW_S + 2.34)
+    assert log.replica().phase is Phase.SERVING
     assert (log.service.start_s, log.service.attempts.failures) == (pytest.approx(12.34), 0)
     assert log.events() == [{"event": "serving", "service": "chat", "replica": "chat-1", "job": 7, "after_s": 12.3}]
+
+
+def test_the_limits_are_those_of_its_service(tmp_path: Path) -> None:
+    log = Log(tmp_path, replica(Phase.STARTING))
+    log.roster.step(log.replica(), Witnesses(job(7, "chat-1", "", state="RUNNING"), NOW_S), NOW_S + 100)
+    assert log.replica().phase is Phase.STARTING
+    assert log.events() == []
+
+
+def test_they_are_known_by_name_and_by_service(tmp_path: Path) -> None:
+    log = Log(tmp_path, replica(Phase.SERVING))
+    other = Replica("old", "old-1", "g", Phase.PENDING, NOW_S, NOW_S, job_id=3)
+    log.roster.join([replica(Phase.PENDING, "chat-2"), other])
+    assert log.roster.names() == {"chat-1", "chat-2", "old-1"}
+    assert {name: [one.name for one in found] for name, found in log.roster.by_service().items()} == {
+        "chat": ["chat-1", "chat-2"]
+    }
 
 
 def test_failures_in_a_row_are_given_up_once(tmp_path: Path) -> None:
