@@ -18,6 +18,7 @@ from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
 from sbatch_templates import shell
 from slurm_plugin.client.changes import CancelJob, ClearDependency
+from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob
 
@@ -91,8 +92,10 @@ def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, n
 
 
 def release(client: SlurmClient, job_id: int) -> None:
-    """Let a successor start now, beside the job it succeeds. Raises `SlurmError`."""
-    client.apply([ClearDependency(job_id)])
+    """Let a successor start now, beside the job it succeeds. Raises `SlurmError`, also if Slurm refuses."""
+    refused = client.apply([ClearDependency(job_id)])
+    if refused:
+        raise SlurmError(refused[0].message)
 
 
 def cancel(client: SlurmClient, job_ids: Sequence[int]) -> None:

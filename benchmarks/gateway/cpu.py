@@ -86,13 +86,13 @@ def _gateway(directory: Path, backs: list[int], keys: tuple[ApiKey, ...]) -> Ite
     services = tuple(ServiceSettings(f"service-{index}", replica_key="secret") for index in range(100))
     with free_port() as port:
         plane = HaproxyDataPlane(GatewaySettings(directory, port, services=services, keys=keys))
-    plane.start()
-    try:
-        for back in backs:
-            plane.add("service-50", Endpoint(f"r{back}", "127.0.0.1", back, 1000))
-        yield port, Reading(plane.files).workers().current
-    finally:
-        plane.stop(grace_s=0)
+        plane.start()
+        try:
+            for back in backs:
+                plane.add("service-50", Endpoint(f"r{back}", "127.0.0.1", back, 1000))
+            yield port, Reading(plane.files).workers().current
+        finally:
+            plane.stop(grace_s=0)
 
 
 @contextmanager

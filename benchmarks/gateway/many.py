@@ -12,24 +12,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.gateway.upstream import upstream
+from benchmarks.gateway.upstream import free_port, upstream
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.settings import GatewaySettings, HealthSettings, ServiceSettings
 from inference_gateway.model import Endpoint
-from slurm_plugin.devcluster.ports import reserved
 
 
 def measure(directory: Path, services: int, replicas: int) -> dict[str, float]:
     """Seconds and MiB."""
     directory.mkdir(parents=True, exist_ok=True)
-    with reserved(1) as (port,):
-        pass
     health = HealthSettings(interval_s=10)
     known = tuple(ServiceSettings(f"service-{index}", cold_start_limit=0, health=health) for index in range(services))
-    settings = GatewaySettings(directory / "g", port, services=known, authentication="none")
-    plane = HaproxyDataPlane(settings)
-    with upstream(directory) as back:
+    with upstream(directory) as back, free_port() as port:
+        settings = GatewaySettings(directory / "g", port, services=known, authentication="none")
+        plane = HaproxyDataPlane(settings)
         figures = {"services": float(services), "replicas_each": float(replicas)}
         figures["start_s"] = _timed(plane.start)
         try:

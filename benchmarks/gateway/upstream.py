@@ -17,10 +17,9 @@ REPLY = json.dumps({"object": "chat.completion", "choices": [{"message": {"conte
 
 @contextmanager
 def free_port() -> Iterator[int]:
-    """A port that is free now."""
+    """A port that nobody else gets; servers that bind with SO_REUSEADDR share it."""
     with reserved(1) as (port,):
-        pass
-    yield port
+        yield port
 
 
 @contextmanager

@@ -1,18 +1,15 @@
-"""Which replicas there are when the control plane starts: Slurm's word first, the state file's second. Pure."""
+"""Which replicas there are: Slurm's word first, the state file's second. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from inference_gateway.control.replica import LOST_AFTER_S, Phase, Replica
+from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.transitions import ACTIVE, LOST_AFTER_S
 from inference_gateway.model import ServerState
 from inference_gateway.replicas.submission import parse_tag
 from slurm_plugin.client.records import SlurmJob
-
-_OVER = frozenset(
-    {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
-)
 
 
 def adopted(
@@ -29,7 +26,7 @@ def adopted(
     found: list[Replica] = []
     for name, job in jobs.items():
         tag = parse_tag(job.comment)
-        if tag is None or job.state in _OVER:
+        if tag is None or job.state not in ACTIVE:
             continue
         replica = known.get(name)
         if replica is None or replica.phase is Phase.SUBMITTING:
@@ -39,7 +36,7 @@ def adopted(
             if server is not None and job.state == "RUNNING":
                 served = replace(replica, host=server.host, port=server.port, restarts=job.restarts)
                 replica = served.to(Phase.SERVING, now_s)
-        found.append(replace(replica, job_id=job.job_id))
+        found.append(replica)
     fresh_submissions = [
         replica
         for replica in remembered

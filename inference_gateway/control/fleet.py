@@ -77,7 +77,7 @@ def _retire(
     """Expiring replicas that are not needed any more: those that do not serve, and as many as successors serve."""
     idle = tuple((replica, "of an earlier configuration") for replica in found.expiring if replica.phase in COMING)
     serving = [replica for replica in found.expiring if replica.phase is Phase.SERVING]
-    spare = max(0, len(found.serving) + len(serving) - max(wanted, 0))
+    spare = max(0, len(found.serving) + len(serving) - wanted)
     serving.sort(key=lambda replica: (_ends(replica), in_flight.get(replica.name, 0), replica.name))
     return idle, tuple((replica, "replaced by a new one") for replica in serving[:spare])
 

@@ -46,3 +46,20 @@ class Journal:
         self._lost = 0
         if size > _LARGEST_BYTES:
             self._path.replace(self._path.with_name(self._path.name + ".1"))
+
+
+class Outage:
+    """Writes down that somebody does not answer, or answers again: once, not every second."""
+
+    def __init__(self, who: str, journal: Journal) -> None:
+        self._who = who
+        self._journal = journal
+        self._fault = ""
+
+    def note(self, fault: str) -> None:
+        """How the last call ended; empty if it was answered."""
+        if fault != self._fault:
+            self._fault = fault
+            self._journal.note(
+                f"{self._who} does not answer" if fault else f"{self._who} answers again", reason=fault or None
+            )

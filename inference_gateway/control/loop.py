@@ -10,20 +10,19 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from inference_gateway.control import adoption, plane, state
-from inference_gateway.control.journal import Journal
-from inference_gateway.control.plane import Add, Drain, PlaneChange
-from inference_gateway.control.readiness import Question, Readiness
-from inference_gateway.control.replica import Phase, Replica, Witnesses
+from inference_gateway.control import adoption, state
+from inference_gateway.control.evidence import Evidence
+from inference_gateway.control.journal import Journal, Outage
+from inference_gateway.control.plane_desk import PlaneDesk
+from inference_gateway.control.readiness import Readiness
+from inference_gateway.control.replica import Replica
 from inference_gateway.control.report import Report, report
 from inference_gateway.control.roster import Roster
 from inference_gateway.control.service import ServiceControl
-from inference_gateway.control.settings import retry_after_s
 from inference_gateway.control.slurm_desk import SlurmDesk
 from inference_gateway.control.state import Memory, Override, ServiceMemory
-from inference_gateway.errors import GatewayError
 from inference_gateway.model import DataPlane, ServerState, Traffic
-from inference_gateway.replicas import registration, submission
+from inference_gateway.replicas import submission
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
 from slurm_plugin.client.errors import SlurmUnreachableError
@@ -53,27 +52,25 @@ class ControlPlane:
     ) -> None:
         self._section = section
         self._places = places
-        self._plane = data_plane
         self._run_directory = str(run_directory)
         self._gateway_host = gateway_host
-        self._desk = SlurmDesk(client, section.name, section.slurm.poll_s, slurm)
-        self._readiness = Readiness(probes)
         self._journal = Journal(places.events)
+        self._slurm = SlurmDesk(client, section.name, section.slurm.poll_s, slurm)
+        self._slurm_outage = Outage("Slurm", self._journal)
+        concurrency = {name: service.concurrency for name, service in section.services.items()}
+        self._plane = PlaneDesk(data_plane, concurrency, self._journal)
+        self._evidence = Evidence(section.services, places, self._slurm, Readiness(probes))
         self._services: dict[str, ServiceControl] = {}
         self._roster = Roster(self._services, (), self._journal)
-        self._concurrency = {name: service.concurrency for name, service in section.services.items()}
-        self._keys = {name: places.service_key(name) for name in section.services}
         self._remembered: Memory | None = None
         self._overrides: dict[str, Override] = {}
-        self._faults = {"Slurm": "", "data plane": ""}
-        self._told_s: dict[str, int] = {}
 
     def adopt(self, now_s: float) -> None:
         """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
-        listing = self._desk.look(now_s)
+        listing = self._slurm.look(now_s)
         servers = self._plane.servers()
         memory = state.read(self._places.memory, Memory) or Memory()
-        self._desk.listing = listing
+        self._slurm.listing = listing
         found = adoption.adopted(listing.jobs, memory.replicas, servers, now_s)
         for name, service in self._section.services.items():
             self._services[name] = ServiceControl(name, service, memory.services.get(name, ServiceMemory()), now_s)
@@ -89,79 +86,38 @@ class ControlPlane:
         closing = self._places.closing.exists()
         self._read_overrides()
         self._take_submissions(now_s)
-        servers, traffic = self._look_at_plane()
-        self._step_all(servers, now_s)
+        servers, traffic = self._plane.look()
+        known = self._roster.names()
+        strangers = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
+        self._roster.join(adoption.adopted(strangers, (), servers or (), now_s))
+        for replica, seen in self._evidence.gather(self._roster.all(), servers):
+            self._roster.step(replica, seen, now_s)
         new = self._decide(traffic, servers or (), now_s, closing=closing)
         self._remember()
         if servers is not None:
-            self._change_plane(servers)
-            self._tell_start_times()
+            self._plane.bring_in_line(self._roster.all(), servers)
+            self._plane.tell_start_times(self._services)
         for replica in new:
             self._submit(replica, now_s)
         if new:
             self._prune()
-        self._desk.cancel(self._roster.ended_at(now_s))
-        for words in self._desk.refusals():
+        self._slurm.cancel(self._roster.ended_at(now_s))
+        for words in self._slurm.refusals():
             self._journal.note("cancellation refused", reason=words)
-        self._ask_starting()
+        self._evidence.ask(self._roster.all())
         about = (self._section.name, self._run_directory, self._services, self._roster.all(), servers or ())
         shown = report(*about, now_s, closing=closing)
         state.show(self._places.status, shown)
         return shown
 
     def _take_submissions(self, now_s: float) -> None:
-        for ended in self._desk.advance(now_s):
+        for ended in self._slurm.advance(now_s):
             if ended.error is None:
                 self._roster.submitted(ended.key, ended.result)
             elif not isinstance(ended.error, SlurmUnreachableError):
                 self._roster.refused(ended.key, str(ended.error), now_s)
             # Without an answer nobody knows: the jobs will tell.
-        self._note_fault("Slurm", str(self._desk.fault or ""))
-
-    def _look_at_plane(self) -> tuple[Sequence[ServerState] | None, Mapping[str, Traffic]]:
-        """The data plane's servers and counters; None and nothing while it does not answer."""
-        try:
-            found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
-        except GatewayError as error:
-            self._note_fault("data plane", str(error))
-            return None, {}
-        self._note_fault("data plane", "")
-        return found
-
-    def _note_fault(self, who: str, fault: str) -> None:
-        """Write down that somebody does not answer, or answers again: once, not every second."""
-        if fault != self._faults[who]:
-            self._faults[who] = fault
-            self._journal.note(f"{who} does not answer" if fault else f"{who} answers again", reason=fault or None)
-
-    def _step_all(self, servers: Sequence[ServerState] | None, now_s: float) -> None:
-        by_name = {server.name: server for server in servers or ()}
-        answered = self._readiness.answered()
-        for replica in self._roster.all():
-            server = by_name.get(replica.name)
-            ready = (replica.name, replica.restarts) in answered
-            seen = self._witnesses(replica, server, answered=ready, plane_answers=servers is not None)
-            self._roster.step(replica, seen, now_s)
-
-    def _witnesses(
-        self, replica: Replica, server: ServerState | None, *, answered: bool, plane_answers: bool
-    ) -> Witnesses:
-        directory = self._places.replica(replica.name)
-        told = None
-        if replica.phase in (Phase.PENDING, Phase.STARTING) and not replica.port:
-            told = registration.registered(directory)
-            if told and replica.phase is Phase.PENDING and told.restarts == replica.restarts:
-                self._desk.hurry()  # it runs before we have seen that
-        return Witnesses(
-            job=self._desk.listing.jobs.get(replica.name),
-            listed_s=self._desk.listing.began_s,
-            registration=told,
-            leaving=replica.phase is Phase.SERVING and registration.leaving(directory),
-            answered=answered,
-            server_up=None if server is None else server.state != "down",
-            in_flight=None if server is None else server.in_flight,
-            plane_answers=plane_answers,
-        )
+        self._slurm_outage.note(str(self._slurm.fault or ""))
 
     def _decide(
         self, traffic: Mapping[str, Traffic], servers: Sequence[ServerState], now_s: float, *, closing: bool
@@ -186,32 +142,6 @@ class ControlPlane:
             new += self._roster.move(service, found, moves, why, now_s)
         return new
 
-    def _change_plane(self, servers: Sequence[ServerState]) -> None:
-        for change in plane.changes(self._roster.all(), servers, self._concurrency):
-            try:
-                self._make(change)
-            except GatewayError as error:
-                self._journal.note("data plane refused", change.service, change=str(change), reason=str(error))
-
-    def _tell_start_times(self) -> None:
-        """Let refused clients know how long a replica takes to start, by what has been measured."""
-        for name, service in self._services.items():
-            seconds = retry_after_s(service.start_s)
-            if service.measured and self._told_s.get(name) != seconds:
-                try:
-                    self._plane.set_retry_after(name, seconds)
-                except GatewayError as error:
-                    self._journal.note("data plane refused", name, change="Retry-After", reason=str(error))
-                self._told_s[name] = seconds
-
-    def _make(self, change: PlaneChange) -> None:
-        if isinstance(change, Add):
-            self._plane.add(change.service, change.endpoint)
-        elif isinstance(change, Drain):
-            self._plane.drain(change.service, change.name)
-        else:
-            self._plane.remove(change.service, change.name)  # False: in the next tick again
-
     def _submit(self, replica: Replica, now_s: float) -> None:
         service = self._section.services[replica.service]
         tag = submission.Tag(self._section.name, replica.service, replica.generation)
@@ -222,7 +152,7 @@ class ControlPlane:
             self._roster.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
             return
         qos = submission.qos(service.replica, burst=replica.burst)
-        self._desk.submit(replica.name, script, submission.options(service, tag, replica.name, self._places, qos))
+        self._slurm.submit(replica.name, script, submission.options(service, tag, replica.name, self._places, qos))
 
     def _prune(self) -> None:
         """Remove the oldest directories of ended replicas."""
@@ -230,14 +160,6 @@ class ControlPlane:
             self._places.prune(self._roster.names(), KEPT_DIRECTORIES)
         except OSError as error:
             self._journal.note("old directories not removed", reason=f"{error.filename}: {error.strerror}")
-
-    def _ask_starting(self) -> None:
-        for replica in self._roster.all():
-            service = self._section.services.get(replica.service)
-            if service and replica.phase is Phase.STARTING and replica.port:
-                where = (replica.host, replica.port, service.health.path)
-                question = Question(replica.name, replica.restarts, *where, self._keys[replica.service])
-                self._readiness.ask(question)
 
     def _remember(self) -> None:
         services = {name: service.memory() for name, service in self._services.items()}

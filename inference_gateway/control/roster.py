@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from inference_gateway.control.fleet import Census, Moves
 from inference_gateway.control.journal import Journal
-from inference_gateway.control.replica import LIVE, Limits, Phase, Replica, Witnesses, step
+from inference_gateway.control.replica import LIVE, Phase, Replica
 from inference_gateway.control.service import ServiceControl
+from inference_gateway.control.transitions import Limits, Witnesses, step
 from inference_gateway.replicas.submission import new_name
 
 _FORGOTTEN = Limits(start_limit_s=1.0, drain_deadline_s=1.0, down_limit_s=1.0)
@@ -43,6 +44,12 @@ class Roster:
         """Jobs of the replicas that have begun to end at this moment: to be cancelled."""
         ending = (replica for replica in self._replicas.values() if replica.phase is Phase.ENDING)
         return [replica.job_id for replica in ending if replica.since_s == now_s and replica.job_id is not None]
+
+    def join(self, replicas: Sequence[Replica]) -> None:
+        """Take in replicas that Slurm has and nobody here knew: an answer came so late that they counted as lost."""
+        for replica in replicas:
+            self._replicas[replica.name] = replica
+            self._journal.note("adopted", replica.service, replica=replica.name, job=replica.job_id)
 
     def submitted(self, name: str, job_id: int | None) -> None:
         """Slurm has taken the job."""

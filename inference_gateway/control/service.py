@@ -10,8 +10,9 @@ from inference_gateway.control import fleet
 from inference_gateway.control.arrivals import Arrivals
 from inference_gateway.control.attempts import Attempts
 from inference_gateway.control.fleet import Census, Moves
-from inference_gateway.control.replica import Limits, Replica
+from inference_gateway.control.replica import Replica
 from inference_gateway.control.state import ServiceMemory
+from inference_gateway.control.transitions import Limits
 from inference_gateway.model import Capacity, Decision, Observation, Traffic
 from inference_gateway.scaling.bounds import BoundedRule, Bounds
 from inference_gateway.scaling.registry import build
@@ -120,8 +121,7 @@ class ServiceControl:
 
     def moves(self, found: Census, wanted: int, in_flight: Mapping[str, int], now_s: float) -> Moves:
         """What to do to reach the wanted number."""
-        missing = max(0, wanted - found.present)
-        startable = self.attempts.startable(missing, len(found.coming), self.section.scale.attempts, now_s)
+        startable = self.attempts.startable(wanted, len(found.coming), self.section.scale.attempts, now_s)
         return fleet.moves(found, wanted, startable, in_flight)
 
     def _capacity(self) -> Capacity:

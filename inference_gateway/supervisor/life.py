@@ -81,10 +81,11 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         self._start_data_plane(predecessor(self._revision.now.section, self._places, self._client, self._job_id))
         try:
+            self._tend()
             while not self._stop:
-                self._tend()
                 self._wake.wait(_POLL_S)
                 self._wake.clear()
+                self._tend()
         finally:
             self._control.end()
             address.withdraw(self._places, os.getpid(), self._began_s)
@@ -115,7 +116,7 @@ class Supervisor:
                 self._data_plane.start(before)
                 return
             except StartError as error:
-                if self._ending_since_s is not None or time.monotonic() > deadline_s:
+                if self._ending_since_s is not None or time.monotonic() >= deadline_s:
                     raise
                 log.event(_LOG, logging.ERROR, "HAProxy does not start, will try again", why=str(error))
                 self._wake.clear()

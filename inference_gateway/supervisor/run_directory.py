@@ -29,10 +29,11 @@ def private(name: str, job_id: int | None) -> Path:
 
 
 def clean_up(path: Path, access_log: Path, kept_log: Path) -> None:
-    """Remove it; its access log is added to the one that is kept."""
+    """Remove it; its access log is added to the one that is kept. Without a request there is none."""
     try:
-        with access_log.open("rb") as source, kept_log.open("ab") as target:
-            shutil.copyfileobj(source, target)
+        if access_log.exists():
+            with access_log.open("rb") as source, kept_log.open("ab") as target:
+                shutil.copyfileobj(source, target)
         shutil.rmtree(path)
     except OSError as error:
         log.event(_LOG, logging.ERROR, "not cleaned up", file=str(error.filename), why=error.strerror or "")

@@ -90,17 +90,17 @@ class Succession:
         now_s = time.monotonic()
         if self.own is None or now_s < self._due_s or self.places.closing.exists():
             return
-        self._due_s = now_s + _LOOK_S
         try:
             jobs = job.jobs(self.client, section.name)
             if self._successor not in {found.job_id for found in jobs}:
                 self._successor = self._find(section, jobs, self.own)
             left_s = job.handover_in_s(jobs, self.own, section.job.handover_s, time.time())
-            self._due_s = now_s + min(_LOOK_S, max(1.0, left_s))
             if left_s <= 0 and not self.handing_over:
+                if not any((found.job_id, found.state) == (self._successor, "RUNNING") for found in jobs):
+                    job.release(self.client, self._successor)
                 self.handing_over = True
                 log.event(_LOG, logging.INFO, "handing over", successor=self._successor)
-                job.release(self.client, self._successor)
+            self._due_s = now_s + (_RETRY_S if self.handing_over else min(_LOOK_S, left_s))
         except SlurmError as error:
             self._due_s = now_s + _RETRY_S
             log.event(_LOG, logging.ERROR, "no successor yet, will try again", why=str(error))

@@ -26,7 +26,8 @@ from slurm_plugin.devcluster.ports import reserved
 CLIENT_KEY = "the-key-of-alice"
 REPLICA_KEY = "the-key-of-the-replicas"
 ALICE = ApiKey("alice", digest_of(CLIENT_KEY))
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
+"""For what comes at once on an idle machine. Beside other suites a model server has taken more than 20 s to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,44 +147,37 @@ class Rig:
 
 @contextmanager
 def gateway(directory: Path, *services: ServiceSettings, **settings: Any) -> Iterator[Rig]:
+    # HAProxy shares a reserved port, so it is kept: given back, it may be another's before HAProxy has it.
     with reserved(1) as (port,):
-        plane = HaproxyDataPlane(
-            GatewaySettings(directory / "g", port, services=services, **{"keys": (ALICE,), **settings})
-        )
-    rig = Rig(plane)
-    try:
-        plane.start()
-        yield rig
-    finally:
-        rig.settle()
-        plane.stop(grace_s=0.0)
+        known = {"keys": (ALICE,), **settings}
+        plane = HaproxyDataPlane(GatewaySettings(directory / "g", port, services=services, **known))
+        rig = Rig(plane)
+        try:
+            plane.start()
+            yield rig
+        finally:
+            rig.settle()
+            plane.stop(grace_s=0.0)
 
 
 @contextmanager
 def replicas(*names: str) -> Iterator[list[Replica]]:
-    """Model servers that answer their health checks."""
-    with reserved(len(names)) as ports:
-        pass
+    """Model servers that answer their health checks. They share their reserved ports, which are kept for them."""
     environment = {**os.environ, KEY_VARIABLE: REPLICA_KEY}
-    started = [
-        Replica(
-            name,
-            port,
-            subprocess.Popen(
-                [sys.executable, "-m", "inference_gateway.examples.model_server", f"--port={port}", f"--name={name}"],
-                env=environment,
-            ),
-        )
-        for name, port in zip(names, ports, strict=True)
-    ]
-    try:
-        for replica in started:
-            wait_until(partial(_healthy, replica.port))
-        yield started
-    finally:
-        for replica in started:
-            replica.process.send_signal(signal.SIGKILL)
-            replica.process.wait()
+    program = [sys.executable, "-m", "inference_gateway.examples.model_server"]
+    started: list[Replica] = []
+    with reserved(len(names)) as ports:
+        try:
+            for name, port in zip(names, ports, strict=True):
+                process = subprocess.Popen([*program, f"--port={port}", f"--name={name}"], env=environment)
+                started.append(Replica(name, port, process))
+            for replica in started:
+                wait_until(partial(_healthy, replica))
+            yield started
+        finally:
+            for replica in started:
+                replica.process.send_signal(signal.SIGKILL)
+                replica.process.wait()
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -194,8 +188,9 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def _healthy(port: int) -> bool:
+def _healthy(replica: Replica) -> bool:
+    assert replica.process.poll() is None, f"{replica.name} ended with {replica.process.returncode} at its start"
     try:
-        return ask(port, "GET", "/health").status == 200
+        return ask(replica.port, "GET", "/health").status == 200
     except ConnectionError:
         return False

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,48 @@ def test_status_of_a_running_and_of_a_silent_gateway(place: Path) -> None:
     state.save(path, report(time.time() - 60))
     silent = invoke("status")
     assert (silent.exit_code, "has not reported for 60 s" in silent.stderr) == (1, True)
+
+
+def test_status_says_what_a_person_has_to_know(place: Path) -> None:
+    (place / "state").mkdir()
+    shown = report(time.time())
+    (one,) = shown.services
+    pending = replace(one.replicas[0], name="chat-2", phase="pending", job_id=None, port=0, burst=False, ends_s=None)
+    leaving = replace(one.replicas[0], name="chat-3", phase="draining", burst=False, reason="not needed any more")
+    many = replace(one, given_up=True, wanted=None, replicas=(*one.replicas, pending, leaving))
+    state.save(place / "state" / "status.json", replace(shown, closing=True, services=(many,)))
+    head, _columns, service, first, second, third = invoke("status").output.splitlines()
+    assert head == "gateway t: not up, closing"
+    assert service.split() == [
+        *["chat", "1", "0", "0", "-", "5", "3", "0"],
+        *["given", "up", "after", "failed", "starts"],
+    ]
+    assert "127.0.0.1:20001" in first
+    assert first.endswith("  burst")
+    assert " ".join(second.split()) == "chat-2 pending job - - busy 3 ends -"
+    assert third.endswith("  not needed any more")
+    (place / "state" / "address").write_text("http://h:1\n")
+    assert invoke("status").output.startswith("gateway t: http://h:1, closing\n")
+
+
+def test_status_of_a_gateway_that_reported_just_now_or_some_seconds_ago(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "state").mkdir()
+    state.save(place / "state" / "status.json", report(1000.0))
+    for now_s, code in ((1010.0, 0), (1010.5, 1)):
+        monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)
+        assert invoke("status").exit_code == code
+
+
+def test_scale_keeps_what_was_set_for_other_services(place: Path) -> None:
+    (place / "state").mkdir()
+    path = place / "state" / "overrides.json"
+    state.save(path, {"other": Override(3, 1.0)})
+    assert invoke("scale", "chat", "4").exit_code == 0
+    found = state.read(path, dict[str, Override])
+    assert found is not None
+    assert {name: override.minimum for name, override in found.items()} == {"other": 3, "chat": 4}
 
 
 def test_logs_of_the_gateway_and_of_the_newest_replica(place: Path) -> None:

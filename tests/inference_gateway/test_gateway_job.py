@@ -11,6 +11,7 @@ import pytest
 from inference_gateway import job, services
 from inference_gateway.children import Child
 from inference_gateway.replicas.places import Places
+from slurm_plugin.client.errors import SlurmError
 from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
 
@@ -54,6 +55,33 @@ def test_the_handover_comes_in_time_but_not_at_once(limit_s: float | None, notic
     assert job.handover_in_s([running], 8, notice_s, NOW_S) == math.inf
 
 
+def test_a_successor_is_set_free_and_a_refusal_is_an_error() -> None:
+    slurm = FakeSlurm()
+    job.release(slurm, 3)
+    assert slurm.released == [3]
+    slurm.refuses = "Job is no longer pending execution"
+    with pytest.raises(SlurmError, match="no longer pending"):
+        job.release(slurm, 3)
+
+
+def test_jobs_are_cancelled() -> None:
+    slurm = FakeSlurm()
+    slurm.known[3] = record(3, "gateway-t", job.tag("t"))
+    job.cancel(slurm, [3])
+    assert slurm.cancelled == [3]
+    slurm.silent = True
+    job.cancel(slurm, [])  # nothing to ask Slurm for
+
+
+@pytest.mark.parametrize(("text", "number"), [("17", 17), ("", None), (None, None), ("17_3", None)])
+def test_the_job_this_runs_in(monkeypatch: pytest.MonkeyPatch, text: str | None, number: int | None) -> None:
+    if text is None:
+        monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    else:
+        monkeypatch.setenv("SLURM_JOB_ID", text)
+    assert job.own_job_id() == number
+
+
 def test_the_script_passes_shellcheck() -> None:
     text = job.script(Path("/srv/it's here/services.yaml"), Places(Path("/srv/state")), ("--comment=$(id)",))
     done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)
@@ -69,7 +97,7 @@ class TestChild:
     def test_it_is_started_again_when_it_ends(self, tmp_path: Path) -> None:
         count = tmp_path / "count"
         child = Child("x", [sys.executable, "-c", f"open({str(count)!r}, 'a').write('.')"])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (count.exists() and len(count.read_text()) >= 2):
             assert time.monotonic() < deadline
             child.tend()
@@ -84,7 +112,7 @@ class TestChild:
         child = Child("x", ["bash", "-c", stubborn])
         child.tend()
         pid = child.pid
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not ready.exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)

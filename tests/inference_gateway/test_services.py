@@ -80,6 +80,16 @@ def test_a_share_of_kernels_makes_sense() -> None:
     assert "services.chat.replica.kernel.request: 0.5 is above the limit, 0.3" in faults(text)
 
 
+@pytest.mark.parametrize("kernel", ["request: 0.5, limit: 0.5", "request: 0.5", "limit: 0.5"])
+def test_a_share_of_kernels_that_is_right(kernel: str) -> None:
+    text = GOOD.replace('{command: "', f'{{kernel: {{share: high, {kernel}}}, command: "')
+    assert services.parse(text, PATH).services["chat"].replica.kernel.share == "high"
+
+
+def test_a_gateway_has_a_service() -> None:
+    assert "services: is empty, at least one is needed" in faults("services: {}\n")
+
+
 def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
     text = GOOD.replace("127.0.0.1}", "127.0.0.1, keys: keys.yaml}") + "directory: state\n"
     section = services.parse(text, tmp_path / "services.yaml")
@@ -108,6 +118,14 @@ class TestKeys:
         (key,) = keys.load(path)
         assert (key.name, key.digest) == ("alice", digest_of(secret))
         assert secret not in path.read_text()
+        assert keys.new_key("alice")[0] != secret
+
+    def test_a_key_is_what_its_line_says(self, tmp_path: Path) -> None:
+        """The hash may stand in either case; HAProxy compares capital letters."""
+        path = tmp_path / "keys.yaml"
+        path.write_text("keys:\n  a: {sha256: " + 64 * "a" + ", services: [chat], requests_per_minute: 9}\n")
+        (key,) = keys.load(path)
+        assert (key.name, key.digest, key.services, key.requests_per_minute) == ("a", 64 * "A", ("chat",), 9)
 
     @pytest.mark.parametrize(
         ("text", "words"),
@@ -117,6 +135,7 @@ class TestKeys:
             ("keys: {al ice: {sha256: " + 64 * "a" + "}}", "keys: name 'al ice'"),
             ("keys: {a: {sha256: " + 64 * "a" + ", requests_per_minute: 0}}", "keys.a.requests_per_minute"),
             ("key: {}", "unknown key 'key'; did you mean 'keys'"),
+            ("keys: {a: {sha256: " + 64 * "a" + ", services: [a b]}}", "keys.a: key a: services: found 'a b'"),
         ],
     )
     def test_faults_are_named(self, tmp_path: Path, text: str, words: str) -> None:

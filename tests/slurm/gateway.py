@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -22,16 +21,11 @@ import yaml
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
+from slurm_plugin.devcluster.ports import reserved
 from tests.slurm.jobs import environment, until
 
 ROOT = Path(__file__).parent.parent.parent
 SERVER = f"{sys.executable} -m inference_gateway.examples.model_server --port {{port}} --name {{replica}}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)
@@ -120,13 +114,18 @@ def services_file(directory: Path, port: int, **service: Any) -> Path:
 @contextmanager
 def in_foreground(cluster: Cluster, directory: Path, **service: Any) -> Iterator[Gateway]:
     """A gateway that runs here; ended at the end with all that it started."""
-    port = free_port()
-    gateway = Gateway(
-        cluster, services_file(directory, port, **service), f"http://127.0.0.1:{port}", directory / "gateway"
-    )
+    with reserved(1) as (port,):  # HAProxy shares it
+        services = services_file(directory, port, **service)
+        with _supervised(Gateway(cluster, services, f"http://127.0.0.1:{port}", directory / "gateway")) as gateway:
+            yield gateway
+
+
+@contextmanager
+def _supervised(gateway: Gateway) -> Iterator[Gateway]:
+    directory = gateway.services.parent
     program = [sys.executable, "-m", "inference_gateway.supervisor", "--services", str(gateway.services)]
     env = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
-    env |= {**cluster.env(), "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
+    env |= {**gateway.cluster.env(), "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
     with (directory / "log").open("wb") as log:
         supervisor = subprocess.Popen(program, env=env, stdout=log, stderr=log)
     try:

@@ -16,7 +16,8 @@ import yaml
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
-from tests.slurm.gateway import Gateway, Load, free_port, in_foreground, services_file
+from slurm_plugin.devcluster.ports import reserved
+from tests.slurm.gateway import Gateway, Load, in_foreground, services_file
 from tests.slurm.jobs import empty, run, state_of, until
 
 pytestmark = [
@@ -30,6 +31,13 @@ def directory(cluster: Cluster, open_tmp: Path) -> Iterator[Path]:
     """A directory with a path short enough for HAProxy's sockets; all jobs are gone afterwards."""
     yield Path(tempfile.mkdtemp(dir=open_tmp))
     empty(cluster)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """One that HAProxy shares and nobody else gets."""
+    with reserved(1) as (held,):
+        yield held
 
 
 def active(client: CliClient, tag: str) -> list[SlurmJob]:
@@ -142,8 +150,8 @@ def test_a_broken_command_is_given_up(cluster: Cluster, directory: Path) -> None
         until(lambda: len(gateway.events("submitted")) > submitted, "a person can let it try again")
 
 
-def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, directory: Path) -> None:
-    services = services_file(directory, free_port(), scale={"min": 2})
+def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, directory: Path, port: int) -> None:
+    services = services_file(directory, port, scale={"min": 2})
     gateway = Gateway(cluster, services, "", directory / "gateway")
     gateway.command("up", "--wait", "60", "--time", "2", "--sbatch", f"--export=ALL,TMPDIR={directory}")
     record = gateway.state / "gateway.json"
@@ -163,8 +171,8 @@ def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, direct
     gateway.command("down", "--now")
 
 
-def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, directory: Path) -> None:
-    services = services_file(directory, free_port(), scale={"min": 2})
+def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, directory: Path, port: int) -> None:
+    services = services_file(directory, port, scale={"min": 2})
     gateway = Gateway(cluster, services, "", directory / "gateway")
     options = ("--sbatch", f"--export=ALL,TMPDIR={directory}")
     gateway.command("up", "--wait", "60", *options)

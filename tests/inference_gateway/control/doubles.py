@@ -20,7 +20,7 @@ from inference_gateway.replicas import registration
 from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.registration import Registration
 from slurm_plugin.client.capabilities import Capabilities
-from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
+from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, ClearDependency
 from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
 
@@ -57,8 +57,8 @@ def job(job_id: int, name: str, comment: str, **fields: Any) -> SlurmJob:
 
 @dataclass
 class FakeSlurm:
-    """The jobs of one user. With `refuses` sbatch refuses; with `silent` nothing answers; with `forgets` sbatch takes
-    the job and its answer is lost."""
+    """The jobs of one user. With `refuses` every change is refused; with `silent` nothing answers; with `forgets`
+    sbatch takes the job and its answer is lost."""
 
     known: dict[int, SlurmJob] = field(default_factory=dict)
     refuses: str = ""
@@ -66,6 +66,7 @@ class FakeSlurm:
     forgets: bool = False
     submissions: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
     name: str = "fake"
 
     def submit(self, script: str, options: Sequence[str]) -> int:
@@ -86,7 +87,12 @@ class FakeSlurm:
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         self._answer()
+        if self.refuses:
+            return tuple(ChangeFailure(change, self.refuses) for change in changes)
         for change in changes:
+            if isinstance(change, ClearDependency):
+                self.released.append(change.job_id)
+                continue
             assert isinstance(change, CancelJob)
             self.cancelled.append(change.job_id)
             self.set(change.job_id, state="CANCELLED")
@@ -125,6 +131,7 @@ class FakePlane:
     table: dict[str, ServerState] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=dict)
     counters: dict[str, Traffic] = field(default_factory=dict)
+    told: list[tuple[str, int]] = field(default_factory=list)
     dead: bool = False
 
     def add(self, service: str, endpoint: Endpoint) -> None:
@@ -152,6 +159,7 @@ class FakePlane:
 
     def set_retry_after(self, service: str, seconds: int) -> None:
         self._answer()
+        self.told.append((service, seconds))
 
     def _answer(self) -> None:
         if self.dead:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,10 +35,13 @@ def test_what_counts() -> None:
         replica("e", generation="g0"),
         replica("f", Phase.DRAINING),
         replica("g", Phase.ENDING),
+        replica("h", Phase.DRAINING, generation="g0"),
     )
     assert found.present == 3
+    assert [one.name for one in found.serving] == ["a"]
+    assert [one.name for one in found.coming] == ["b", "c"]
     assert [one.name for one in found.expiring] == ["d", "e"]
-    assert [one.name for one in found.leaving] == ["f", "g"]
+    assert [one.name for one in found.leaving] == ["f", "g", "h"]
 
 
 def test_expiring_ones_are_replaced_before_they_leave() -> None:
@@ -45,6 +49,24 @@ def test_expiring_ones_are_replaced_before_they_leave() -> None:
     assert moves(sorted_out(old), 1, 9, {}) == Moves(start=1)
     assert moves(sorted_out(old, replica("new", Phase.STARTING)), 1, 9, {}) == Moves()
     assert names(moves(sorted_out(old, replica("new")), 1, 9, {}).drain) == ["old"]
+
+
+@pytest.mark.parametrize(("left_s", "limit_s", "expires"), [
+    (119.0, 3600.0, True), (120.0, 3600.0, False),
+    (29.0, 60.0, True), (30.0, 60.0, False),
+])  # fmt: skip
+def test_it_expires_in_time_for_a_successor_but_not_before_half_of_its_time(
+    left_s: float, limit_s: float, *, expires: bool
+) -> None:
+    found = sorted_out(replica("a", ends_s=NOW_S + left_s, limit_s=limit_s))
+    assert bool(found.expiring) == expires
+
+
+def test_without_need_for_any_those_of_an_earlier_configuration_leave_too() -> None:
+    done = moves(
+        sorted_out(replica("old", generation="g0"), replica("coming", Phase.STARTING, generation="g0")), 0, 9, {}
+    )
+    assert (names(done.drain), names(done.cancel), done.start) == (["old"], ["coming"], 0)
 
 
 def test_the_one_that_ends_first_leaves_first() -> None:
@@ -56,15 +78,15 @@ def test_pending_before_starting_before_serving_and_burst_before_others() -> Non
     fleet = sorted_out(
         replica("serving"),
         replica("burst", burst=True),
-        replica("starting", Phase.STARTING),
+        replica("a-starting", Phase.STARTING),
         replica("pending", Phase.PENDING),
         replica("pending-burst", Phase.PENDING, burst=True),
     )
     for wanted, cancelled, drained in (
         (4, ["pending-burst"], []),
-        (2, ["pending-burst", "pending", "starting"], []),
-        (1, ["pending-burst", "pending", "starting"], ["burst"]),
-        (0, ["pending-burst", "pending", "starting"], ["burst", "serving"]),
+        (2, ["pending-burst", "pending", "a-starting"], []),
+        (1, ["pending-burst", "pending", "a-starting"], ["burst"]),
+        (0, ["pending-burst", "pending", "a-starting"], ["burst", "serving"]),
     ):
         done = moves(fleet, wanted, 9, {})
         assert (names(done.cancel), names(done.drain)) == (cancelled, drained)

@@ -1,13 +1,19 @@
 """The control plane between a Slurm and a data plane that are told what to do."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
-from inference_gateway.control import state
-from inference_gateway.control.replica import LOST_AFTER_S
+from inference_gateway.control import loop, state
+from inference_gateway.control.report import Report
 from inference_gateway.control.state import Override
-from inference_gateway.replicas import registration
+from inference_gateway.control.transitions import LOST_AFTER_S
+from inference_gateway.errors import RefusedError
+from inference_gateway.model import Endpoint
+from inference_gateway.replicas import registration, submission
+from inference_gateway.replicas.places import Places
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
 
 
@@ -35,6 +41,9 @@ def test_load_brings_replicas_and_pending_ones_count(rig: Rig) -> None:
     rig.set_load(8)
     assert rig.tick(10).coming == 3
     assert len(rig.slurm.submissions) == 4
+    log = map(json.loads, rig.places.events.read_text().splitlines())
+    wanted = [(one["replicas"], one["present"]) for one in log if one["event"] == "wanted"]
+    assert wanted == [(1, 0), (4, 1)], "each change is told, and only changes"
 
 
 def test_pending_ones_are_cancelled_first_then_the_least_loaded_is_drained(rig: Rig) -> None:
@@ -174,6 +183,40 @@ def test_a_submission_that_never_arrived_is_made_again(rig: Rig) -> None:
     assert len(rig.slurm.submissions) == 1
 
 
+def test_a_submission_that_arrives_after_it_was_taken_for_lost_is_adopted(rig: Rig) -> None:
+    """A slurmctld that hangs may work off an sbatch that was given up long ago."""
+    rig.slurm.silent = True
+    rig.tick(1)
+    (lost,) = rig.control._roster.all()
+    rig.slurm.silent = False
+    rig.tick(int(LOST_AFTER_S) + 10)
+    rig.serve(1)
+    rig.slurm.known[9] = job(9, lost.name, f"igw:g:chat:{lost.generation}", submit_s=rig.now_s)
+    rig.run(9)
+    assert rig.tick(5).serving == 1
+    assert "adopted" in rig.events()
+    # Two are one too many: one of them goes, and nothing is started or cancelled besides.
+    assert rig.tick(5).replicas[0].phase == "serving"
+    assert (len(rig.slurm.submissions), len(rig.slurm.cancelled)) == (1, 1)
+
+
+def test_a_job_that_turns_up_for_a_service_that_is_gone_is_cancelled(rig: Rig) -> None:
+    rig.serve(1)
+    rig.slurm.known[9] = job(9, "old-1", "igw:g:old:abcd1234")
+    rig.tick(3)
+    assert rig.slurm.cancelled == [9]
+
+
+def test_the_rest_of_a_cancelled_job_is_no_failed_start(rig: Rig) -> None:
+    rig.serve(1)
+    rig.slurm.set(1, state="COMPLETING")
+    rig.places.memory.unlink()
+    rig.restart()
+    rig.serve(1)
+    assert "failed" not in rig.events()
+    assert len(rig.slurm.submissions) == 2
+
+
 def test_while_slurm_is_silent_nothing_is_concluded(rig: Rig) -> None:
     rig.serve(1)
     rig.slurm.silent = True
@@ -190,6 +233,35 @@ def test_while_the_data_plane_is_silent_nothing_is_decided(rig: Rig) -> None:
     rig.set_load(0)
     assert rig.tick(60).serving == 2
     assert rig.slurm.cancelled == []
+
+
+def test_an_outage_of_the_data_plane_is_told_once(rig: Rig) -> None:
+    rig.serve(1)
+    for dead in (True, False):
+        rig.plane.dead = dead
+        rig.tick(4)
+    assert rig.events()[-2:] == ["data plane does not answer", "data plane answers again"]
+
+
+def test_what_the_data_plane_refuses_keeps_nothing_else_from_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.set_load(4)
+    rig.serve(2)
+    first, second = rig.plane.table
+    rig.plane.table.clear()
+    add = rig.plane.add
+
+    def picky(service: str, endpoint: Endpoint) -> None:
+        if endpoint.name == first:
+            raise RefusedError("no such backend")
+        add(service, endpoint)
+
+    monkeypatch.setattr(rig.plane, "add", picky)
+    rig.tick()
+    assert list(rig.plane.table) == [second]
+    assert rig.events()[-1] == "data plane refused"
+    monkeypatch.setattr(rig.plane, "add", add)
+    rig.tick()
+    assert set(rig.plane.table) == {first, second}
 
 
 def test_a_new_haproxy_gets_its_replicas_again(rig: Rig) -> None:
@@ -233,6 +305,75 @@ def test_a_restart_without_the_state_file_adopts_from_slurm_alone(rig: Rig) -> N
     assert len(rig.slurm.submissions) == 2
 
 
+def test_a_minimum_that_a_person_has_set_holds_over_a_restart(rig: Rig) -> None:
+    state.save(rig.places.overrides, {"chat": Override(3, rig.now_s), "gone": Override(5, rig.now_s)})
+    rig.serve(3)
+    rig.restart()
+    assert rig.tick(3).minimum == 3
+    assert rig.tick().serving == 3
+    assert rig.events().count("minimum set") == 1, "it was not set again"
+    assert rig.events().count("control plane started") == 2
+    state.save(rig.places.overrides, {"chat": Override(1, rig.now_s)})
+    assert rig.tick(3).serving == 1
+
+
+def test_refused_clients_are_told_how_long_a_start_takes_once_that_is_known(rig: Rig) -> None:
+    rig.tick(9)
+    assert rig.plane.told == [], "what is configured is told already"
+    rig.serve(1)
+    rig.tick(3)
+    (told,) = rig.plane.told
+    assert told[0] == "chat"
+    assert told[1] >= 9
+    rig.plane.dead = True
+    rig.tick()
+    rig.plane.dead = False
+    rig.tick(2)
+    assert rig.plane.told == [told, told], "a new HAProxy does not know"
+
+
+def test_of_ended_replicas_the_newest_directories_are_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "KEPT_DIRECTORIES", 2)
+    for number in range(5):
+        directory = rig.places.replica(f"chat-old{number}")
+        directory.mkdir()
+        os.utime(directory, (number, number))
+    rig.serve(1)
+    left = {path.name for path in (rig.places.root / "replicas").iterdir()}
+    assert {name for name in left if "old" in name} == {"chat-old3", "chat-old4"}
+    assert len(left) == 3
+
+    def refuse(*_: object) -> None:
+        raise OSError(13, "Permission denied", "chat-old3")
+
+    monkeypatch.setattr(Places, "prune", refuse)
+    rig.set_load(4)
+    assert rig.tick(2).coming == 1, "what cannot be tidied up is no obstacle"
+    assert "old directories not removed" in rig.events()
+
+
+def test_a_replica_whose_directory_cannot_be_made_is_not_submitted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(name: str, *_: object) -> None:
+        raise OSError(28, "No space left on device", f"/state/{name}")
+
+    monkeypatch.setattr(submission, "prepare", full)
+    assert rig.tick(3).coming == 0
+    assert rig.slurm.submissions == []
+    assert rig.events().count("submission refused") == 1
+
+
+def test_the_state_file_is_written_when_something_has_changed(rig: Rig) -> None:
+    """Each time costs a wait for the disk."""
+    rig.serve(1)
+    rig.tick(3)
+    before = rig.places.memory.stat().st_ino
+    rig.tick(5)
+    assert rig.places.memory.stat().st_ino == before
+    rig.set_load(4)
+    rig.tick()
+    assert rig.places.memory.stat().st_ino != before
+
+
 def test_a_half_written_state_file_is_no_obstacle(rig: Rig) -> None:
     rig.serve(1)
     rig.places.memory.write_bytes(b'{"replicas": [{"serv')
@@ -270,6 +411,29 @@ def test_a_job_of_a_service_that_is_gone_is_cancelled(rig: Rig) -> None:
     rig.restart()
     rig.tick(2)
     assert rig.slurm.cancelled == [9]
+
+
+def test_a_cancellation_that_slurm_refuses_is_told_and_tried_again(rig: Rig) -> None:
+    rig.serve(1)
+    rig.places.closing.touch()
+    rig.slurm.refuses = "Access/permission denied"
+    rig.tick(62)
+    assert rig.events().count("cancellation refused") == 1
+    rig.slurm.refuses = ""
+    rig.tick(5)
+    assert rig.slurm.cancelled == [1]
+
+
+def test_others_can_read_what_it_has_reported(rig: Rig) -> None:
+    shown = rig.tick()
+    read = state.read(rig.places.status, Report)
+    assert read is not None
+    assert (read.services, read.time_s, read.closing) == ((shown,), rig.now_s, False)
+    rig.places.closing.touch()
+    rig.tick()
+    closing = state.read(rig.places.status, Report)
+    assert closing is not None
+    assert closing.closing
 
 
 def test_jobs_of_another_gateway_are_left_alone(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.inference_gateway.rig import REPLICA_KEY, Answer, Replica, Rig, gatew
 
 QUICK = HealthSettings(interval_s=0.2, timeout_s=0.5, fall=2, rise=1, ejection_s=2.0)
 REPEATABLE = {"idempotency_key": "1"}
+BAD_ANSWERS = ("garbage", "close", "status-500")
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +31,12 @@ def running(directory: Path) -> Iterator[Rig]:
     # Checks that come too late to matter: what is seen is what single requests do.
     rare = HealthSettings(interval_s=600, error_limit=1000)
     plain = ServiceSettings("plain", replica_key=REPLICA_KEY, health=rare)
-    # Out for longer than a round of tending, which is a second, so that the tending sees it.
-    judging = HealthSettings(interval_s=0.8, rise=2, ejection_s=2.0)
-    judged = ServiceSettings("judged", replica_key=REPLICA_KEY, health=judging)
-    with gateway(directory, once, again, plain, judged) as rig:
+    # Out for longer than a round of tending, which is a second, so that the tending sees it; and then for longer than
+    # a test takes, or for no longer than one waits.
+    judging = HealthSettings(interval_s=0.8, rise=2, ejection_s=600.0)
+    judged = [ServiceSettings(f"judged-{fault}", replica_key=REPLICA_KEY, health=judging) for fault in BAD_ANSWERS]
+    brief = ServiceSettings("brief", replica_key=REPLICA_KEY, health=replace(judging, ejection_s=1.0))
+    with gateway(directory, once, again, plain, *judged, brief) as rig:
         yield rig
 
 
@@ -85,23 +89,35 @@ def test_an_answer_that_breaks_off_is_broken_off_for_the_client(rig: Rig, server
         rig.complete("plain")
 
 
-@pytest.mark.parametrize("fault", ["garbage", "close", "status-500"])
-def test_one_bad_replica_is_taken_out_by_its_answers(rig: Rig, servers: list[Replica], fault: str) -> None:
-    """Its health check passes all the while; least outstanding would send it everything, as it is the quickest."""
-    log = rig.plane.files.activator_log
-    before = log.read_text().count("ejected service=judged replica=r1")
-    rig.add("judged", *(server.endpoint for server in servers))
-    servers[0].behave(fault=fault)
+def until_ejected(rig: Rig, service: str) -> None:
+    """Send requests until r1 is out: HAProxy judges by those in a row that one replica happens to get."""
 
-    def ejected() -> bool:  # requests go on meanwhile: HAProxy judges by those in a row that one replica happens to get
-        many(rig, "judged", 12)
-        return log.read_text().count("ejected service=judged replica=r1") > before
+    def ejected() -> bool:
+        many(rig, service, 12)
+        return f"ejected service={service} replica=r1" in rig.plane.files.activator_log.read_text()
 
     wait_until(ejected)
-    assert rig.replica_states("judged") == {"r1": "down", "r2": "up", "r3": "up"}
-    assert {answer.status for answer in many(rig, "judged", 24)} == {200}
+
+
+@pytest.mark.parametrize("fault", BAD_ANSWERS)
+def test_one_bad_replica_is_taken_out_by_its_answers(rig: Rig, servers: list[Replica], fault: str) -> None:
+    """Its health check passes all the while; least outstanding would send it everything, as it is the quickest."""
+    service = f"judged-{fault}"
+    rig.add(service, *(server.endpoint for server in servers))
+    servers[0].behave(fault=fault)
+    until_ejected(rig, service)
+    assert rig.replica_states(service) == {"r1": "down", "r2": "up", "r3": "up"}
+    assert {answer.status for answer in many(rig, service, 24)} == {200}
+
+
+def test_one_that_was_taken_out_comes_back(rig: Rig, servers: list[Replica]) -> None:
+    rig.add("brief", *(server.endpoint for server in servers))
+    servers[0].behave(fault="status-500")
+    until_ejected(rig, "brief")
     servers[0].behave()
-    wait_until(lambda: rig.replica_states("judged")["r1"] == "up")
+    wait_until(lambda: rig.replica_states("brief")["r1"] == "up")
+    rows = {row.name: (row.state, row.watched) for row in Reading(rig.plane.files).states("brief")}
+    assert rows == dict.fromkeys(("r1", "r2", "r3"), ("up", True))
 
 
 @pytest.mark.parametrize(("floor_share", "state", "watched"), [(0.5, "down", False), (1.0, "up", True)])

@@ -57,6 +57,29 @@ def test_each_time_out_is_longer_and_good_behaviour_is_forgotten_for() -> None:
     assert book.due(1030.0) == [("s", "a")], "as if it were the first time"
 
 
+@pytest.mark.parametrize(("well_for_s", "stay_s"), [(600.0, 90.0), (600.5, 30.0)])
+def test_good_behaviour_counts_for_ten_times_the_last_stay(well_for_s: float, stay_s: float) -> None:
+    book = Ejections()
+    for began_s, stayed_s in ((0.0, 30.0), (40.0, 60.0)):
+        book.eject("s", "a", 30.0, began_s)
+        assert book.due(began_s + stayed_s) == [("s", "a")]
+    assert book.due(100.0 + well_for_s) == []
+    book.eject("s", "a", 30.0, 1000.0)
+    assert book.due(1000.0 + stay_s - 0.5) == []
+    assert book.due(1000.0 + stay_s) == [("s", "a")]
+
+
+def test_no_stay_is_longer_than_ten_times_the_first() -> None:
+    book, now_s = Ejections(), 0.0
+    for _ in range(12):
+        book.eject("s", "a", 30.0, now_s)
+        now_s += 300.0
+        assert book.due(now_s) == [("s", "a")]
+    book.eject("s", "a", 30.0, now_s)
+    assert book.due(now_s + 299.0) == []
+    assert book.due(now_s + 300.0) == [("s", "a")]
+
+
 def test_one_that_is_needed_is_in_before_its_time() -> None:
     book = Ejections()
     book.eject("s", "a", 30.0, now_s=0.0)

@@ -1,5 +1,6 @@
 """The job of a replica: sbatch's options, and a script in which nothing inserted is executed."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -82,6 +83,35 @@ class TestPlaces:
         assert key == places.service_key("chat") != places.service_key("other")
         assert places.key_file("chat").stat().st_mode & 0o777 == 0o600
         assert places.root.stat().st_mode & 0o777 == 0o700
+
+    def test_a_full_disk_leaves_no_empty_key(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Replicas would run with it, open to everybody on the cluster."""
+        places = Places(tmp_path)
+        places.make()
+
+        def full(_: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            places.service_key("chat")
+        monkeypatch.undo()
+        assert len(places.service_key("chat")) >= 40
+        assert [path.name for path in (tmp_path / "keys").iterdir()] == ["chat"]
+
+    def test_of_two_that_make_a_key_at_once_both_have_the_first(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        places = Places(tmp_path)
+        places.make()
+        settled = os.fsync
+
+        def meanwhile(handle: int) -> None:
+            settled(handle)
+            places.key_file("chat").write_text("theirs\n")
+
+        monkeypatch.setattr(os, "fsync", meanwhile)
+        assert places.service_key("chat") == "theirs"
 
     def test_old_directories_are_removed_but_not_those_in_use(self, tmp_path: Path) -> None:
         places = Places(tmp_path)

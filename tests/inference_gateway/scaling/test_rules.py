@@ -54,6 +54,19 @@ def test_bounds_say_what_held_a_decision_back(
     assert decision.reason == "because" if why is None else why in decision.reason
 
 
+@pytest.mark.parametrize("wanted", [3, 4])
+def test_what_is_just_allowed_is_not_held_back(wanted: int) -> None:
+    seen = Observation(1.0, 0, 0, 0, 2, 0)
+    assert bounded(Decision(wanted, "because"), seen, Bounds(3, 4, 2)) == Decision(wanted, "because")
+
+
+def test_a_bounded_rule_passes_on_what_was_measured() -> None:
+    rule = BoundedRule(build("target", {"utilization": 1.0, "up_delay_s": 0}, CAPACITY), Bounds(0, 8, 8))
+    rule.calibrate(Capacity(2.0, 1, 20.0))
+    assert rule.decide(Observation(1.0, 0, 5, 0, 1, 0)).replicas == 5
+    assert rule.name == "target"
+
+
 def test_the_minimum_is_reached_in_steps() -> None:
     decision = bounded(Decision(0, "idle"), Observation(1.0, 0, 0, 0, 0, 0), Bounds(4, 8, 3))
     assert decision.replicas == 3

@@ -60,6 +60,71 @@ def test_the_deadline() -> None:
     assert (metrics.slo_misses, metrics.failed, metrics.requests) == (1, 1, 3)
 
 
+def test_at_one_time_answers_come_before_arrivals_and_these_before_the_rule() -> None:
+    assert run([0.0, 2.0], [2.0, 1.0], 1, concurrency=1).wait_s == [0.0, 0.0]
+    rule = Scripted(1)
+    simulate([1.0, 1.5], [1.0, 1.0], rule, Settings(concurrency=1))
+    assert [(seen.arrivals, seen.in_flight) for seen in rule.seen[:2]] == [(1, 1), (1, 1)]
+    ready = run([0.0, 11.0], [100.0, 1.0], 2, concurrency=1, start=StartTime(10.0))
+    assert ready.wait_s == [0.0, 0.0]
+
+
+def test_a_request_that_reaches_its_deadline_has_failed_even_if_a_replica_becomes_free() -> None:
+    outcome = run([0.0, 0.0, 0.5], [5.0, 1.0, 1.0], 1, concurrency=1, deadline_s=5.0)
+    assert outcome.failed == {1}
+    assert outcome.wait_s == [0.0, 5.0, 4.5]
+    assert outcome.end_s == 6.0
+
+
+def test_a_run_ends_with_its_last_answer_or_failure() -> None:
+    outcome = run([0.0, 1.0], [2.0, 2.0], 0, initial=0, deadline_s=5.0, bounds=Bounds(0, 1, 1))
+    assert (outcome.failed, outcome.end_s, outcome.replicas) == ({0, 1}, 6.0, [])
+
+
+def test_progress_is_told_every_second() -> None:
+    told: list[tuple[int, int]] = []
+    simulate([0.0, 1.5], [1.5, 1.0], Scripted(1), Settings(), lambda done, of: told.append((done, of)))
+    assert told == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_what_changed_is_on_record() -> None:
+    outcome = run([0.0], [3.5], 2, 2, 1, start=StartTime(60.0))
+    changes = [(one.at_s, one.before, one.decision.replicas) for one in outcome.scalings]
+    assert changes == [(1.0, 1, 2), (3.0, 2, 1)]
+
+
+def test_room_in_time_is_what_all_slots_of_a_replica_take() -> None:
+    """Two slots of 10 s take 0.2 requests/s, so 0.7 x 29 s x 0.2/s = 4 wait in time: c to f. g lets h pass."""
+    arrivals = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 10.5]
+    outcome = run(arrivals, [10.0] * 8, 1, concurrency=2, queue_target_s=29.0)
+    begun = sorted(range(8), key=lambda i: arrivals[i] + outcome.wait_s[i])
+    assert "".join("abcdefgh"[i] for i in begun) == "abcdefhg"
+
+
+def test_another_order_of_the_waiting_requests() -> None:
+    """The last one first."""
+
+    class Stack(list[int]):
+        def add(self, request: int, ready: int) -> None:
+            assert ready == 1
+            self.append(request)
+
+        def take(self, now_s: float) -> int:
+            assert now_s in (0.0, 2.0, 3.0)
+            return self.pop()
+
+        @property
+        def oldest(self) -> int:
+            return self[0]
+
+        def drop_oldest(self) -> None:
+            raise AssertionError
+
+    order = Stack()
+    outcome = simulate([0.0, 0.5, 1.0], [2.0, 1.0, 1.0], Scripted(1), Settings(concurrency=1), queue=order)
+    assert outcome.wait_s == [0.0, 2.5, 1.0]
+
+
 def test_the_least_loaded_replica_gets_the_request() -> None:
     # Two ready replicas, four requests: nobody waits although each takes two only.
     assert run([0.0, 0.1, 0.2, 0.3], [9.0] * 4, 2, concurrency=2, initial=2).wait_s == [0.0] * 4

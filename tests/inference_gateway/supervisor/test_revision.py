@@ -61,6 +61,7 @@ def test_nothing_is_taken_until_somebody_asks(gateway: Gateway) -> None:
     gateway.revision.tend()
     assert [tuple(now.section.services) for now in gateway.put] == [("more", "chat")]
     assert gateway.revision.now is gateway.put[0]
+    assert not gateway.places.reloaded.exists(), "nobody waits for an answer to a signal"
 
 
 def test_a_command_is_answered(gateway: Gateway) -> None:
@@ -70,6 +71,21 @@ def test_a_command_is_answered(gateway: Gateway) -> None:
     assert gateway.asked() == ""
     assert [[key.name for key in now.keys] for now in gateway.put] == [["alice"], ["bob"]]
     assert reloading.asked(gateway.places) is None
+
+
+def test_an_answer_is_for_the_one_who_asked(gateway: Gateway) -> None:
+    first = reloading.ask(gateway.places)
+    assert reloading.outcome(gateway.places, first) is None
+    second = reloading.ask(gateway.places)
+    gateway.revision.tend()
+    assert reloading.outcome(gateway.places, first) is None
+    assert reloading.outcome(gateway.places, second) == reloading.Outcome(second, "")
+    reloading.answer(gateway.places, second, "again")  # whose question was taken back meanwhile
+
+
+def test_a_question_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GatewayError, match="reload: cannot be written: No such file"):
+        reloading.ask(Places(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -119,9 +135,28 @@ def test_what_was_accepted_survives_files_that_have_become_wrong(gateway: Gatewa
     gateway.services.write_text("]")
     gateway.keys.unlink()
     assert accepted.kept(kept, gateway.services) == gateway.revision.now
-    assert kept.stat().st_mode & 0o077 == 0
+    assert kept.stat().st_mode & 0o7777 == 0o700
     with pytest.raises(ConfigError, match="not YAML"):
         run(gateway.services, ())
+
+
+def test_what_is_accepted_takes_the_place_of_what_was(gateway: Gateway) -> None:
+    accepted.keep(gateway.revision.now, gateway.places.accepted)
+    gateway.services.write_text(MORE)
+    gateway.keys.write_text(KEYS.replace("alice", "bob"))
+    new = accepted.read(gateway.services)
+    accepted.keep(new, gateway.places.accepted)
+    assert accepted.kept(gateway.places.accepted, gateway.services) == new
+    assert sorted(path.name for path in gateway.places.accepted.iterdir()) == ["keys.yaml", "services.yaml"]
+
+
+def test_a_gateway_without_keys_is_kept_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "services.yaml"
+    path.write_text(GOOD.replace(", keys: keys.yaml", ""))
+    now = accepted.read(path)
+    accepted.keep(now, tmp_path / "accepted")
+    assert now.keys == ()
+    assert accepted.kept(tmp_path / "accepted", path) == now
 
 
 def test_a_full_disk_is_an_error_that_names_the_file(gateway: Gateway) -> None:

@@ -1,0 +1,61 @@
+"""The waiting lines as services come, change and go, without HTTP."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from inference_gateway.activator import services
+from inference_gateway.activator.server import Activator
+from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.settings import ServiceSettings
+
+CHAT = ServiceSettings("chat", models=("llama",), cold_start_limit=3)
+MORE = ServiceSettings("more")
+
+
+def activator(directory: Path, *known: ServiceSettings) -> Activator:
+    made = Activator(Files(directory), lambda _lines: "")
+    tell(directory, *known)
+    made.read_services()
+    return made
+
+
+def tell(directory: Path, *known: ServiceSettings) -> None:
+    """The data plane writes its services."""
+    Files(directory).services.write_text(services.text_of(known))
+
+
+def test_new_bounds_hold_for_a_line_that_is_there(tmp_path: Path) -> None:
+    made = activator(tmp_path, CHAT)
+    line = made.lines["chat"]
+    tell(tmp_path, replace(CHAT, cold_start_limit=9, models=()), MORE)
+    made.read_services()
+    assert made.lines["chat"] is line
+    assert (line.service.limit, line.service.models) == (9, ("chat",))
+    assert list(made.lines) == ["chat", "more"]
+
+
+def test_the_line_of_a_service_that_is_gone_ends_with_its_last_request(tmp_path: Path) -> None:
+    made = activator(tmp_path, CHAT, MORE)
+    line = made.lines["chat"]
+    tell(tmp_path, MORE)
+    line.waiting = 1
+    made.read_services()
+    assert "chat" in made.lines
+    line.waiting = 0
+    line.relaying["r1"] = 1
+    made.read_services()
+    assert "chat" in made.lines
+    line.relaying.clear()
+    made.read_services()
+    assert list(made.lines) == ["more"]
+
+
+def test_a_service_that_was_added_just_now_is_known(tmp_path: Path) -> None:
+    """HAProxy may send its first request before the activator has looked again."""
+    made = activator(tmp_path, CHAT)
+    tell(tmp_path, CHAT, MORE)
+    assert made._line("more") is not None
+    assert made._line("never") is None
+    Files(tmp_path).services.write_text("half a fi")
+    assert made._line("another") is None
+    assert made._line("more") is not None, "those known before stay in force"

@@ -1,0 +1,82 @@
+"""Which replicas a control plane finds when it starts, or when a job turns up that it did not expect."""
+
+from typing import Any
+
+import pytest
+
+from inference_gateway.control.adoption import adopted
+from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.transitions import LOST_AFTER_S
+from inference_gateway.model import ServerState
+from slurm_plugin.client.records import SlurmJob
+from tests.inference_gateway.control.doubles import NOW_S, job
+
+TAG = "igw:g:chat:g1"
+SERVER = ServerState("chat", "chat-1", "n1", 20001, "up", 3)
+
+
+def listed(state: str = "RUNNING", comment: str = TAG, **fields: Any) -> dict[str, SlurmJob]:
+    return {"chat-1": job(7, "chat-1", comment, state=state, submit_s=NOW_S - 100, **fields)}
+
+
+def remembered(phase: Phase, **fields: Any) -> Replica:
+    return Replica("chat", "chat-1", "g1", phase, NOW_S - 50, NOW_S - 90, **fields)
+
+
+@pytest.mark.parametrize("phase", [Phase.PENDING, Phase.STARTING, Phase.SERVING, Phase.DRAINING, Phase.ENDING])
+def test_what_is_remembered_goes_on_as_it_was(phase: Phase) -> None:
+    known = remembered(phase, job_id=7, host="n2", port=5, burst=True)
+    assert adopted(listed(), [known], [SERVER], NOW_S) == (known,)
+
+
+def test_a_job_that_nobody_remembers_is_taken_as_it_is() -> None:
+    (found,) = adopted(listed("PENDING", "igw:g:chat:old"), (), (), NOW_S)
+    assert found == Replica("chat", "chat-1", "old", Phase.PENDING, NOW_S, NOW_S - 100, job_id=7)
+
+
+@pytest.mark.parametrize("state", ["up", "down"])
+def test_one_that_gets_requests_serves(state: str) -> None:
+    server = ServerState("chat", "chat-1", "n1", 20001, state, 0)
+    (found,) = adopted(listed(restarts=2), (), [server], NOW_S)
+    known = (found.phase, found.since_s, found.host, found.port, found.restarts, found.job_id)
+    assert known == (Phase.SERVING, NOW_S, "n1", 20001, 2, 7)
+
+
+@pytest.mark.parametrize("state", ["draining", "maintenance"])
+def test_one_that_gets_none_has_to_show_that_it_is_ready(state: str) -> None:
+    server = ServerState("chat", "chat-1", "n1", 20001, state, 0)
+    (found,) = adopted(listed(), (), [server], NOW_S)
+    assert (found.phase, found.port) == (Phase.PENDING, 0)
+
+
+def test_one_that_waits_does_not_serve_whatever_the_data_plane_has() -> None:
+    (found,) = adopted(listed("PENDING"), (), [SERVER], NOW_S)
+    assert (found.phase, found.port) == (Phase.PENDING, 0)
+
+
+def test_a_submission_whose_job_is_there_is_not_made_again() -> None:
+    """The control plane died between sbatch and its next look."""
+    asked = remembered(Phase.SUBMITTING, burst=True)
+    (found,) = adopted(listed(), [asked], (), NOW_S)
+    assert (found.phase, found.job_id, found.burst) == (Phase.PENDING, 7, True)
+
+
+def test_a_fresh_submission_without_a_job_stays_and_an_old_one_is_forgotten() -> None:
+    fresh = Replica("chat", "chat-2", "g1", Phase.SUBMITTING, NOW_S, NOW_S - LOST_AFTER_S + 1, burst=True)
+    old = Replica("chat", "chat-3", "g1", Phase.SUBMITTING, NOW_S, NOW_S - LOST_AFTER_S)
+    assert adopted({}, [fresh, old], (), NOW_S) == (fresh,)
+
+
+@pytest.mark.parametrize("phase", [Phase.PENDING, Phase.STARTING, Phase.SERVING, Phase.DRAINING, Phase.ENDING])
+def test_what_is_remembered_without_a_job_is_gone(phase: Phase) -> None:
+    assert adopted({}, [remembered(phase, job_id=7)], [SERVER], NOW_S) == ()
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "COMPLETING", "CANCELLED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"])
+def test_a_job_that_is_over_is_none_and_no_failed_start_either(state: str) -> None:
+    assert adopted(listed(state), [remembered(Phase.SERVING)], [SERVER], NOW_S) == ()
+
+
+@pytest.mark.parametrize("comment", ["", "igw", "igw:g:chat", "igw:g:chat:g1:more", "xgw:g:chat:g1"])
+def test_a_job_without_a_replica_s_tag_is_left_alone(comment: str) -> None:
+    assert adopted(listed(comment=comment), (), (), NOW_S) == ()

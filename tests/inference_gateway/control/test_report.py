@@ -1,0 +1,68 @@
+"""What the control plane shows of its services, as a report and to Prometheus."""
+
+from dataclasses import replace
+
+from inference_gateway.control.attempts import Attempts
+from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.report import ReplicaReport, Report, report
+from inference_gateway.control.state import ServiceMemory
+from inference_gateway.metrics.control import ControlPlaneCollector
+from inference_gateway.metrics.exposition import exposition
+from inference_gateway.model import ServerState, Traffic
+from tests.inference_gateway.control.test_service import NOW_S, control
+
+SERVING = Replica("chat", "chat-1", "g", Phase.SERVING, 5.0, 1.0, True, 7, 0, "n1", 20001, 3600.0, 3605.0)  # noqa: FBT003
+PHASES = (Phase.SUBMITTING, Phase.PENDING, Phase.STARTING, Phase.DRAINING, Phase.DRAINING, Phase.ENDING)
+
+
+def shown() -> Report:
+    service = control(ServiceMemory(starts_s=(12.34,)), hold_s=0)
+    others = [Replica("chat", f"chat-{phase}-{n}", "g", phase, 2.0, 1.0) for n, phase in enumerate(PHASES)]
+    strange = Replica("gone", "gone-1", "g", Phase.ENDING, 2.0, 1.0)
+    found = service.census([replace(SERVING, generation=service.generation)], NOW_S)
+    for counter in (10, 14):
+        service.decide(found, Traffic("chat", counter, 0, 5, 6), NOW_S)
+    server = ServerState("chat", "chat-1", "n1", 20001, "up", 3)
+    return report("g", "/run", {"chat": service}, [SERVING, *others, strange], [server], NOW_S, closing=True)
+
+
+def test_before_the_first_look() -> None:
+    (one,) = report("g", "/run", {"chat": control()}, [], [], NOW_S, closing=False).services
+    assert (one.wanted, one.reason, one.arrivals, one.in_flight, one.queued, one.replicas) == (None, "", 0, 0, 0, ())
+    assert (one.minimum, one.maximum, one.start_s, one.given_up) == (1, 8, 30.0, False)
+
+
+def test_all_that_is_known() -> None:
+    found = shown()
+    assert (found.gateway, found.run_directory, found.time_s, found.closing) == ("g", "/run", NOW_S, True)
+    (one,) = found.services
+    assert (one.serving, one.coming, one.draining, one.wanted) == (1, 3, 2, 6)
+    assert (one.arrivals, one.in_flight, one.queued, one.start_s) == (4, 5, 6, 12.3)
+    assert "11 ongoing" in one.reason
+    first, second = one.replicas[:2]
+    assert first == ReplicaReport(
+        "chat-1", "serving", 7, "n1", 20001, burst=True, in_flight=3, server="up", since_s=5.0, ends_s=3605.0, reason=""
+    )
+    assert (second.job_id, second.server, second.in_flight, second.ends_s) == (None, "", 0, None)
+    assert len(one.replicas) == 7
+
+
+def test_one_that_has_given_up() -> None:
+    service = control(ServiceMemory(Attempts(5, 1.0)))
+    found = report("g", "/run", {"chat": service}, [], [], NOW_S, closing=False)
+    assert found.services[0].given_up
+    text = exposition(ControlPlaneCollector(found))
+    assert 'inference_gateway_given_up{service="chat"} 1.0' in text
+    assert "inference_gateway_replicas_wanted{" not in text, "nothing is wanted before the first decision"
+
+
+def test_prometheus_is_told_the_same() -> None:
+    lines = set(exposition(ControlPlaneCollector(shown())).splitlines())
+    counts = {"serving": 1, "submitting": 1, "pending": 1, "starting": 1, "draining": 2, "ending": 1}
+    assert {
+        f'inference_gateway_replica_jobs{{phase="{phase}",service="chat"}} {count:.1f}'
+        for phase, count in counts.items()
+    } <= lines
+    assert 'inference_gateway_replicas_wanted{service="chat"} 6.0' in lines
+    assert 'inference_gateway_replica_start_seconds{service="chat"} 12.3' in lines
+    assert 'inference_gateway_given_up{service="chat"} 0.0' in lines

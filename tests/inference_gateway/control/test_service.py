@@ -1,0 +1,157 @@
+"""One service: what its rule is told, what was measured and is remembered, and the hold after a restart."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from inference_gateway import services
+from inference_gateway.control.attempts import Attempts
+from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.service import KEPT_STARTS, ServiceControl
+from inference_gateway.control.state import ServiceMemory
+from inference_gateway.model import Observation, Traffic
+from inference_gateway.sections import ServiceSection
+
+NOW_S = 1000.0
+
+
+def section(**scale: Any) -> ServiceSection:
+    """A replica for every 2 requests in flight, without delays."""
+    plain = {"utilization": 1.0, "look_back": 1, "up_delay_s": 0, "down_delay_s": 0}
+    given = {"rule": "target", "options": plain, "min": 1, "max": 8, "hold_s": 60, "start_s": 30, **scale}
+    chat = {"concurrency": 2, "drain_deadline_s": 40, "scale": given, "replica": {"command": "serve {port}"}}
+    data = {"listen": {"host": "127.0.0.1"}, "services": {"chat": chat}}
+    return services.parse(yaml.safe_dump(data), Path("/srv/services.yaml")).services["chat"]
+
+
+def control(memory: ServiceMemory | None = None, **scale: Any) -> ServiceControl:
+    return ServiceControl("chat", section(**scale), memory or ServiceMemory(), NOW_S)
+
+
+def replicas(service: ServiceControl, *phases: Phase, **fields: Any) -> list[Replica]:
+    return [
+        Replica("chat", f"chat-{number}", service.generation, phase, NOW_S, NOW_S, **fields)
+        for number, phase in enumerate(phases)
+    ]
+
+
+def decide(service: ServiceControl, present: int, in_flight: int, now_s: float, queued: int = 0) -> int:
+    found = service.census(replicas(service, *[Phase.SERVING] * present), now_s)
+    return service.decide(found, Traffic("chat", 0, 0, in_flight, queued), now_s).replicas
+
+
+def test_the_rule_sees_what_there_is() -> None:
+    service = control()
+    phases = (Phase.SERVING, Phase.SERVING, Phase.PENDING, Phase.STARTING, Phase.SUBMITTING, Phase.DRAINING)
+    found = service.census(replicas(service, *phases), NOW_S)
+    service.decide(found, Traffic("chat", 100, 0, 3, 4), NOW_S)
+    service.decide(found, Traffic("chat", 107, 0, 3, 4), NOW_S + 1)
+    assert service.observation == Observation(NOW_S + 1, 7, 3, 4, ready=2, starting=3, leaving=1)
+
+
+@pytest.mark.parametrize(("counters", "arrivals"), [((5, 9), 4), ((5, 5), 0), ((5, 3), 3), ((5, 0), 0)])
+def test_counters_that_fall_were_reset(counters: tuple[int, int], arrivals: int) -> None:
+    service = control()
+    for counter in counters:
+        service.decide(service.census([], NOW_S), Traffic("chat", counter, 0, 0, 0), NOW_S)
+    assert service.observation is not None
+    assert service.observation.arrivals == arrivals
+
+
+class TestTheHoldAfterARestart:
+    def test_nothing_is_scaled_in_before_its_end(self) -> None:
+        service = control()
+        assert [decide(service, 4, 0, NOW_S + second) for second in (0, 59.5, 60)] == [4, 4, 1]
+
+    def test_its_reason_is_told(self) -> None:
+        service = control()
+        decide(service, 4, 0, NOW_S + 20)
+        assert service.decision is not None
+        assert service.decision.reason.endswith("held for 40 s more after a restart")
+
+    def test_what_is_wanted_besides_is_not_held(self) -> None:
+        service = control()
+        assert decide(service, 4, 12, NOW_S) == 6
+        assert decide(service, 4, 8, NOW_S) == 4
+        assert service.decision is not None
+        assert "held" not in service.decision.reason
+
+
+class TestStartTimes:
+    def test_until_one_is_measured_the_configured_one_counts(self) -> None:
+        service = control()
+        assert (service.measured, service.start_s, service.slow_start_s) == (False, 30, 30)
+
+    def test_the_median_and_the_slow_ones_of_those_measured(self) -> None:
+        service = control()
+        for seconds in (50, 10, 20, 40, 30, 60, 70, 80, 100, 90):
+            service.served(seconds)
+        assert (service.measured, service.start_s, service.slow_start_s) == (True, 50, 90)
+
+    def test_the_latest_are_remembered_over_a_restart(self) -> None:
+        service = control()
+        for seconds in range(KEPT_STARTS + 5):
+            service.served(float(seconds))
+        memory = service.memory()
+        assert memory.starts_s == tuple(float(seconds) for seconds in range(5, KEPT_STARTS + 5))
+        assert control(memory).start_s == service.start_s
+
+    def test_the_rule_plans_with_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        service = control(ServiceMemory(starts_s=(77.0,)))
+        told: list[float] = []
+        monkeypatch.setattr(service._rule.rule, "calibrate", lambda capacity: told.append(capacity.start_s))
+        service.served(99.0)
+        service.served(99.0)
+        assert told == [77.0, 99.0]
+
+    @pytest.mark.parametrize(("left_s", "expires"), [(129.0, True), (130.0, False)])
+    def test_a_successor_is_asked_for_as_early_as_slow_ones_take(self, left_s: float, *, expires: bool) -> None:
+        """90 s to start, 40 s to drain."""
+        service = control(ServiceMemory(starts_s=(10.0,) * 4 + (90.0,)))
+        (one,) = replicas(service, Phase.SERVING, ends_s=NOW_S + left_s, limit_s=3600.0)
+        assert bool(service.census([one], NOW_S).expiring) == expires
+
+
+class TestAMinimumSetByCommand:
+    def test_it_holds_within_the_maximum(self) -> None:
+        service = control(hold_s=0, min=2)
+        assert service.minimum == 2
+        for minimum, replicas_ in ((3, 3), (0, 0), (99, 8)):
+            service.set_minimum(minimum)
+            assert (service.minimum, decide(service, 3, 0, NOW_S)) == (replicas_, replicas_)
+
+    def test_the_other_bounds_stay(self) -> None:
+        service = control(hold_s=0, max_pending=2)
+        service.set_minimum(2)
+        assert [decide(service, 1, 99, NOW_S), decide(service, 8, 99, NOW_S)] == [3, 8]
+
+
+class TestFailedStarts:
+    def test_they_hold_back_what_is_started_and_nothing_else(self) -> None:
+        service = control()
+        service.attempts = Attempts().failed(NOW_S, NOW_S)
+        four = service.census(replicas(service, *[Phase.SERVING] * 4), NOW_S)
+        assert service.moves(four, 8, {}, NOW_S + 1).start == 0
+        assert service.moves(four, 8, {}, NOW_S + 5).start == 1
+        assert len(service.moves(four, 1, {}, NOW_S + 1).drain) == 3
+        service.try_again()
+        assert service.moves(four, 8, {}, NOW_S + 1).start == 4
+
+    def test_one_at_a_time_until_one_serves(self) -> None:
+        service = control()
+        service.attempts = Attempts().failed(NOW_S, NOW_S)
+        coming = service.census(replicas(service, Phase.SUBMITTING), NOW_S)
+        assert service.moves(coming, 8, {}, NOW_S + 600).start == 0
+        service.served(5.0)
+        assert service.moves(coming, 8, {}, NOW_S + 600).start == 7
+
+    def test_after_as_many_as_configured_it_gives_up_and_remembers(self) -> None:
+        service = control(attempts=2)
+        for start_s in (0, 100):
+            assert not service.given_up
+            service.attempts = service.attempts.failed(NOW_S + start_s, NOW_S + start_s + 1)
+        assert service.given_up
+        assert control(service.memory(), attempts=2).given_up
+        assert not control(service.memory(), attempts=3).given_up

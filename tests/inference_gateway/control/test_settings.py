@@ -1,0 +1,67 @@
+"""From the services file to the data plane: every value arrives where it is meant."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from inference_gateway import services
+from inference_gateway.control.settings import retry_after_s, settings
+from inference_gateway.dataplane.settings import ApiKey, HealthSettings, digest_of
+from inference_gateway.queueing import in_time_per_replica
+from inference_gateway.replicas.places import Places
+
+KEYS = (ApiKey("alice", digest_of("k")),)
+CHAT = {
+    "models": ["llama"],
+    "concurrency": 3,
+    "requests_per_s": 7,
+    "queue_limit": 11,
+    "queue_deadline_s": 12,
+    "queue_target_s": 13,
+    "cold_start_limit": 14,
+    "cold_start_deadline_s": 15,
+    "response_timeout_s": 16,
+    "repeat_posts": "unanswered",
+    "replica": {"command": "serve {port}"},
+    "health": {"path": "/up", "interval_s": 17, "timeout_s": 18, "fall": 19, "rise": 20},
+    "scale": {"start_s": 21},
+}
+LISTEN = {"host": "10.1.2.3", "port": 8081, "keys": "keys.yaml", "certificate": "c.pem", "threads": 2,
+          "connection_limit": 1234, "body_limit_mib": 5}  # fmt: skip
+
+
+def test_every_value_arrives(tmp_path: Path) -> None:
+    data = {"directory": "state", "listen": LISTEN, "services": {"chat": CHAT}}
+    section = services.parse(yaml.safe_dump(data), tmp_path / "services.yaml")
+    places = Places(section.state_directory)
+    places.make()
+    found = settings(section, places, Path("/run/g"), KEYS)
+    assert (found.directory, found.host, found.port) == (Path("/run/g"), "10.1.2.3", 8081)
+    assert (found.authentication, found.keys, found.certificate) == ("keys", KEYS, tmp_path / "c.pem")
+    assert (found.threads, found.connection_limit, found.body_limit_mib) == (2, 1234, 5)
+    (chat,) = found.services
+    assert (chat.name, chat.models, chat.queue_limit, chat.queue_deadline_s) == ("chat", ("llama",), 11, 12)
+    assert chat.in_time_per_replica == in_time_per_replica(13, 7)
+    assert (chat.cold_start_limit, chat.cold_start_deadline_s, chat.response_timeout_s) == (14, 15, 16)
+    assert (chat.retry_after_s, chat.repeat_posts) == (21, "unanswered")
+    assert chat.replica_key == places.key_file("chat").read_text().strip()
+    given = {name: getattr(chat.health, name) for name in ("path", "interval_s", "timeout_s", "fall", "rise")}
+    assert given == CHAT["health"]
+    plain = HealthSettings()
+    assert (chat.health.floor_share, chat.health.ejection_s) == (plain.floor_share, plain.ejection_s)
+    assert plain.floor_share >= 0.5, "half of the replicas stay in, however sick they look"
+
+
+def test_without_a_file_of_keys_nobody_is_asked_for_one(tmp_path: Path) -> None:
+    data = {"listen": {"host": "127.0.0.1"}, "directory": "state", "services": {"chat": CHAT}}
+    section = services.parse(yaml.safe_dump(data), tmp_path / "services.yaml")
+    places = Places(section.state_directory)
+    places.make()
+    found = settings(section, places, Path("/run/g"))
+    assert (found.authentication, found.keys, found.certificate) == ("none", (), None)
+
+
+@pytest.mark.parametrize(("start_s", "told"), [(0.2, 1), (30.4, 30), (30.6, 31), (1e9, 86_400)])
+def test_a_refused_client_comes_again_after_a_start(start_s: float, told: int) -> None:
+    assert retry_after_s(start_s) == told

@@ -1,0 +1,129 @@
+"""`sexplsched gateway down`: what is waited for, what is cancelled, and what is not ours."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from inference_gateway import job
+from inference_gateway.cli import down as command
+from inference_gateway.control import state
+from inference_gateway.control.report import Report
+from inference_gateway.replicas.places import Places
+from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
+from tests.inference_gateway.control.doubles import job as record
+
+SERVICES = """
+name: t
+directory: state
+listen: {host: 127.0.0.1}
+services:
+  slow: {drain_deadline_s: 100, replica: {command: "x {port}"}}
+  chat: {drain_deadline_s: 40, replica: {command: "x {port}"}}
+"""
+
+
+@dataclass
+class Site:
+    """A gateway job 1 with its successor 2 and the replicas 3 and 4; 5 to 8 are others'. Sleeping is its clock."""
+
+    directory: Path
+    slurm: FakeSlurm = field(default_factory=FakeSlurm)
+    now_s: float = NOW_S
+    slept: Callable[[float], None] = lambda _now_s: None
+
+    def __post_init__(self) -> None:
+        (self.directory / "services.yaml").write_text(SERVICES)
+        self.places = Places(self.directory / "state")
+        self.places.make()
+        self.places.gateway.write_text("{}")
+        mine, theirs = "igw:t:chat:g1", "igw:t2:chat:g1"
+        comments = (job.tag("t"), job.tag("t"), mine, mine, theirs, job.tag("t2"), "somebody's", mine)
+        for number, comment in enumerate(comments, start=1):
+            self.slurm.known[number] = record(number, f"j{number}", comment, state="RUNNING")
+        self.slurm.set(2, state="PENDING")
+        self.slurm.set(8, state="COMPLETED")
+
+    def time(self) -> float:
+        return self.now_s
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept(self.now_s - NOW_S)
+
+    def reported(self, seconds_ago: float) -> None:
+        state.save(self.places.status, Report("t", "/run", NOW_S - seconds_ago, closing=False, services=()))
+
+    def down(self, *argv: str) -> str:
+        done = CliRunner().invoke(command.down, ["-s", str(self.directory / "services.yaml"), *argv])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    made = Site(tmp_path)
+    monkeypatch.setattr(command, "time", made)
+    monkeypatch.setattr(command, "CliClient", lambda _timeout_s: made.slurm)
+    return made
+
+
+@pytest.mark.parametrize("seconds_ago", [None, 30.0])
+def test_without_a_control_plane_all_that_is_ours_is_cancelled(site: Site, seconds_ago: float | None) -> None:
+    if seconds_ago is not None:
+        site.reported(seconds_ago)
+    assert site.down() == "gateway t: down, 2 replicas cancelled undrained\n"
+    assert site.slurm.cancelled == [2, 3, 4, 1]
+    assert site.now_s == NOW_S
+
+
+def test_now_does_not_wait(site: Site) -> None:
+    site.reported(0)
+    assert "2 replicas cancelled undrained" in site.down("--now")
+    assert site.slurm.cancelled == [2, 3, 4, 1]
+    assert site.now_s == NOW_S
+
+
+def test_replicas_and_then_the_gateway_end_by_themselves(site: Site) -> None:
+    site.reported(29.0)
+
+    def slept(after_s: float) -> None:
+        assert site.slurm.cancelled == [2], "the successor first: it would start when the gateway ends"
+        assert site.places.closing.exists()
+        if after_s == 30:
+            site.slurm.set(3, state="COMPLETED")
+        if after_s == 60:
+            site.slurm.set(4, state="CANCELLED")
+        if after_s == 62:
+            site.places.gateway.unlink()
+            site.slurm.set(1, state="COMPLETED")
+
+    site.slept = slept
+    assert site.down() == "gateway t: down\n"
+    assert (site.slurm.cancelled, site.now_s - NOW_S) == ([2], 62)
+
+
+def test_what_does_not_end_is_cancelled_after_the_longest_drain(site: Site) -> None:
+    site.reported(0)
+    assert "2 replicas cancelled undrained" in site.down()
+    assert site.now_s - NOW_S == 130
+    assert site.slurm.cancelled == [2, 3, 4, 1]
+
+
+def test_a_supervisor_that_hangs_is_cancelled(site: Site) -> None:
+    site.reported(0)
+    for number in (3, 4):
+        site.slurm.set(number, state="COMPLETED")
+    assert site.down() == "gateway t: down\n"
+    assert site.slurm.cancelled == [2, 1]
+
+
+def test_one_that_was_never_up_leaves_no_trace(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "services.yaml").write_text(SERVICES.replace("name: t", "name: u").replace("state", "other"))
+    assert site.down() == "gateway u: down\n"
+    assert site.slurm.cancelled == []
+    assert not (tmp_path / "other").exists()

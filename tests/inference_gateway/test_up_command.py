@@ -1,0 +1,115 @@
+"""`sexplsched gateway up`: one gateway of a name, and what an earlier one has left."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from inference_gateway import job
+from inference_gateway.cli import up as command
+from inference_gateway.control import state
+from inference_gateway.control.report import Report
+from inference_gateway.errors import GatewayError
+from inference_gateway.replicas.places import Places
+from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
+from tests.inference_gateway.control.doubles import job as record
+
+SERVICES = """
+name: t
+directory: state
+listen: {host: 127.0.0.1}
+services: {chat: {replica: {command: "x {port}"}}}
+"""
+
+
+@dataclass
+class Site:
+    """A Slurm, and a clock that sleeping turns."""
+
+    directory: Path
+    slurm: FakeSlurm = field(default_factory=FakeSlurm)
+    now_s: float = NOW_S
+    slept: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
+        (self.directory / "services.yaml").write_text(SERVICES)
+        self.places = Places(self.directory / "state")
+        self.places.make()
+
+    def time(self) -> float:
+        return self.now_s
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept()
+
+    def up(self, *argv: str) -> str:
+        done = CliRunner().invoke(command.up, ["-s", str(self.directory / "services.yaml"), *argv])
+        if isinstance(done.exception, GatewayError):
+            return str(done.exception)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    made = Site(tmp_path)
+    monkeypatch.setattr(command, "time", made)
+    monkeypatch.setattr(command, "CliClient", lambda _timeout_s: made.slurm)
+    return made
+
+
+def test_it_submits_one_job(site: Site) -> None:
+    site.slurm.known[1] = record(1, "gateway-t2", job.tag("t2"), state="RUNNING")
+    site.slurm.known[2] = record(2, "gateway-t", job.tag("t"), state="COMPLETED")
+    assert site.up("--partition", "cpu") == "Submitted batch job 3\n"
+    ((script, options),) = site.slurm.submissions
+    assert "--partition=cpu" in options
+    assert "--sbatch=--partition=cpu" in script
+
+
+@pytest.mark.parametrize("job_state", ["PENDING", "RUNNING", "REQUEUED"])
+def test_a_second_one_of_the_name_is_refused(site: Site, job_state: str) -> None:
+    site.slurm.known[9] = record(9, "gateway-t", job.tag("t"), state=job_state)
+    assert site.up() == "gateway t is up or starting already: job 9"
+    assert site.slurm.submissions == []
+
+
+@pytest.mark.parametrize(("seconds_ago", "is_up"), [(4.0, True), (5.0, False)])
+def test_one_that_runs_without_a_job_is_seen_by_its_reports(site: Site, seconds_ago: float, *, is_up: bool) -> None:
+    site.places.gateway.write_text("{}")
+    state.save(site.places.status, Report("t", "/run", NOW_S - seconds_ago, closing=False, services=()))
+    assert ("is up already" in site.up()) == is_up
+    assert len(site.slurm.submissions) == (0 if is_up else 1)
+
+
+def test_what_an_earlier_one_was_told_does_not_hold_for_this_one(site: Site) -> None:
+    for left in (site.places.closing, site.places.reload):
+        left.touch()
+    site.up()
+    assert not site.places.closing.exists(), "it would drain everything"
+    assert not site.places.reload.exists()
+
+
+def test_it_waits_until_the_new_one_serves(site: Site) -> None:
+    """The address of an earlier one may still be there."""
+    site.places.address.write_text("http://old:1\n")
+
+    def slept() -> None:
+        if site.now_s >= NOW_S + 3:
+            site.places.address.write_text("http://new:1\n")
+            os.utime(site.places.address, (NOW_S + 1e8, NOW_S + 1e8))
+
+    site.slept = slept
+    assert site.up("--wait", "20") == "Submitted batch job 1\nhttp://new:1\n"
+    assert site.now_s == NOW_S + 3
+
+
+def test_one_that_does_not_come_is_an_error_that_names_its_log(site: Site) -> None:
+    told = site.up("--wait", "20")
+    assert told == f"gateway t does not serve after 20 s; see {site.places.root}/gateway.log"
