@@ -43,30 +43,15 @@ _TAIL_BYTES = 512
 """At least so much of the end of a body is searched; what does not fit is found by the JSON parser."""
 
 
-def model_tails(size: int) -> list[Tail]:
-    """What to search of a body that fits `size` bytes, by its length.
+def model_tails(buffer_bytes: int) -> list[Tail]:
+    """What to search of a body, by its length: all of a short one, and of longer ones at most 512 bytes and a third.
 
-    All of a short one, and of longer ones at most 512 bytes and a third. HAProxy's `bytes` takes constants only, so
-    there is one entry for each half more of length.
+    HAProxy's `bytes` takes constants only, so there is one entry for each half more of length.
     """
     bounds = [0, 2 * _TAIL_BYTES]
-    while bounds[-1] <= size:
+    while bounds[-1] <= buffer_bytes:
         bounds.append(bounds[-1] * 3 // 2)
     return [Tail(max(0, least - _TAIL_BYTES), least, following - 1) for least, following in pairwise(bounds)]
-
-
-_APART_BYTES = 2688
-"""What a buffer has more than a round number of KiB.
-
-A cache sorts addresses by their remainder, 64 KiB in most second levels. Buffers of just that size lie a multiple of
-it apart, and the beginnings of all of them, which are what is used of them, contend for the same few places. With so
-much more sixteen buffers in a row lie 2 KiB apart in it, whether they have 16, 64 or 1,024 KiB.
-"""
-
-
-def buffer_bytes(settings: GatewaySettings) -> int:
-    """The size of HAProxy's buffers: at least `body_buffer_kib`."""
-    return settings.body_buffer_kib * 1024 + _APART_BYTES
 
 
 _TEMPLATE = jinja2.Environment(
@@ -113,8 +98,7 @@ def render(
         services="".join(services),
         limited=any(key.requests_per_minute is not None for key in settings.keys),
         restricted=any(key.services for key in settings.keys),
-        buffer_bytes=buffer_bytes(settings),
-        model_tails=model_tails(buffer_bytes(settings)),
+        model_tails=model_tails(settings.body_buffer_kib * 1024),
         # HAProxy takes a backslash and a dollar away where a text stands in double quotes.
         model_at_end=MODEL_AT_END.replace("\\", "\\\\").replace("$", "\\$"),
     )
