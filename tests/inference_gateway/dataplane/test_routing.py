@@ -158,7 +158,8 @@ def test_every_request_of_a_connection_shows_its_own_key(rig: Rig) -> None:
     wrong, prefix = {"authorization": "Bearer wrong"}, {"authorization": f"Bearer {CLIENT_KEY[:-1]}"}
     link = http.client.HTTPConnection("127.0.0.1", rig.port, timeout=20)
     found = []
-    for headers in (alice, alice, wrong, prefix, {}, {**wrong, "x-api-key": CLIENT_KEY}, bob, alice):
+    other = {"x-api-key": CLIENT_KEY}
+    for headers in (alice, alice, wrong, prefix, {}, {**wrong, **other}, bob, alice, other, {}):
         link.request("POST", "/v1/chat/completions", json.dumps({"model": "big", "max_tokens": 1}), headers)
         answer = link.getresponse()
         answer.read()
@@ -166,4 +167,4 @@ def test_every_request_of_a_connection_shows_its_own_key(rig: Rig) -> None:
     link.close()
     # Bob may not use this service, whoever was here before him, and his quota may be used up.
     assert found[6] in {403, 429}
-    assert found[:6] + found[7:] == [200, 200, 401, 401, 401, 401, 200]
+    assert found[:6] + found[7:] == [200, 200, 401, 401, 401, 401, 200, 200, 401]
