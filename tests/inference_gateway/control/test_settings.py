@@ -8,7 +8,6 @@ import yaml
 from inference_gateway import services
 from inference_gateway.control.settings import retry_after_s, settings
 from inference_gateway.dataplane.settings import ApiKey, HealthSettings, digest_of
-from inference_gateway.queueing import in_time_per_replica
 from inference_gateway.replicas.places import Places
 
 KEYS = (ApiKey("alice", digest_of("k")),)
@@ -42,7 +41,7 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert (found.threads, found.connection_limit, found.body_limit_mib) == (2, 1234, 5)
     (chat,) = found.services
     assert (chat.name, chat.models, chat.queue_limit, chat.queue_deadline_s) == ("chat", ("llama",), 11, 12)
-    assert chat.in_time_per_replica == in_time_per_replica(13, 7)
+    assert (chat.queue_target_s, chat.requests_per_s, chat.concurrency) == (13, 7, 3)
     assert (chat.cold_start_limit, chat.cold_start_deadline_s, chat.response_timeout_s) == (14, 15, 16)
     assert (chat.retry_after_s, chat.repeat_posts) == (21, "unanswered")
     assert chat.replica_key == places.key_file("chat").read_text().strip()
