@@ -10,8 +10,9 @@ requests late, not all. Nothing is refused for it.
 
 The buffer is HAProxy's own queue: with what the replicas take in `BUFFER_S` in it none of them is idle while a held
 request has not looked yet. The reserve is a share of all places that is kept for those to come (trunk reservation;
-Miller 1969, Key 1990): a late request that took the last free place would make one more late. Who has waited
-`PATIENCE` of the deadline has no reserve to respect any more, so that order refuses next to nobody.
+Miller 1969, Key 1990): a late request that took the last free place would make one more late. Who has waited for
+`PATIENCE_TARGETS` targets, or half of the deadline, has no reserve to respect any more: replicas that are always as busy
+as that would never take it, and order should refuse next to nobody.
 
 HAProxy cannot change the priority of a request that waits, so the requests are held before its queue, and each looks
 every `LOOK_S` whether its turn has come: `dataplane/turns.lua`, which decides as this does.
@@ -26,8 +27,7 @@ BUFFER_S = 0.1
 LOOK_S = 0.05
 RESERVE = 0.15
 """Of the places of all replicas."""
-PATIENCE = 0.5
-"""Of the deadline."""
+PATIENCE_TARGETS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Turns:
     @property
     def patience_s(self) -> float:
         """Who has waited longer respects no reserve."""
-        return PATIENCE * self.deadline_s
+        return min(self.deadline_s / 2, PATIENCE_TARGETS * self.target_s)
 
     @property
     def buffer(self) -> float:

@@ -21,7 +21,11 @@ def test_those_in_time_may_fill_the_free_places_and_the_buffer() -> None:
     assert Turns(2.0, 30.0, 0.5, 8).room(Fleet(ready=2, free=0, queued=0)) == 1
 
 
-def test_late_ones_leave_a_reserve_until_half_of_the_deadline() -> None:
+def test_late_ones_are_patient_for_ten_targets_or_half_of_the_deadline() -> None:
+    assert (Turns(2.0, 120.0, 10.0, 8).patience_s, TURNS.patience_s) == (20.0, 15.0)
+
+
+def test_late_ones_leave_a_reserve_while_they_are_patient() -> None:
     """0.15 of 16 places are 2.4."""
     fleet = Fleet(ready=2, free=4)
     assert TURNS.room_for_late(fleet, in_time=0, waited_s=14.9) == pytest.approx(1.6)
