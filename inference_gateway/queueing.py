@@ -11,8 +11,8 @@ requests late, not all. Nothing is refused for it.
 The buffer is HAProxy's own queue: with what the replicas take in `BUFFER_S` in it none of them is idle while a held
 request has not looked yet. The reserve is a share of all places that is kept for those to come (trunk reservation;
 Miller 1969, Key 1990): a late request that took the last free place would make one more late. Who has waited for
-`PATIENCE_TARGETS` targets, or half of the deadline, has no reserve to respect any more: replicas that are always as busy
-as that would never take it, and order should refuse next to nobody.
+`PATIENCE_TARGETS` targets, or half of the deadline, has no reserve to respect any more: replicas that are always that
+busy would never take it, and order should refuse next to nobody.
 
 HAProxy cannot change the priority of a request that waits, so the requests are held before its queue, and each looks
 every `LOOK_S` whether its turn has come: `dataplane/turns.lua`, which decides as this does.

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_gateway.model import Capacity, Decision, Observation
+from inference_gateway.queueing import Fleet, Turns
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import RULES, build
+from inference_gateway.simulator import engine
 from inference_gateway.simulator.engine import Outcome, simulate
 from inference_gateway.simulator.metrics import measure, replica_seconds_of
 from inference_gateway.simulator.requests import SimulationError
@@ -70,7 +72,7 @@ def test_at_one_time_answers_come_before_arrivals_and_these_before_the_rule() ->
 
 
 def test_a_request_that_reaches_its_deadline_has_failed_even_if_a_replica_becomes_free() -> None:
-    outcome = run([0.0, 0.0, 0.5], [5.0, 1.0, 1.0], 1, concurrency=1, deadline_s=5.0)
+    outcome = run([0.0, 0.0, 0.5], [5.0, 1.0, 1.0], 1, concurrency=1, deadline_s=5.0, queue_target_s=0.0)
     assert outcome.failed == {1}
     assert outcome.wait_s == [0.0, 5.0, 4.5]
     assert outcome.end_s == 6.0
@@ -93,21 +95,26 @@ def test_what_changed_is_on_record() -> None:
     assert changes == [(1.0, 1, 2), (3.0, 2, 1)]
 
 
-def test_room_in_time_is_what_all_slots_of_a_replica_take() -> None:
-    """Two slots of 10 s take 0.2 requests/s, so 0.7 x 29 s x 0.2/s = 4 wait in time: c to f. g lets h pass."""
-    arrivals = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 10.5]
-    outcome = run(arrivals, [10.0] * 8, 1, concurrency=2, queue_target_s=29.0)
-    begun = sorted(range(8), key=lambda i: arrivals[i] + outcome.wait_s[i])
-    assert "".join("abcdefgh"[i] for i in begun) == "abcdefhg"
+def test_the_order_is_told_what_all_places_of_a_replica_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two places of 10 s take 0.2 requests/s."""
+    told = []
+    monkeypatch.setattr(engine, "Turns", lambda *values: told.append(values) or Turns(*values))
+    run([0.0, 0.1], [10.0] * 2, 1, concurrency=2, queue_target_s=29.0, deadline_s=31.0)
+    assert told == [(29.0, 31.0, pytest.approx(0.2), 2)]
 
 
 def test_another_order_of_the_waiting_requests() -> None:
     """The last one first."""
 
     class Stack(list[int]):
-        def add(self, request: int, ready: int) -> None:
-            assert ready == 1
+        held = 0
+
+        def add(self, request: int, now_s: float, fleet: Fleet) -> None:
+            assert (now_s, fleet.ready) == (0.5 * request, 1)
             self.append(request)
+
+        def look(self, now_s: float, fleet: Fleet) -> None:
+            raise AssertionError
 
         def take(self, now_s: float) -> int:
             assert now_s in (0.0, 2.0, 3.0)
