@@ -98,7 +98,12 @@ def test_what_changed_is_on_record() -> None:
 def test_the_order_is_told_what_all_places_of_a_replica_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two places of 10 s take 0.2 requests/s."""
     told = []
-    monkeypatch.setattr(engine, "Turns", lambda *values: told.append(values) or Turns(*values))
+
+    def turns(*values: float) -> Turns:
+        told.append(values)
+        return Turns(*values)
+
+    monkeypatch.setattr(engine, "Turns", turns)
     run([0.0, 0.1], [10.0] * 2, 1, concurrency=2, queue_target_s=29.0, deadline_s=31.0)
     assert told == [(29.0, 31.0, pytest.approx(0.2), 2)]
 
