@@ -94,8 +94,6 @@ class InTurn:
 
     def look(self, now_s: float, fleet: Fleet) -> None:
         """Let those go whose turn it is."""
-        if not fleet.ready:
-            return
         while self._in_time and now_s - self.arrival_s[self._in_time[0]] > self.turns.in_time_s:
             self._late.append(self._in_time.popleft())
         while self._in_time and self.turns.room(self._now(fleet)) > 0:

@@ -137,13 +137,25 @@ class PythonQueue:
 
 
 STEPS = st.lists(st.tuples(st.sampled_from("+++--."), st.sampled_from([0.0, 0.05, 0.3, 1.5])), max_size=80)
-"""A request comes, an answer, or nothing; and the seconds until then."""
+"""A request comes, an answer, or all that are held look; and the seconds until then."""
+
+
+def filled(places: int, held: int) -> list[tuple[str, float]]:
+    """All places are taken, one request is in HAProxy's queue, and some are held."""
+    return [("+", 0.0)] * (places + 1 + held)
 
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.integers(1, 3), st.integers(1, 8), st.sampled_from([0.2, 4.0, 60.0]), st.integers(0, 9))
-@example(steps=[("+", 0.0)] * 30 + [("-", 0.3)] * 30, ready=2, concurrency=3, per_s=4.0, seed=1)
-@example(steps=[("+", 0.0)] * 30 + [("-", 1.5), ("+", 0.0)] * 20, ready=2, concurrency=8, per_s=60.0, seed=2)
+@example(steps=filled(24, 40) + [("-", 0.2), (".", 0.05)] * 60, ready=3, concurrency=8, per_s=4.0, seed=1)
+@example(steps=filled(16, 20) + [("-", 1.5), ("+", 0.0), (".", 0.0)] * 20, ready=2, concurrency=8, per_s=0.2, seed=2)
+@example(
+    steps=[*filled(16, 9), (".", 1.5), (".", 1.5), *filled(0, 3), *[("-", 0.0)] * 12, ("+", 0.0), (".", 0.0)],
+    ready=2,
+    concurrency=8,
+    per_s=0.2,
+    seed=3,
+)
 def test_lua_and_python_let_the_same_requests_go(
     steps: list[tuple[str, float]], ready: int, concurrency: int, per_s: float, seed: int
 ) -> None:
@@ -162,8 +174,9 @@ def test_lua_and_python_let_the_same_requests_go(
         elif what == "-":
             model.answer()
             lua.haproxy.answer()
-        model.look(now_s)
-        lua.look(now_s)
+        if what == "." or len(arrival_s) - 1 in lua.held:
+            model.look(now_s)
+            lua.look(now_s)
         assert set(lua.gone) == model.let_go
         assert lua.haproxy.fleet == model.haproxy.fleet
         assert lua.line["held"] == model.queue.held
@@ -194,8 +207,18 @@ def test_who_has_not_looked_for_three_seconds_is_forgotten(lua: LuaQueue) -> Non
 
 def test_those_left_behind_are_counted_out_without_another_request(lua: LuaQueue) -> None:
     lua.add(2, 0.0)
-    assert lua.line["count"](lua.line, 3000) == 1
-    assert lua.line["count"](lua.line, 3001) == 0
+    assert [lua.line["count"](lua.line, now_ms) for now_ms in (3000, 3001, 3002)] == [1, 0, 0]
+
+
+def test_late_ones_leave_places_to_those_in_time(lua: LuaQueue) -> None:
+    """Of four free places two are for those in time, and 0.15 for the next one in time."""
+    for request, at_s in ((2, 0.0), (3, 2.5), (4, 2.5)):
+        lua.add(request, at_s)
+    fleet = lua.lua.table(ready=1, free=4, queued=0)
+    ahead, room = lua.line["standing"](lua.line, lua.held[2], 3000, fleet, lua.rules)
+    assert (ahead, room) == (0, pytest.approx(1.85))
+    ahead, room = lua.line["standing"](lua.line, lua.held[4], 3000, fleet, lua.rules)
+    assert (ahead, room) == (1, 5)
 
 
 def test_who_stands_far_behind_looks_the_more_seldom(lua: LuaQueue) -> None:
