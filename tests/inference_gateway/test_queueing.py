@@ -56,6 +56,15 @@ def test_the_oldest_in_time_goes_first_and_the_late_ones_last() -> None:
     assert order == [0, 3, 4, 1, 2]
 
 
+def test_who_finds_room_is_not_held() -> None:
+    queue = InTurn(Turns(2.0, 300.0, 30.0, 8), [0.0] * 4)
+    held = []
+    for request in range(4):
+        queue.add(request, 0.0, Fleet(ready=1, free=0))
+        held.append(queue.held)
+    assert held == [0, 0, 0, 1]
+
+
 def test_the_reserve_holds_late_ones_back() -> None:
     """0.15 of 8 places are 1.2: two must be free, and of four two more may go."""
     queue = filled([0.0, 0.1, 0.2, 0.3, 0.4])

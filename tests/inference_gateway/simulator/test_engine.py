@@ -108,6 +108,12 @@ def test_the_order_is_told_what_all_places_of_a_replica_take(monkeypatch: pytest
     assert told == [(29.0, 31.0, pytest.approx(0.2), 2)]
 
 
+def test_who_is_held_looks_every_50_ms() -> None:
+    """The third is late when the second has been served, at 0.66 s; it was held at 0 s and looks at 0.7 s."""
+    outcome = run([0.0] * 3, [0.33] * 3, 1, concurrency=1, queue_target_s=0.2)
+    assert outcome.wait_s == pytest.approx([0.0, 0.33, 0.7])
+
+
 def test_another_order_of_the_waiting_requests() -> None:
     """The last one first."""
 
