@@ -58,12 +58,20 @@ def _served(
 
 
 def _remove_deserted(directories: set[Path]) -> None:
-    """Whoever was killed could not put its room away."""
-    for path in (path for directory in directories for path in job_room.rooms(directory)):
-        try:
-            job_room.remove_if_deserted(path, lambda room: kernel_manager.listens(room) or mps.serves(room))
-        except OSError as error:
-            _say(f"{error.filename or path}: {error.strerror}")
+    """Whoever was killed could not put its room away. What cannot be looked at is only told of."""
+    for directory in directories:
+        with _told_of(directory):
+            for path in job_room.rooms(directory):
+                with _told_of(path):
+                    job_room.remove_if_deserted(path, lambda room: kernel_manager.listens(room) or mps.serves(room))
+
+
+@contextmanager
+def _told_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _say(f"{error.filename or path}: {error.strerror}")
 
 
 def _joined(path: Path) -> JobRoom | None:

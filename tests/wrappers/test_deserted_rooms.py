@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.wrappers.gpu_node import GpuNode, build
-from wrappers import job_room
+from wrappers import job_room, sharing
 from wrappers.job_room import JobRoom, place
 
 SHARE = ("--share", "high", "--mps", "--")
@@ -55,6 +55,15 @@ def test_rooms_of_killed_jobs_go_with_the_next_sxrun(node: GpuNode) -> None:
     kill(room / "mps/nvidia-cuda-mps-control.pid")
     done = node.sxrun(*SHARE, "true")
     assert (done.err, node.rooms()) == ("", [])
+
+
+def test_a_directory_that_cannot_be_read_keeps_no_command_from_running(
+    tmp_path: Path, deserted: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm's own temporary directory of a job may go while its `sxrun` starts."""
+    sharing._remove_deserted({tmp_path / "gone", deserted.parent})
+    assert not deserted.exists()
+    assert capfd.readouterr().err == f"sxrun: {tmp_path / 'gone'}: No such file or directory\n"
 
 
 def test_a_room_that_cannot_be_removed_is_told_and_the_others_go(
