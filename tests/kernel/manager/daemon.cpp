@@ -103,6 +103,7 @@ int Daemon::idle_files() const {
              std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd")) {
             std::error_code closed_meanwhile;
             const std::string target = std::filesystem::read_symlink(file.path(), closed_meanwhile).string();
+            if (closed_meanwhile) continue;
             ++files;
             if (target.rfind("socket:", 0) == 0 && std::stoi(file.path().filename()) > STDERR_FILENO)
                 ++sockets;
