@@ -1,5 +1,7 @@
 """Writes HAProxy's access log from its pipe to its file, many lines at a time.
 
+HAProxy 2.6 writes a backslash as it came, in a path and nowhere else; JSON wants two.
+
 A disk that is full costs lines, which are counted, and nothing else. If nobody reads the pipe it fills, and HAProxy
 drops further lines (`DroppedLogs` in its `show info`).
 """
@@ -50,7 +52,7 @@ class Recorder:
         except BlockingIOError:
             return 0
         try:
-            self._write(lines)
+            self._write(lines.replace(b"\\", b"\\\\"))
         except OSError as error:
             if not self.lost_lines:
                 _LOG.warning("access log: lines are lost, %s: %s", self.target, error.strerror)

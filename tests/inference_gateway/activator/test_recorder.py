@@ -1,5 +1,6 @@
 """The access log on its way from HAProxy's pipe to the disk."""
 
+import json
 import os
 import re
 import threading
@@ -33,6 +34,12 @@ def test_lines_arrive_in_order_and_the_last_ones_too(tmp_path: Path) -> None:
         for line in lines:
             os.write(handle, line)
     assert (tmp_path / "log").read_bytes() == b"".join(lines)
+
+
+def test_a_backslash_becomes_one_that_json_reads(tmp_path: Path) -> None:
+    with running(tmp_path / "pipe", tmp_path / "log") as (handle, _):
+        os.write(handle, b'{"path":"/a\\b"}\n')
+    assert json.loads((tmp_path / "log").read_bytes()) == {"path": "/a\\b"}
 
 
 def test_a_file_that_was_moved_away_is_followed_by_another(tmp_path: Path) -> None:
