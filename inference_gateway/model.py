@@ -71,6 +71,11 @@ class Endpoint:
     concurrency: int
     api_key: str = ""
 
+    @property
+    def address(self) -> str:
+        """`HOST:PORT`, with brackets around an IPv6 address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerState:

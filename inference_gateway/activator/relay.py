@@ -1,13 +1,15 @@
-"""One request to a replica and its answer back, byte by byte as they come."""
+"""One request passed on, and its answer back, byte by byte as they come."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
-
-from inference_gateway.model import Endpoint
 
 _CONNECT_S = 3.0
 # RFC 9110, section 7.6.1, and what is between HAProxy and the activator alone.
@@ -17,46 +19,60 @@ _HOP_BY_HOP = frozenset(
 
 
 class UnreachableError(Exception):
-    """The replica did not take the connection: it has seen nothing of the request."""
+    """The other end did not take the connection: it has seen nothing of the request."""
 
 
 class BrokenError(Exception):
-    """The replica took the request and gave no whole answer head."""
+    """The other end took the request and gave no whole answer head."""
 
 
-def client() -> aiohttp.ClientSession:
-    """A client for `relay`. It must be made within a running loop and closed."""
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """Where a request goes and what is sent: `origin` is http://HOST:PORT, `headers` replace those of the request."""
+
+    origin: str
+    body: AsyncIterable[bytes] | None
+    response_timeout_s: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def client(socket: Path | None = None) -> aiohttp.ClientSession:
+    """A client for `relay`, by TCP or to a Unix socket. It must be made within a running loop and closed."""
+    # A kept connection may close as a POST is sent.
+    connector = (
+        aiohttp.UnixConnector(str(socket), limit=0, force_close=True)
+        if socket
+        else aiohttp.TCPConnector(limit=0, force_close=True)
+    )
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=True),  # a kept connection may close as a POST is sent
+        connector=connector,
         auto_decompress=False,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
     )
 
 
-async def relay(
-    session: aiohttp.ClientSession, request: web.Request, endpoint: Endpoint, response_timeout_s: float
-) -> web.StreamResponse:
-    """Send the request to the replica and its answer to the client.
+async def relay(session: aiohttp.ClientSession, request: web.Request, onward: Onward) -> web.StreamResponse:
+    """Send the request on and its answer to the client.
 
-    Cancelling it (the client has gone) ends the replica's request. An answer that breaks off in the middle is broken
-    off for the client too.
+    Cancelling it (the client has gone) ends the other request. An answer that breaks off in the middle is broken off
+    for the client too.
 
     Raises:
         UnreachableError: nothing was sent.
-        BrokenError: the replica broke off or took longer than `response_timeout_s` before its first byte.
+        BrokenError: the other end broke off, or was silent for longer than it may before its first byte.
 
     """
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    url = URL(f"http://{host}:{endpoint.port}{request.raw_path}", encoded=True)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=response_timeout_s)
-    body = request.content if request.can_read_body else None
+    url = URL(f"{onward.origin}{request.raw_path}", encoded=True)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=onward.response_timeout_s)
+    headers = _passed_on(request.headers)
+    headers.update(onward.headers)
     try:
         async with session.request(
             request.method,
             url,
-            headers=_passed_on(request.headers),
+            headers=headers,
             skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
-            data=body,
+            data=onward.body,
             allow_redirects=False,
             timeout=timeout,
         ) as answer:

@@ -1,7 +1,8 @@
 """The activator's HTTP server: held requests, and what the gateway answers itself.
 
-HAProxy marks the requests of a service with a header it takes away from clients; what comes without it is for the
-gateway itself. `/state` is reachable on the Unix socket alone, because HAProxy forwards no such path without the mark.
+HAProxy marks the requests of a service, and those whose service it does not know yet, with headers it takes away from
+clients; what comes without them is for the gateway itself. `/state` is reachable on the Unix socket alone, because
+HAProxy forwards no such path without a mark.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ import msgspec
 from aiohttp import web
 
 from inference_gateway.activator import services, wake
+from inference_gateway.activator.again import LIMIT, SERVICE, SecondAsking
 from inference_gateway.activator.holding import FullError, Waiting
 from inference_gateway.activator.places import Places
-from inference_gateway.activator.relay import BrokenError, UnreachableError, client, relay
+from inference_gateway.activator.problem import problem
+from inference_gateway.activator.relay import BrokenError, Onward, UnreachableError, client, relay
 from inference_gateway.activator.services import HeldService
 from inference_gateway.dataplane.endpoints import EndpointBook
 from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import ActivatorError
-
-MARK = "x-gateway-service"
 
 _LOG = logging.getLogger("explsched.gateway.activator")
 
@@ -35,10 +36,12 @@ class Activator:
         self.lines: dict[str, Waiting] = {}
         self._files = files
         self._metrics = metrics
+        self._service_of: dict[str, str] = {}
         self._session: aiohttp.ClientSession | None = None
+        self._again: SecondAsking | None = None
 
     def application(self) -> web.Application:
-        """The web application, with a client to the replicas for as long as it runs."""
+        """The web application, with clients to the replicas and to HAProxy for as long as it runs."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._serve)
         application.cleanup_ctx.append(self._with_client)
@@ -56,6 +59,7 @@ class Activator:
         for name in self.lines.keys() - known.keys():
             if not self.lines[name].waiting and not self.lines[name].relaying:
                 del self.lines[name]
+        self._service_of = {model: name for name, service in known.items() for model in service.models}
 
     def read_services(self) -> None:
         """`update` from the data plane's file. Raises `ActivatorError`."""
@@ -71,15 +75,18 @@ class Activator:
         return announce
 
     async def _with_client(self, _: web.Application) -> AsyncIterator[None]:
-        async with client() as self._session:
+        async with client() as self._session, client(self._files.again_socket) as haproxy:
+            self._again = SecondAsking(haproxy, self._service)
             yield
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET" and request.path == "/v1/models":
             return self._models()
-        name = request.headers.get(MARK)
+        name = request.headers.get(SERVICE)
         if name is not None:
             return await self._hold(name, request)
+        if LIMIT in request.headers and self._again is not None:
+            return await self._again.ask(request)
         if request.method == "GET" and request.path == "/healthz":
             return web.json_response({"status": "ok"})
         if request.method == "GET" and request.path == "/metrics":
@@ -113,7 +120,9 @@ class Activator:
             except TimeoutError:
                 return problem(503, "no replica started in time", retry_after)
             try:
-                return await relay(self._session, request, endpoint, line.service.response_timeout_s)
+                body = request.content if request.can_read_body else None
+                onward = Onward(f"http://{endpoint.address}", body, line.service.response_timeout_s)
+                return await relay(self._session, request, onward)
             except UnreachableError as error:
                 line.shun(endpoint)
                 _LOG.warning("unreachable service=%s replica=%s: %s", name, endpoint.name, error)
@@ -126,14 +135,17 @@ class Activator:
     def _line(self, name: str) -> Waiting | None:
         """The line of a service. One that was added just now is in the file already."""
         if name not in self.lines:
-            try:
-                self.read_services()
-            except ActivatorError:
-                _LOG.exception("services cannot be read; those known before stay in force")
+            self._look_again()
         return self.lines.get(name)
 
+    def _service(self, model: str) -> str | None:
+        """The service of a model, also of one that was added just now."""
+        if model not in self._service_of:
+            self._look_again()
+        return self._service_of.get(model)
 
-def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """An error as the gateway writes it everywhere."""
-    body = {"error": {"message": message, "type": "gateway_error", "code": status}}
-    return web.json_response(body, status=status, headers=headers)
+    def _look_again(self) -> None:
+        try:
+            self.read_services()
+        except ActivatorError:
+            _LOG.exception("services cannot be read; those known before stay in force")

@@ -41,17 +41,23 @@ class Tail:
 
 _TAIL_BYTES = 512
 """At least so much of the end of a body is searched; what does not fit is found by the JSON parser."""
+_MAXREWRITE_BYTES = 4096
+_HEADERS_BYTES = 8192
 
 
 def model_tails(buffer_bytes: int) -> list[Tail]:
     """What to search of a body, by its length: all of a short one, and of longer ones at most 512 bytes and a third.
 
-    HAProxy's `bytes` takes constants only, so there is one entry for each half more of length.
+    HAProxy's `bytes` takes constants only, so there is one entry for each half more of length. A body that may
+    have been cut has no end to search: beside it a buffer has headers and the 4 KiB that HAProxy keeps free.
     """
+    longest = buffer_bytes - _MAXREWRITE_BYTES - _HEADERS_BYTES
     bounds = [0, 2 * _TAIL_BYTES]
-    while bounds[-1] <= buffer_bytes:
+    while bounds[-1] <= longest:
         bounds.append(bounds[-1] * 3 // 2)
-    return [Tail(max(0, least - _TAIL_BYTES), least, following - 1) for least, following in pairwise(bounds)]
+    return [
+        Tail(max(0, least - _TAIL_BYTES), least, min(following - 1, longest)) for least, following in pairwise(bounds)
+    ]
 
 
 _TEMPLATE = jinja2.Environment(
@@ -97,6 +103,7 @@ def render(
         services="".join(services),
         limited=any(key.requests_per_minute is not None for key in settings.keys),
         restricted=any(key.services for key in settings.keys),
+        maxrewrite_bytes=_MAXREWRITE_BYTES,
         model_tails=model_tails(settings.body_buffer_kib * 1024),
         # HAProxy takes a backslash and a dollar away where a text stands in double quotes.
         model_at_end=MODEL_AT_END.replace("\\", "\\\\").replace("$", "\\$"),
@@ -116,8 +123,7 @@ def _replicas(endpoints: Sequence[Endpoint]) -> str:
 
 
 def _address(endpoint: Endpoint) -> str:
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    return f"{host}:{endpoint.port} maxconn {endpoint.concurrency}"
+    return f"{endpoint.address} maxconn {endpoint.concurrency}"
 
 
 def _watch(service: ServiceSettings) -> str:

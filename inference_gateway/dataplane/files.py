@@ -40,6 +40,11 @@ class Files:
         return self.directory / "activator.sock"
 
     @property
+    def again_socket(self) -> Path:
+        """Where HAProxy takes requests back whose `model` the activator has found."""
+        return self.directory / "again.sock"
+
+    @property
     def control_socket(self) -> Path:
         """Where the control plane hears of cold starts; see `activator.wake`."""
         return self.directory / "control.sock"

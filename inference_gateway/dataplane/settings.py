@@ -150,10 +150,10 @@ class GatewaySettings:
     """All the data plane needs to start.
 
     `directory` holds its configuration, sockets and logs, and should be on a local disk. `authentication` is `keys`
-    (401 without a known one) or `none`. A request body of more than `body_limit_mib` is refused with 413. Routing by
-    `model` sees the first `body_buffer_kib` of a body; a buffer of that size is in use for every request that is
-    being received, so `connection_limit` bounds the memory. `certificate` is a PEM file with chain and private key:
-    HTTPS instead of HTTP.
+    (401 without a known one) or `none`. A request body of more than `body_limit_mib` is refused with 413. A `model`
+    within the first `body_buffer_kib` of a body is found at once, another one by the activator; a buffer of that size
+    is in use for every request that is being received, so `connection_limit` bounds the memory. `certificate` is a PEM
+    file with chain and private key: HTTPS instead of HTTP.
     """
 
     directory: Path

@@ -59,3 +59,10 @@ def test_a_service_that_was_added_just_now_is_known(tmp_path: Path) -> None:
     Files(tmp_path).services.write_text("half a fi")
     assert made._line("another") is None
     assert made._line("more") is not None, "those known before stay in force"
+
+
+def test_a_model_that_was_added_just_now_is_known(tmp_path: Path) -> None:
+    made = activator(tmp_path, MORE)
+    tell(tmp_path, CHAT)
+    assert made._service("llama") == made._service("chat") == "chat"
+    assert made._service("more") is None, "it is gone"

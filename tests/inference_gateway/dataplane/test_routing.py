@@ -59,7 +59,6 @@ def test_path_then_header_then_model(rig: Rig, path: str, model: str | None, hea
         ("POST", "/v1/chat/completions", b"", 400, "no JSON object"),
         ("POST", "/v1/chat/completions", b"\xff\x00\xfe" * 100, 400, "no JSON object"),
         ("POST", "/v1/chat/completions", b"[" * 5000, 400, "no JSON object"),
-        ("POST", "/v1/chat/completions", {"messages": "x" * 70_000, "model": "big"}, 413, "within the first 64 KiB"),
         ("POST", "/v1/chat/completions", {"model": "big", "messages": "x" * 1_200_000}, 413, "larger than 1 MiB"),
     ],
 )
