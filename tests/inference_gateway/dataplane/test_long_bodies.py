@@ -3,8 +3,10 @@
 import http.client
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -145,6 +147,33 @@ def test_marks_of_clients_are_not_believed(rig: Rig) -> None:
 def test_a_service_without_replicas_answers_as_for_short_bodies(rig: Rig) -> None:
     answer = rig.ask("POST", PATH, {**LONG, "model": "cold"})
     assert (answer.status, answer.headers["retry-after"]) == (503, "30")
+
+
+def test_a_long_body_waits_for_the_first_replica(rig: Rig, servers: list[Replica]) -> None:
+    rig.clear()
+    rig.add_soon("big", servers[0].endpoint)
+    assert rig.ask("POST", PATH, {**LONG, "model": "big", "max_tokens": 1}).headers["x-replica"] == "r1"
+
+
+def test_long_bodies_outlive_a_reload(rig: Rig, servers: list[Replica]) -> None:
+    servers[0].behave(token_ms=100)
+    statuses: list[int] = []
+
+    def ask() -> None:
+        statuses.append(rig.ask("POST", PATH, {**LONG, "model": "big", "max_tokens": 15}).status)
+
+    before = servers[0].state["requests"]
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_until(lambda: servers[0].state["requests"] > before)
+    settings = rig.plane.settings
+    rig.plane.apply(replace(settings, services=(*settings.services, ServiceSettings("more", cold_start_limit=0))))
+    assert rig.ask("POST", PATH, {**LONG, "model": "more"}).status == 503, "a service that was added just now"
+    servers[0].behave()
+    assert rig.ask("POST", PATH, {**LONG, "model": "big"}).status == 200
+    asking.join()
+    assert statuses == [200]
+    rig.plane.apply(settings)
 
 
 def test_tokens_come_as_they_are_made_and_a_client_that_leaves_is_noticed(rig: Rig, servers: list[Replica]) -> None:
