@@ -4,11 +4,15 @@
 checks one of 1,000 hashed keys, finds the service by `model` among 100, chooses the replica with the fewest outstanding
 requests, injects the replicas' key and writes its access log; `limited` also holds the key to a quota and to some of
 the services. The bare HAProxy relays and logs nothing.
+
+The proxies have a CPU to themselves, and replicas, load and activator have the others: else whoever shares a cache with
+whom changes from one second to the next.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -37,6 +41,7 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
         "wrk.headers['Authorization']='Bearer key-500'\n"
     )
     with ExitStack() as stack:
+        proxy_cpu = stack.enter_context(_one_cpu_less())
         backs = [stack.enter_context(upstream(_made(directory / f"up{index}"))) for index in range(2)]
         proxies = {
             "haproxy": stack.enter_context(_bare(directory, backs)),
@@ -46,7 +51,8 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
         }
         costs: dict[str, list[float]] = {name: [] for name in proxies}
         rates: dict[str, list[float]] = {name: [] for name in proxies}
-        for port, _ in proxies.values():
+        for port, pid in proxies.values():
+            os.sched_setaffinity(pid, {proxy_cpu})
             _load(port, script, 1)
         for _ in range(rounds):
             for name, (port, pid) in proxies.items():
@@ -62,6 +68,20 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
         ratios = [ours / theirs for ours, theirs in zip(costs["gateway"], costs[other], strict=True)]
         figures[f"cpu_ratio_vs_{other}"] = median(ratios)
     return figures
+
+
+@contextmanager
+def _one_cpu_less() -> Iterator[int]:
+    """Keep this process and its children off a CPU, which is the value. Raises `RuntimeError` if there is but one."""
+    cpus = os.sched_getaffinity(0)
+    if len(cpus) < 2:
+        raise RuntimeError("one CPU is not enough: the proxies need one of their own")
+    first = min(cpus)
+    os.sched_setaffinity(0, cpus - {first})
+    try:
+        yield first
+    finally:
+        os.sched_setaffinity(0, cpus)
 
 
 @contextmanager

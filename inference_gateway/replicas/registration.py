@@ -11,6 +11,7 @@ this runs in jobs.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,5 +50,5 @@ def leave(directory: Path) -> None:
 
 
 def leaving(directory: Path) -> bool:
-    """Whether the replica is about to end."""
-    return (directory / "leaving").exists()
+    """Whether the replica is about to end. Asked of every replica every second, so without the cost of a `Path`."""
+    return os.path.exists(f"{directory}/leaving")  # noqa: PTH110
