@@ -18,7 +18,7 @@ from inference_gateway.errors import GatewayError
 @click.argument("service")
 @click.argument("replicas", type=click.IntRange(0))
 def scale(services_path: Path, service: str, replicas: int) -> None:
-    """Keep at least REPLICAS replicas of SERVICE, instead of the file's scale.min.
+    """Keep at least REPLICAS replicas of SERVICE, instead of the file's scale.min, until the gateway's `down`.
 
     Also lets a service start replicas again that has given up after failed starts.
     """

@@ -59,9 +59,8 @@ def up(
     shown = state.read(places.status, Report)
     if places.gateway.exists() and shown is not None and time.time() - shown.time_s < _FRESH_S:
         raise GatewayError(f"gateway {section.name} is up already; `gateway down` ends it")
-    for left in (places.closing, places.reload):
-        left.unlink(missing_ok=True)
     if place == "here":
+        _forget(places)
         log.set_up("info", None)
         run(services_path, extra)
         return
@@ -69,6 +68,7 @@ def up(
     running = job.jobs(client, section.name)
     if running:
         raise GatewayError(f"gateway {section.name} is up or starting already: job {running[0].job_id}")
+    _forget(places)
     before = places.address.stat().st_mtime if places.address.exists() else 0.0
     number = job.submit(client, section, services_path.resolve(), extra)
     click.echo(f"Submitted batch job {number}")
@@ -80,3 +80,9 @@ def up(
         time.sleep(0.5)
     if wait_s:
         raise GatewayError(f"gateway {section.name} does not serve after {wait_s:g} s; see {places.root}/gateway.log")
+
+
+def _forget(places: Places) -> None:
+    """What an earlier gateway of the name was told by commands."""
+    for left in (places.closing, places.reload, places.overrides):
+        left.unlink(missing_ok=True)

@@ -76,8 +76,10 @@ def test_it_submits_one_job(site: Site) -> None:
 @pytest.mark.parametrize("job_state", ["PENDING", "RUNNING", "REQUEUED"])
 def test_a_second_one_of_the_name_is_refused(site: Site, job_state: str) -> None:
     site.slurm.known[9] = record(9, "gateway-t", job.tag("t"), state=job_state)
+    site.places.closing.touch()
     assert site.up() == "gateway t is up or starting already: job 9"
     assert site.slurm.submissions == []
+    assert site.places.closing.exists(), "its `down` holds"
 
 
 @pytest.mark.parametrize(("seconds_ago", "is_up"), [(4.0, True), (5.0, False)])
@@ -89,11 +91,11 @@ def test_one_that_runs_without_a_job_is_seen_by_its_reports(site: Site, seconds_
 
 
 def test_what_an_earlier_one_was_told_does_not_hold_for_this_one(site: Site) -> None:
-    for left in (site.places.closing, site.places.reload):
+    told = (site.places.closing, site.places.reload, site.places.overrides)
+    for left in told:
         left.touch()
     site.up()
-    assert not site.places.closing.exists(), "it would drain everything"
-    assert not site.places.reload.exists()
+    assert not any(left.exists() for left in told)
 
 
 def test_it_waits_until_the_new_one_serves(site: Site) -> None:
