@@ -52,7 +52,7 @@ def model_tails(buffer_bytes: int) -> list[Tail]:
     have been cut has no end to search: beside it a buffer has headers and the 4 KiB that HAProxy keeps free.
     """
     longest = buffer_bytes - _MAXREWRITE_BYTES - _HEADERS_BYTES
-    bounds = [0, 2 * _TAIL_BYTES]
+    bounds = [0, 3 * _TAIL_BYTES]
     while bounds[-1] <= longest:
         bounds.append(bounds[-1] * 3 // 2)
     return [

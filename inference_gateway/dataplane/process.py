@@ -143,11 +143,14 @@ class HaproxyProcess:
 
 
 def affordable_connections(wanted: int, replicas: int) -> int:
-    """Client connections that the limit on open files allows: two files each, two a replica for checks and idling."""
+    """Client connections that the limit on open files allows.
+
+    Two files each and half a one for long bodies, two a replica for checks and idling.
+    """
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most_files == resource.RLIM_INFINITY:
         return wanted
-    return max(10, min(wanted, (most_files - 2 * replicas - 500) // 2))
+    return max(10, min(wanted, (most_files - 2 * replicas - 500) * 2 // 5))
 
 
 def _alerts(text: str) -> str:

@@ -5,7 +5,9 @@ import json
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -174,6 +176,14 @@ def test_long_bodies_outlive_a_reload(rig: Rig, servers: list[Replica]) -> None:
     asking.join()
     assert statuses == [200]
     rig.plane.apply(settings)
+
+
+def test_long_bodies_do_not_wait_for_each_others_connections(directory: Path, servers: list[Replica]) -> None:
+    big = ServiceSettings("big", replica_key=REPLICA_KEY)
+    with gateway(directory / "few", big, connection_limit=10) as rig, ThreadPoolExecutor(10) as clients:
+        rig.add("big", servers[0].endpoint)
+        asked = [clients.submit(rig.ask, "POST", PATH, {**LONG, "model": "big"}) for _ in range(30)]
+        assert Counter(answer.result().status for answer in asked) == {200: 30}
 
 
 def test_tokens_come_as_they_are_made_and_a_client_that_leaves_is_noticed(rig: Rig, servers: list[Replica]) -> None:
