@@ -133,8 +133,7 @@ def dropped_logs(text: str) -> int:
 
 def workers(text: str) -> Workers:
     """The processes in the master's answer to `show proc`. Raises `DataPlaneError` if it has no worker."""
-    current: list[int] = []
-    leaving: list[int] = []
+    found: list[tuple[bool, int, int]] = []
     reloads = failed = 0
     old = False
     for line in text.splitlines():
@@ -142,12 +141,15 @@ def workers(text: str) -> Workers:
         if line.startswith("# old workers"):
             old = True
         elif len(fields) > 2 and fields[1] == "worker":
-            (leaving if old else current).append(int(fields[0]))
+            found.append((old, int(fields[2]), int(fields[0])))
         elif len(fields) > 4 and fields[1] == "master":
             reloads, failed = int(fields[2]), int(fields[4].rstrip("]"))
-    if not current:
+    if not found:
         raise DataPlaneError(f"HAProxy's master has no worker: {text.strip()!r}")
-    return Workers(current[0], tuple(leaving), reloads, failed)
+    # After a reload that failed HAProxy 3.2 counts the worker that goes on among the old ones. It is the one that has
+    # seen the fewest reloads.
+    current, *leaving = (pid for _, _, pid in sorted(found))
+    return Workers(current, tuple(leaving), reloads, failed)
 
 
 def _state(operational: int, admin: int) -> str:

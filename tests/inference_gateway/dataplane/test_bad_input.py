@@ -55,13 +55,20 @@ def status_of(received: bytes) -> int:
         b"this is no HTTP\r\n\r\n",
         b"GET\r\n\r\n",
         HEAD + b"Content-Length: ten\r\n\r\n",
-        HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
         HEAD + b"Bad Header Name: x\r\n\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
 def test_malformed_http_is_refused(rig: Rig, data: bytes) -> None:
     assert status_of(send(rig, data)) == 400
+
+
+def test_a_body_of_two_lengths_is_refused(rig: Rig, servers: list[Replica]) -> None:
+    before = servers[0].state["requests"]
+    received = send(rig, HEAD + b'Content-Length: 15\r\nContent-Length: 6\r\n\r\n{"model":"big"}')
+    if received:  # HAProxy 3.2 closes without a word
+        assert status_of(received) == 400
+    assert servers[0].state["requests"] == before
 
 
 def test_a_tls_greeting_on_a_plain_port_is_refused(rig: Rig) -> None:
@@ -91,7 +98,8 @@ def test_large_headers(rig: Rig, header: bytes, count: int) -> None:
 
 
 def test_headers_beyond_the_buffer(rig: Rig) -> None:
-    assert status_of(send(rig, HEAD + b"x-huge: " + b"y" * 300_000 + b"\r\n\r\n")) == 400
+    data = HEAD + b"x-huge: " + b"y" * 300_000 + b"\r\n\r\n"
+    assert status_of(send(rig, data)) in {400, 431}, "HAProxy 3.2 says more of it"
 
 
 def test_a_chunked_body_is_routed(rig: Rig) -> None:

@@ -38,6 +38,11 @@ def test_processes() -> None:
         "# old workers\n20 worker 1 0d 2.6\n# programs\n\n"
     )
     assert answers.workers(text) == answers.Workers(30, (20,), reloads=2, failed_reloads=1)
+    after_a_failure = (
+        "#<PID> <type> <reloads> <uptime> <version>\n10 master 2 [failed: 1] 0d 3.2\n# workers\n# old workers\n"
+        "20 worker 2 0d 3.2\n30 worker 1 0d 3.2\n\n"
+    )
+    assert answers.workers(after_a_failure) == answers.Workers(30, (20,), reloads=2, failed_reloads=1)
     with pytest.raises(DataPlaneError, match="no worker"):
         answers.workers("# workers\n")
     with pytest.raises(DataPlaneError, match="empty"):

@@ -147,6 +147,13 @@ def test_waiting_times_told_to_clients_can_be_changed(directory: Path) -> None:
         assert rig.complete("chat", idempotency_key="1").headers["retry-after"] == "90"
 
 
+def test_haproxy_starts_without_a_warning(directory: Path) -> None:
+    with gateway(directory / "calm", CHAT) as rig:
+        messages = rig.plane.files.messages
+        wait_until(lambda: "Loading success" in messages.read_text())
+        assert "[WARNING]" not in messages.read_text()
+
+
 def test_files_are_for_this_user_alone(directory: Path) -> None:
     with gateway(directory / "private", CHAT) as rig:
         files = rig.plane.files
