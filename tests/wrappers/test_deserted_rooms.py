@@ -179,7 +179,7 @@ def test_a_room_that_is_made_anew_during_the_removal_of_the_old_one_stays(
 def test_a_room_that_is_replaced_before_its_lock_is_had_stays(
     deserted: Path, monkeypatch: pytest.MonkeyPatch, opener: str
 ) -> None:
-    really = getattr(job_room, opener)
+    really: Callable[[Path], int] = getattr(job_room, opener)
     replaced: list[Path] = []
 
     def opened(path: Path) -> int:
