@@ -218,17 +218,20 @@ void test_primary_context_with_another_user(CUfunction function, CUstream a, CUs
     CHECK(told("drained 0"));
 }
 
-// After its end its events are gone, even if the next one has its address. Ends what `main` has opened.
+// After its end its events are gone, and what was launched on which streams, even if the next one has its
+// address. Ends what `main` has opened.
 void test_primary_context_used_again() {
     for (int i = 0; i < 8; ++i) {
         launch(explsched::test::function_of(explsched::test::load_module(), "_Z4halfv"), 528, nullptr);
         DO(i % 2 == 0 ? cuDevicePrimaryCtxReset(0) : cuDevicePrimaryCtxRelease(0));
         explsched::test::open_context(0);
         told_to_gate();
-        launch(explsched::test::function_of(explsched::test::load_module(), "_Z4halfv"), 528, nullptr);
+        CUstream only{};
+        DO(cuStreamCreate(&only, CU_STREAM_NON_BLOCKING));
+        launch(explsched::test::function_of(explsched::test::load_module(), "_Z4halfv"), 528, only);
         CHECK(told("attach 0 "));
-        DO(cuCtxSynchronize());
-        CHECK(told("record 0 _Z4halfv"));
+        DO(cuStreamSynchronize(only));
+        CHECK_EQUAL(without_durations(told_to_gate()), std::string("record 0 _Z4halfv|drained 0"));
     }
 }
 
