@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "kernel_intercept/gate/admission.hpp"
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/lateness.hpp"
@@ -43,6 +44,8 @@ class Manager {
         const int fds[] = {shared_memory(page_, shared::kPageMagic, shared::kSlots),
                            shared_memory(table, shared::kTableMagic, shared::kTableEntries)};
         page_->control.heartbeat_ns = shared::now_ns() + kHour;
+        page_->control.cap_compute_permille = page_->control.cap_bandwidth_permille = 950;
+        page_->control.ahead_ns = kMs;
         page_->control.occupied = std::uint64_t{1} << kSlot;
         slot().door.tenancy = kTenancy;
         char directory[] = "/tmp/slot-XXXXXX";
@@ -139,6 +142,12 @@ void a_long_call_leaves_others_unsure(Manager& manager) {
     pause_ms(2);  // it may have waited for the kernel
     gate::after_driver(0);
     CHECK(line.unsure_ns == 0);
+    gate::admit(0, kLong);
+    gate::admit(0, {1000, 300, 100});  // too short to be of interest
+    gate::before_driver(0);
+    pause_ms(2);
+    gate::after_driver(0);
+    CHECK(line.unsure_ns == 0);
 }
 
 void an_end_is_told_and_rung_for_those_that_wait(Manager& manager) {
@@ -158,6 +167,40 @@ void an_end_is_told_and_rung_for_those_that_wait(Manager& manager) {
     manager.page().control.waiting = 0;
 }
 
+void samples_are_dropped_while_nobody_reads_them(Manager& manager) {
+    shared::SampleRing& ring = manager.slot().ring;
+    const gate::Sample sample{{42, {1, 1, 1}, {32, 1, 1}, 0, 90}, kLong, "name"};
+    for (std::uint64_t i = 1; i <= 100; ++i) {
+        gate::record(0, sample);
+        CHECK(ring.written == i);
+        ring.read = ring.written.load();
+    }
+    CHECK(ring.dropped == 0 && std::strcmp(ring.samples[0].name.data(), "name") == 0);
+    CHECK(ring.samples[99 % shared::kRingSamples].cost.gpu_ns == kLong.gpu_ns);
+    for (std::uint64_t i = 0; i < shared::kRingSamples + 5; ++i) gate::record(0, sample);
+    CHECK(ring.written == 100 + shared::kRingSamples && ring.dropped == 5);
+    ring.read = ring.written.load();
+}
+
+// Of a wait that nobody ends nothing is left but what is counted.
+void a_wait_leaves_an_idle_door(Manager& manager) {
+    constexpr std::uint32_t kOther = 5;
+    shared::Control& control = manager.page().control;
+    const shared::Slot& slot = manager.slot();
+    gate::drained(0);
+    control.occupied.fetch_or(std::uint64_t{1} << kOther);
+    shared::Timeline& other = manager.page().slots[kOther].timeline;
+    shared::push(other, {kHour, 900, 900}, shared::now_ns());
+    const std::uint64_t launches = slot.timeline.head;
+    CHECK(gate::admit(0, {kMs, 500, 500}) == gate::Admission::kPassThrough);
+    CHECK(manager.rung() && control.waiting == 0);
+    CHECK((slot.door.gate & shared::kGateState) == shared::kGateIdle && slot.timeline.reserved == 0);
+    CHECK(slot.counters.waits == 1 && slot.counters.passed == 1 && slot.timeline.head == launches + 1);
+    CHECK(slot.counters.waited_ns >= gate::kLongestWaitNs);
+    CHECK(slot.counters.longest_wait_ns == slot.counters.waited_ns);
+    control.occupied = std::uint64_t{1} << kSlot;
+}
+
 void a_slot_of_another_is_left_alone(Manager& manager) {
     shared::Slot& slot = manager.slot();
     gate::drained(0);
@@ -174,7 +217,8 @@ void a_slot_of_another_is_left_alone(Manager& manager) {
     gate::charge(0, kLong);
     CHECK(slot.timeline.head == launches && slot.timeline.busy_until_ns == end_ns);
     CHECK(slot.timeline.starting_ns != 0 && slot.timeline.unsure_ns == 0);
-    CHECK(!shared::drained(slot.timeline) && slot.ring.written == 0 && slot.counters.unmanaged == 0);
+    CHECK(!shared::drained(slot.timeline) && slot.ring.written == slot.ring.read &&
+          slot.counters.unmanaged == 0);
 }
 
 }  // namespace
@@ -187,6 +231,8 @@ int main() {
     what_reaches_the_driver_late_ends_as_late(manager);
     a_long_call_leaves_others_unsure(manager);
     an_end_is_told_and_rung_for_those_that_wait(manager);
+    samples_are_dropped_while_nobody_reads_them(manager);
+    a_wait_leaves_an_idle_door(manager);
     a_slot_of_another_is_left_alone(manager);
     return check::result();
 }

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
@@ -121,15 +122,21 @@ void a_dead_client_gives_back_what_it_held() {
     });
 }
 
+std::ptrdiff_t open_files() {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+}
+
 void a_killed_manager_lets_pass_and_a_new_one_takes_over() {
     Daemon daemon(manager_program);
     in_client(daemon, "best-effort", [&] {
         CHECK(granted_soon(kSmall));
+        const auto files = open_files();
         daemon.kill_hard();
         CHECK(soon([&] { return gate::admit(0, kSmall) == Admission::kPassThrough; }));
         CHECK(gate::admit(0, {1000, 1000, 1000}) == Admission::kPassThrough);
         daemon.start();
-        CHECK(granted_soon(kSmall));
+        CHECK(granted_soon(kSmall) && open_files() == files);
         CHECK(number_in(daemon.status(), "launches") >= 1);
         daemon.kill_hard();
     });
