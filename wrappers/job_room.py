@@ -4,6 +4,9 @@ Jobs that hold shards of the same GPU have a second one together, per user: one 
 
 The first that comes starts them, the last that leaves stops them. Who is there is told by shared locks, which the
 kernel takes back from whoever dies. If all die, their room stays, until another `sxrun` of the user comes to the node.
+
+The locks are on the directory itself: of a long job, cleaners of /tmp remove files that are in use, and who came after
+that would lock another file. systemd-tmpfiles leaves a directory alone, and all in it, while somebody has a lock on it.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ class JobRoom:
                 with self.locked() as lasting:
                     if not lasting:
                         continue  # its last user has just removed it
-                    self._present = _opened(path / "users.lock")
+                    self._present = _entered(path)
                     fcntl.flock(self._present, fcntl.LOCK_SH)
                     return
             except FileNotFoundError:
@@ -113,19 +116,19 @@ def remove_if_deserted(path: Path, is_served: Callable[[Path], bool]) -> None:
         if _REMOVED in path.name:
             shutil.rmtree(path)
             return
-        with _taken(path / "start.lock"), _taken(path / "users.lock"):
+        start = path / "start.lock"
+        with _taken(start, _opened(start)), _taken(path, _entered(path)):
             if not is_served(path):
                 _remove(path)
 
 
 @contextmanager
-def _taken(lock: Path) -> Iterator[None]:
-    """Raises BlockingIOError if somebody has it, FileNotFoundError if it has been removed meanwhile."""
-    descriptor = _opened(lock)
+def _taken(path: Path, descriptor: int) -> Iterator[None]:
+    """Raises BlockingIOError if somebody has the lock, FileNotFoundError if `path` has been removed meanwhile."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _is_same(descriptor, lock):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock))
+        if not _is_same(descriptor, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         yield
     finally:
         os.close(descriptor)
@@ -141,6 +144,10 @@ def _remove(path: Path) -> None:
 
 def _opened(lock: Path) -> int:
     return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _entered(room: Path) -> int:
+    return os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _claim(path: Path) -> None:

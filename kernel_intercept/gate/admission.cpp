@@ -31,6 +31,10 @@ struct Wait {
     std::uint64_t deadline_ns;
 };
 
+bool is_served(const Link& link, const shared::Page& page, std::uint64_t now_ns) {
+    return manager_alive(page.control, now_ns) && link.is_tenant(page);
+}
+
 // The manager learns of a wait by a ring, once: then it looks after it until it ends. It need not know of a
 // launch that nobody but itself is in the way of and that knows when there will be room, unless it waits
 // long.
@@ -73,7 +77,7 @@ Outcome sleep_and_retry(const Wait& wait, Bell& bell, std::uint32_t waiting, Try
         nap(gate, waiting, until_ns, promptness_of(wait, last.retry_ns, until_ns));
         if (gate.load(std::memory_order_acquire) != waiting) break;
         now_ns = shared::now_ns();
-        if (!manager_alive(wait.page.control, now_ns)) break;
+        if (!is_served(wait.link, wait.page, now_ns)) break;
         last = try_now(wait.page, wait.index, wait.cost, now_ns);
         if (last.launched) return Outcome::kLaunched;
         if (last.retry_ns != 0) last.retry_ns = std::max(last.retry_ns, now_ns + kSoonestNs);
@@ -98,6 +102,7 @@ Outcome await_grant(const Wait& wait, std::uint32_t waiting) {
         stay_awake(gate, waiting, kSpinNs);
         outcome = sleep_and_retry(wait, bell, waiting, first);
     }
+    if (!wait.link.is_tenant(wait.page)) return outcome;  // the door is another client's by now
     wait.page.control.waiting.fetch_and(~bit);
     std::uint32_t expected = waiting;
     if (gate.compare_exchange_strong(expected, idle)) return outcome;
@@ -127,7 +132,7 @@ Admission wait(Link& link, shared::Page& page, std::uint32_t index, const Kernel
         std::uint32_t state = gate.load(std::memory_order_acquire);
         if ((state & shared::kGateState) != shared::kGateIdle) {  // another thread of this process waits
             shared::futex_wait(gate, state, 1'000'000);
-            if (!manager_alive(page.control, shared::now_ns())) break;
+            if (!is_served(link, page, shared::now_ns())) break;
             continue;
         }
         const std::uint32_t turn = state + (shared::kGateState + 1);
@@ -140,6 +145,7 @@ Admission wait(Link& link, shared::Page& page, std::uint32_t index, const Kernel
         slot.timeline.reserved.store(0, std::memory_order_release);
         outcome = Outcome::kWithdrawn;
     }
+    if (!link.is_tenant(page)) return Admission::kPassThrough;
     const std::uint64_t end_ns = shared::now_ns();
     if (outcome != Outcome::kLaunched) launch_on_debt(page, slot, cost, end_ns);
     if (outcome == Outcome::kGranted) slot.timeline.reserved.store(0, std::memory_order_release);

@@ -31,9 +31,9 @@ Link* link_of(int ordinal) {
     return ordinal >= 0 && ordinal < kMaxGpus ? &links[static_cast<std::size_t>(ordinal)] : nullptr;
 }
 
-// The page, while its manager is alive.
+// The page, while its manager is alive and this process is its client.
 shared::Page* live_page(Link& link, std::uint64_t now_ns) {
-    shared::Page* page = link.page.load(std::memory_order_acquire);
+    shared::Page* page = link.own_page();
     if (page != nullptr && manager_alive(page->control, now_ns)) return page;
     if (page != nullptr) {
         shared::Slot& slot = page->slots[link.slot.load(std::memory_order_relaxed)];
@@ -106,7 +106,7 @@ void charge(int ordinal, const KernelCost& cost) noexcept {
 void before_driver(int ordinal) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || link->underway.since_ticks.load(std::memory_order_relaxed) == 0) return;
-    shared::Page* page = link->page.load(std::memory_order_acquire);
+    shared::Page* page = link->own_page();
     if (page == nullptr) return;
     const std::uint32_t index = link->slot.load(std::memory_order_relaxed);
     shared::Timeline& line = page->slots[index].timeline;
@@ -131,7 +131,7 @@ void after_driver(int ordinal) noexcept {
     if (link == nullptr) return;
     const std::uint64_t since_ticks = link->underway.since_ticks.load(std::memory_order_relaxed);
     if (since_ticks == 0 || shared::ticks() - since_ticks < kPromptTicks) return;
-    shared::Page* page = link->page.load(std::memory_order_acquire);
+    shared::Page* page = link->own_page();
     const std::uint64_t call_ns = shared::now_ns() - link->underway.since_ns.load(std::memory_order_relaxed);
     if (page == nullptr || call_ns < kPromptNs) return;
     shared::returned(page->slots[link->slot.load(std::memory_order_relaxed)].timeline, call_ns,
@@ -141,7 +141,7 @@ void after_driver(int ordinal) noexcept {
 void drained(int ordinal) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || !link->wanted()) return;
-    shared::Page* page = link->page.load(std::memory_order_acquire);
+    shared::Page* page = link->own_page();
     if (page == nullptr) return;
     shared::Slot& slot = page->slots[link->slot.load(std::memory_order_relaxed)];
     if (shared::drained(slot.timeline)) return;
@@ -152,7 +152,7 @@ void drained(int ordinal) noexcept {
 
 void record(int ordinal, const Sample& sample) noexcept {
     Link* link = link_of(ordinal);
-    shared::Page* page = link == nullptr ? nullptr : link->page.load(std::memory_order_acquire);
+    shared::Page* page = link == nullptr ? nullptr : link->own_page();
     if (page == nullptr) return;
     shared::SampleRing& ring = page->slots[link->slot.load(std::memory_order_relaxed)].ring;
     const bool taken = link->recording.exchange(true, std::memory_order_acquire);

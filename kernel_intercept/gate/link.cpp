@@ -47,6 +47,15 @@ void blank(const void* at, std::size_t size) {
                -1, 0);
 }
 
+// What standard error was when the GPU was attached: daemons close it, too.
+KeptDescriptor standard_error;
+
+void tell_once(const char* text, std::size_t length) {
+    static std::atomic<bool> told{false};
+    if (told.exchange(true) || !standard_error.is_ours()) return;
+    if (write(standard_error.number(), text, length) < 0) return;
+}
+
 bool same_user(int fd) {
     ucred peer{};
     socklen_t size = sizeof(peer);
@@ -59,6 +68,7 @@ bool same_user(int fd) {
 void Link::attach(const GpuIdentity& gpu, int patience_ms) noexcept {
     if (wanted() || changing_.exchange(true)) return;
     settings_ = settings_of_environment();
+    standard_error.keep(STDERR_FILENO);
     gpu_ = gpu;
     if (settings_.socket_path[0] != '\0') {
         if (!greet() || !hear(patience_ms)) back_off(shared::now_ns());
@@ -70,10 +80,10 @@ void Link::attach(const GpuIdentity& gpu, int patience_ms) noexcept {
 void Link::recover(std::uint64_t now_ns) noexcept {
     if (now_ns < next_try_ns_.load(std::memory_order_relaxed) || changing_.exchange(true)) return;
     const int kept_errno = errno;
-    if (page.load() != nullptr && manager_gone()) retire();
+    if (page.load() != nullptr && registration_lost()) retire();
     if (page.load() != nullptr) {
         next_try_ns_ = now_ns + kFirstPauseNs;  // hung, perhaps: look again soon
-    } else if (!(fresh_socket_ >= 0 || greet()) || !hear(0)) {
+    } else if (!(fresh_socket_.is_ours() || greet()) || !hear(0)) {
         back_off(now_ns);
     }
     errno = kept_errno;
@@ -81,8 +91,7 @@ void Link::recover(std::uint64_t now_ns) noexcept {
 }
 
 void Link::back_off(std::uint64_t now_ns) noexcept {
-    if (fresh_socket_ >=
-        0) {  // greeted: looks for the answer soon, and that is no failure to pause longer after
+    if (fresh_socket_.number() >= 0) {  // greeted: looks for the answer soon, and has not failed
         next_try_ns_ = now_ns + kAnswerPauseNs;
         return;
     }
@@ -92,6 +101,7 @@ void Link::back_off(std::uint64_t now_ns) noexcept {
 }
 
 bool Link::greet() noexcept {
+    fresh_socket_.drop();  // one that the program has closed
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return false;
     sockaddr_un address{};
@@ -111,12 +121,13 @@ bool Link::greet() noexcept {
         close(fd);
         return false;
     }
-    fresh_socket_ = fd;
+    fresh_socket_.keep(fd);
     return true;
 }
 
 bool Link::hear(int patience_ms) noexcept {
-    pollfd ready{fresh_socket_, POLLIN, 0};
+    const int fresh = fresh_socket_.number();
+    pollfd ready{fresh, POLLIN, 0};
     if (poll(&ready, 1, patience_ms) == 0) return false;
     shared::Welcome welcome{};
     iovec part{&welcome, sizeof(welcome)};
@@ -126,7 +137,7 @@ bool Link::hear(int patience_ms) noexcept {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
-    const ssize_t got = recvmsg(fresh_socket_, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    const ssize_t got = recvmsg(fresh, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     int fds[shared::kWelcomeDescriptors] = {-1, -1};
     const cmsghdr* header = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
@@ -136,21 +147,21 @@ bool Link::hear(int patience_ms) noexcept {
     }
     const shared::Preamble expected = shared::preamble(shared::MessageKind::kWelcome);
     const bool welcomed = got == sizeof(welcome) && std::memcmp(&welcome, &expected, sizeof(expected)) == 0 &&
-                          adopt(fds[0], fds[1], welcome.slot);
+                          adopt(fds[0], fds[1], welcome);
     for (const int fd : fds) {
         if (fd >= 0) close(fd);
     }
     if (welcomed) {
         pause_ns_ = 0;
     } else {
-        close(fresh_socket_);
+        close(fresh);
     }
-    fresh_socket_ = -1;
+    fresh_socket_.drop();
     return welcomed;
 }
 
-bool Link::adopt(int page_fd, int table_fd, std::uint32_t new_slot) noexcept {
-    if (page_fd < 0 || table_fd < 0 || new_slot >= shared::kSlots) return false;
+bool Link::adopt(int page_fd, int table_fd, const shared::Welcome& welcome) noexcept {
+    if (page_fd < 0 || table_fd < 0 || welcome.slot >= shared::kSlots) return false;
     auto* new_page = map<shared::Page>(page_fd, PROT_READ | PROT_WRITE, shared::kPageMagic);
     if (new_page == nullptr) return false;
     auto* new_table = map<const shared::Table>(table_fd, PROT_READ, shared::kTableMagic);
@@ -158,65 +169,57 @@ bool Link::adopt(int page_fd, int table_fd, std::uint32_t new_slot) noexcept {
         munmap(new_page, sizeof(shared::Page));
         return false;
     }
-    const int old = socket_.load();
-    if (old >= 0 && socket_is_ours()) {
-        dup3(fresh_socket_, old, O_CLOEXEC);
-        close(fresh_socket_);
+    const int fresh = fresh_socket_.number();
+    const int old = socket_.number();
+    if (socket_.is_ours() && dup3(fresh, old, O_CLOEXEC) == old) {
+        close(fresh);
+        socket_.keep(old);
     } else {
-        socket_ = fresh_socket_;
+        socket_.keep(fresh);
     }
-    struct stat info {};
-    inode_ = fstat(socket_.load(), &info) == 0 ? info.st_ino : 0;
-    slot.store(new_slot);
+    slot.store(welcome.slot);
+    tenancy.store(welcome.tenancy);
     table.store(new_table, std::memory_order_release);
     page.store(new_page, std::memory_order_release);
     return true;
 }
 
-bool Link::socket_is_ours() const noexcept {
-    struct stat info {};
-    return fstat(socket_.load(), &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == inode_;
-}
-
 bool Link::ring() noexcept {
     const shared::Preamble bell = shared::preamble(shared::MessageKind::kRing);
     const int kept_errno = errno;
-    // Programs that close all descriptors close ours too, and may have opened another file in its place.
     const bool alive =
-        socket_is_ours() &&
-        (send(socket_.load(), &bell, sizeof(bell), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno == EAGAIN);
+        socket_.is_ours() &&
+        (send(socket_.number(), &bell, sizeof(bell), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno == EAGAIN);
     errno = kept_errno;
     return alive;
 }
 
-bool Link::manager_gone() noexcept {
+bool Link::registration_lost() const noexcept {
     char byte = 0;
-    if (!socket_is_ours()) return true;
-    const ssize_t got = recv(socket_.load(), &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT);
+    if (own_page() == nullptr || !socket_.is_ours()) return true;
+    const ssize_t got = recv(socket_.number(), &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT);
     return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
 }
 
 void Link::retire() noexcept {
+    const bool dismissed = own_page() == nullptr;  // by a manager that is there
     shared::Page* old_page = page.exchange(nullptr);
     const shared::Table* old_table = table.exchange(nullptr);
     blank(old_page, sizeof(shared::Page));
     blank(old_table, sizeof(shared::Table));
     next_try_ns_ = 0;
-    static std::atomic<bool> told{false};
-    if (!told.exchange(true)) {
-        static const char text[] = "explsched: the kernel manager is gone; kernel launches pass unmanaged\n";
-        if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0) return;
-    }
+    static const char text[] = "explsched: the kernel manager is gone; kernel launches pass unmanaged\n";
+    if (!dismissed) tell_once(text, sizeof(text) - 1);
 }
 
 void Link::forget() noexcept {
     if (shared::Page* old = page.exchange(nullptr)) munmap(old, sizeof(shared::Page));
     if (const shared::Table* old = table.exchange(nullptr))
         munmap(const_cast<shared::Table*>(old), sizeof(shared::Table));
-    if (socket_.load() >= 0 && socket_is_ours()) close(socket_.load());
-    if (fresh_socket_ >= 0) close(fresh_socket_);
-    socket_ = -1;
-    fresh_socket_ = -1;
+    for (KeptDescriptor* descriptor : {&socket_, &fresh_socket_}) {
+        if (descriptor->is_ours()) close(descriptor->number());
+        descriptor->drop();
+    }
     pause_ns_ = 0;
     next_try_ns_ = 0;
     recording = false;

@@ -1,14 +1,14 @@
 // The connection of this process to the manager for one GPU: the socket and the shared memory.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 
 #include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/gate/kept_descriptor.hpp"
 #include "kernel_intercept/gate/settings.hpp"
 #include "kernel_intercept/shared/layout.hpp"
+#include "kernel_intercept/shared/protocol.hpp"
 
 namespace explsched::gate {
 
@@ -17,6 +17,10 @@ namespace explsched::gate {
 // Zero pages look like a dead manager and an empty table.
 //
 // One thread at a time changes the link, the one that holds `changing`; the others go on without.
+//
+// A manager that sees the connection end gives the slot to whoever comes next, and so it ends when the
+// program closes our socket. The page stays mapped: before anything is done to the slot, `is_tenant` is to be
+// asked.
 class Link {
    public:
     // How far the last launch has come. Threads that launch at the same time take each other's, which blurs
@@ -31,14 +35,27 @@ class Link {
     std::atomic<shared::Page*> page{nullptr};
     std::atomic<const shared::Table*> table{nullptr};
     std::atomic<std::uint32_t> slot{0};
-    std::atomic<bool> recording{false};  // a thread writes to the sample ring
+    std::atomic<std::uint32_t> tenancy{0};  // of the slot, see Doorway
+    std::atomic<bool> recording{false};     // a thread writes to the sample ring
     Underway underway;
 
     // Greets the manager and waits up to `patience_ms` for its answer.
     void attach(const GpuIdentity& gpu, int patience_ms) noexcept;
 
-    // Called when there is no live manager: looks, without waiting and at growing intervals, whether the old
-    // one is gone and whether there is a new one.
+    // Whether the slot is this process's still.
+    bool is_tenant(const shared::Page& of) const noexcept {
+        return of.slots[slot.load(std::memory_order_relaxed)].door.tenancy.load(std::memory_order_relaxed) ==
+               tenancy.load(std::memory_order_relaxed);
+    }
+
+    // The page, unless the slot is another's by now.
+    shared::Page* own_page() const noexcept {
+        shared::Page* mapped = page.load(std::memory_order_acquire);
+        return mapped != nullptr && is_tenant(*mapped) ? mapped : nullptr;
+    }
+
+    // Called when there is no live manager, or when it has given the slot away: looks, without waiting and at
+    // growing intervals, whether the old one is gone and whether there is a new one.
     void recover(std::uint64_t now_ns) noexcept;
 
     // Tells the manager that something waits or has become free. False if it is gone.
@@ -52,9 +69,8 @@ class Link {
    private:
     bool greet() noexcept;
     bool hear(int patience_ms) noexcept;
-    bool adopt(int page_fd, int table_fd, std::uint32_t slot) noexcept;
-    bool socket_is_ours() const noexcept;
-    bool manager_gone() noexcept;
+    bool adopt(int page_fd, int table_fd, const shared::Welcome& welcome) noexcept;
+    bool registration_lost() const noexcept;
     void retire() noexcept;
     void back_off(std::uint64_t now_ns) noexcept;
 
@@ -62,9 +78,8 @@ class Link {
     std::atomic<bool> changing_{false};
     std::atomic<std::uint64_t> next_try_ns_{0};
     std::uint64_t pause_ns_{0};
-    std::atomic<int> socket_{-1};  // keeps its number for ever: a late writer must not hit a foreign file
-    int fresh_socket_{-1};         // greeted, not answered yet
-    ino_t inode_{0};
+    KeptDescriptor socket_;        // keeps its number while it can: a late writer must not hit a foreign file
+    KeptDescriptor fresh_socket_;  // greeted, not answered yet
     GpuIdentity gpu_{};
     Settings settings_{};
 };

@@ -12,7 +12,10 @@ namespace explsched::intercept {
 // often they run is decided on the GPU, and timing covers it.
 void note_graph(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept;
 
-// One kernel node was given other parameters.
+// The same for an executable graph that was given the contents of another graph.
+void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept;
+
+// One kernel node of an executable graph was given other parameters.
 void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
                const ContextRecord& gpu) noexcept;
 

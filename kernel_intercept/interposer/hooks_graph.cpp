@@ -19,7 +19,9 @@ Result instantiated(Result result, const GraphExec* exec, Graph graph) noexcept 
 }
 
 Result updated(Result result, GraphExec exec, Graph graph) noexcept {
-    return instantiated(result, &exec, graph);
+    if (result != kSuccess) return result;
+    if (const ContextRecord* gpu = gpu_of_graphs()) note_update(exec, graph, *gpu);
+    return result;
 }
 
 Result node_changed(Result result, GraphExec exec, GraphNode node, const KernelNodeParams& params) noexcept {

@@ -96,7 +96,7 @@ void Server::welcome(Connection& connection, const shared::Hello& hello) {
     connection.gpu = &gpu;
     connection.slot = *slot;
     shared::Welcome reply{shared::preamble(shared::MessageKind::kWelcome), *slot, sizeof(shared::Page),
-                          sizeof(shared::Table), 0};
+                          sizeof(shared::Table), gpu.page().slots[*slot].door.tenancy};
     const std::array<int, shared::kWelcomeDescriptors> fds{gpu.descriptor(), profiles_.table_descriptor()};
     iovec part{&reply, sizeof(reply)};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(fds))> control{};

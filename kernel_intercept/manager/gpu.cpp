@@ -42,6 +42,7 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
     launches_[slot] = 0;
     drains_[slot] = 0;
     pressure_[slot] = {};
+    page_->slots[slot].door.tenancy = ++tenancies_;
     // A first credit, so that a client can start before the first refill.
     page_->slots[slot].door.credit_ns =
         static_cast<std::int64_t>(settings_.beat_ns * tenant.request_permille / 1000);

@@ -61,6 +61,7 @@ class Gpu {
     shared::Hello identity_;
     Shared<shared::Page> page_;
     std::array<std::optional<Tenant>, shared::kSlots> tenants_;
+    std::uint32_t tenancies_{0};  // so far
     std::array<std::int64_t, shared::kSlots> room_ns_{};
     std::array<std::uint64_t, shared::kSlots> charged_ns_{};   // as of the last look at the backlog
     std::array<std::uint64_t, shared::kSlots> refilled_ns_{};  // of that, as of the last refill

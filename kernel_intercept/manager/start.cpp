@@ -16,6 +16,26 @@ namespace explsched::manager {
 
 using shared::Descriptor;
 
+namespace {
+
+int unix_socket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+
+sockaddr_un address_of(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+    return address;
+}
+
+// A living manager has the lock, too, but cleaners of /tmp remove that file; they leave its socket alone.
+bool is_listened_at(const sockaddr_un& address) {
+    const Descriptor probe(unix_socket());
+    return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
+           errno == EAGAIN;  // by one that many want to talk to
+}
+
+}  // namespace
+
 void make_directory(const std::string& path) {
     if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
         throw std::runtime_error(path + ": " + std::strerror(errno));
@@ -42,11 +62,10 @@ Descriptor only_instance(const std::string& directory) {
 }
 
 Descriptor listen_at(const std::string& path) {
-    Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-    unlink(path.c_str());  // of a manager that was killed; a living one would hold the lock
+    Descriptor listener(unix_socket());
+    const sockaddr_un address = address_of(path);
+    if (is_listened_at(address)) throw std::runtime_error(path + ": another manager serves it");
+    unlink(path.c_str());  // of a manager that was killed
     if (!listener ||
         bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
         chmod(path.c_str(), 0600) != 0 || listen(listener.get(), SOMAXCONN) != 0) {

@@ -15,7 +15,8 @@ void make_directory(const std::string& path);
 // it.
 shared::Descriptor only_instance(const std::string& directory);
 
-shared::Descriptor listen_at(const std::string& path);  // throws std::system_error
+// Throws std::runtime_error if somebody listens there already, std::system_error if it fails.
+shared::Descriptor listen_at(const std::string& path);
 
 // A signalfd of SIGTERM and SIGINT, which are blocked for this thread and those it starts.
 shared::Descriptor stop_signals();  // throws std::system_error

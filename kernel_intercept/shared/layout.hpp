@@ -61,8 +61,8 @@ constexpr std::uint64_t kAgedNs = 2'000'000;
 
 struct alignas(64) Doorway {
     std::atomic<std::uint32_t> gate;
-    std::atomic<std::uint32_t> in_use;  // set by the manager when a client takes the slot
-    std::atomic<std::uint64_t> want;    // packed cost of the waiting launch
+    std::atomic<std::uint32_t> tenancy;  // a number of its own for each client that takes the slot; 0 = free
+    std::atomic<std::uint64_t> want;     // packed cost of the waiting launch
     std::atomic<std::uint64_t> want_since_ns;
     std::atomic<std::int64_t> credit_ns;    // policy `quota`: GPU time left
     std::atomic<std::uint64_t> granted_ns;  // monotonic time of the last grant, for measurements

@@ -49,7 +49,7 @@ struct Welcome {
     std::uint32_t slot;
     std::uint32_t page_bytes;
     std::uint32_t table_bytes;
-    std::uint32_t reserved;
+    std::uint32_t tenancy;  // of the slot: while it holds this number, the client may write to it
 };
 
 struct Refused {

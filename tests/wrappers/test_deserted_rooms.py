@@ -4,6 +4,7 @@ import fcntl
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -169,28 +170,64 @@ def test_a_room_that_is_made_anew_during_the_removal_of_the_old_one_stays(
     [somebody] = came
     with somebody.locked() as lasting:
         assert lasting
-    assert (deserted / "users.lock").exists()
     sweep(deserted.parent)
     assert deserted.exists()
     somebody.close(lambda: None)
 
 
-@pytest.mark.parametrize("lock", ["start.lock", "users.lock"])
+@pytest.mark.parametrize("opener", ["_opened", "_entered"])
 def test_a_room_that_is_replaced_before_its_lock_is_had_stays(
-    deserted: Path, monkeypatch: pytest.MonkeyPatch, lock: str
+    deserted: Path, monkeypatch: pytest.MonkeyPatch, opener: str
 ) -> None:
-    really = job_room._opened
+    really: Callable[[Path], int] = getattr(job_room, opener)
     replaced: list[Path] = []
 
     def opened(path: Path) -> int:
         descriptor = really(path)
-        if path.name == lock and not replaced:
+        if not replaced:
             replaced.append(deserted)
             shutil.rmtree(deserted)
             deserted.mkdir(0o700)
         return descriptor
 
-    monkeypatch.setattr(job_room, "_opened", opened)
+    monkeypatch.setattr(job_room, opener, opened)
     sweep(deserted.parent)
     assert replaced == [deserted]
     assert deserted.exists()
+
+
+def remove_files(room: Path) -> None:
+    for file in room.iterdir():
+        file.unlink()
+
+
+def test_files_that_a_cleaner_removes_make_nobody_the_last(tmp_path: Path) -> None:
+    """A job may last longer than files do in /tmp."""
+    ended: list[str] = []
+    path = tmp_path / place({"SLURM_JOB_ID": "7"}).name
+    first = JobRoom(path)
+    remove_files(path)
+    second = JobRoom(path)
+    remove_files(path)
+    sweep(tmp_path)
+    second.close(lambda: ended.append("by the second"))
+    assert ended == []
+    third = JobRoom(path)
+    first.close(lambda: ended.append("by the first"))
+    assert ended == []
+    third.close(lambda: ended.append("by the last"))
+    assert ended == ["by the last"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="needs systemd-tmpfiles")
+def test_systemd_leaves_a_room_alone_while_somebody_is_in_it(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.conf"
+    rules.write_text(f"d {tmp_path}/node - - - 0\n")
+    (tmp_path / "node").mkdir()
+    room = JobRoom(tmp_path / "node" / place({"SLURM_JOB_ID": "7"}).name)
+    aged = tmp_path / "node" / "aged"
+    aged.touch()
+    subprocess.run(["systemd-tmpfiles", "--clean", str(rules)], check=True, capture_output=True)
+    assert (aged.exists(), (room.path / "start.lock").exists()) == (False, True)
+    room.close(lambda: None)

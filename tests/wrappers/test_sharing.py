@@ -335,7 +335,7 @@ def test_wrong_variables_are_told_and_the_command_runs(node: GpuNode, variables:
 
 
 def test_rooms_are_private(node: GpuNode) -> None:
-    script = 'stat -c "%a %n" "$SLURM_TMPDIR"/*; stat -c %a "$SLURM_TMPDIR"/*/users.lock'
+    script = 'stat -c "%a %n" "$SLURM_TMPDIR"/*; stat -c %a "$SLURM_TMPDIR"/*/start.lock'
     done = node.sxrun("--mps", "--", "sh", "-c", f"umask 0; {script}")
     assert done.out.split()[0] == "700"
     assert done.out.split()[-1] == "600"

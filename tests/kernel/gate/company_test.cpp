@@ -145,6 +145,21 @@ void a_call_that_waits_for_its_kernel_is_no_delay() {
     CHECK(gate::try_now(page, 1, {100 * kUs, 600, 100}, kNow + 110 * kUs).launched);
 }
 
+// Others count the lateness from the first of a row on, and of what begins soon and lasts.
+void the_first_of_a_row_is_under_way() {
+    SharedPage memory;
+    Timeline& line = memory.page.slots[0].timeline;
+    starting(line, kNow, {20 * kUs, 100, 100}, kNow);
+    CHECK(line.starting_ns == 0);
+    starting(line, kNow + 2 * kMs + 1, {kMs, 100, 100}, kNow);
+    CHECK(line.starting_ns == 0);
+    starting(line, kNow + kMs, {kMs, 100, 100}, kNow);
+    starting(line, kNow + 2 * kMs, {kMs, 100, 100}, kNow);
+    CHECK(line.starting_ns == kNow + kMs);
+    CHECK(start_delay_ns(line, kNow) == 0 && start_delay_ns(line, kNow + 3 * kMs) == 2 * kMs);
+    CHECK(start_delay_ns(line, kNow + 1000 * kMs) == 5 * kMs);
+}
+
 }  // namespace
 
 int main() {
@@ -157,5 +172,6 @@ int main() {
     a_late_high_priority_launch_is_put_off_once();
     others_are_careful_after_a_long_call();
     a_call_that_waits_for_its_kernel_is_no_delay();
+    the_first_of_a_row_is_under_way();
     return check::result();
 }

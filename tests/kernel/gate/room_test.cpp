@@ -104,6 +104,23 @@ void the_length_of_busy_periods_is_learnt() {
     CHECK(slot.timeline.exposure_ns > 200'000 && slot.timeline.exposure_ns <= 250'000);
 }
 
+// What is launched less than 100 us after the end of the work before belongs to the same busy period.
+void a_short_pause_ends_no_busy_period() {
+    SharedPage memory;
+    memory.occupy(0, Class::kHigh);
+    const Timeline& line = memory.page.slots[0].timeline;
+    gate::announce(memory.page, 0, {kMs, 100, 100}, kNow);
+    gate::announce(memory.page, 0, {kMs, 100, 100}, kNow + kMs / 2);  // launched ahead
+    gate::announce(memory.page, 0, {kMs, 100, 100}, line.busy_until_ns + 100 * kUs);
+    CHECK(line.period_work_ns == 3 * kMs && line.latency_ns == 0);
+    gate::announce(memory.page, 0, {kMs, 100, 100}, line.busy_until_ns + 100 * kUs + 1);
+    CHECK(line.period_work_ns == kMs && line.latency_ns == 3 * kMs);
+    // The end is known better where the client has waited for it.
+    settle(memory.page.slots[0].timeline, kNow + 10 * kMs);
+    gate::announce(memory.page, 0, {kMs, 100, 100}, kNow + 10 * kMs + 100 * kUs);
+    CHECK(line.period_work_ns == 2 * kMs);
+}
+
 }  // namespace
 
 int main() {
@@ -113,5 +130,6 @@ int main() {
     under_quota_only_credit_lets_launch();
     who_has_launched_nothing_has_no_latency_to_keep();
     the_length_of_busy_periods_is_learnt();
+    a_short_pause_ends_no_busy_period();
     return check::result();
 }

@@ -187,6 +187,52 @@ void test_changes_end_with_their_graph(CUstream stream, CUfunction function) {
     DO(cuGraphDestroy(graph));
 }
 
+CUgraphNode node_at(CUgraph graph, int place) {
+    std::size_t count = 3;
+    CUgraphNode nodes[3];
+    DO(cuGraphGetNodes(graph, nodes, &count));
+    return nodes[place];
+}
+
+// A node is named by that of the graph that was instantiated, but what it costs comes from the update.
+void test_change_after_an_update(CUstream stream, CUfunction function) {
+    const CUgraph graph = captured(stream, function, 3, 528);
+    const CUgraph mixed = captured(stream, function, 3, 1);
+    const CUDA_KERNEL_NODE_PARAMS whole = node_of(function, 100'000);
+    DO(cuGraphKernelNodeSetParams(node_at(mixed, 1), &whole));
+    const CUDA_KERNEL_NODE_PARAMS half = node_of(function, 528);
+    CUgraphExec exec{};
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 2; ++i) {
+        CUgraphExecUpdateResultInfo result{};
+        DO(cuGraphExecUpdate(exec, mixed, &result));
+        launch(exec, stream);
+        CHECK_EQUAL(told_to_gate(), std::string("admit 0 60000 338 1000"));  // (7 + 1000 + 7) / 3
+        DO(cuGraphExecKernelNodeSetParams(exec, node_at(graph, 1), &half));
+        launch(exec, stream);
+        CHECK_EQUAL(told_to_gate(), std::string("admit 0 60000 171 1000"));  // (7 + 500 + 7) / 3
+    }
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(mixed));
+    DO(cuGraphDestroy(graph));
+}
+
+// The graph that was instantiated may be changed, too: programs keep both alike.
+void test_change_of_both_graphs(CUstream stream, CUfunction function) {
+    const CUgraph graph = captured(stream, function, 3, 528);
+    const CUDA_KERNEL_NODE_PARAMS one = node_of(function, 1);
+    CUgraphExec exec{};
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    DO(cuGraphKernelNodeSetParams(node_at(graph, 0), &one));
+    launch(exec, stream);
+    CHECK_EQUAL(told_to_gate(), std::string("admit 0 60000 500 1000"));
+    DO(cuGraphExecKernelNodeSetParams(exec, node_at(graph, 0), &one));
+    launch(exec, stream);
+    CHECK_EQUAL(told_to_gate(), std::string("admit 0 60000 335 1000"));
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(graph));
+}
+
 void test_each_way_to_change_a_graph(CUstream stream, CUfunction function) {
     const CUgraph graph = captured(stream, function, 1, 528);
     std::size_t count = 1;
@@ -310,6 +356,8 @@ int main() {
     test_failed_end_keeps_capturing(stream, function);
     test_sum_of_kernels(stream, function);
     test_changes_end_with_their_graph(stream, function);
+    test_change_after_an_update(stream, function);
+    test_change_of_both_graphs(stream, function);
     test_each_way_to_change_a_graph(stream, function);
     test_cooperative_kernel_in_a_graph(stream, function);
     test_graph_without_kernels_is_free(stream);

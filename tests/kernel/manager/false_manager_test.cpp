@@ -84,20 +84,25 @@ struct Outcome {
     int files;  // more than before
 };
 
+int listener_at(const std::string& address) {
+    sockaddr_un place{};
+    place.sun_family = AF_UNIX;
+    std::strncpy(place.sun_path, address.c_str(), sizeof(place.sun_path) - 1);
+    unlink(address.c_str());
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(bind(listener, reinterpret_cast<const sockaddr*>(&place), sizeof(place)) == 0);
+    CHECK(chmod(address.c_str(), 0666) == 0 && listen(listener, 8) == 0);
+    return listener;
+}
+
 // A process meets a manager that makes this offer, as `uid`.
 Outcome outcome_of(const Offer& offer, uid_t uid = geteuid()) {
     const std::string address = scratch + "/socket";
-    unlink(address.c_str());
     int ready[2];
     REQUIRE(pipe2(ready, O_CLOEXEC) == 0);
     const pid_t manager = child_that([&] {
-        sockaddr_un place{};
-        place.sun_family = AF_UNIX;
-        std::strncpy(place.sun_path, address.c_str(), sizeof(place.sun_path) - 1);
-        const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         CHECK(setuid(uid) == 0);
-        CHECK(bind(listener, reinterpret_cast<const sockaddr*>(&place), sizeof(place)) == 0);
-        CHECK(chmod(address.c_str(), 0666) == 0 && listen(listener, 8) == 0);
+        const int listener = listener_at(address);
         CHECK(write(ready[1], "1", 1) == 1);
         const int connection = accept(listener, nullptr, nullptr);
         answer(connection, offer);
@@ -158,6 +163,39 @@ void what_does_not_fit_is_not_used() {
     CHECK(passes([](Offer& o) { o.descriptors = 0; }));
 }
 
+// Launches cost next to nothing where there is no manager to be had.
+void one_that_hangs_up_is_seldom_asked_again() {
+    const std::string address = scratch + "/socket";
+    const int listener = listener_at(address);
+    int asked[2];
+    REQUIRE(pipe2(asked, O_CLOEXEC | O_NONBLOCK) == 0);
+    const pid_t manager = child_that([&] {
+        for (;;) {
+            const int connection = accept(listener, nullptr, nullptr);
+            if (write(asked[1], "?", 1) != 1) return 1;
+            close(connection);
+        }
+    });
+    const pid_t client = child_that([&] {
+        gate::reset_after_fork();
+        setenv("EXPLSCHED_KM_SOCKET", address.c_str(), 1);
+        gate::attach(0, kGpu);
+        for (int i = 0; i < 500; ++i) {
+            gate::admit(0, kSmall);
+            usleep(1000);
+        }
+        return 0;
+    });
+    CHECK(status_of(client) == 0);
+    end(manager);
+    close(listener);
+    std::array<char, 64> times{};
+    const ssize_t count = read(asked[0], times.data(), times.size());
+    CHECK(count >= 2 && count <= 12);  // a minute of a busy machine has no more
+    close(asked[0]);
+    close(asked[1]);
+}
+
 void that_of_another_user_is_not_used() {
     if (geteuid() != 0) return;  // only root can become others
     CHECK(chmod(scratch.c_str(), 0777) == 0);
@@ -174,6 +212,7 @@ int main() {
     scratch = pattern;
     one_that_seems_true_is_used();
     what_does_not_fit_is_not_used();
+    one_that_hangs_up_is_seldom_asked_again();
     that_of_another_user_is_not_used();
     std::filesystem::remove_all(scratch);
     return check::result();

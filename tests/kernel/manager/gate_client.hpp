@@ -60,12 +60,11 @@ inline void end(pid_t child) {
     waitpid(child, nullptr, 0);
 }
 
-// Runs in a child with a fresh gate, so that each test starts without a registration.
+// Runs in a child, whose gate is as in a program that starts: its parent has no registration.
 template <typename Test>
 void in_client(const Daemon& daemon, const char* priority, const Test& test) {
     CHECK(status_of(child_that([&] {
               check::failures = 0;
-              gate::reset_after_fork();
               setenv("EXPLSCHED_KM_SOCKET", daemon.socket().c_str(), 1);
               setenv("EXPLSCHED_CLASS", priority, 1);
               setenv("SLURM_JOB_ID", "7", 1);

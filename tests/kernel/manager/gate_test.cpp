@@ -1,10 +1,12 @@
 // The gate against a real manager: launches, waits, death and return of either side, forks.
 // Argument: the manager's program.
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
@@ -120,15 +122,21 @@ void a_dead_client_gives_back_what_it_held() {
     });
 }
 
+std::ptrdiff_t open_files() {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+}
+
 void a_killed_manager_lets_pass_and_a_new_one_takes_over() {
     Daemon daemon(manager_program);
     in_client(daemon, "best-effort", [&] {
         CHECK(granted_soon(kSmall));
+        const auto files = open_files();
         daemon.kill_hard();
         CHECK(soon([&] { return gate::admit(0, kSmall) == Admission::kPassThrough; }));
         CHECK(gate::admit(0, {1000, 1000, 1000}) == Admission::kPassThrough);
         daemon.start();
-        CHECK(granted_soon(kSmall));
+        CHECK(granted_soon(kSmall) && open_files() == files);
         CHECK(number_in(daemon.status(), "launches") >= 1);
         daemon.kill_hard();
     });
@@ -160,11 +168,15 @@ void a_fork_registers_anew() {
     });
 }
 
+void close_all() {
+    for (int fd = 3; fd < 64; ++fd) close(fd);
+}
+
 void a_program_that_closes_our_files_goes_on() {
     const Daemon daemon(manager_program);
     in_client(daemon, "best-effort", [&] {
         CHECK(granted_soon(kSmall));
-        for (int fd = 3; fd < 64; ++fd) close(fd);
+        close_all();
         // The manager sees the hang-up and frees the slot; the client must not write into whatever comes
         // next.
         int pairs[4][2];
@@ -180,6 +192,92 @@ void a_program_that_closes_our_files_goes_on() {
             for (const int fd : pair) CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
         }
         end(other);
+    });
+}
+
+// Open sockets, each with a message to read: what a program opens after it has closed all files, ours
+// included.
+class ForeignSockets {
+   public:
+    ForeignSockets() {
+        for (int(&pair)[2] : pairs_) {
+            REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+            for (const int fd : pair) CHECK(send(fd, "m", 1, 0) == 1);
+        }
+    }
+    bool untouched() const {
+        char text[8];
+        for (const int(&pair)[2] : pairs_) {
+            for (const int fd : pair) {
+                if (recv(fd, text, sizeof(text), MSG_DONTWAIT) != 1 || text[0] != 'm') return false;
+                if (recv(fd, text, sizeof(text), MSG_DONTWAIT) != -1 || errno != EAGAIN) return false;
+            }
+        }
+        return true;
+    }
+
+   private:
+    int pairs_[4][2];
+};
+
+std::string pid_of(pid_t client) { return "{\"pid\": " + std::to_string(client) + ","; }
+
+// The manager sees the connection end, and gives the slot to whoever comes next.
+void who_closed_its_connection_leaves_its_slot_alone() {
+    const Daemon daemon(manager_program);
+    in_client(daemon, "best-effort", [&] {
+        CHECK(granted_soon(kSmall));
+        close_all();
+        CHECK(soon([&] { return daemon.status().find("\"clients\": []") != std::string::npos; }));
+        const pid_t other = hour_long_client();
+        CHECK(one_is_launched(daemon));
+        const ForeignSockets files;
+        gate::drained(0);
+        gate::record(0, {kKey, kSmall, "name"});
+        CHECK(granted_soon({1000, 50, 50}));
+        const std::string status = daemon.status();
+        CHECK(status.find(pid_of(other)) < status.find(pid_of(getpid())));  // both, that one in our slot
+        CHECK(number_in(status, "launches") == 1);
+        CHECK(number_in(status, "outstanding_ns") > 0 && number_in(status, "drains") == 0);
+        CHECK(status.find(pid_of(getpid())) != std::string::npos);
+        CHECK(files.untouched());
+        end(other);
+    });
+}
+
+// Without a say of its own yet, a client has a connection all the same.
+void an_answer_is_looked_for_on_our_own_connection() {
+    const Daemon daemon(manager_program);
+    daemon.pause();
+    in_client(daemon, "best-effort", [&] {
+        close_all();
+        const ForeignSockets files;
+        for (int i = 0; i < 300; ++i) {
+            gate::admit(0, kSmall);
+            usleep(100);
+        }
+        gate::reset_after_fork();  // as in a child
+        CHECK(files.untouched());
+    });
+    daemon.go_on();
+}
+
+void a_file_opened_as_standard_error_is_not_written_to() {
+    Daemon daemon(manager_program);
+    in_client(daemon, "best-effort", [&] {
+        CHECK(granted_soon(kSmall));
+        int pipe_ends[2];
+        REQUIRE(pipe2(pipe_ends, O_NONBLOCK | O_CLOEXEC) == 0);
+        const int kept = dup(STDERR_FILENO);
+        REQUIRE(dup2(pipe_ends[1], STDERR_FILENO) == STDERR_FILENO);
+        daemon.kill_hard();
+        CHECK(soon([&] { return gate::admit(0, kSmall) == Admission::kPassThrough; }));
+        daemon.start();
+        CHECK(granted_soon(kSmall));  // by the new one: the end of the old one has been seen
+        dup2(kept, STDERR_FILENO);
+        char byte = 0;
+        CHECK(read(pipe_ends[0], &byte, 1) == -1 && errno == EAGAIN);
+        daemon.kill_hard();
     });
 }
 
@@ -229,6 +327,9 @@ int main(int, char** argv) {
     a_hung_manager_lets_pass_until_it_goes_on();
     a_fork_registers_anew();
     a_program_that_closes_our_files_goes_on();
+    who_closed_its_connection_leaves_its_slot_alone();
+    an_answer_is_looked_for_on_our_own_connection();
+    a_file_opened_as_standard_error_is_not_written_to();
     threads_share_one_registration();
     return check::result();
 }

@@ -127,6 +127,12 @@ void a_stretched_client_cuts_the_others_until_it_leaves() {
         CHECK(gpu.best_effort_permille() >= 499 && gpu.best_effort_permille() <= 501);
         gpu.beat(now_ns += kBeat);  // the same period counts once
         CHECK(gpu.best_effort_permille() >= 499);
+        auto& stretched_ns = slot_of(gpu, slot).door.credit_ns;
+        auto& cut_ns = slot_of(gpu, other).door.credit_ns;
+        stretched_ns = 0;
+        cut_ns = 0;
+        gpu.beat(now_ns += kBeat);
+        CHECK(cut_ns > 0 && cut_ns >= stretched_ns * 49 / 100 && cut_ns <= stretched_ns * 51 / 100);
         gpu.leave(slot);
     }
     CHECK(gpu.best_effort_permille() == 1000);

@@ -2,8 +2,12 @@
 
 #include "kernel_intercept/manager/profile.hpp"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -159,6 +163,31 @@ void files_are_written_with_what_others_added() {
     std::filesystem::remove_all(pattern);
 }
 
+// Of a full disk, say: what was there stays.
+void a_file_that_cannot_be_written_is_not_replaced() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "profiles-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    const std::string path = pattern + "/kernels-v1.tsv";
+    save_profiles(path, {profile(1, 5, 100, 200, Source::kTiming)}, {});
+    const pid_t writer = fork();
+    if (writer == 0) {
+        signal(SIGXFSZ, SIG_IGN);
+        const rlimit little{16, 16};
+        bool refused = false;
+        try {
+            if (setrlimit(RLIMIT_FSIZE, &little) != 0) std::_Exit(2);
+            save_profiles(path, {profile(2, 5, 100, 200, Source::kTiming)}, {});
+        } catch (const std::runtime_error&) {
+            refused = true;
+        }
+        std::_Exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(waitpid(writer, &status, 0) == writer && status == 0);
+    CHECK(load_profiles(path).profiles.size() == 1);
+    std::filesystem::remove_all(pattern);
+}
+
 void what_is_forgotten_stays_so_until_it_runs_again() {
     std::string pattern = (std::filesystem::temp_directory_path() / "profiles-XXXXXX").string();
     REQUIRE(mkdtemp(pattern.data()) != nullptr);
@@ -209,6 +238,7 @@ int main() {
     merging_keeps_the_better_of_each();
     files_are_written_with_what_others_added();
     what_is_forgotten_stays_so_until_it_runs_again();
+    a_file_that_cannot_be_written_is_not_replaced();
     the_table_has_all_and_never_overflows();
     return check::result();
 }

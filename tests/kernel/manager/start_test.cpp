@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,6 +87,19 @@ void the_socket_is_its_users_alone_and_replaces_a_dead_ones() {
     umask(before);
 }
 
+// Where a cleaner has removed the lock of a living manager.
+void the_socket_of_a_living_one_is_not_replaced() {
+    const std::string path = scratch + "/served";
+    {
+        const auto listener = listen_at(path);
+        CHECK(refuses([&] { listen_at(path); }));
+        CHECK(accept(listener.get(), nullptr, nullptr) >= 0);  // asked, and still reached by its name
+        CHECK(listen(listener.get(), 0) == 0);
+        CHECK(refuses([&] { listen_at(path); }) && refuses([&] { listen_at(path); }));  // with its queue full
+    }
+    CHECK(listen_at(path).get() >= 0);
+}
+
 // A client that could cut a page would end all others with SIGBUS; the table is not theirs to write.
 void shared_memory_cannot_be_resized_and_the_table_not_be_written() {
     for (const Access access : {Access::kBothWrite, Access::kOthersRead}) {
@@ -109,6 +123,7 @@ int main() {
     the_directory_is_its_users_alone();
     one_instance_has_the_lock_and_a_link_is_none();
     the_socket_is_its_users_alone_and_replaces_a_dead_ones();
+    the_socket_of_a_living_one_is_not_replaced();
     shared_memory_cannot_be_resized_and_the_table_not_be_written();
     fs::remove_all(scratch);
     return check::result();
