@@ -86,7 +86,7 @@ def has_taken(replica: Gate, requests: int) -> bool:
     return len(replica.taken) == requests
 
 
-TARGET_S = 3.0
+TARGET_S = 5.0
 
 
 @dataclass(slots=True)
