@@ -10,11 +10,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched import strict_yaml
 from inference_gateway import keys, services
 from inference_gateway.dataplane.settings import ApiKey
 from inference_gateway.errors import GatewayError
 from inference_gateway.sections import GatewaySection
-from slurm_plugin import strict_yaml
 
 
 @dataclass(frozen=True, slots=True)

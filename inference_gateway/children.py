@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slurm_plugin.log import event
+from explsched.log import event
 
 _LOG = logging.getLogger("explsched.gateway")
 _FIRST_WAIT_S = 0.5

@@ -12,7 +12,7 @@ GatewayError
 
 from __future__ import annotations
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 
 class GatewayError(ExplschedError):

@@ -12,10 +12,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from explsched import strict_yaml
+from explsched.strict_yaml import ConfigError, Section
 from inference_gateway.dataplane.settings import ApiKey, digest_of
 from inference_gateway.errors import GatewayError
-from slurm_plugin import strict_yaml
-from slurm_plugin.strict_yaml import ConfigError, Section
 
 _Owner = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.-]{0,62}$")]
 

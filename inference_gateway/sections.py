@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from explsched.strict_yaml import Section
 from inference_gateway.model import Capacity
-from slurm_plugin.strict_yaml import Section
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", description="letters, digits and -")]
 _Plain = Annotated[str, Meta(pattern=r"^[\w.:@%+,-]*$")]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from explsched import strict_yaml
+from explsched.strict_yaml import ConfigError
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import build
 from inference_gateway.sections import GatewaySection, ServiceSection
-from slurm_plugin import strict_yaml
-from slurm_plugin.strict_yaml import ConfigError
 
 PORT = "{port}"
 PLACEHOLDERS = (PORT, "{host}", "{key_file}", "{replica}")

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from explsched.errors import PolicyError
 from sched_policy import plugins
-from sched_policy.errors import PolicyError
 from sched_policy.options import SILENT_ORDERS, PolicyOptions
 
 if TYPE_CHECKING:  # a configuration is checked against the names without loading what policies compute with

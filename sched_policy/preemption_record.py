@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 PREFIX = "explsched:"
 MOST_BYTES = 900

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Ranking
 from sched_policy.policy import SchedulingPolicy

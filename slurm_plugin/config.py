@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from explsched import strict_yaml
+from explsched.strict_yaml import ConfigError as ConfigError
+from explsched.strict_yaml import Section
 from sched_policy import catalog
-from slurm_plugin import strict_yaml
 from slurm_plugin.steering.churn import Churn
-from slurm_plugin.strict_yaml import ConfigError as ConfigError
-from slurm_plugin.strict_yaml import Section
 
 DEFAULT_PATH = Path("/etc/explsched/explsched.yaml")
 PATH_VARIABLE = "SEXPLSCHED_CONFIG"

@@ -9,7 +9,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct
 
-from slurm_plugin.accepted_values import accepted_values
+from explsched.accepted_values import accepted_values
 from slurm_plugin.config import Config, plain
 
 _HEAD = """\

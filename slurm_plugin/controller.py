@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explsched.log import event
 from sched_policy import catalog
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
@@ -18,7 +19,6 @@ from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.groups.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.groups.log import log_groups
-from slurm_plugin.log import event
 from slurm_plugin.observe import Observation, observe, without_nodes
 from slurm_plugin.progress import ProgressSpool
 from slurm_plugin.steering.pace import most_written

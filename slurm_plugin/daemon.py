@@ -17,9 +17,9 @@ from types import FrameType
 
 import click
 
-from sched_policy.errors import ExplschedError, PolicyError
+from explsched import log
+from explsched.errors import ExplschedError, PolicyError
 from slurm_plugin import config as configuration
-from slurm_plugin import log
 from slurm_plugin.client.choose import choose
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.controller import Controller

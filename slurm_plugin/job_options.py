@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from msgspec import Struct
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.model import Direction, Elastic, Exploration, StageProfile
 
 PREFIX = "explsched:"

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from explsched.log import event
 from sched_policy.model import Elastic, Exploration, Job, JobState, Node
 from sched_policy.preemption_record import PreemptionRecord, RecordError
 from sched_policy.preemption_record import read as read_record
@@ -15,7 +16,6 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.groups import shards
-from slurm_plugin.log import event
 from slurm_plugin.progress import JobProgress, ProgressSpool
 from slurm_plugin.steering.churn import Churn
 from slurm_plugin.steering.requeue_delay import waits_for_begin, waits_for_requeue_delay

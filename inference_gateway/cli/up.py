@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from explsched import log
 from inference_gateway import accepted, job
 from inference_gateway.cli.options import services_option
 from inference_gateway.control import state
@@ -15,7 +16,6 @@ from inference_gateway.control.settings import settings
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor.__main__ import run
-from slurm_plugin import log
 from slurm_plugin.client.cli import CliClient
 
 _FRESH_S = 5.0

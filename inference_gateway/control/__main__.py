@@ -16,6 +16,8 @@ from pathlib import Path
 
 import click
 
+from explsched import log
+from explsched.errors import ExplschedError
 from inference_gateway import accepted
 from inference_gateway.activator.wake import WakeListener
 from inference_gateway.control import lock
@@ -28,8 +30,6 @@ from inference_gateway.errors import ActivatorError, GatewayError
 from inference_gateway.metrics.control import ControlPlaneCollector
 from inference_gateway.metrics.exposition import exposition
 from inference_gateway.replicas.places import Places
-from sched_policy.errors import ExplschedError
-from slurm_plugin import log
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
 

@@ -10,7 +10,7 @@ import logging
 import time
 from pathlib import Path
 
-from slurm_plugin.log import event
+from explsched.log import event
 
 _LOG = logging.getLogger("explsched.gateway")
 _LARGEST_BYTES = 16 * 1024 * 1024

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import msgspec
 
+from explsched.log import event
 from inference_gateway.control.attempts import Attempts
 from inference_gateway.control.replica import Replica
-from slurm_plugin.log import event
 
 _LOG = logging.getLogger("explsched.gateway")
 _Value = TypeVar("_Value")

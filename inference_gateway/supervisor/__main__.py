@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
+from explsched import log
+from explsched.errors import ExplschedError
+from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.errors import GatewayError
 from inference_gateway.supervisor.life import Supervisor
-from sched_policy.errors import ExplschedError
-from slurm_plugin import log
-from slurm_plugin.strict_yaml import ConfigError
 
 _LOG = logging.getLogger("explsched.gateway")
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from explsched import log
 from inference_gateway import accepted, job
 from inference_gateway.accepted import Accepted
 from inference_gateway.children import Child
@@ -31,7 +32,6 @@ from inference_gateway.supervisor import address, run_directory
 from inference_gateway.supervisor.address import GatewayRecord
 from inference_gateway.supervisor.revision import Revision
 from inference_gateway.supervisor.succession import Succession, predecessor
-from slurm_plugin import log
 from slurm_plugin.client.cli import CliClient
 
 _LOG = logging.getLogger("explsched.gateway")

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched import log
+from explsched.errors import ExplschedError
+from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor import reloading
-from sched_policy.errors import ExplschedError
-from slurm_plugin import log
-from slurm_plugin.strict_yaml import ConfigError
 
 _LOG = logging.getLogger("explsched.gateway")
 

@@ -9,8 +9,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+from explsched import log
 from inference_gateway.errors import GatewayError
-from slurm_plugin import log
 
 _LOG = logging.getLogger("explsched.gateway")
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched import log
 from inference_gateway import job
 from inference_gateway.control.settings import settings
 from inference_gateway.dataplane.files import Files
@@ -17,7 +18,6 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
 from inference_gateway.supervisor import address
-from slurm_plugin import log
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob

@@ -1,6 +1,6 @@
 """Errors of kernel profiles."""
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 
 class ProfileError(ExplschedError):

@@ -17,8 +17,8 @@ import warnings
 import numpy as np
 from msgspec import Struct
 
+from explsched.errors import PolicyError
 from sched_policy.columns import Floats, Ints
-from sched_policy.errors import PolicyError
 
 SOLVER = "none: Newton's method for the least maximum of rho, analytic centre of the optimal shares"
 TIES = "shares times 1 +- 1e-5, from a hash of the job id"

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
+from explsched.errors import PolicyError
 from sched_policy.columns import Bools, Ints, Nodes
-from sched_policy.errors import PolicyError
 from sched_policy.model import Node, NodeGpus
 from sched_policy.place.instance import GpuShare, Hosted
 

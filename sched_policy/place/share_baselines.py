@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.place.best_fit import as_declared
 from sched_policy.place.complementary import Complementary
 from sched_policy.place.dilu_original import DiluOriginal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import fsum, inf
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.place.gpu_loads import GpuLoads
 from sched_policy.place.instance import Hosted, InstanceKind
 from sched_policy.place.share_base import ShareBounds

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 from msgspec.structs import replace
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.interference import Interleaving
 from sched_policy.plan import Plan, Start
 from sched_policy.policy import Policy, SchedulingPolicy

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.model import Exploration
 from sched_policy.simulator.learning import Learning
 from sched_policy.simulator.owner import Owner

@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.place.instance import Instance, InstanceKind
 from sched_policy.simulator.instance_trace import Action, InstanceEvent, InstanceTrace
 from sched_policy.simulator.trace import Rejected, TraceError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.simulator.metrics import span_s, utilisation_series
 from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
 

@@ -10,8 +10,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from explsched.errors import ExplschedError
 from sched_policy.columns import Floats
-from sched_policy.errors import ExplschedError
 
 
 class CurveError(ExplschedError):

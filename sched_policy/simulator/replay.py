@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.simulator.settings import Settings
 from sched_policy.simulator.trace import ClusterShape, Trace
 

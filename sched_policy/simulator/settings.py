@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.simulator.rhythm import Rhythm
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 if TYPE_CHECKING:  # it would load numpy, which most traces do not need
     from sched_policy.simulator.learning import Learning

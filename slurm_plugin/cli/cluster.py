@@ -10,7 +10,7 @@ from typing import Any
 import click
 from msgspec.structs import fields
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from slurm_plugin.devcluster import Cluster, ClusterSpec, State
 from slurm_plugin.devcluster import down as take_down
 from slurm_plugin.devcluster import up as bring_up

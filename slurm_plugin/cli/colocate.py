@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from msgspec import Struct, to_builtins
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.place.gpu_loads import GpuLoads
 from sched_policy.place.instance import InstanceKind
 from sched_policy.place.share_baselines import SHARE_PLACEMENTS, share_placement

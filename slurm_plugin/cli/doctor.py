@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
+from explsched.errors import ExplschedError
 from sched_policy import plugins
-from sched_policy.errors import ExplschedError
 from slurm_plugin import config as configuration
 from slurm_plugin.cli.finding import Finding
 from slurm_plugin.cli.options import config_option, json_option

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import click
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 _EPILOG = """\
 Exit status: 0 success, 1 failure, 2 wrong usage.

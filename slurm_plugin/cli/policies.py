@@ -6,8 +6,8 @@ import json
 
 import click
 
+from explsched.errors import PolicyError
 from sched_policy import catalog
-from sched_policy.errors import PolicyError
 from slurm_plugin.cli.options import json_option
 
 _EXAMPLES = """\b

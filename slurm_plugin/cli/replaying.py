@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import to_builtins
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.simulator import formats
 from sched_policy.simulator.checks import fit, strict
 from sched_policy.simulator.formats.cluster import read_cluster

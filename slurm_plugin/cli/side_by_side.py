@@ -14,7 +14,7 @@ from multiprocessing.queues import SimpleQueue
 from types import FrameType
 from typing import NoReturn, TypeVar
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

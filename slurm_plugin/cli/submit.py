@@ -15,7 +15,7 @@ import click
 import msgspec
 from msgspec import Meta
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 _EXAMPLES = """\b
 example:

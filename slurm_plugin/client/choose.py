@@ -7,10 +7,10 @@ import subprocess
 import sys
 from typing import Literal
 
+from explsched.log import event
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
-from slurm_plugin.log import event
 
 _LOG = logging.getLogger("explsched.slurm")
 _PROBE_S = 20.0

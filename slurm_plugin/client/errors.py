@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 
 class SlurmError(ExplschedError):

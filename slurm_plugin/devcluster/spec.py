@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 
 class DevClusterError(ExplschedError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
+from explsched.log import event
 from slurm_plugin.groups.grouping import Device, LiveGroup
-from slurm_plugin.log import event
 
 _LOG = logging.getLogger("explsched.groups")
 

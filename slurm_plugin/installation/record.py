@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 PATH = Path("/var/lib/explsched/installed.json")
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import click
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 
 DISTRIBUTION = "explsched"
 

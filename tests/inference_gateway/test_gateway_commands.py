@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from explsched.errors import ExplschedError
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.control.state import Override
-from sched_policy.errors import ExplschedError
 from slurm_plugin.cli.main import root
 
 SERVICES = """

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from explsched.strict_yaml import ConfigError
 from inference_gateway import keys, services
 from inference_gateway.dataplane.settings import digest_of
-from slurm_plugin.strict_yaml import ConfigError
 
 PATH = Path("/srv/services.yaml")
 GOOD = """

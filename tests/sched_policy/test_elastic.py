@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.elastic import Resizing
-from sched_policy.errors import PolicyError
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, Node, NodeGpus
 from sched_policy.plan import Plan, Resize
 from sched_policy.policy import SchedulingPolicy

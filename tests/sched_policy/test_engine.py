@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.columns import Columns
-from sched_policy.errors import PolicyError
 from sched_policy.model import Exploration, NodeGpus
 from sched_policy.order.fifo import Fifo
 from sched_policy.plan import Plan, Ranking, Start

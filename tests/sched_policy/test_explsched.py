@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
+from explsched.errors import PolicyError
 from sched_policy import catalog
-from sched_policy.errors import PolicyError
 from sched_policy.model import Direction, Exploration, GpuRequest, Job, JobState, ProgressPoint
 from sched_policy.plan import Plan
 from sched_policy.price import Market

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus
 from sched_policy.plan import Group, Plan, Preemption, Reservation, Resize, Score, Start, Stop
 from sched_policy.snapshot import Snapshot

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from slurm_plugin.client.changes import TargetJob
 from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.records import ControllerLoad

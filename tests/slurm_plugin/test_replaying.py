@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.simulator.formats.sacct import COMMAND
 from sched_policy.simulator.metrics import figures
 from slurm_plugin.cli.figures import Column, number, ratio, table

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from slurm_plugin.cli.side_by_side import WorkerError, run_all
 from tests.slurm_plugin import work
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.simulator.formats import own, read_any, sacct
 from sched_policy.simulator.trace import ClusterShape
 from slurm_plugin.cli.main import root

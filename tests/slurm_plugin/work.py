@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 
 Progress = Callable[[int, int], None]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.group.interleave import Ordering
 from sched_policy.simulator.muri.loop import Discipline, replay
 from sched_policy.simulator.outcome import Outcome

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.cli.reload import reload
@@ -13,7 +14,6 @@ from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor import reloading
 from inference_gateway.supervisor.__main__ import run
 from inference_gateway.supervisor.revision import Revision
-from slurm_plugin.strict_yaml import ConfigError
 
 GOOD = """
 name: t

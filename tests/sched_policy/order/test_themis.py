@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.order.themis import (
     Claims,
     central_shares,

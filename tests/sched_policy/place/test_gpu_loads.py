@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from explsched.errors import PolicyError
 from sched_policy.columns import Nodes
-from sched_policy.errors import PolicyError
 from sched_policy.model import Node, NodeGpus
 from sched_policy.place.gpu_loads import GpuLoads
 from sched_policy.place.instance import GpuShare, Hosted

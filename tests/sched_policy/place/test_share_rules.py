@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.place.best_fit import BestFit
 from sched_policy.place.complementary import Complementary
 from sched_policy.place.dilu_original import DiluOriginal

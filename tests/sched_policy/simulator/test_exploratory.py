@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from sched_policy.errors import ExplschedError
+from explsched.errors import ExplschedError
 from sched_policy.simulator.exploratory import Workload, abandoned_share
 from sched_policy.simulator.recorded import RecordedCurve
 from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob

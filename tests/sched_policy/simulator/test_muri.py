@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.group.interleave import iteration_s
 from sched_policy.model import StageProfile
 from sched_policy.order.themis import Claims

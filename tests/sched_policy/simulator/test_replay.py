@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sched_policy.errors import PolicyError
+from explsched.errors import PolicyError
 from sched_policy.simulator.metrics import measure
 from sched_policy.simulator.muri import MuriOptions
 from sched_policy.simulator.replay import Replay

@@ -17,8 +17,8 @@ import yaml
 from msgspec import Meta
 from msgspec.structs import FieldInfo
 
-from sched_policy.errors import ExplschedError
-from slurm_plugin.accepted_values import accepted_values
+from explsched.accepted_values import accepted_values
+from explsched.errors import ExplschedError
 
 _Section = TypeVar("_Section", bound="Section")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import pytest
 from msgspec import Meta
 
-from slurm_plugin.strict_yaml import ConfigError, Section, described, mapping, read
+from explsched.strict_yaml import ConfigError, Section, described, mapping, read
 
 Name = Annotated[str, Meta(pattern="^[a-z]+$")]
 

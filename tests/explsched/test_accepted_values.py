@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta
 
-from slurm_plugin.accepted_values import accepted_values
+from explsched.accepted_values import accepted_values
 
 SECONDS = Meta(gt=0, le=86400, description="how long", extra={"unit": "seconds"})
 
