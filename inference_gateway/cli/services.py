@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import msgspec
 
+from explsched.cli.options import json_option
 from inference_gateway.cli.options import opened, services_option
 from inference_gateway.services import described
-from slurm_plugin.cli.options import json_option
 
 
 @click.command()

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import click
 
+from explsched.cli.options import json_option
+from explsched.cli.progress_bars import bars
 from inference_gateway.cli.simulation_options import replay_options
 from inference_gateway.scaling.options import ScalingError
 from inference_gateway.scaling.registry import DEFAULT, RULES, build
 from inference_gateway.simulator import plots
 from inference_gateway.simulator.plots import Point
 from inference_gateway.simulator.replay import Replay
-from slurm_plugin.cli.bars import bars
 from slurm_plugin.cli.figures import Column, table
-from slurm_plugin.cli.options import json_option
 from slurm_plugin.cli.outputs import picture_file
 
 _SWEPT = "utilization"

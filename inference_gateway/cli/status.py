@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 import msgspec
 
+from explsched.cli.options import json_option
 from inference_gateway.cli.options import opened, services_option
 from inference_gateway.control import state
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.errors import GatewayError
-from slurm_plugin.cli.options import json_option
 
 _STALE_S = 10.0
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from msgspec import Struct, to_builtins
 
+from explsched.cli.options import json_option
 from explsched.errors import PolicyError
 from sched_policy.place.gpu_loads import GpuLoads
 from sched_policy.place.instance import InstanceKind
@@ -22,7 +23,6 @@ from sched_policy.simulator.instance_format import read_events, write_events
 from sched_policy.simulator.instance_generator import generate
 from sched_policy.simulator.instance_trace import InstanceEvent, InstanceTrace
 from sched_policy.simulator.trace import TraceError
-from slurm_plugin.cli.options import json_option
 
 _EXAMPLES = """\b
 example:

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import yaml
 
+from explsched.cli.options import config_option
 from slurm_plugin import config as configuration
 from slurm_plugin import config_keys
-from slurm_plugin.cli.options import config_option
 
 _EXAMPLES = """\b
 examples:

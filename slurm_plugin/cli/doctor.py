@@ -13,11 +13,11 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
+from explsched.cli.options import config_option, json_option
 from explsched.errors import ExplschedError
 from sched_policy import plugins
 from slurm_plugin import config as configuration
 from slurm_plugin.cli.finding import Finding
-from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.cli.slurm_findings import slurm
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
+from explsched.cli.options import config_option, json_option
 from sched_policy.model import Job, JobState
 from slurm_plugin.cli.job_row import rows
-from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.cli.session import clock, look
 from slurm_plugin.progress import JobProgress
 from slurm_plugin.steering.requeue_delay import SETTLE_S, waits_for_requeue_delay

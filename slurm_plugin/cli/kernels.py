@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
+from explsched.cli.options import json_option
 from kernel_intercept.profile import ncu, store
 from kernel_intercept.profile.errors import ProfileError
 from kernel_intercept.profile.format import Fault
@@ -23,7 +24,6 @@ from kernel_intercept.profile.match import profiles_of
 from kernel_intercept.profile.merge import merged
 from kernel_intercept.profile.model import KernelKey, KernelProfile
 from slurm_plugin.cli.kernel_report import clients, rows, table
-from slurm_plugin.cli.options import json_option
 
 _EXAMPLES = """\b
 examples:

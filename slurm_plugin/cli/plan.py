@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
-from slurm_plugin.cli.options import config_option, json_option
+from explsched.cli.options import config_option, json_option
 from slurm_plugin.cli.session import clock, look
 
 _EXAMPLES = """\b

@@ -6,9 +6,9 @@ import json
 
 import click
 
+from explsched.cli.options import json_option
 from explsched.errors import PolicyError
 from sched_policy import catalog
-from slurm_plugin.cli.options import json_option
 
 _EXAMPLES = """\b
 example:

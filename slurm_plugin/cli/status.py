@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
+from explsched.cli.options import config_option, json_option
 from sched_policy.model import JobState
 from slurm_plugin.cli.job_row import COLUMNS, Row, rows
-from slurm_plugin.cli.options import config_option, json_option
 from slurm_plugin.cli.session import look
 
 _EXAMPLES = """\b

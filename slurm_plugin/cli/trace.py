@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
+from explsched.cli.options import json_option
 from sched_policy.simulator import formats
 from sched_policy.simulator.checks import fit, strict
 from sched_policy.simulator.formats import own, sacct
@@ -17,7 +18,6 @@ from sched_policy.simulator.generate import generate as generate_trace
 from sched_policy.simulator.summary import Summary, summarize
 from sched_policy.simulator.trace import ClusterShape, Trace
 from sched_policy.simulator.workload import WorkloadSpec
-from slurm_plugin.cli.options import json_option
 
 _EXAMPLES = """\b
 examples:

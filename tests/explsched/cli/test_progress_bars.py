@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from slurm_plugin.cli import bars
+from explsched.cli import progress_bars as bars
 
 
 @pytest.mark.parametrize(("terminal", "patience_s", "shown"), [(True, 0.0, 1), (True, 600.0, 0), (False, 0.0, 0)])
