@@ -27,11 +27,11 @@ from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy
 from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.exploratory import Workload, abandoned_share
-from sched_policy.simulator.learning import Learning
 from sched_policy.simulator.outcome import Ending, JobRecord
 from sched_policy.simulator.recorded import LearningCurves
 from sched_policy.simulator.settings import Settings
-from sched_policy.simulator.trace import ClusterShape, Trace
+from simulation.traces.learning import Learning
+from simulation.traces.trace import ClusterShape, Trace
 
 CURVES = Path(__file__).parent / "curves" / "curves.npz"
 CLUSTER = ClusterShape(nodes=8, gpus_per_node=8)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sched_policy.group.interleave import Ordering
 from sched_policy.simulator import muri
-from sched_policy.simulator.formats.muri import read
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.formats.muri import read
+from simulation.traces.trace import ClusterShape
 
 _VARIANTS = {
     "plain": muri.MuriOptions(),

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import click
 
-from sched_policy.simulator.formats import own, read_any
-from sched_policy.simulator.generate import generate
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
-from sched_policy.simulator.workload import WorkloadSpec
+from simulation.traces.formats import own, read_any
+from simulation.traces.generate import generate
+from simulation.traces.trace import ClusterShape, Trace, TraceJob
+from simulation.traces.workload import WorkloadSpec
 
 _EPOCH_S = 1_767_225_600  # 2026-01-01
 _REPEATS = 3

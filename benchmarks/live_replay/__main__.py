@@ -19,10 +19,10 @@ from benchmarks.live_replay import figures, live, report
 from benchmarks.live_replay.workload import CLUSTER, compressed
 from sched_policy import catalog
 from sched_policy.options import PolicyOptions
-from sched_policy.simulator.checks import fit
-from sched_policy.simulator.formats import read_any
 from sched_policy.simulator.settings import Settings
-from sched_policy.simulator.trace import Trace
+from simulation.traces.checks import fit
+from simulation.traces.formats import read_any
+from simulation.traces.trace import Trace
 
 # From the signal to free GPUs: the checkpoint is seen at the next pass, and the requeue takes about one more.
 _CHECKPOINT_S = 2 * live.INTERVAL_S

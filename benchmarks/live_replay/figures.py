@@ -13,7 +13,7 @@ from sched_policy import catalog
 from sched_policy.options import PolicyOptions
 from sched_policy.simulator import engine
 from sched_policy.simulator.settings import Settings
-from sched_policy.simulator.trace import Trace
+from simulation.traces.trace import Trace
 
 _DRAWS = 5
 

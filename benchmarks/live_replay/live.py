@@ -17,7 +17,7 @@ from benchmarks.live_replay import log
 from benchmarks.live_replay.workload import CLUSTER, sbatch_options
 from benchmarks.sweep_demo.run import daemon
 from sched_policy.simulator.settings import Looks
-from sched_policy.simulator.trace import Trace, TraceJob
+from simulation.traces.trace import Trace, TraceJob
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
 

@@ -6,8 +6,8 @@ import math
 import random
 from dataclasses import replace
 
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
-from sched_policy.simulator.workload import WorkloadSpec
+from simulation.traces.trace import ClusterShape, Trace, TraceJob
+from simulation.traces.workload import WorkloadSpec
 
 CLUSTER = ClusterShape(4, 8)
 _MULTIPLES = WorkloadSpec(1, CLUSTER).limit_multiples

@@ -17,10 +17,10 @@ import msgspec
 from msgspec import Meta
 
 from inference_gateway.simulator.requests import Request, RequestTrace
-from sched_policy.simulator.formats.base import first_reasons
-from sched_policy.simulator.formats.cells import LONGEST_S, RowError, number, shown, whole
-from sched_policy.simulator.formats.table import collect, open_lines, table_of
-from sched_policy.simulator.trace import Rejected, TraceError
+from simulation.traces.formats.base import first_reasons
+from simulation.traces.formats.cells import LONGEST_S, RowError, number, shown, whole
+from simulation.traces.formats.table import collect, open_lines, table_of
+from simulation.traces.trace import Rejected, TraceError
 
 ACCEPTED = (
     "accepted are CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure), CSV with arrival_s,service_s, "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inference_gateway.errors import GatewayError
-from sched_policy.simulator.trace import Rejected
+from simulation.traces.trace import Rejected
 
 _LONGEST_S = 86_400.0
 

@@ -25,9 +25,9 @@ from sched_policy.simulator.outcome import Ending, Outcome
 from sched_policy.simulator.rhythm import Alarm
 from sched_policy.simulator.settings import Estimates, Settings
 from sched_policy.simulator.slurm_queue import backfilled, head
-from sched_policy.simulator.trace import ClusterShape, Trace
 from sched_policy.simulator.world import World
 from sched_policy.validate import checked_plan
+from simulation.traces.trace import ClusterShape, Trace
 
 Progress = Callable[[int, int], None]
 """Told (jobs ended, jobs in all) as the simulation goes on."""

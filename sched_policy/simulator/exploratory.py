@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from explsched.errors import ExplschedError
 from sched_policy.model import Exploration
-from sched_policy.simulator.learning import Learning
 from sched_policy.simulator.owner import Owner
 from sched_policy.simulator.recorded import RecordedCurve
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
+from simulation.traces.learning import Learning
+from simulation.traces.trace import ClusterShape, Trace, TraceJob
 
 _HOUR_S = 3600.0
 

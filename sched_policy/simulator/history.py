@@ -7,12 +7,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from sched_policy.simulator.formats.base import first_reasons
-from sched_policy.simulator.formats.sacct import FORMAT
-from sched_policy.simulator.formats.sacct_history import PastJob, read_history
-from sched_policy.simulator.formats.table import open_table
 from sched_policy.simulator.outcome import Ending, JobRecord, Outcome, Usage
-from sched_policy.simulator.trace import ClusterShape, Rejected, TraceError
+from simulation.traces.formats.base import first_reasons
+from simulation.traces.formats.sacct import FORMAT
+from simulation.traces.formats.sacct_history import PastJob, read_history
+from simulation.traces.formats.table import open_table
+from simulation.traces.trace import ClusterShape, Rejected, TraceError
 
 NAME = "history"
 """Stands where an outcome has the name of its policy."""

@@ -22,7 +22,7 @@ from msgspec import Meta
 from explsched.errors import ExplschedError
 from sched_policy.place.instance import Instance, InstanceKind
 from sched_policy.simulator.instance_trace import Action, InstanceEvent, InstanceTrace
-from sched_policy.simulator.trace import Rejected, TraceError
+from simulation.traces.trace import Rejected, TraceError
 
 LONGEST_LINE = 4096
 """Characters a line may have: it bounds what reading Python's notation can cost."""

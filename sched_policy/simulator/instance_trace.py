@@ -7,7 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from sched_policy.place.instance import Instance
-from sched_policy.simulator.trace import Rejected
+from simulation.traces.trace import Rejected
 
 
 class Action(StrEnum):

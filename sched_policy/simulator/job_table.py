@@ -11,7 +11,7 @@ from sched_policy.columns import Columns, Floats, Ints
 from sched_policy.model import NodeGpus
 from sched_policy.simulator.portrait import Standing
 from sched_policy.simulator.settings import Estimates, Settings, Source
-from sched_policy.simulator.trace import TraceJob
+from simulation.traces.trace import TraceJob
 
 NEVER_S = float("inf")
 

@@ -7,7 +7,7 @@ from math import isnan
 
 from msgspec import Struct
 
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.trace import ClusterShape
 
 
 class Ending(StrEnum):

@@ -7,8 +7,8 @@ import math
 from msgspec import Struct
 
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
-from sched_policy.simulator.learning import Learning
-from sched_policy.simulator.trace import TraceJob
+from simulation.traces.learning import Learning
+from simulation.traces.trace import TraceJob
 
 _CONSENT = Exploration(checkpoint_signal="USR1", may_stop=True)
 

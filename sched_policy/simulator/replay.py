@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from explsched.errors import PolicyError
 from sched_policy.simulator.settings import Settings
-from sched_policy.simulator.trace import ClusterShape, Trace
+from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
     from sched_policy.simulator.muri import MuriOptions

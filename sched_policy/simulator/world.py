@@ -14,8 +14,8 @@ from sched_policy.simulator.job_table import JobTable, Phase
 from sched_policy.simulator.outcome import Ending, JobRecord, Usage
 from sched_policy.simulator.portrait import portrait
 from sched_policy.simulator.settings import Settings
-from sched_policy.simulator.trace import ClusterShape, TraceJob
 from sched_policy.snapshot import Snapshot
+from simulation.traces.trace import ClusterShape, TraceJob
 
 
 class World:

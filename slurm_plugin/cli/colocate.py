@@ -22,7 +22,7 @@ from sched_policy.simulator.colocation import colocate as run
 from sched_policy.simulator.instance_format import read_events, write_events
 from sched_policy.simulator.instance_generator import generate
 from sched_policy.simulator.instance_trace import InstanceEvent, InstanceTrace
-from sched_policy.simulator.trace import TraceError
+from simulation.traces.trace import TraceError
 
 _EXAMPLES = """\b
 example:

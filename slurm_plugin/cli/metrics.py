@@ -9,10 +9,10 @@ import click
 
 from explsched.cli.options import json_option
 from sched_policy.simulator import history
-from sched_policy.simulator.checks import strict
-from sched_policy.simulator.formats.cluster import read_cluster
 from sched_policy.simulator.metrics import as_dict, measure
-from sched_policy.simulator.trace import Trace
+from simulation.traces.checks import strict
+from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.trace import Trace
 from slurm_plugin.cli.figures import explained
 from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files
 from slurm_plugin.cli.replaying import cluster_option, report_rejected

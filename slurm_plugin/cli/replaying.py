@@ -11,12 +11,12 @@ import click
 from msgspec import to_builtins
 
 from explsched.errors import PolicyError
-from sched_policy.simulator import formats
-from sched_policy.simulator.checks import fit, strict
-from sched_policy.simulator.formats.cluster import read_cluster
 from sched_policy.simulator.replay import Replay
 from sched_policy.simulator.settings import Estimates, Settings, SettingsError
-from sched_policy.simulator.trace import ClusterShape, Rejected, Trace
+from simulation.traces import formats
+from simulation.traces.checks import fit, strict
+from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.trace import ClusterShape, Rejected, Trace
 
 if TYPE_CHECKING:
     from sched_policy.simulator.muri import MuriOptions

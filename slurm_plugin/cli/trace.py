@@ -10,14 +10,14 @@ import click
 from msgspec import to_builtins
 
 from explsched.cli.options import json_option
-from sched_policy.simulator import formats
-from sched_policy.simulator.checks import fit, strict
-from sched_policy.simulator.formats import own, sacct
-from sched_policy.simulator.formats.cluster import read_cluster
-from sched_policy.simulator.generate import generate as generate_trace
-from sched_policy.simulator.summary import Summary, summarize
-from sched_policy.simulator.trace import ClusterShape, Trace
-from sched_policy.simulator.workload import WorkloadSpec
+from simulation.traces import formats
+from simulation.traces.checks import fit, strict
+from simulation.traces.formats import own, sacct
+from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.generate import generate as generate_trace
+from simulation.traces.summary import Summary, summarize
+from simulation.traces.trace import ClusterShape, Trace
+from simulation.traces.workload import WorkloadSpec
 
 _EXAMPLES = """\b
 examples:

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from benchmarks.exploratory import main, measure
 from sched_policy import catalog
 from sched_policy.model import Exploration
-from sched_policy.simulator.learning import Learning
 from sched_policy.simulator.recorded import LearningCurves
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
+from simulation.traces.learning import Learning
+from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from tests.sched_policy.simulator.curve_builders import falling, recorded
 
 FIFO = catalog.build("fifo")

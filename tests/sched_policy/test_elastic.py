@@ -16,9 +16,9 @@ from sched_policy.policy import SchedulingPolicy
 from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.outcome import JobRecord
 from sched_policy.simulator.settings import Estimates, Settings
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
 from sched_policy.snapshot import Snapshot
 from sched_policy.validate import checked_plan
+from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
 
 OPTIONS = catalog.PolicyOptions(quantum_s=100.0, resize_restart_s=30.0, resize_gain=2.0)

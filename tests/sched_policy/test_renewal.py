@@ -12,9 +12,9 @@ from sched_policy.model import Elastic, Exploration, GpuRequest, Job
 from sched_policy.plan import Plan, Preemption, Stop
 from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.settings import Estimates, Settings
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
 from sched_policy.snapshot import Snapshot
 from sched_policy.validate import checked_plan
+from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
 
 OPTIONS = catalog.PolicyOptions(quantum_s=100.0, resize_lead_s=180.0)

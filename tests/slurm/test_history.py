@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sched_policy.preemption_record import Interruption, PreemptionRecord, read
-from sched_policy.simulator.formats import read_any, sacct
 from sched_policy.simulator.history import read as history_of
 from sched_policy.simulator.metrics import measure
-from sched_policy.simulator.trace import Trace, TraceError
+from simulation.traces.formats import read_any, sacct
+from simulation.traces.trace import Trace, TraceError
 from slurm_plugin.client.changes import RequeueJob, SetAdminComment
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.live_replay import figures, live
 from benchmarks.live_replay.workload import compressed
-from sched_policy.simulator.trace import Trace, TraceJob
+from simulation.traces.trace import Trace, TraceJob
 
 pytestmark = pytest.mark.slurm
 

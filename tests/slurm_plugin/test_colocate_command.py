@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from sched_policy.simulator.instance_format import write_events
 from sched_policy.simulator.instance_generator import generate
-from sched_policy.simulator.trace import TraceError
+from simulation.traces.trace import TraceError
 from slurm_plugin.cli.main import root
 
 

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from explsched.errors import ExplschedError
-from sched_policy.simulator.formats import own, read_any, sacct
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.formats import own, read_any, sacct
+from simulation.traces.trace import ClusterShape
 from slurm_plugin.cli.main import root
 
 TRACE = (

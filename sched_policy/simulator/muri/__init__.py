@@ -16,7 +16,7 @@ from explsched.errors import PolicyError
 from sched_policy.group.interleave import Ordering
 from sched_policy.simulator.muri.loop import Discipline, replay
 from sched_policy.simulator.outcome import Outcome
-from sched_policy.simulator.trace import ClusterShape, Trace
+from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
     from sched_policy.simulator.muri.interleaved import Sorting

@@ -10,7 +10,7 @@ from math import inf
 from sched_policy.group.antman import opportunistic_iteration_s
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.trace import ClusterShape
 
 _OPPORTUNISTIC = 0.9  # utilisation that an opportunistic job adds to each of its GPUs
 _GUARANTEED = 0.1

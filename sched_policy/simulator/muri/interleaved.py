@@ -12,7 +12,7 @@ from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
 from sched_policy.simulator.muri.shortest import remaining_gpu_s
 from sched_policy.simulator.muri.yarn import Refilling, Yarn
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.trace import ClusterShape
 
 _KEY = attrgetter("key")
 _GPUS = attrgetter("gpus")

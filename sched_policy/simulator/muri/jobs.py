@@ -7,7 +7,7 @@ from math import inf
 from msgspec import Struct
 
 from sched_policy.model import StageProfile
-from sched_policy.simulator.trace import TraceJob
+from simulation.traces.trace import TraceJob
 
 ITERATION_FACTOR = 1.015  # every iteration takes this much longer than the trace says, under every policy
 

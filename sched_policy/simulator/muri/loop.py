@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sched_policy.simulator.muri.jobs import ITERATION_FACTOR, MuriJob
 from sched_policy.simulator.outcome import JobRecord, Outcome, Usage
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceError
+from simulation.traces.trace import ClusterShape, Trace, TraceError
 
 _ARRIVAL_REL = 1e-9
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
 from sched_policy.simulator.muri.yarn import Refilling, Yarn
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.trace import ClusterShape
 
 _KEY = attrgetter("key")
 

@@ -12,7 +12,7 @@ from sched_policy.order.themis import Claims, central_shares, jitter, whole_shar
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
 from sched_policy.simulator.muri.yarn import Refilling, Yarn
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.trace import ClusterShape
 
 _NEVER_RAN = 1e9
 _LEAST_LEFT = 1e-9  # iterations; a job about to end still has a share

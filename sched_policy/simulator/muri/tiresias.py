@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from sched_policy.simulator.muri.jobs import MuriJob
 from sched_policy.simulator.muri.loop import Merging
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.trace import ClusterShape
 
 QUEUE_LIMITS_GPU_S = (3250, 7200)  # attained service at which a job leaves the first, the second queue
 _INDEX = attrgetter("index")

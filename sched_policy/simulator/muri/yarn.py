@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import inf
 
 from sched_policy.simulator.muri.jobs import MuriJob
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.trace import ClusterShape
 
 
 class Yarn:

@@ -7,7 +7,7 @@ import pytest
 
 from inference_gateway.simulator.formats import read, spread, strict
 from inference_gateway.simulator.requests import Request, RequestTrace
-from sched_policy.simulator.trace import TraceError
+from simulation.traces.trace import TraceError
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 

@@ -6,7 +6,7 @@ from sched_policy.group.in_order import InOrder
 from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.model import StageProfile
 from sched_policy.simulator import muri
-from sched_policy.simulator.trace import ClusterShape, Trace
+from simulation.traces.trace import ClusterShape, Trace
 from tests.sched_policy.simulator.muri_jobs import model_job
 
 

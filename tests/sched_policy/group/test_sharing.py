@@ -19,8 +19,8 @@ from sched_policy.plan import Plan
 from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.outcome import Ending
 from sched_policy.simulator.settings import Estimates, Settings
-from sched_policy.simulator.trace import ClusterShape, StageTimes, Trace, TraceJob
 from sched_policy.validate import checked_plan
+from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 CONSENT = Exploration(checkpoint_signal="USR1")

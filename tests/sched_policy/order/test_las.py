@@ -10,7 +10,7 @@ from sched_policy import catalog
 from sched_policy.order.las import LeastAttainedService
 from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.settings import Settings
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
+from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from tests.sched_policy.builders import NOW_S, job, running, snapshot
 
 ORDER = LeastAttainedService((1000.0, 5000.0))

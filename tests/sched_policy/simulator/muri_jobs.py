@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from sched_policy.simulator.outcome import JobRecord, Outcome
-from sched_policy.simulator.stage_profile import profile
-from sched_policy.simulator.trace import StageTimes, Trace, TraceJob
+from simulation.traces.stage_profile import profile
+from simulation.traces.trace import StageTimes, Trace, TraceJob
 
 MODELS = ("vgg16", "vgg19", "resnet18", "shufflenet_v2_x1_0", "bert", "gpt2", "a2c", "dqn")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sched_policy.simulator.outcome import JobRecord, Outcome, Usage
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.trace import ClusterShape
 
 
 def record(job_id: int, submit_s: float, start_s: float, end_s: float, gpus: int = 1, **fields: Any) -> JobRecord:

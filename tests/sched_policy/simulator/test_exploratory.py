@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from explsched.errors import ExplschedError
 from sched_policy.simulator.exploratory import Workload, abandoned_share
 from sched_policy.simulator.recorded import RecordedCurve
-from sched_policy.simulator.trace import ClusterShape, Trace, TraceJob
+from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from tests.sched_policy.simulator.curve_builders import falling, recorded
 
 CLUSTER = ClusterShape(2, 4)

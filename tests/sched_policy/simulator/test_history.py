@@ -7,7 +7,7 @@ import pytest
 from sched_policy.simulator import history
 from sched_policy.simulator.metrics import measure
 from sched_policy.simulator.outcome import Ending, Usage
-from sched_policy.simulator.trace import ClusterShape, TraceError
+from simulation.traces.trace import ClusterShape, TraceError
 
 _HEADER = "JobID|JobIDRaw|User|Partition|Submit|Eligible|Start|End|ElapsedRaw|State|TimelimitRaw|AllocTRES|ReqTRES"
 

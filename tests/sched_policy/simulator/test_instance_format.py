@@ -11,7 +11,7 @@ from sched_policy.place.instance import Instance, InstanceKind
 from sched_policy.simulator.instance_format import LONGEST_LINE, parse_events, read_events, write_events
 from sched_policy.simulator.instance_generator import generate
 from sched_policy.simulator.instance_trace import Action
-from sched_policy.simulator.trace import TraceError
+from simulation.traces.trace import TraceError
 
 INSTANCE = (
     '"service_name": "bert", "type": "inference", "gpu_num": 1, "sm_requests": 0.1, "sm_limits": 0.2, "memory": [5]'

@@ -17,7 +17,7 @@ from sched_policy.order.themis import Claims
 from sched_policy.simulator import muri
 from sched_policy.simulator.muri.jobs import MuriJob, overhead_s
 from sched_policy.simulator.muri.themis import Themis, early
-from sched_policy.simulator.trace import ClusterShape, StageTimes, Trace, TraceError
+from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceError
 from tests.sched_policy.simulator.muri_jobs import generated, job, model_job, record
 
 
@@ -262,7 +262,7 @@ def test_every_job_does_its_work_and_no_gpu_is_over_committed(policy: str) -> No
 _SCRIPT = """
 import json
 from sched_policy.simulator import muri
-from sched_policy.simulator.trace import ClusterShape
+from simulation.traces.trace import ClusterShape
 from tests.sched_policy.simulator.muri_jobs import generated
 ends = {policy: [job.end_s for job in muri.simulate(generated(60), ClusterShape(8, 8), policy).jobs]
         for policy in muri.names()}

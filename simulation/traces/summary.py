@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.simulator.trace import ClusterShape, Rejected, Trace
+from simulation.traces.trace import ClusterShape, Rejected, Trace
 
 
 class RunTimes(Struct, frozen=True):

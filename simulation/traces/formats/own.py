@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TextIO
 
-from sched_policy.simulator.formats.base import Format, trace_of
-from sched_policy.simulator.formats.cells import (
+from simulation.traces.formats.base import Format, trace_of
+from simulation.traces.formats.cells import (
     LARGEST_ID,
     LONGEST_S,
     MOST_GPUS,
@@ -25,8 +25,8 @@ from sched_policy.simulator.formats.cells import (
     shown,
     whole,
 )
-from sched_policy.simulator.formats.table import Table, collect
-from sched_policy.simulator.trace import StageTimes, Trace, TraceError, TraceJob
+from simulation.traces.formats.table import Table, collect
+from simulation.traces.trace import StageTimes, Trace, TraceError, TraceJob
 
 _REQUIRED = ("job_id", "submit_s", "gpus", "run_s")
 _SIZES = ("least_gpus", "most_gpus")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sched_policy.simulator.formats.cluster import read_cluster
-from sched_policy.simulator.trace import ClusterShape, TraceError
+from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.trace import ClusterShape, TraceError
 
 MURI = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_node\n"
 

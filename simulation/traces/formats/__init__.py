@@ -5,10 +5,10 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from sched_policy.simulator.formats import muri, own, philly, sacct
-from sched_policy.simulator.formats.base import Format
-from sched_policy.simulator.formats.table import Table, open_table
-from sched_policy.simulator.trace import Trace, TraceError
+from simulation.traces.formats import muri, own, philly, sacct
+from simulation.traces.formats.base import Format
+from simulation.traces.formats.table import Table, open_table
+from simulation.traces.trace import Trace, TraceError
 
 _FORMATS = {form.name: form for form in (own.FORMAT, muri.FORMAT, philly.FORMAT, sacct.FORMAT)}
 

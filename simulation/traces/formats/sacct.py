@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sched_policy.simulator.formats.base import Format, trace_of
-from sched_policy.simulator.formats.sacct_columns import REQUIRED
-from sched_policy.simulator.formats.table import Table
-from sched_policy.simulator.trace import Trace, TraceJob
+from simulation.traces.formats.base import Format, trace_of
+from simulation.traces.formats.sacct_columns import REQUIRED
+from simulation.traces.formats.table import Table
+from simulation.traces.trace import Trace, TraceJob
 
 COMMAND = """\
 SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates \\
@@ -35,7 +35,7 @@ def read(path: Path) -> Trace:
 
 
 def _parse(table: Table) -> Trace:
-    from sched_policy.simulator.formats.sacct_history import read_history  # late: other formats do not need it
+    from simulation.traces.formats.sacct_history import read_history  # late: other formats do not need it
 
     past, rejected = read_history(table)
     first_s = min((job.arrival_s for job in past), default=0.0)

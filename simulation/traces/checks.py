@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sched_policy.simulator.formats.base import first_reasons
-from sched_policy.simulator.trace import ClusterShape, Rejected, Trace, TraceError
+from simulation.traces.formats.base import first_reasons
+from simulation.traces.trace import ClusterShape, Rejected, Trace, TraceError
 
 
 def fit(trace: Trace, cluster: ClusterShape) -> Trace:

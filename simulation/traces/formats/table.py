@@ -17,8 +17,8 @@ from typing import BinaryIO, TypeVar
 
 from msgspec import Struct
 
-from sched_policy.simulator.formats.cells import RowError, shown
-from sched_policy.simulator.trace import Rejected, TraceError
+from simulation.traces.formats.cells import RowError, shown
+from simulation.traces.trace import Rejected, TraceError
 
 MOST_LINE_BYTES = 1 << 20
 ACCEPTED = "accepted is a text file in UTF-8 with a header line, see `sexplsched trace --help`"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sched_policy.simulator.formats.base import Format, trace_of
-from sched_policy.simulator.formats.cells import LONGEST_S, MOST_GPUS, SHORTEST_RUN_S, date_time_s, label, number, whole
-from sched_policy.simulator.formats.table import Table, collect
-from sched_policy.simulator.trace import Trace, TraceJob
+from simulation.traces.formats.base import Format, trace_of
+from simulation.traces.formats.cells import LONGEST_S, MOST_GPUS, SHORTEST_RUN_S, date_time_s, label, number, whole
+from simulation.traces.formats.table import Table, collect
+from simulation.traces.trace import Trace, TraceJob
 
 _REQUIRED = ("timestamp", "duration", "num_gpus", "cluster")
 

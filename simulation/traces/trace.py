@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from explsched.errors import ExplschedError
 
 if TYPE_CHECKING:  # it would load numpy, which most traces do not need
-    from sched_policy.simulator.learning import Learning
+    from simulation.traces.learning import Learning
 
 
 class TraceError(ExplschedError):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sched_policy.simulator.formats.base import Format, trace_of
-from sched_policy.simulator.formats.cells import (
+from simulation.traces.formats.base import Format, trace_of
+from simulation.traces.formats.cells import (
     LARGEST_ID,
     LONGEST_S,
     MOST_GPUS,
@@ -20,8 +20,8 @@ from sched_policy.simulator.formats.cells import (
     number,
     whole,
 )
-from sched_policy.simulator.formats.table import Table, collect
-from sched_policy.simulator.trace import StageTimes, Trace, TraceJob
+from simulation.traces.formats.table import Table, collect
+from simulation.traces.trace import StageTimes, Trace, TraceJob
 
 _STAGES = ("resource_time_0", "resource_time_1", "resource_time_2")
 _REQUIRED = ("job_id", "num_gpu", "submit_time", "iterations", "iteration_time", *_STAGES)

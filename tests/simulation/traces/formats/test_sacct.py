@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sched_policy.simulator.formats import sacct
-from sched_policy.simulator.formats.sacct_history import read_history
-from sched_policy.simulator.formats.table import open_table
-from sched_policy.simulator.trace import Trace, TraceError
-from tests.sched_policy.simulator.formats.conftest import Writer
+from simulation.traces.formats import sacct
+from simulation.traces.formats.sacct_history import read_history
+from simulation.traces.formats.table import open_table
+from simulation.traces.trace import Trace, TraceError
+from tests.simulation.traces.formats.conftest import Writer
 
 PRINTED = """\
 JobID|JobIDRaw|User|Partition|Submit|Eligible|Start|End|ElapsedRaw|State|TimelimitRaw|AllocTRES|ReqTRES

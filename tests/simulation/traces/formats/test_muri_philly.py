@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sched_policy.simulator.formats import muri, philly
-from sched_policy.simulator.trace import StageTimes, TraceError, TraceJob
-from tests.sched_policy.simulator.formats.conftest import Writer
+from simulation.traces.formats import muri, philly
+from simulation.traces.trace import StageTimes, TraceError, TraceJob
+from tests.simulation.traces.formats.conftest import Writer
 
 MURI = (
     "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from sched_policy.simulator.formats import sacct_cells as cells
-from sched_policy.simulator.formats.cells import LONGEST_S, RowError, label, number, shown
-from sched_policy.simulator.formats.sacct_columns import REQUIRED
-from sched_policy.simulator.formats.table import Table
-from sched_policy.simulator.trace import TraceError
+from simulation.traces.formats import sacct_cells as cells
+from simulation.traces.formats.cells import LONGEST_S, RowError, label, number, shown
+from simulation.traces.formats.sacct_columns import REQUIRED
+from simulation.traces.formats.table import Table
+from simulation.traces.trace import TraceError
 
 _ONE_OF = (("JobID", "JobIDRaw"), ("AllocTRES", "ReqTRES"))
 

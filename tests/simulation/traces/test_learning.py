@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sched_policy.model import Exploration, ProgressPoint
-from sched_policy.simulator.learning import Learning
+from simulation.traces.learning import Learning
 
 LOSSES = np.array([4.0, 2.0, 3.0, 1.0])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from sched_policy.simulator.stage_profile import GPU_COUNTS
-from sched_policy.simulator.trace import ClusterShape, TraceError
+from simulation.traces.stage_profile import GPU_COUNTS
+from simulation.traces.trace import ClusterShape, TraceError
 
 
 class GpuShare(Struct, frozen=True):

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sched_policy.model import StageProfile
-from sched_policy.simulator.stage_profile import MODELS, profile
-from sched_policy.simulator.trace import StageTimes, Trace, TraceJob
-from sched_policy.simulator.workload import WorkloadSpec
+from simulation.traces.stage_profile import MODELS, profile
+from simulation.traces.trace import StageTimes, Trace, TraceJob
+from simulation.traces.workload import WorkloadSpec
 
 _ASKED_S = tuple(3600.0 * hours for hours in (1 / 6, 0.5, 1, 2, 4, 8, 12, 24, 48, 72))
 _WEEK_S = 7 * 86400.0

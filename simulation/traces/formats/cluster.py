@@ -6,9 +6,9 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from sched_policy.simulator.formats.cells import shown, whole
-from sched_policy.simulator.formats.table import collect, open_table
-from sched_policy.simulator.trace import ClusterShape, TraceError
+from simulation.traces.formats.cells import shown, whole
+from simulation.traces.formats.table import collect, open_table
+from simulation.traces.trace import ClusterShape, TraceError
 
 ACCEPTED = (
     "accepted are NODESxGPUS such as 8x8, a YAML or JSON file with nodes and gpus_per_node, "

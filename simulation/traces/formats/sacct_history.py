@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sched_policy import preemption_record
-from sched_policy.simulator.formats.cells import LONGEST_S, MOST_GPUS, RowError
-from sched_policy.simulator.formats.sacct_rows import Row, row_parser
-from sched_policy.simulator.formats.table import Table, collect
-from sched_policy.simulator.trace import Rejected
+from simulation.traces.formats.cells import LONGEST_S, MOST_GPUS, RowError
+from simulation.traces.formats.sacct_rows import Row, row_parser
+from simulation.traces.formats.table import Table, collect
+from simulation.traces.trace import Rejected
 
 _GOES_ON = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RESIZING"})
 """States of a run after which Slurm may run the same job again."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from sched_policy.simulator.formats.table import Table, open_table
-from sched_policy.simulator.trace import Rejected, Trace, TraceError, TraceJob
+from simulation.traces.formats.table import Table, open_table
+from simulation.traces.trace import Rejected, Trace, TraceError, TraceJob
 
 _SHOWN = 3
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sched_policy.simulator import formats
-from sched_policy.simulator.formats.cluster import read_cluster
-from sched_policy.simulator.trace import TraceError
-from tests.sched_policy.simulator.formats.conftest import Writer
-from tests.sched_policy.simulator.formats.test_muri_philly import MURI, MURI_ROW, PHILLY
-from tests.sched_policy.simulator.formats.test_own import SLOW_FILES
-from tests.sched_policy.simulator.formats.test_sacct import HEADER, PRINTED
+from simulation.traces import formats
+from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.trace import TraceError
+from tests.simulation.traces.formats.conftest import Writer
+from tests.simulation.traces.formats.test_muri_philly import MURI, MURI_ROW, PHILLY
+from tests.simulation.traces.formats.test_own import SLOW_FILES
+from tests.simulation.traces.formats.test_sacct import HEADER, PRINTED
 
 OWN = "job_id,submit_s,gpus,run_s\n"
 TEXTS = {

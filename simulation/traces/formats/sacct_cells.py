@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from sched_policy.simulator.formats.cells import LONGEST_S, MOST_GPUS, RowError, date_time_s, number, shown
+from simulation.traces.formats.cells import LONGEST_S, MOST_GPUS, RowError, date_time_s, number, shown
 
 _NOTHING = frozenset({"", "Unknown", "None", "N/A", "(null)", "INVALID"})
 _NO_LIMIT = frozenset({"UNLIMITED", "Partition_Limit", "NOT_SET", "0"})

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sched_policy.simulator.formats import own
-from sched_policy.simulator.trace import StageTimes, Trace, TraceError, TraceJob
-from tests.sched_policy.simulator.formats.conftest import Writer
+from simulation.traces.formats import own
+from simulation.traces.trace import StageTimes, Trace, TraceError, TraceJob
+from tests.simulation.traces.formats.conftest import Writer
 
 _TIMES = st.floats(0, 1e10)
 _RUNS = st.floats(0.001, 1e10)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sched_policy.simulator.formats import own
-from sched_policy.simulator.formats.table import MOST_LINE_BYTES
-from sched_policy.simulator.trace import TraceError
-from tests.sched_policy.simulator.formats.conftest import Writer
+from simulation.traces.formats import own
+from simulation.traces.formats.table import MOST_LINE_BYTES
+from simulation.traces.trace import TraceError
+from tests.simulation.traces.formats.conftest import Writer
 
 HEADER = "job_id,submit_s,gpus,run_s,user\n"
 ROW = "1,0,1,10,ada\n"

@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sched_policy.simulator.generate import asked_s, generate
-from sched_policy.simulator.stage_profile import GPU_COUNTS, MODELS, profile
-from sched_policy.simulator.summary import summarize
-from sched_policy.simulator.trace import ClusterShape, StageTimes, TraceError
-from sched_policy.simulator.workload import GpuShare, WorkloadSpec
+from simulation.traces.generate import asked_s, generate
+from simulation.traces.stage_profile import GPU_COUNTS, MODELS, profile
+from simulation.traces.summary import summarize
+from simulation.traces.trace import ClusterShape, StageTimes, TraceError
+from simulation.traces.workload import GpuShare, WorkloadSpec
 
 CLUSTER = ClusterShape(8, 8)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sched_policy.simulator.checks import fit, strict
-from sched_policy.simulator.summary import Fault, Size, summarize
-from sched_policy.simulator.trace import ClusterShape, Rejected, StageTimes, Trace, TraceError, TraceJob
+from simulation.traces.checks import fit, strict
+from simulation.traces.summary import Fault, Size, summarize
+from simulation.traces.trace import ClusterShape, Rejected, StageTimes, Trace, TraceError, TraceJob
 
 TRACE = Trace.of(
     [TraceJob(1, 0.0, 8, 10.0, line=2), TraceJob(2, 5.0, 9, 10.0, line=4), TraceJob(3, 9.0, 100, 10.0, line=5)],
