@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inference_gateway.simulator.metrics import Metrics
-from sched_policy.simulator.plots import check
+from simulation.results.plots import check
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

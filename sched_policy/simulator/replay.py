@@ -13,7 +13,7 @@ from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
     from sched_policy.simulator.muri import MuriOptions
-    from sched_policy.simulator.outcome import Outcome
+    from simulation.results.outcome import Outcome
 
 
 class Replay(Struct, frozen=True):

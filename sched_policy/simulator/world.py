@@ -11,10 +11,10 @@ from sched_policy.interference import Interference
 from sched_policy.model import Job, Node, NodeGpus
 from sched_policy.simulator.gpus import GpuPool
 from sched_policy.simulator.job_table import JobTable, Phase
-from sched_policy.simulator.outcome import Ending, JobRecord, Usage
 from sched_policy.simulator.portrait import portrait
 from sched_policy.simulator.settings import Settings
 from sched_policy.snapshot import Snapshot
+from simulation.results.outcome import Ending, JobRecord, Usage
 from simulation.traces.trace import ClusterShape, TraceJob
 
 

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
-from sched_policy.simulator.metrics import Metrics, as_dict, measure
-from sched_policy.simulator.outcome import Outcome
 from sched_policy.simulator.replay import Replay
+from simulation.results.metrics import Metrics, as_dict, measure
+from simulation.results.outcome import Outcome
 from slurm_plugin.cli.figures import Column, ratio, table
 from slurm_plugin.cli.outputs import plot_option, write_files
 from slurm_plugin.cli.replaying import described, known_policy, replay_options

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from sched_policy.simulator.metrics import Metrics, as_dict, figures
+from simulation.results.metrics import Metrics, as_dict, figures
 
 _MISSING = "-"
 _GAP = "  "

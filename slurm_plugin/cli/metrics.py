@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from explsched.cli.options import json_option
-from sched_policy.simulator import history
-from sched_policy.simulator.metrics import as_dict, measure
+from simulation.results import history
+from simulation.results.metrics import as_dict, measure
 from simulation.traces.checks import strict
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import Trace

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from sched_policy.simulator.outcome import Outcome
+    from simulation.results.outcome import Outcome
 
 
 def output_file(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
@@ -22,7 +22,7 @@ def output_file(_ctx: click.Context, _param: click.Parameter, path: Path | None)
 def picture_file(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
     """Refuse a picture that could not be drawn after a long run. A click callback."""
     if path is not None:
-        from sched_policy.simulator import plots
+        from simulation.results import plots
 
         try:
             plots.check(path)
@@ -53,11 +53,11 @@ def write_files(outcomes: Sequence[Outcome], plot_path: Path | None, jobs_path: 
     """Write the picture of these outcomes, and the table of the first one's jobs, where asked for."""
     try:
         if jobs_path is not None:
-            from sched_policy.simulator import jobs_csv
+            from simulation.results import jobs_csv
 
             jobs_csv.write(outcomes[0], jobs_path)
         if plot_path is not None:
-            from sched_policy.simulator import plots
+            from simulation.results import plots
 
             plots.draw(outcomes, plot_path)
     except OSError as error:

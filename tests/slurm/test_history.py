@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sched_policy.preemption_record import Interruption, PreemptionRecord, read
-from sched_policy.simulator.history import read as history_of
-from sched_policy.simulator.metrics import measure
+from simulation.results.history import read as history_of
+from simulation.results.metrics import measure
 from simulation.traces.formats import read_any, sacct
 from simulation.traces.trace import Trace, TraceError
 from slurm_plugin.client.changes import RequeueJob, SetAdminComment

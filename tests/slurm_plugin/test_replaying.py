@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from explsched.errors import ExplschedError
-from sched_policy.simulator.metrics import figures
+from simulation.results.metrics import figures
 from simulation.traces.formats.sacct import COMMAND
 from slurm_plugin.cli.figures import Column, number, ratio, table
 from slurm_plugin.cli.main import root

@@ -15,7 +15,7 @@ from msgspec import Struct
 from explsched.errors import PolicyError
 from sched_policy.group.interleave import Ordering
 from sched_policy.simulator.muri.loop import Discipline, replay
-from sched_policy.simulator.outcome import Outcome
+from simulation.results.outcome import Outcome
 from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:

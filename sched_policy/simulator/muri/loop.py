@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from sched_policy.simulator.muri.jobs import ITERATION_FACTOR, MuriJob
-from sched_policy.simulator.outcome import JobRecord, Outcome, Usage
+from simulation.results.outcome import JobRecord, Outcome, Usage
 from simulation.traces.trace import ClusterShape, Trace, TraceError
 
 _ARRIVAL_REL = 1e-9

@@ -8,7 +8,7 @@ from inference_gateway.simulator.plots import Point, draw
 from inference_gateway.simulator.replay import Replay
 from inference_gateway.simulator.requests import Request, RequestTrace
 from inference_gateway.simulator.settings import Settings
-from sched_policy.simulator.plots import PlotError
+from simulation.results.plots import PlotError
 
 REPLAY = Replay.of(RequestTrace(tuple(Request(i / 2, service_s=3.0) for i in range(60))), None, Settings(concurrency=2))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sched_policy.simulator.outcome import JobRecord, Outcome
+from simulation.results.outcome import JobRecord, Outcome
 from simulation.traces.stage_profile import profile
 from simulation.traces.trace import StageTimes, Trace, TraceJob
 

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explsched.errors import PolicyError
-from sched_policy.simulator.metrics import measure
 from sched_policy.simulator.muri import MuriOptions
 from sched_policy.simulator.replay import Replay
 from sched_policy.simulator.settings import Settings
+from simulation.results.metrics import measure
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 
 _JOBS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 4), st.integers(1, 900)), min_size=1, max_size=8)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sched_policy.simulator.fairness import finish_time_fairness
-from sched_policy.simulator.metrics import Metrics, as_dict, figures, measure, utilisation_series
-from sched_policy.simulator.outcome import Ending, Usage
-from sched_policy.simulator.steps import Steps
-from tests.sched_policy.simulator.outcomes import outcome, record, worked_example
+from simulation.results.fairness import finish_time_fairness
+from simulation.results.metrics import Metrics, as_dict, figures, measure, utilisation_series
+from simulation.results.outcome import Ending, Usage
+from simulation.results.steps import Steps
+from tests.simulation.results.outcomes import outcome, record, worked_example
 
 
 def test_the_worked_example() -> None:

@@ -8,9 +8,9 @@ from itertools import pairwise
 from math import fsum
 from typing import Any
 
-from sched_policy.simulator.fairness import finish_time_fairness
-from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
-from sched_policy.simulator.steps import Steps
+from simulation.results.fairness import finish_time_fairness
+from simulation.results.outcome import Ending, JobRecord, Outcome
+from simulation.results.steps import Steps
 
 _NO_RESULT = (Ending.TIME_LIMIT, Ending.FAILED)
 _ROUNDING = 1e-9  # relative: sums of times end a little beside what they should be

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from explsched.errors import ExplschedError
-from sched_policy.simulator.metrics import span_s, utilisation_series
-from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
+from simulation.results.metrics import span_s, utilisation_series
+from simulation.results.outcome import Ending, JobRecord, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

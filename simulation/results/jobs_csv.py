@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from sched_policy.simulator.outcome import Ending, JobRecord, Outcome
+from simulation.results.outcome import Ending, JobRecord, Outcome
 
 
 def write(outcome: Outcome, path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import chain
 
-from sched_policy.simulator.outcome import Ending, Outcome
-from sched_policy.simulator.steps import Steps
+from simulation.results.outcome import Ending, Outcome
+from simulation.results.steps import Steps
 
 
 def finish_time_fairness(outcome: Outcome) -> list[float]:

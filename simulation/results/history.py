@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from sched_policy.simulator.outcome import Ending, JobRecord, Outcome, Usage
+from simulation.results.outcome import Ending, JobRecord, Outcome, Usage
 from simulation.traces.formats.base import first_reasons
 from simulation.traces.formats.sacct import FORMAT
 from simulation.traces.formats.sacct_history import PastJob, read_history

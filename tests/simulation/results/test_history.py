@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sched_policy.simulator import history
-from sched_policy.simulator.metrics import measure
-from sched_policy.simulator.outcome import Ending, Usage
+from simulation.results import history
+from simulation.results.metrics import measure
+from simulation.results.outcome import Ending, Usage
 from simulation.traces.trace import ClusterShape, TraceError
 
 _HEADER = "JobID|JobIDRaw|User|Partition|Submit|Eligible|Start|End|ElapsedRaw|State|TimelimitRaw|AllocTRES|ReqTRES"

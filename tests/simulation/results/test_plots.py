@@ -7,9 +7,9 @@ import matplotlib
 import pytest
 from msgspec.structs import replace
 
-from sched_policy.simulator import plots
-from sched_policy.simulator.outcome import Ending, JobRecord
-from tests.sched_policy.simulator.outcomes import outcome, record, worked_example
+from simulation.results import plots
+from simulation.results.outcome import Ending, JobRecord
+from tests.simulation.results.outcomes import outcome, record, worked_example
 
 
 def many(jobs: int) -> tuple[JobRecord, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sched_policy.simulator.outcome import JobRecord, Outcome, Usage
+from simulation.results.outcome import JobRecord, Outcome, Usage
 from simulation.traces.trace import ClusterShape
 
 

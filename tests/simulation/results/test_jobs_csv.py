@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sched_policy.simulator import jobs_csv
-from sched_policy.simulator.outcome import Ending
-from tests.sched_policy.simulator.outcomes import outcome, record
+from simulation.results import jobs_csv
+from simulation.results.outcome import Ending
+from tests.simulation.results.outcomes import outcome, record
 
 
 def test_every_job_is_a_line(tmp_path: Path) -> None:
