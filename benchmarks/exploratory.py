@@ -25,10 +25,10 @@ from rich.table import Table
 
 from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy
-from sched_policy.simulator.engine import simulate
 from sched_policy.simulator.exploratory import Workload, abandoned_share
 from sched_policy.simulator.recorded import LearningCurves
-from sched_policy.simulator.settings import Settings
+from simulation.cluster.engine import simulate
+from simulation.cluster.settings import Settings
 from simulation.results.outcome import Ending, JobRecord
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace

@@ -19,7 +19,7 @@ from benchmarks.live_replay import figures, live, report
 from benchmarks.live_replay.workload import CLUSTER, compressed
 from sched_policy import catalog
 from sched_policy.options import PolicyOptions
-from sched_policy.simulator.settings import Settings
+from simulation.cluster.settings import Settings
 from simulation.traces.checks import fit
 from simulation.traces.formats import read_any
 from simulation.traces.trace import Trace

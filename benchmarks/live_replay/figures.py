@@ -11,8 +11,8 @@ from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import CLUSTER
 from sched_policy import catalog
 from sched_policy.options import PolicyOptions
-from sched_policy.simulator import engine
-from sched_policy.simulator.settings import Settings
+from simulation.cluster import engine
+from simulation.cluster.settings import Settings
 from simulation.traces.trace import Trace
 
 _DRAWS = 5

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.live_replay import log
 from benchmarks.live_replay.workload import CLUSTER, sbatch_options
 from benchmarks.sweep_demo.run import daemon
-from sched_policy.simulator.settings import Looks
+from simulation.cluster.settings import Looks
 from simulation.traces.trace import Trace, TraceJob
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sched_policy.simulator.settings import Looks
+from simulation.cluster.settings import Looks
 
 # The same words since Slurm 22.05, but 26.05 is silent about backfill. By the main scheduler, by backfill, and the
 # end of the batch script.

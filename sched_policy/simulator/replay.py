@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explsched.errors import PolicyError
-from sched_policy.simulator.settings import Settings
+from simulation.cluster.settings import Settings
 from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Replay(Struct, frozen=True):
         self.check(policy)
         if isinstance(self.how, Settings):
             from sched_policy import catalog
-            from sched_policy.simulator import engine
+            from simulation.cluster import engine
 
             return engine.simulate(self.trace, self.cluster, catalog.build(policy), self.how, progress)
         from sched_policy.simulator import muri

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 
 from explsched.errors import PolicyError
 from sched_policy.simulator.replay import Replay
-from sched_policy.simulator.settings import Estimates, Settings, SettingsError
+from simulation.cluster.settings import Estimates, Settings, SettingsError
 from simulation.traces import formats
 from simulation.traces.checks import fit, strict
 from simulation.traces.formats.cluster import read_cluster

@@ -15,7 +15,7 @@ from benchmarks.live_replay import figures, live, log, report
 from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import compressed, sbatch_options
 from sched_policy.options import PolicyOptions
-from sched_policy.simulator.settings import Looks, Settings
+from simulation.cluster.settings import Looks, Settings
 from simulation.traces.trace import Trace, TraceJob
 
 TRACE = Trace.of([TraceJob(1, 100.0, 8, 500.0), TraceJob(2, 200.0, 32, 1000.0), TraceJob(3, 300.0, 1, 10.0)])

@@ -16,9 +16,9 @@ from sched_policy.group.bsbf import best_benefit
 from sched_policy.interference import Guarantee, Interleaving
 from sched_policy.model import Exploration, Job, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.plan import Plan
-from sched_policy.simulator.engine import simulate
-from sched_policy.simulator.settings import Estimates, Settings
 from sched_policy.validate import checked_plan
+from simulation.cluster.engine import simulate
+from simulation.cluster.settings import Estimates, Settings
 from simulation.results.outcome import Ending
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sched_policy import catalog
 from sched_policy.order.las import LeastAttainedService
-from sched_policy.simulator.engine import simulate
-from sched_policy.simulator.settings import Settings
+from simulation.cluster.engine import simulate
+from simulation.cluster.settings import Settings
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from tests.sched_policy.builders import NOW_S, job, running, snapshot
 

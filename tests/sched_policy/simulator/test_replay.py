@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from explsched.errors import PolicyError
 from sched_policy.simulator.muri import MuriOptions
 from sched_policy.simulator.replay import Replay
-from sched_policy.simulator.settings import Settings
+from simulation.cluster.settings import Settings
 from simulation.results.metrics import measure
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from sched_policy.columns import Columns, Floats, Ints
 from sched_policy.model import NodeGpus
-from sched_policy.simulator.portrait import Standing
-from sched_policy.simulator.settings import Estimates, Settings, Source
+from simulation.cluster.portrait import Standing
+from simulation.cluster.settings import Estimates, Settings, Source
 from simulation.traces.trace import TraceJob
 
 NEVER_S = float("inf")

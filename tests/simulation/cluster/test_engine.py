@@ -20,9 +20,9 @@ from sched_policy.model import Exploration, NodeGpus
 from sched_policy.order.fifo import Fifo
 from sched_policy.plan import Plan, Ranking, Start
 from sched_policy.policy import Policy
-from sched_policy.simulator.engine import SimulationError, simulate
-from sched_policy.simulator.settings import Estimates, Looks, Settings, SettingsError
 from sched_policy.snapshot import Snapshot
+from simulation.cluster.engine import SimulationError, simulate
+from simulation.cluster.settings import Estimates, Looks, Settings, SettingsError
 from simulation.results.outcome import Ending, JobRecord, Outcome
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob

@@ -9,7 +9,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from explsched.errors import ExplschedError
-from sched_policy.simulator.rhythm import Rhythm
+from simulation.cluster.rhythm import Rhythm
 
 
 class SettingsError(ExplschedError):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sched_policy.simulator.rhythm import Alarm, Rhythm
+from simulation.cluster.rhythm import Alarm, Rhythm
 
 
 @pytest.mark.parametrize(

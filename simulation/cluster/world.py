@@ -9,11 +9,11 @@ import numpy as np
 from sched_policy.columns import Bools, Ints, Nodes
 from sched_policy.interference import Interference
 from sched_policy.model import Job, Node, NodeGpus
-from sched_policy.simulator.gpus import GpuPool
-from sched_policy.simulator.job_table import JobTable, Phase
-from sched_policy.simulator.portrait import portrait
-from sched_policy.simulator.settings import Settings
 from sched_policy.snapshot import Snapshot
+from simulation.cluster.gpus import GpuPool
+from simulation.cluster.job_table import JobTable, Phase
+from simulation.cluster.portrait import portrait
+from simulation.cluster.settings import Settings
 from simulation.results.outcome import Ending, JobRecord, Usage
 from simulation.traces.trace import ClusterShape, TraceJob
 

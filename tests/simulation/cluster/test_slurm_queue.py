@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sched_policy.model import GpuRequest, Job, Node
-from sched_policy.simulator.slurm_queue import backfilled, head
+from simulation.cluster.slurm_queue import backfilled, head
 from tests.sched_policy.builders import job, nodes, running, snapshot
 
 WAITING = (job(1), job(2), job(3), job(4))

@@ -20,12 +20,12 @@ from sched_policy.interference import Interleaving
 from sched_policy.plan import Plan, Start
 from sched_policy.policy import Policy, SchedulingPolicy
 from sched_policy.queue_order import queue_order
-from sched_policy.simulator.job_table import Phase
-from sched_policy.simulator.rhythm import Alarm
-from sched_policy.simulator.settings import Estimates, Settings
-from sched_policy.simulator.slurm_queue import backfilled, head
-from sched_policy.simulator.world import World
 from sched_policy.validate import checked_plan
+from simulation.cluster.job_table import Phase
+from simulation.cluster.rhythm import Alarm
+from simulation.cluster.settings import Estimates, Settings
+from simulation.cluster.slurm_queue import backfilled, head
+from simulation.cluster.world import World
 from simulation.results.outcome import Ending, Outcome
 from simulation.traces.trace import ClusterShape, Trace
 
