@@ -1,7 +1,7 @@
 """What a cluster learns per GPU-hour under each policy: `python -m benchmarks.exploratory --json`.
 
 Hyper-parameter sweeps of recorded learning curves arrive at twice the rate the cluster can serve, and owners give up
-jobs that lead nowhere (`sched_policy.simulator.exploratory`). Average utility is the normalised loss reduction of all
+jobs that lead nowhere (`simulation.exploratory.exploratory`). Average utility is the normalised loss reduction of all
 jobs, each from 0 to 1 (1: the best of its sweep), over all GPU-hours they held, restarts included. Beside it stand the
 share of the possible reduction that was reached, by all jobs and by the best of each sweep, because stopping all of
 them at once would be frugal, too, and the figures at the moment when the last job arrived, because learning early is
@@ -25,10 +25,10 @@ from rich.table import Table
 
 from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy
-from sched_policy.simulator.exploratory import Workload, abandoned_share
-from sched_policy.simulator.recorded import LearningCurves
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Settings
+from simulation.exploratory.exploratory import Workload, abandoned_share
+from simulation.exploratory.recorded import LearningCurves
 from simulation.results.outcome import Ending, JobRecord
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace

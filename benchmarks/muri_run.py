@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from sched_policy.group.interleave import Ordering
-from sched_policy.simulator import muri
+from simulation import muri
 from simulation.traces.formats.muri import read
 from simulation.traces.trace import ClusterShape
 

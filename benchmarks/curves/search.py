@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from sched_policy.simulator.recorded import Training
+from simulation.exploratory.recorded import Training
 
 
 @dataclass(frozen=True, slots=True)

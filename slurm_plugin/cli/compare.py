@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
-from sched_policy.simulator.replay import Replay
+from simulation.replay import Replay
 from simulation.results.metrics import Metrics, as_dict, measure
 from simulation.results.outcome import Outcome
 from slurm_plugin.cli.figures import Column, ratio, table

@@ -11,15 +11,15 @@ import click
 from msgspec import to_builtins
 
 from explsched.errors import PolicyError
-from sched_policy.simulator.replay import Replay
 from simulation.cluster.settings import Estimates, Settings, SettingsError
+from simulation.replay import Replay
 from simulation.traces import formats
 from simulation.traces.checks import fit, strict
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import ClusterShape, Rejected, Trace
 
 if TYPE_CHECKING:
-    from sched_policy.simulator.muri import MuriOptions
+    from simulation.muri import MuriOptions
 
 _SHOWN_ROWS = 3
 _DEFAULT = Settings()
@@ -118,7 +118,7 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
         raise click.UsageError(f"--conventions {conventions} has no {', '.join(wrong)}")
     chosen = {name: given[name] for name in mine if given[name] is not None}
     if conventions == "muri":
-        from sched_policy.simulator.muri import MuriOptions
+        from simulation.muri import MuriOptions
 
         return MuriOptions(**chosen)
     try:

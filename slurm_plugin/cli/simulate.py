@@ -10,7 +10,7 @@ import click
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
-from sched_policy.simulator.replay import Replay
+from simulation.replay import Replay
 from simulation.results.metrics import as_dict, measure
 from slurm_plugin.cli.figures import explained
 from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from benchmarks.exploratory import main, measure
 from sched_policy import catalog
 from sched_policy.model import Exploration
-from sched_policy.simulator.recorded import LearningCurves
+from simulation.exploratory.recorded import LearningCurves
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
-from tests.sched_policy.simulator.curve_builders import falling, recorded
+from tests.simulation.exploratory.curve_builders import falling, recorded
 
 FIFO = catalog.build("fifo")
 TELLS = Exploration(sweep="s", checkpoint_signal="USR1", may_stop=True)

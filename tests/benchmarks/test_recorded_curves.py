@@ -3,8 +3,8 @@
 import numpy as np
 
 from benchmarks.exploratory import CLUSTER, CURVES
-from sched_policy.simulator.exploratory import Workload, abandoned_share
-from sched_policy.simulator.recorded import LearningCurves
+from simulation.exploratory.exploratory import Workload, abandoned_share
+from simulation.exploratory.recorded import LearningCurves
 
 RECORDED = LearningCurves.load(CURVES)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import ceil, inf
 from operator import attrgetter
 
-from sched_policy.simulator.muri.jobs import MuriJob
-from sched_policy.simulator.muri.loop import Merging
+from simulation.muri.jobs import MuriJob
+from simulation.muri.loop import Merging
 from simulation.traces.trace import ClusterShape
 
 QUEUE_LIMITS_GPU_S = (3250, 7200)  # attained service at which a job leaves the first, the second queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from sched_policy.simulator.muri.jobs import MuriJob
+from simulation.muri.jobs import MuriJob
 from simulation.traces.trace import ClusterShape
 
 

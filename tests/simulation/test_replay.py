@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explsched.errors import PolicyError
-from sched_policy.simulator.muri import MuriOptions
-from sched_policy.simulator.replay import Replay
 from simulation.cluster.settings import Settings
+from simulation.muri import MuriOptions
+from simulation.replay import Replay
 from simulation.results.metrics import measure
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from math import inf
 
 from sched_policy.group.antman import opportunistic_iteration_s
-from sched_policy.simulator.muri.jobs import MuriJob
-from sched_policy.simulator.muri.loop import Merging
+from simulation.muri.jobs import MuriJob
+from simulation.muri.loop import Merging
 from simulation.traces.trace import ClusterShape
 
 _OPPORTUNISTIC = 0.9  # utilisation that an opportunistic job adds to each of its GPUs

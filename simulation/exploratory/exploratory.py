@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from explsched.errors import ExplschedError
 from sched_policy.model import Exploration
-from sched_policy.simulator.owner import Owner
-from sched_policy.simulator.recorded import RecordedCurve
+from simulation.exploratory.owner import Owner
+from simulation.exploratory.recorded import RecordedCurve
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 

@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from explsched.errors import PolicyError
 from sched_policy.group.interleave import Ordering
-from sched_policy.simulator.muri.loop import Discipline, replay
+from simulation.muri.loop import Discipline, replay
 from simulation.results.outcome import Outcome
 from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
-    from sched_policy.simulator.muri.interleaved import Sorting
+    from simulation.muri.interleaved import Sorting
 
 
 class Shares(StrEnum):
@@ -60,45 +60,45 @@ class MuriOptions(Struct, frozen=True):
 
 
 def _srtf(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
-    from sched_policy.simulator.muri.shortest import Shortest, remaining_s
+    from simulation.muri.shortest import Shortest, remaining_s
 
     return Shortest(cluster, remaining_s)
 
 
 def _srsf(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
-    from sched_policy.simulator.muri.shortest import Shortest, remaining_gpu_s
+    from simulation.muri.shortest import Shortest, remaining_gpu_s
 
     return Shortest(cluster, remaining_gpu_s)
 
 
 def _tiresias(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
-    from sched_policy.simulator.muri.tiresias import Tiresias
+    from simulation.muri.tiresias import Tiresias
 
     return Tiresias(cluster)
 
 
 def _antman(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
-    from sched_policy.simulator.muri.antman import AntMan
+    from simulation.muri.antman import AntMan
 
     return AntMan(cluster)
 
 
 def _muri_s(cluster: ClusterShape, options: MuriOptions) -> Discipline:
-    from sched_policy.simulator.muri.interleaved import MURI_S
+    from simulation.muri.interleaved import MURI_S
 
     return _muri(cluster, options, MURI_S)
 
 
 def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
-    from sched_policy.simulator.muri.interleaved import MURI_L
+    from simulation.muri.interleaved import MURI_L
 
     return _muri(cluster, options, MURI_L)
 
 
 def _muri(cluster: ClusterShape, options: MuriOptions, sorting: Sorting) -> Discipline:
-    from sched_policy.group.in_order import InOrder
     from sched_policy.group.rounds import Grouper
-    from sched_policy.simulator.muri import interleaved
+    from simulation.muri import interleaved
+    from simulation.muri.in_order import InOrder
 
     grouper = {Grouping.MATCHING: Grouper, Grouping.IN_ORDER: InOrder}[options.grouping]
     packing = interleaved.autopack if options.autopack else interleaved.keep_all
@@ -106,7 +106,7 @@ def _muri(cluster: ClusterShape, options: MuriOptions, sorting: Sorting) -> Disc
 
 
 def _themis(cluster: ClusterShape, options: MuriOptions) -> Discipline:
-    from sched_policy.simulator.muri import themis
+    from simulation.muri import themis
 
     solve = {Shares.CENTRAL: themis.central, Shares.EARLY: themis.early, Shares.WHOLE: themis.whole}[options.shares]
     return themis.Themis(cluster, solve)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from sched_policy.group.in_order import InOrder
 from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.model import StageProfile
-from sched_policy.simulator import muri
+from simulation import muri
+from simulation.muri.in_order import InOrder
 from simulation.traces.trace import ClusterShape, Trace
-from tests.sched_policy.simulator.muri_jobs import model_job
+from tests.simulation.muri_jobs import model_job
 
 
 def test_neighbours_share_until_the_gpus_suffice() -> None:

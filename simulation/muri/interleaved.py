@@ -8,10 +8,10 @@ from operator import attrgetter
 from msgspec import Struct
 
 from sched_policy.group.rounds import Bucket, Grouper
-from sched_policy.simulator.muri.jobs import MuriJob
-from sched_policy.simulator.muri.loop import Merging
-from sched_policy.simulator.muri.shortest import remaining_gpu_s
-from sched_policy.simulator.muri.yarn import Refilling, Yarn
+from simulation.muri.jobs import MuriJob
+from simulation.muri.loop import Merging
+from simulation.muri.shortest import remaining_gpu_s
+from simulation.muri.yarn import Refilling, Yarn
 from simulation.traces.trace import ClusterShape
 
 _KEY = attrgetter("key")

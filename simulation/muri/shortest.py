@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter
 
-from sched_policy.simulator.muri.jobs import MuriJob
-from sched_policy.simulator.muri.loop import Merging
-from sched_policy.simulator.muri.yarn import Refilling, Yarn
+from simulation.muri.jobs import MuriJob
+from simulation.muri.loop import Merging
+from simulation.muri.yarn import Refilling, Yarn
 from simulation.traces.trace import ClusterShape
 
 _KEY = attrgetter("key")

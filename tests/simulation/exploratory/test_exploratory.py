@@ -5,10 +5,10 @@ import pytest
 from msgspec.structs import replace
 
 from explsched.errors import ExplschedError
-from sched_policy.simulator.exploratory import Workload, abandoned_share
-from sched_policy.simulator.recorded import RecordedCurve
+from simulation.exploratory.exploratory import Workload, abandoned_share
+from simulation.exploratory.recorded import RecordedCurve
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
-from tests.sched_policy.simulator.curve_builders import falling, recorded
+from tests.simulation.exploratory.curve_builders import falling, recorded
 
 CLUSTER = ClusterShape(2, 4)
 

@@ -14,11 +14,11 @@ from explsched.errors import PolicyError
 from sched_policy.group.interleave import iteration_s
 from sched_policy.model import StageProfile
 from sched_policy.order.themis import Claims
-from sched_policy.simulator import muri
-from sched_policy.simulator.muri.jobs import MuriJob, overhead_s
-from sched_policy.simulator.muri.themis import Themis, early
+from simulation import muri
+from simulation.muri.jobs import MuriJob, overhead_s
+from simulation.muri.themis import Themis, early
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceError
-from tests.sched_policy.simulator.muri_jobs import generated, job, model_job, record
+from tests.simulation.muri_jobs import generated, job, model_job, record
 
 
 def test_a_job_alone_takes_its_iterations_times_1015_and_no_overhead() -> None:
@@ -261,9 +261,9 @@ def test_every_job_does_its_work_and_no_gpu_is_over_committed(policy: str) -> No
 
 _SCRIPT = """
 import json
-from sched_policy.simulator import muri
+from simulation import muri
 from simulation.traces.trace import ClusterShape
-from tests.sched_policy.simulator.muri_jobs import generated
+from tests.simulation.muri_jobs import generated
 ends = {policy: [job.end_s for job in muri.simulate(generated(60), ClusterShape(8, 8), policy).jobs]
         for policy in muri.names()}
 print(json.dumps(ends))

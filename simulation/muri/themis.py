@@ -9,9 +9,9 @@ import numpy as np
 
 from sched_policy.columns import Floats, Ints
 from sched_policy.order.themis import Claims, central_shares, jitter, whole_shares
-from sched_policy.simulator.muri.jobs import MuriJob
-from sched_policy.simulator.muri.loop import Merging
-from sched_policy.simulator.muri.yarn import Refilling, Yarn
+from simulation.muri.jobs import MuriJob
+from simulation.muri.loop import Merging
+from simulation.muri.yarn import Refilling, Yarn
 from simulation.traces.trace import ClusterShape
 
 _NEVER_RAN = 1e9

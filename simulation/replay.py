@@ -12,7 +12,7 @@ from simulation.cluster.settings import Settings
 from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
-    from sched_policy.simulator.muri import MuriOptions
+    from simulation.muri import MuriOptions
     from simulation.results.outcome import Outcome
 
 
@@ -35,7 +35,7 @@ class Replay(Struct, frozen=True):
 
             catalog.build(policy)
             return
-        from sched_policy.simulator import muri
+        from simulation import muri
 
         if policy not in muri.names():
             raise PolicyError(f"unknown policy {policy!r} (the muri conventions have {', '.join(muri.names())})")
@@ -51,6 +51,6 @@ class Replay(Struct, frozen=True):
             from simulation.cluster import engine
 
             return engine.simulate(self.trace, self.cluster, catalog.build(policy), self.how, progress)
-        from sched_policy.simulator import muri
+        from simulation import muri
 
         return muri.simulate(self.trace, self.cluster, policy, self.how)

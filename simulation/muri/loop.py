@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from sched_policy.simulator.muri.jobs import ITERATION_FACTOR, MuriJob
+from simulation.muri.jobs import ITERATION_FACTOR, MuriJob
 from simulation.results.outcome import JobRecord, Outcome, Usage
 from simulation.traces.trace import ClusterShape, Trace, TraceError
 
