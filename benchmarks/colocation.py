@@ -17,11 +17,11 @@ from statistics import mean
 
 import click
 
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.share_baselines import SHARE_PLACEMENTS
-from sched_policy.simulator.colocation import Colocation, colocate
-from sched_policy.simulator.instance_generator import generate
-from sched_policy.simulator.instance_trace import InstanceTrace
+from simulation.colocation.colocation import Colocation, colocate
+from simulation.colocation.instance_generator import generate
+from simulation.colocation.instance_trace import InstanceTrace
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.share_baselines import SHARE_PLACEMENTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from msgspec import Struct, to_builtins
 
 from explsched.cli.options import json_option
 from explsched.errors import PolicyError
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import InstanceKind
-from sched_policy.place.share_baselines import SHARE_PLACEMENTS, share_placement
-from sched_policy.simulator.colocation import Colocation
-from sched_policy.simulator.colocation import colocate as run
-from sched_policy.simulator.instance_format import read_events, write_events
-from sched_policy.simulator.instance_generator import generate
-from sched_policy.simulator.instance_trace import InstanceEvent, InstanceTrace
+from simulation.colocation.colocation import Colocation
+from simulation.colocation.colocation import colocate as run
+from simulation.colocation.instance_format import read_events, write_events
+from simulation.colocation.instance_generator import generate
+from simulation.colocation.instance_trace import InstanceEvent, InstanceTrace
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import InstanceKind
+from simulation.colocation.placements.share_baselines import SHARE_PLACEMENTS, share_placement
 from simulation.traces.trace import TraceError
 
 _EXAMPLES = """\b

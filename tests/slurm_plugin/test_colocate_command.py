@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sched_policy.simulator.instance_format import write_events
-from sched_policy.simulator.instance_generator import generate
+from simulation.colocation.instance_format import write_events
+from simulation.colocation.instance_generator import generate
 from simulation.traces.trace import TraceError
 from slurm_plugin.cli.main import root
 

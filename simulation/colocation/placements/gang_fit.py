@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sched_policy.columns import Ints
-from sched_policy.place.gpu_loads import GpuLoads
+from simulation.colocation.placements.gpu_loads import GpuLoads
 
 
 def fit_entries(entries_mib: Sequence[int], gpus: Ints, loads: GpuLoads) -> Ints:

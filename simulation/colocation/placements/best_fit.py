@@ -6,9 +6,9 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.columns import Bools, Floats, Ints
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Instance, InstanceKind, in_billionths
-from sched_policy.place.share_base import ShareBounds
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import GpuShare, Instance, InstanceKind, in_billionths
+from simulation.colocation.placements.share_base import ShareBounds
 
 
 class BestFit(Struct, frozen=True):

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from explsched.errors import PolicyError
 from sched_policy.columns import Nodes
 from sched_policy.model import Node, NodeGpus
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Hosted
-from tests.sched_policy.instances import cluster, inference, on, training
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import GpuShare, Hosted
+from tests.simulation.colocation.instances import cluster, inference, on, training
 
 
 def test_gpus_are_numbered_through_unequal_nodes() -> None:

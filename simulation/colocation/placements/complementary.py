@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sched_policy.columns import Ints
-from sched_policy.place.best_fit import filled, part_of_split
-from sched_policy.place.by_kind import PlaceByKind
-from sched_policy.place.gang_fit import fit_entries
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Instance
+from simulation.colocation.placements.best_fit import filled, part_of_split
+from simulation.colocation.placements.by_kind import PlaceByKind
+from simulation.colocation.placements.gang_fit import fit_entries
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import GpuShare, Instance
 
 
 @dataclass(frozen=True, slots=True)

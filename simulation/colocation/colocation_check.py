@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import fsum, inf
 
 from explsched.errors import ExplschedError
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import Hosted, InstanceKind
-from sched_policy.place.share_base import ShareBounds
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import Hosted, InstanceKind
+from simulation.colocation.placements.share_base import ShareBounds
 
 _ROUNDING = 1e-9
 """Shares are booked in billionths of a GPU."""

@@ -20,8 +20,8 @@ import msgspec
 from msgspec import Meta
 
 from explsched.errors import ExplschedError
-from sched_policy.place.instance import Instance, InstanceKind
-from sched_policy.simulator.instance_trace import Action, InstanceEvent, InstanceTrace
+from simulation.colocation.instance_trace import Action, InstanceEvent, InstanceTrace
+from simulation.colocation.placements.instance import Instance, InstanceKind
 from simulation.traces.trace import Rejected, TraceError
 
 LONGEST_LINE = 4096

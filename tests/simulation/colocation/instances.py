@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Hosted, Instance, InstanceKind, in_billionths
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import GpuShare, Hosted, Instance, InstanceKind, in_billionths
 
 GIB = 1024
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Hosted, Instance
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import GpuShare, Hosted, Instance
 
 
 class ShareBounds(Struct, frozen=True):

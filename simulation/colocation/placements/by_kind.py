@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sched_policy.place.best_fit import BestFit, as_declared
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Instance, InstanceKind
-from sched_policy.place.share_base import ShareBounds
+from simulation.colocation.placements.best_fit import BestFit, as_declared
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import GpuShare, Instance, InstanceKind
+from simulation.colocation.placements.share_base import ShareBounds
 
 
 @dataclass(frozen=True, slots=True)

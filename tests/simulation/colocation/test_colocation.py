@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Instance, InstanceKind
-from sched_policy.place.share_base import ShareBounds
-from sched_policy.place.share_baselines import SHARE_PLACEMENTS
-from sched_policy.simulator.colocation import Colocation, colocate
-from sched_policy.simulator.colocation_check import OvercommitError
-from sched_policy.simulator.instance_generator import InstanceMix, generate
-from sched_policy.simulator.instance_trace import Action, InstanceEvent
+from simulation.colocation.colocation import Colocation, colocate
+from simulation.colocation.colocation_check import OvercommitError
+from simulation.colocation.instance_generator import InstanceMix, generate
+from simulation.colocation.instance_trace import Action, InstanceEvent
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import GpuShare, Instance, InstanceKind
+from simulation.colocation.placements.share_base import ShareBounds
+from simulation.colocation.placements.share_baselines import SHARE_PLACEMENTS
 from tests.sched_policy.hash_seeds import outputs
-from tests.sched_policy.instances import GIB, cluster, inference, llm, training
+from tests.simulation.colocation.instances import GIB, cluster, inference, llm, training
 
 
 def start(time_s: float, key: int, instance: Instance) -> InstanceEvent:
@@ -204,10 +204,10 @@ def test_few_instances_are_generated_too(instances: int) -> None:
 
 def test_results_depend_on_the_seed_and_on_nothing_else() -> None:
     program = (
-        "from sched_policy.simulator.instance_generator import generate\n"
-        "from sched_policy.simulator.colocation import colocate\n"
-        "from sched_policy.place.share_baselines import SHARE_PLACEMENTS\n"
-        "from sched_policy.place.gpu_loads import GpuLoads\n"
+        "from simulation.colocation.instance_generator import generate\n"
+        "from simulation.colocation.colocation import colocate\n"
+        "from simulation.colocation.placements.share_baselines import SHARE_PLACEMENTS\n"
+        "from simulation.colocation.placements.gpu_loads import GpuLoads\n"
         "for name, place in SHARE_PLACEMENTS.items():\n"
         "    loads = GpuLoads.uniform(60, 4, 40960)\n"
         "    colocate(generate(200, 5).events, place, loads)\n"

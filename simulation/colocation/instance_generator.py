@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.place.instance import Instance, InstanceKind
-from sched_policy.simulator.instance_trace import Action, InstanceEvent, InstanceTrace
+from simulation.colocation.instance_trace import Action, InstanceEvent, InstanceTrace
+from simulation.colocation.placements.instance import Instance, InstanceKind
 
 _GIB = 1024
 _DECIMALS = 4

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explsched.errors import PolicyError
 from sched_policy.columns import Bools, Ints, Nodes
 from sched_policy.model import Node, NodeGpus
-from sched_policy.place.instance import GpuShare, Hosted
+from simulation.colocation.placements.instance import GpuShare, Hosted
 
 
 class GpuLoads:

@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import Struct
 
 from explsched.errors import PolicyError
-from sched_policy.place.best_fit import as_declared
-from sched_policy.place.complementary import Complementary
-from sched_policy.place.dilu_original import DiluOriginal
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Instance
-from sched_policy.place.share_base import ShareBounds, SharePlace
+from simulation.colocation.placements.best_fit import as_declared
+from simulation.colocation.placements.complementary import Complementary
+from simulation.colocation.placements.dilu_original import DiluOriginal
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import GpuShare, Instance
+from simulation.colocation.placements.share_base import ShareBounds, SharePlace
 
 
 class Exclusive(Struct, frozen=True):

@@ -4,13 +4,18 @@ import numpy as np
 import pytest
 
 from explsched.errors import PolicyError
-from sched_policy.place.best_fit import BestFit
-from sched_policy.place.complementary import Complementary
-from sched_policy.place.dilu_original import DiluOriginal
-from sched_policy.place.instance import GpuShare, Instance
-from sched_policy.place.share_base import SharePlace, place_in_order
-from sched_policy.place.share_baselines import Exclusive, InflessByLimit, InflessByRequest, share_placement
-from tests.sched_policy.instances import GIB, cluster, inference, llm, on, training
+from simulation.colocation.placements.best_fit import BestFit
+from simulation.colocation.placements.complementary import Complementary
+from simulation.colocation.placements.dilu_original import DiluOriginal
+from simulation.colocation.placements.instance import GpuShare, Instance
+from simulation.colocation.placements.share_base import SharePlace, place_in_order
+from simulation.colocation.placements.share_baselines import (
+    Exclusive,
+    InflessByLimit,
+    InflessByRequest,
+    share_placement,
+)
+from tests.simulation.colocation.instances import GIB, cluster, inference, llm, on, training
 
 BOTH = pytest.mark.parametrize("place", [DiluOriginal(), Complementary()])
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from sched_policy.place.instance import Instance
+from simulation.colocation.placements.instance import Instance
 from simulation.traces.trace import Rejected
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sched_policy.place.best_fit import as_declared, filled, part_of_split
-from sched_policy.place.by_kind import PlaceByKind
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import GpuShare, Instance
+from simulation.colocation.placements.best_fit import as_declared, filled, part_of_split
+from simulation.colocation.placements.by_kind import PlaceByKind
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import GpuShare, Instance
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sched_policy.place.instance import Instance, InstanceKind
-from sched_policy.simulator.instance_format import LONGEST_LINE, parse_events, read_events, write_events
-from sched_policy.simulator.instance_generator import generate
-from sched_policy.simulator.instance_trace import Action
+from simulation.colocation.instance_format import LONGEST_LINE, parse_events, read_events, write_events
+from simulation.colocation.instance_generator import generate
+from simulation.colocation.instance_trace import Action
+from simulation.colocation.placements.instance import Instance, InstanceKind
 from simulation.traces.trace import TraceError
 
 INSTANCE = (

@@ -11,11 +11,11 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.columns import Ints
-from sched_policy.place.gpu_loads import GpuLoads
-from sched_policy.place.instance import Hosted, InstanceKind
-from sched_policy.place.share_base import SharePlace
-from sched_policy.simulator.colocation_check import Inspector
-from sched_policy.simulator.instance_trace import Action, InstanceEvent
+from simulation.colocation.colocation_check import Inspector
+from simulation.colocation.instance_trace import Action, InstanceEvent
+from simulation.colocation.placements.gpu_loads import GpuLoads
+from simulation.colocation.placements.instance import Hosted, InstanceKind
+from simulation.colocation.placements.share_base import SharePlace
 
 
 class GpuUse(Struct, frozen=True):
