@@ -21,11 +21,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inference_gateway.simulator.formats import read, spread
-from inference_gateway.simulator.generate import bursty, diurnal, generate
-from inference_gateway.simulator.replay import Replay
-from inference_gateway.simulator.requests import RequestTrace, ServiceTime
-from inference_gateway.simulator.settings import Settings, StartTime
+from simulation.requests.formats import read, spread
+from simulation.requests.generate import bursty, diurnal, generate
+from simulation.requests.replay import Replay
+from simulation.requests.requests import RequestTrace, ServiceTime
+from simulation.requests.settings import Settings, StartTime
 
 SLOS_S = (0.5, 2.0, 5.0, 10.0)
 SLO_S = 2.0

@@ -15,8 +15,8 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, diags_array, hstack, vstack
 
 from inference_gateway.model import Capacity, Decision, Observation
-from inference_gateway.simulator.engine import Outcome, simulate
-from inference_gateway.simulator.replay import Replay
+from simulation.requests.engine import Outcome, simulate
+from simulation.requests.replay import Replay
 
 BLOCK_S = 300.0
 PRICES = tuple(2.0**power for power in range(-10, 4))

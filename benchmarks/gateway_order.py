@@ -27,9 +27,9 @@ from benchmarks.gateway_cases import Case, cases
 from inference_gateway.model import ScaleRule
 from inference_gateway.queueing import Fleet
 from inference_gateway.scaling.registry import build
-from inference_gateway.simulator.engine import simulate
-from inference_gateway.simulator.metrics import Metrics, measure
-from inference_gateway.simulator.replay import Replay
+from simulation.requests.engine import simulate
+from simulation.requests.metrics import Metrics, measure
+from simulation.requests.replay import Replay
 
 
 @dataclass(slots=True)

@@ -23,8 +23,8 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
 from inference_gateway.model import Capacity, Decision, Endpoint, Observation
-from inference_gateway.simulator.engine import simulate
-from inference_gateway.simulator.settings import Settings
+from simulation.requests.engine import simulate
+from simulation.requests.settings import Settings
 
 _KEY = "key"
 _TOKEN_S = 0.02

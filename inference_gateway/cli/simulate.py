@@ -14,9 +14,9 @@ from explsched.cli.progress_bars import bars
 from inference_gateway.cli.simulation_options import replay_options
 from inference_gateway.scaling.options import ScalingError
 from inference_gateway.scaling.registry import DEFAULT, RULES, build
-from inference_gateway.simulator import plots
-from inference_gateway.simulator.plots import Point
-from inference_gateway.simulator.replay import Replay
+from simulation.requests import plots
+from simulation.requests.plots import Point
+from simulation.requests.replay import Replay
 from slurm_plugin.cli.figures import Column, table
 from slurm_plugin.cli.outputs import picture_file
 

@@ -12,10 +12,10 @@ import click
 
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
-from inference_gateway.simulator import formats
-from inference_gateway.simulator.replay import Replay
-from inference_gateway.simulator.requests import RequestTrace, ServiceTime
-from inference_gateway.simulator.settings import Settings, StartTime
+from simulation.requests import formats
+from simulation.requests.replay import Replay
+from simulation.requests.requests import RequestTrace, ServiceTime
+from simulation.requests.settings import Settings, StartTime
 from slurm_plugin.cli.replaying import report_rejected
 
 _DEFAULT = Settings()

@@ -9,10 +9,10 @@ import pytest
 from benchmarks.gateway_oracle import BLOCK_S, PRICES, Plan, _cheapest, fewest_misses, plans
 from inference_gateway.model import Observation
 from inference_gateway.scaling.bounds import Bounds
-from inference_gateway.simulator.metrics import measure
-from inference_gateway.simulator.replay import Replay
-from inference_gateway.simulator.requests import Request, RequestTrace
-from inference_gateway.simulator.settings import Settings
+from simulation.requests.metrics import measure
+from simulation.requests.replay import Replay
+from simulation.requests.requests import Request, RequestTrace
+from simulation.requests.settings import Settings
 
 SETTINGS = Settings(concurrency=1, bounds=Bounds(1, 64, 64))
 

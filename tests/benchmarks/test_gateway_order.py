@@ -7,9 +7,9 @@ from benchmarks.gateway_order import InTimeFirst, in_time_first
 from inference_gateway.queueing import Fleet
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import build
-from inference_gateway.simulator.replay import Replay
-from inference_gateway.simulator.requests import Request, RequestTrace
-from inference_gateway.simulator.settings import Settings
+from simulation.requests.replay import Replay
+from simulation.requests.requests import Request, RequestTrace
+from simulation.requests.settings import Settings
 
 SETTINGS = Settings(concurrency=1, bounds=Bounds(1, 1, 1), slo_s=2.0, deadline_s=100.0)
 

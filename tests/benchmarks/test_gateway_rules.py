@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gateway_rules import Run, _against, _along
-from inference_gateway.simulator.replay import Replay
-from inference_gateway.simulator.requests import Request, RequestTrace
-from inference_gateway.simulator.settings import Settings
+from simulation.requests.replay import Replay
+from simulation.requests.requests import Request, RequestTrace
+from simulation.requests.settings import Settings
 
 METRICS = Replay.of(RequestTrace((Request(0.0, service_s=1.0),)), None, Settings()).measured("dilu", {})
 

@@ -3,8 +3,8 @@
 import pytest
 
 from inference_gateway.queueing import Fleet, Turns
-from inference_gateway.simulator.queue import FirstInFirstOut, InTurn
-from tests.inference_gateway.simulator.test_engine import run
+from simulation.requests.queue import FirstInFirstOut, InTurn
+from tests.simulation.requests.test_engine import run
 
 TURNS = Turns(target_s=2.0, deadline_s=30.0, requests_per_s=10.0, concurrency=8)
 

@@ -23,10 +23,10 @@ from inference_gateway.activator.client import read_state
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.model import Endpoint
-from inference_gateway.simulator.engine import simulate
-from inference_gateway.simulator.settings import Settings
+from simulation.requests.engine import simulate
+from simulation.requests.settings import Settings
 from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Answer, Rig, gateway, wait_until
-from tests.inference_gateway.simulator.test_engine import Scripted
+from tests.simulation.requests.test_engine import Scripted
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from lupa.lua53 import LuaRuntime
 
 from inference_gateway.dataplane.plane import TURNS
 from inference_gateway.queueing import LOOK_S, Fleet, Turns
-from inference_gateway.simulator.queue import InTurn
+from simulation.requests.queue import InTurn
 
 SECOND = 1000
 TARGET_S = 2.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inference_gateway.simulator.metrics import Metrics
+from simulation.requests.metrics import Metrics
 from simulation.results.plots import check
 
 if TYPE_CHECKING:

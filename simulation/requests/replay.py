@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from inference_gateway.model import Capacity
 from inference_gateway.scaling.registry import build
-from inference_gateway.simulator.engine import Outcome, simulate
-from inference_gateway.simulator.metrics import Metrics, measure
-from inference_gateway.simulator.requests import RequestTrace, ServiceTime, SimulationError, service_times
-from inference_gateway.simulator.settings import Settings
+from simulation.requests.engine import Outcome, simulate
+from simulation.requests.metrics import Metrics, measure
+from simulation.requests.requests import RequestTrace, ServiceTime, SimulationError, service_times
+from simulation.requests.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from inference_gateway.model import Capacity, Decision, Observation
 from inference_gateway.queueing import Fleet, Turns
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import RULES, build
-from inference_gateway.simulator import engine
-from inference_gateway.simulator.engine import Outcome, simulate
-from inference_gateway.simulator.metrics import measure, replica_seconds_of
-from inference_gateway.simulator.requests import SimulationError
-from inference_gateway.simulator.settings import Settings, StartTime
+from simulation.requests import engine
+from simulation.requests.engine import Outcome, simulate
+from simulation.requests.metrics import measure, replica_seconds_of
+from simulation.requests.requests import SimulationError
+from simulation.requests.settings import Settings, StartTime
 
 
 class Scripted:

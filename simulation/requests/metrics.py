@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inference_gateway.simulator.engine import Outcome
-from inference_gateway.simulator.replicas import Replica
-from inference_gateway.simulator.requests import SimulationError
-from inference_gateway.simulator.settings import Settings
+from simulation.requests.engine import Outcome
+from simulation.requests.replicas import Replica
+from simulation.requests.requests import SimulationError
+from simulation.requests.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_gateway.simulator.generate import bursty, diurnal, generate, step
-from inference_gateway.simulator.replay import Replay
-from inference_gateway.simulator.requests import (
+from simulation.requests.generate import bursty, diurnal, generate, step
+from simulation.requests.replay import Replay
+from simulation.requests.requests import (
     Request,
     RequestTrace,
     ServiceTime,
     SimulationError,
     service_times,
 )
-from inference_gateway.simulator.settings import Settings, StartTime
+from simulation.requests.settings import Settings, StartTime
 
 
 def test_service_times() -> None:

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from inference_gateway.simulator.requests import Request, RequestTrace
+from simulation.requests.requests import Request, RequestTrace
 from simulation.traces.formats.base import first_reasons
 from simulation.traces.formats.cells import LONGEST_S, RowError, number, shown, whole
 from simulation.traces.formats.table import collect, open_lines, table_of

@@ -2,8 +2,8 @@
 
 import random
 
-from inference_gateway.simulator.replicas import Replica, Replicas
-from inference_gateway.simulator.settings import StartTime
+from simulation.requests.replicas import Replica, Replicas
+from simulation.requests.settings import StartTime
 
 
 def fleet(starting: int, *in_flight: int) -> Replicas:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from inference_gateway.queueing import Fleet
-from inference_gateway.simulator.settings import StartTime
+from simulation.requests.settings import StartTime
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from inference_gateway.scaling.bounds import Bounds
-from inference_gateway.simulator.requests import SimulationError
+from simulation.requests.requests import SimulationError
 
 
 @dataclass(frozen=True, slots=True)

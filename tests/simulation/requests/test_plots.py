@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.simulator.plots import Point, draw
-from inference_gateway.simulator.replay import Replay
-from inference_gateway.simulator.requests import Request, RequestTrace
-from inference_gateway.simulator.settings import Settings
+from simulation.requests.plots import Point, draw
+from simulation.requests.replay import Replay
+from simulation.requests.requests import Request, RequestTrace
+from simulation.requests.settings import Settings
 from simulation.results.plots import PlotError
 
 REPLAY = Replay.of(RequestTrace(tuple(Request(i / 2, service_s=3.0) for i in range(60))), None, Settings(concurrency=2))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.simulator.formats import read, spread, strict
-from inference_gateway.simulator.requests import Request, RequestTrace
+from simulation.requests.formats import read, spread, strict
+from simulation.requests.requests import Request, RequestTrace
 from simulation.traces.trace import TraceError
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"

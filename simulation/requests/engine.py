@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from inference_gateway.model import Decision, Observation, ScaleRule
 from inference_gateway.queueing import LOOK_S, Turns
 from inference_gateway.scaling.bounds import BoundedRule
-from inference_gateway.simulator.queue import FirstInFirstOut, InTurn, Waiting
-from inference_gateway.simulator.replicas import Replica, Replicas
-from inference_gateway.simulator.requests import SimulationError
-from inference_gateway.simulator.settings import Settings
+from simulation.requests.queue import FirstInFirstOut, InTurn, Waiting
+from simulation.requests.replicas import Replica, Replicas
+from simulation.requests.requests import SimulationError
+from simulation.requests.settings import Settings
 
 _ANSWER, _READY, _LOOK = range(3)
 _Event = tuple[float, int, int, Replica | None]

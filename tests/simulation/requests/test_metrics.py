@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from inference_gateway.scaling.bounds import Bounds
-from inference_gateway.simulator.metrics import measure, replica_seconds_of
-from inference_gateway.simulator.replicas import Replica
-from inference_gateway.simulator.settings import Settings, StartTime
-from tests.inference_gateway.simulator.test_engine import run
+from simulation.requests.metrics import measure, replica_seconds_of
+from simulation.requests.replicas import Replica
+from simulation.requests.settings import Settings, StartTime
+from tests.simulation.requests.test_engine import run
 
 ONE = Settings(concurrency=1)
 
