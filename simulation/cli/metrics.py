@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 
 from explsched.cli.options import json_option
+from simulation.cli.figures import explained
+from simulation.cli.outputs import jobs_option, plot_option, write_files
+from simulation.cli.replaying import cluster_option, report_rejected
 from simulation.results import history
 from simulation.results.metrics import as_dict, measure
 from simulation.traces.checks import strict
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import Trace
-from slurm_plugin.cli.figures import explained
-from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files
-from slurm_plugin.cli.replaying import cluster_option, report_rejected
 
 _EXAMPLES = """\b
 example:

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
+from simulation.cli.figures import Column, ratio, table
+from simulation.cli.outputs import plot_option, write_files
+from simulation.cli.replaying import described, known_policy, replay_options
+from simulation.cli.side_by_side import run_all
 from simulation.replay import Replay
 from simulation.results.metrics import Metrics, as_dict, measure
 from simulation.results.outcome import Outcome
-from slurm_plugin.cli.figures import Column, ratio, table
-from slurm_plugin.cli.outputs import plot_option, write_files
-from slurm_plugin.cli.replaying import described, known_policy, replay_options
-from slurm_plugin.cli.side_by_side import run_all
 
 _EXAMPLES = """\b
 example:

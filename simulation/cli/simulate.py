@@ -10,11 +10,11 @@ import click
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
+from simulation.cli.figures import explained
+from simulation.cli.outputs import jobs_option, plot_option, write_files
+from simulation.cli.replaying import described, known_policy, replay_options
 from simulation.replay import Replay
 from simulation.results.metrics import as_dict, measure
-from slurm_plugin.cli.figures import explained
-from slurm_plugin.cli.outputs import jobs_option, plot_option, write_files
-from slurm_plugin.cli.replaying import described, known_policy, replay_options
 
 _EXAMPLES = """\b
 example:

@@ -12,11 +12,11 @@ import click
 
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
+from simulation.cli.replaying import report_rejected
 from simulation.requests import formats
 from simulation.requests.replay import Replay
 from simulation.requests.requests import RequestTrace, ServiceTime
 from simulation.requests.settings import Settings, StartTime
-from slurm_plugin.cli.replaying import report_rejected
 
 _DEFAULT = Settings()
 

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from explsched.errors import ExplschedError
+from simulation.cli.figures import Column, number, ratio, table
 from simulation.results.metrics import figures
 from simulation.traces.formats.sacct import COMMAND
-from slurm_plugin.cli.figures import Column, number, ratio, table
 from slurm_plugin.cli.main import root
 
 ROOT = Path(__file__).parents[2]

@@ -11,14 +11,14 @@ import click
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
-from inference_gateway.cli.simulation_options import replay_options
 from inference_gateway.scaling.options import ScalingError
 from inference_gateway.scaling.registry import DEFAULT, RULES, build
+from simulation.cli.figures import Column, table
+from simulation.cli.gateway_options import replay_options
+from simulation.cli.outputs import picture_file
 from simulation.requests import plots
 from simulation.requests.plots import Point
 from simulation.requests.replay import Replay
-from slurm_plugin.cli.figures import Column, table
-from slurm_plugin.cli.outputs import picture_file
 
 _SWEPT = "utilization"
 _WIDTH = 160
