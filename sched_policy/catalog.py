@@ -53,7 +53,7 @@ def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     if options.silent_order not in SILENT_ORDERS:
         raise PolicyError(f"unknown order {options.silent_order!r} for silent jobs (known: {', '.join(SILENT_ORDERS)})")
     if name in _ROWS:
-        family = import_module(f"sched_policy.rows.{_ROWS[name]}")
+        family = import_module(f"sched_policy.policies.{_ROWS[name]}")
         policy: Policy = getattr(family, name.replace("-", "_"))(options)
         return policy
     for plugin in plugins.found():

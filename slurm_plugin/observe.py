@@ -9,9 +9,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explsched.log import event
+from explsched.preemption_record import PreemptionRecord, RecordError
+from explsched.preemption_record import read as read_record
 from sched_policy.model import Elastic, Exploration, Job, JobState, Node
-from sched_policy.preemption_record import PreemptionRecord, RecordError
-from sched_policy.preemption_record import read as read_record
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation

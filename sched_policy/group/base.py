@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from sched_policy.interference import Interference
+from sched_policy.group.interference import Interference
 from sched_policy.place.base import Place
 from sched_policy.plan import Group, Preemption, Ranking, Start
 from sched_policy.snapshot import Snapshot

@@ -11,7 +11,7 @@ from msgspec import Struct
 from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.group.base import Shared
 from sched_policy.group.gpus import GpuMap
-from sched_policy.interference import Interference, Interleaving
+from sched_policy.group.interference import Interference, Interleaving
 from sched_policy.model import GpuRequest, Job, StageProfile
 from sched_policy.place.base import Place
 from sched_policy.plan import Group, Ranking, Start

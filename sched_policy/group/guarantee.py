@@ -14,7 +14,7 @@ from msgspec import Struct
 from sched_policy.columns import Floats
 from sched_policy.group.base import Shared
 from sched_policy.group.gpus import GpuMap
-from sched_policy.interference import Guarantee, Interference
+from sched_policy.group.interference import Guarantee, Interference
 from sched_policy.model import GpuRequest, Job
 from sched_policy.place.base import Place
 from sched_policy.plan import Group, Ranking, Start

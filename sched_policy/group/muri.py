@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from sched_policy.columns import Ints
 from sched_policy.group.base import Shared
 from sched_policy.group.gpus import Gpu, GpuMap
+from sched_policy.group.interference import Interference, Interleaving
 from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.rounds import Bucket, Grouper
-from sched_policy.interference import Interference, Interleaving
 from sched_policy.model import GpuRequest, JobState
 from sched_policy.place.base import Place, Room
 from sched_policy.plan import Group, Preemption, Ranking, Start

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sched_policy.columns import Bools, Ints, Nodes
-from sched_policy.interference import Interference
+from sched_policy.group.interference import Interference
 from sched_policy.model import Job, Node, NodeGpus
 from sched_policy.snapshot import Snapshot
 from simulation.cluster.gpus import GpuPool

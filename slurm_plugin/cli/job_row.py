@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job, JobState
-from sched_policy.preemption_record import PreemptionRecord
 from slurm_plugin.cli.session import clock
 from slurm_plugin.progress import JobProgress
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from sched_policy.preemption_record import PreemptionRecord
+from explsched.preemption_record import PreemptionRecord
 
 HOUR_S = 3600.0
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
-from sched_policy.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.progress import JobProgress
 from slurm_plugin.steering.churn import HOUR_S, Churn

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sched_policy.preemption_record import Interruption, PreemptionRecord, read
+from explsched.preemption_record import Interruption, PreemptionRecord, read
 from simulation.results.history import read as history_of
 from simulation.results.metrics import measure
 from simulation.traces.formats import read_any, sacct

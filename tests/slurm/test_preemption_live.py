@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sched_policy.preemption_record import PreemptionRecord, read
+from explsched.preemption_record import PreemptionRecord, read
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED, done

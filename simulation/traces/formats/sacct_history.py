@@ -14,7 +14,7 @@ from itertools import zip_longest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy import preemption_record
+from explsched import preemption_record
 from simulation.traces.formats.cells import LONGEST_S, MOST_GPUS, RowError
 from simulation.traces.formats.sacct_rows import Row, row_parser
 from simulation.traces.formats.table import Table, collect

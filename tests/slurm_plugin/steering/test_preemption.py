@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
 from sched_policy.model import Exploration, JobState
 from sched_policy.plan import Preemption
-from sched_policy.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
 from slurm_plugin.client.changes import RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.progress import JobProgress, Report
 from slurm_plugin.steering.churn import HOUR_S, Churn

@@ -10,8 +10,8 @@ from sched_policy.order.fifo import Fifo
 from sched_policy.order.multifactor import Multifactor
 from sched_policy.place.balanced import Balanced
 from sched_policy.place.simple import Simple
+from sched_policy.policies.parts import depth, resizing
 from sched_policy.policy import Policy
-from sched_policy.rows.parts import depth, resizing
 
 
 def slurm(options: PolicyOptions) -> Policy:

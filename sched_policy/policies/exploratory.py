@@ -11,9 +11,9 @@ from sched_policy.order.fifo import Fifo
 from sched_policy.order.shortest import Srsf
 from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility
+from sched_policy.policies.parts import depth, preemptive, resizing
 from sched_policy.policy import PayoffAdmission, Policy
 from sched_policy.preempt.displace import Displace
-from sched_policy.rows.parts import depth, preemptive, resizing
 from sched_policy.stopping import EarlyStop
 
 _SILENT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
