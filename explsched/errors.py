@@ -2,10 +2,10 @@
 
 ExplschedError
 ├── PolicyError            a policy cannot be built or used as asked (`sched_policy`)
-├── TraceError             a trace or cluster file cannot be used (`sched_policy.simulator`)
-├── SettingsError          a setting of a simulation makes no sense (`sched_policy.simulator`)
-├── SimulationError        a simulation cannot go on (`sched_policy.simulator`)
-├── PlotError              a picture cannot be drawn (`sched_policy.simulator`)
+├── TraceError             a trace or cluster file cannot be used (`simulation`)
+├── SettingsError          a setting of a simulation makes no sense (`simulation`)
+├── SimulationError        a simulation cannot go on (`simulation`)
+├── PlotError              a picture cannot be drawn (`simulation`)
 ├── WorkerError            a worker process died (`slurm_plugin.cli`)
 ├── ConfigError            a configuration file is wrong (`slurm_plugin.config`)
 ├── ProfileError           profiles of kernels or their manager cannot be used (`kernel_intercept.profile`)

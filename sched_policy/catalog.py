@@ -1,83 +1,83 @@
-"""Every named policy, one row each. The rows themselves are in `rows`, by family."""
+"""Every policy by name: ours (`policies`, by family) and those of other packages.
+
+Both are entries of the entry-point group `explsched.policies`: a callable that takes `PolicyOptions` and returns a
+`policy.SchedulingPolicy`. A package that fails to load harms nobody but those who ask for its policy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from difflib import get_close_matches
-from importlib import import_module
+from functools import cache
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
+from explsched import entry_points
 from explsched.errors import PolicyError
-from sched_policy import plugins
 from sched_policy.options import SILENT_ORDERS, PolicyOptions
 
 if TYPE_CHECKING:  # a configuration is checked against the names without loading what policies compute with
-    from sched_policy.policy import Policy, SchedulingPolicy
+    from sched_policy.policy import SchedulingPolicy
 
-__all__ = ["PolicyOptions", "build", "knows", "names"]
+__all__ = ["PolicyOptions", "build", "fault", "knows", "names", "registered_by_others"]
 
-# Policy -> module of `rows` with a function of its name. One policy should not pay for the libraries of the others.
-_ROWS: Mapping[str, str] = {
-    "slurm": "arrival",
-    "fifo": "arrival",
-    "srtf": "preemptive",
-    "srsf": "preemptive",
-    "tiresias": "preemptive",
-    "themis": "preemptive",
-    "muri-s": "sharing",
-    "muri-l": "sharing",
-    "antman": "sharing",
-    "sjf-ffs": "sharing",
-    "sjf-bsbf": "sharing",
-    "simple": "arrival",
-    "balanced": "arrival",
-    "explsched": "exploratory",
-    "fair": "exploratory",
-    "slaq": "exploratory",
-}
+_GROUP = entry_points.POLICIES
 
 
 def names() -> tuple[str, ...]:
-    """Names of all policies that can be built, in the order in which they are listed to people."""
-    return (*_ROWS, *(plugin.name for plugin in _usable_plugins()))
+    """Names of all policies that can be built: ours first, then those of other packages that load."""
+    return (*entry_points.own(_GROUP), *(entry.name for entry in registered_by_others() if fault(entry) is None))
 
 
 def knows(name: str) -> bool:
-    """Whether there is a policy of that name. Looks for plugins only if none of ours has it."""
-    return name in _ROWS or name in names()
+    """Whether there is a policy of that name. Looks at other packages only if none of ours has it."""
+    return name in entry_points.own(_GROUP) or name in names()
+
+
+def registered_by_others() -> tuple[EntryPoint, ...]:
+    """The policies that other packages register, whether they load or not; none that has the name of one of ours."""
+    return tuple(entry_points.others(_GROUP).values())
+
+
+@cache
+def fault(entry: EntryPoint) -> str | None:
+    """Why a registered policy cannot be used; None if it loads."""
+    try:
+        make = entry.load()
+    except Exception as error:  # another package's import may raise anything
+        return f"{entry.value}: {type(error).__name__}: {error}"
+    return None if callable(make) else f"{entry.value}: is not callable"
 
 
 def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
-    """The policy of that name. Raises `PolicyError`: unknown (naming the nearest known one), or a plugin's fault."""
+    """The policy of that name. Raises `PolicyError`: unknown (naming the nearest known one), or a package's fault."""
     options = options or PolicyOptions()
     if options.silent_order not in SILENT_ORDERS:
         raise PolicyError(f"unknown order {options.silent_order!r} for silent jobs (known: {', '.join(SILENT_ORDERS)})")
-    if name in _ROWS:
-        family = import_module(f"sched_policy.policies.{_ROWS[name]}")
-        policy: Policy = getattr(family, name.replace("-", "_"))(options)
+    if entry := entry_points.own(_GROUP).get(name):
+        policy: SchedulingPolicy = entry.load()(options)
         return policy
-    for plugin in plugins.found():
-        if plugin.name == name:
-            return _from_plugin(plugin, options)
+    if entry := entry_points.others(_GROUP).get(name):
+        return _of_another_package(entry, options)
     near = get_close_matches(name, names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise PolicyError(f"unknown policy {name!r}{hint} (known: {', '.join(names())})")
 
 
-def _usable_plugins() -> tuple[plugins.Plugin, ...]:
-    """Plugins that load and do not carry the name of a policy of ours."""
-    return tuple(plugin for plugin in plugins.found() if plugin.fault is None and plugin.name not in _ROWS)
-
-
-def _from_plugin(plugin: plugins.Plugin, options: PolicyOptions) -> SchedulingPolicy:
-    if plugin.make is None:
-        raise PolicyError(f"policy {plugin.name!r} of package {plugin.package!r} does not load: {plugin.fault}")
+def _of_another_package(entry: EntryPoint, options: PolicyOptions) -> SchedulingPolicy:
+    described = f"policy {entry.name!r} of package {package(entry)!r}"
+    if reason := fault(entry):
+        raise PolicyError(f"{described} does not load: {reason}")
     try:
-        made = plugin.make(options)
-    except Exception as error:
-        raise PolicyError(f"policy {plugin.name!r} of package {plugin.package!r} cannot be built: {error!r}") from error
+        made = entry.load()(options)
+    except Exception as error:  # likewise
+        raise PolicyError(f"{described} cannot be built: {error!r}") from error
     missing = [part for part in ("name", "summary", "needs_durations", "plan") if not hasattr(made, part)]
     if missing:
-        raise PolicyError(f"policy {plugin.name!r} of package {plugin.package!r} lacks {', '.join(missing)}")
+        raise PolicyError(f"{described} lacks {', '.join(missing)}")
     policy: SchedulingPolicy = made
     return policy
+
+
+def package(entry: EntryPoint) -> str:
+    """The name of the distribution that registers an entry; its target where that is unknown."""
+    return entry.dist.name if entry.dist else entry.value

@@ -1,0 +1,1 @@
+"""What every command shares: the root command, options, progress bars."""

@@ -18,6 +18,7 @@ from collections import deque
 
 from inference_gateway.model import Capacity, Decision, Observation
 from inference_gateway.scaling.options import Options, Share, Window
+from inference_gateway.scaling.rule_kind import RuleKind
 
 
 class DiluOptions(Options, frozen=True):
@@ -82,3 +83,6 @@ class Dilu:
 
     def _reason(self, matching: int, side: str, replicas: int, each: float) -> str:
         return f"{matching} of {len(self._counts)} counts {side} {replicas} x {each:.4g} = {replicas * each:.4g}/s"
+
+
+RULE = RuleKind("dilu", "k of the last n one-second arrival counts, one replica at a time", DiluOptions, Dilu)

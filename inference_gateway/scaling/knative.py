@@ -21,6 +21,7 @@ from typing import Literal
 
 from inference_gateway.model import Capacity, Decision, Observation
 from inference_gateway.scaling.options import Factor, Options, Seconds, Share, Window
+from inference_gateway.scaling.rule_kind import RuleKind
 from inference_gateway.scaling.windows import RecentMean, RecentMost
 
 
@@ -115,3 +116,6 @@ class Knative:
         if seen.now_s - self._wanted_s >= self._options.zero_grace_s:
             return decision
         return Decision(1, f"{decision.reason}; none wanted since {seen.now_s - self._wanted_s:.0f} s")
+
+
+RULE = RuleKind("knative", "stable and panic window of requests in flight", KnativeOptions, Knative)

@@ -1,55 +1,47 @@
-"""The scaling rules by name, and building one from what a person wrote."""
+"""The scaling rules by name, and building one from what a person wrote.
+
+Rules are entries of the entry-point group `explsched.scaling_rules`, each a `rule_kind.RuleKind`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from functools import cache
 
-import msgspec
-
+from explsched import entry_points
 from inference_gateway.model import Capacity, ScaleRule
-from inference_gateway.scaling.dilu import Dilu, DiluOptions
-from inference_gateway.scaling.knative import Knative, KnativeOptions
-from inference_gateway.scaling.options import Options, ScalingError, parse_options
-from inference_gateway.scaling.slurm import Slurm, SlurmOptions
-from inference_gateway.scaling.target import Target, TargetOptions
+from inference_gateway.scaling.options import ScalingError, parse_options
+from inference_gateway.scaling.rule_kind import RuleKind
 
 DEFAULT = "slurm"
 
-
-@dataclass(frozen=True, slots=True)
-class RuleKind:
-    """A rule that services may name."""
-
-    name: str
-    summary: str
-    options: type[Options]
-    make: Callable[[Any, Capacity], ScaleRule]
-
-    def described(self) -> str:
-        """The options with their defaults, as a person would write them."""
-        return " ".join(f"{field.name}={field.default}" for field in msgspec.structs.fields(self.options))
+_GROUP = entry_points.SCALING_RULES
 
 
-_KINDS = (
-    RuleKind("slurm", "forecast over the start time, lazy in; for replicas that start in minutes", SlurmOptions, Slurm),
-    RuleKind("dilu", "k of the last n one-second arrival counts, one replica at a time", DiluOptions, Dilu),
-    RuleKind("knative", "stable and panic window of requests in flight", KnativeOptions, Knative),
-    RuleKind("target", "requests in flight and queued per replica, with delays", TargetOptions, Target),
-)
-RULES: Mapping[str, RuleKind] = {kind.name: kind for kind in _KINDS}
-"""All rules, the default first. Every rule has an option `utilization`: what it plans to use of a replica."""
+@cache
+def rules() -> Mapping[str, RuleKind]:
+    """The rules of this distribution, the default first. Each has an option `utilization`: what it plans to use."""
+    return {name: entry.load() for name, entry in entry_points.own(_GROUP).items()}
 
 
 def kind_of(name: str) -> RuleKind:
-    """The rule of this name. Raises `ScalingError`."""
-    if name not in RULES:
-        near = get_close_matches(name, RULES, n=1)
-        hint = f" (nearest: {near[0]})" if near else ""
-        raise ScalingError(f"unknown scaling rule {name!r}{hint}, accepted are {', '.join(RULES)}")
-    return RULES[name]
+    """The rule of this name, ours or another package's. Raises `ScalingError`."""
+    if name in rules():
+        return rules()[name]
+    others = entry_points.others(_GROUP)
+    if entry := others.get(name):
+        try:
+            kind = entry.load()
+        except Exception as error:  # another package's import may raise anything
+            raise ScalingError(f"scaling rule {name!r} ({entry.value}) does not load: {error!r}") from error
+        if not isinstance(kind, RuleKind):
+            raise ScalingError(f"scaling rule {name!r}: {entry.value} is {kind!r}, expected a RuleKind")
+        return kind
+    known = (*rules(), *others)
+    near = get_close_matches(name, known, n=1)
+    hint = f" (nearest: {near[0]})" if near else ""
+    raise ScalingError(f"unknown scaling rule {name!r}{hint}, accepted are {', '.join(known)}")
 
 
 def build(name: str, given: Mapping[str, object], capacity: Capacity) -> ScaleRule:

@@ -35,6 +35,7 @@ from msgspec import Meta
 from inference_gateway.model import Capacity, Decision, Observation
 from inference_gateway.scaling.arrivals import Arrivals
 from inference_gateway.scaling.options import Factor, Options, Seconds, Share, Window
+from inference_gateway.scaling.rule_kind import RuleKind
 from inference_gateway.scaling.windows import RecentMean
 
 _PANIC_S = 3
@@ -177,3 +178,8 @@ class Slurm:
             return Decision(present, reason)
         less = math.ceil((present - kept) / 2)
         return Decision(present - less, f"{kept} did for {self._window} s; {reason}")
+
+
+RULE = RuleKind(
+    "slurm", "forecast over the start time, lazy in; for replicas that start in minutes", SlurmOptions, Slurm
+)

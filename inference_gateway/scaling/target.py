@@ -14,6 +14,7 @@ import math
 
 from inference_gateway.model import Capacity, Decision, Observation
 from inference_gateway.scaling.options import Factor, Options, Seconds, Share, Window
+from inference_gateway.scaling.rule_kind import RuleKind
 from inference_gateway.scaling.windows import RecentMean
 
 
@@ -84,3 +85,6 @@ class Target:
 
 def _since(earlier_s: float | None, now_s: float) -> float:
     return now_s if earlier_s is None else earlier_s
+
+
+RULE = RuleKind("target", "requests in flight and queued per replica, with delays", TargetOptions, Target)

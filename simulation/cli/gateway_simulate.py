@@ -12,7 +12,7 @@ import click
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
 from inference_gateway.scaling.options import ScalingError
-from inference_gateway.scaling.registry import DEFAULT, RULES, build
+from inference_gateway.scaling.registry import DEFAULT, build, rules
 from simulation.cli.figures import Column, table
 from simulation.cli.gateway_options import replay_options
 from simulation.cli.outputs import picture_file
@@ -42,10 +42,10 @@ def _sweep(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tu
 
 @click.command(
     epilog="Rules and their options with defaults: "
-    + "; ".join(f"{kind.name}: {kind.described()}" for kind in RULES.values())
+    + "; ".join(f"{kind.name}: {kind.described()}" for kind in rules().values())
 )
 @replay_options
-@click.option("--rule", "rules", multiple=True, metavar="RULE", help=f"{', '.join(RULES)}; again for more rules.")
+@click.option("--rule", "rules", multiple=True, metavar="RULE", help=f"{', '.join(rules())}; again for more rules.")
 @click.option("--option", "options", multiple=True, metavar="[RULE.]NAME=VALUE", help="Of the rule; may be repeated.")
 @click.option(
     "--sweep", "targets", callback=_sweep, metavar="A,B,...", help=f"Also run with these values of `{_SWEPT}`."

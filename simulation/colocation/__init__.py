@@ -1,0 +1,1 @@
+"""Inference and training instances that share GPUs: traces, replay, checks."""

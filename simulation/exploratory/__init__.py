@@ -1,0 +1,1 @@
+"""Workloads of exploratory trainings with learning curves."""

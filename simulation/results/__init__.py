@@ -1,0 +1,1 @@
+"""What a simulation or a site's history shows: outcomes, metrics, plots."""

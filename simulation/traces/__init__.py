@@ -1,0 +1,1 @@
+"""Job traces: model, formats, checks, generators."""

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from explsched.cli.options import config_option, json_option
 from explsched.errors import ExplschedError
-from sched_policy import plugins
+from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin.cli.finding import Finding
 from slurm_plugin.cli.slurm_findings import slurm
@@ -63,9 +63,10 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
     )
     yield _spool(config.progress.spool)
     yield from _sharing()
-    for plugin in plugins.found():
-        fault, advice = plugin.fault, f"mend or remove the package: pip uninstall {plugin.package}"
-        what = f"policy {plugin.name!r} of package {plugin.package!r}"
+    for entry in catalog.registered_by_others():
+        package = catalog.package(entry)
+        fault, advice = catalog.fault(entry), f"mend or remove the package: pip uninstall {package}"
+        what = f"policy {entry.name!r} of package {package!r}"
         yield Finding("plugin", "note", f"{what}: {fault}", advice) if fault else Finding("plugin", "ok", what)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from explsched.cli.main import root
 from explsched.errors import ExplschedError
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.control.state import Override
-from slurm_plugin.cli.main import root
 
 SERVICES = """
 name: t

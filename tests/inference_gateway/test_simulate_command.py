@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from slurm_plugin.cli.main import root
+from explsched.cli.main import root
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ class Gateway:
     state: Path
 
     def command(self, *argv: str, check: bool = True) -> str:
-        program = [sys.executable, "-m", "slurm_plugin.cli.main", "gateway", *argv]
+        program = [sys.executable, "-m", "explsched.cli.main", "gateway", *argv]
         env = environment(self.cluster, SEXPLSCHED_GATEWAY_SERVICES=str(self.services), PYTHONPATH=str(ROOT))
         done = subprocess.run(program, env=env, capture_output=True, text=True, check=False, timeout=120)
         assert not check or done.returncode == 0, f"{argv}: {done.stderr or done.stdout}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurm_plugin.cli.main import root
+from explsched.cli.main import root
 
 CONFIG = """\
 AccountingStorageType   = {accounting}

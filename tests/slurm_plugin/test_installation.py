@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from slurm_plugin.cli.main import root as command
+from explsched.cli.main import root as command
 from slurm_plugin.config import Config, parse
 from slurm_plugin.installation import change, compare, hints, layout, record
 from slurm_plugin.installation.compare import State

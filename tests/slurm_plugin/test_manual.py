@@ -13,8 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from explsched.cli.main import root
 from slurm_plugin import config, config_keys, daemon
-from slurm_plugin.cli.main import root
 from slurm_plugin.manual import book, completion, epilog, roff
 from slurm_plugin.manual.commands import commands
 from slurm_plugin.manual.page import Entry, Page

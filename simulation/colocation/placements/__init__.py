@@ -1,0 +1,1 @@
+"""Placements of instances that share GPUs."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from inference_gateway.model import Capacity, Decision, Observation
 from inference_gateway.scaling.bounds import BoundedRule, Bounds, bounded
 from inference_gateway.scaling.options import ScalingError
-from inference_gateway.scaling.registry import DEFAULT, RULES, build
+from inference_gateway.scaling.registry import DEFAULT, build, rules
 from tests.inference_gateway.scaling.seconds import Service
 
 CAPACITY = Capacity(requests_per_s=2.0, concurrency=4, start_s=20.0)
@@ -16,7 +16,7 @@ SECOND = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
 
 @settings(max_examples=40, deadline=None)
 @given(
-    name=st.sampled_from(sorted(RULES)),
+    name=st.sampled_from(sorted(rules())),
     seconds=st.lists(SECOND, max_size=150),
     least=st.integers(0, 3),
     more=st.integers(0, 6),
@@ -82,10 +82,10 @@ def test_the_default_rule_exists() -> None:
     assert build(DEFAULT, {}, CAPACITY).name == DEFAULT
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("name", sorted(rules()))
 def test_every_rule_has_a_target_to_sweep_and_describes_its_options(name: str) -> None:
     build(name, {"utilization": "0.8"}, CAPACITY)
-    assert "utilization=" in RULES[name].described()
+    assert "utilization=" in rules()[name].described()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_wrong_names_and_options(name: str, options: dict[str, object], message:
         build(name, options, CAPACITY)
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("name", sorted(rules()))
 def test_a_larger_capacity_needs_fewer_replicas(name: str) -> None:
     few = Service(build(name, {}, Capacity(100.0, 200, 20.0)), ready=1)
     many = Service(build(name, {}, CAPACITY), ready=1)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from explsched.cli.main import root
 from simulation.colocation.instance_format import write_events
 from simulation.colocation.instance_generator import generate
 from simulation.traces.trace import TraceError
-from slurm_plugin.cli.main import root
 
 
 def run(*arguments: str) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from explsched.cli.main import root
 from explsched.errors import ExplschedError
 from simulation.traces.formats import own, read_any, sacct
 from simulation.traces.trace import ClusterShape
-from slurm_plugin.cli.main import root
 
 TRACE = (
     "job_id,submit_s,gpus,run_s,user,queue,time_limit_s\n"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from inference_gateway.model import Capacity, Decision, Observation
 from inference_gateway.queueing import Fleet, Turns
 from inference_gateway.scaling.bounds import Bounds
-from inference_gateway.scaling.registry import RULES, build
+from inference_gateway.scaling.registry import build, rules
 from simulation.requests import engine
 from simulation.requests.engine import Outcome, simulate
 from simulation.requests.metrics import measure, replica_seconds_of
@@ -198,7 +198,7 @@ def test_random_start_times_repeat_with_their_seed() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(sorted(RULES)),
+    name=st.sampled_from(sorted(rules())),
     gaps=st.lists(st.floats(0, 5), min_size=1, max_size=120),
     service_s=st.floats(0.05, 20),
     concurrency=st.integers(1, 4),
