@@ -71,7 +71,7 @@ def test_the_example_is_as_short_as_promised() -> None:
     ("code", "fault"),
     [
         ("raise RuntimeError('no licence')", "bad.*does not load.*RuntimeError: no licence"),
-        ("make = 3", "bad.*is no callable"),
+        ("make = 3", "bad.*is not callable"),
         ("def make(options): raise KeyError('x')", "bad.*cannot be built.*KeyError"),
         ("def make(options): return object()", "bad.*lacks name, summary, needs_durations, plan"),
         (
