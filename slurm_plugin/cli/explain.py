@@ -14,8 +14,8 @@ from explsched.cli.options import config_option, json_option
 from sched_policy.model import Job, JobState
 from slurm_plugin.cli.job_row import rows
 from slurm_plugin.cli.session import clock, look
-from slurm_plugin.progress import JobProgress
-from slurm_plugin.steering.requeue_delay import SETTLE_S, waits_for_requeue_delay
+from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.requeue_delay import SETTLE_S, waits_for_requeue_delay
 
 if TYPE_CHECKING:
     from slurm_plugin.cli.view import View

@@ -11,7 +11,7 @@ from sched_policy.model import Job
 from slurm_plugin.groups.grouping import LiveGroup, live_groups
 from slurm_plugin.groups.log import device_name
 from slurm_plugin.groups.mark import Mark
-from slurm_plugin.observe import Observation
+from slurm_plugin.observation.observe import Observation
 
 Gpu = tuple[str, int]
 """(node, index)."""

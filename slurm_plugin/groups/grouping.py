@@ -19,7 +19,7 @@ from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.groups.mark import Mark, may_be_marked
 from slurm_plugin.groups.release import Releases, may_be_pinned
-from slurm_plugin.observe import Observation
+from slurm_plugin.observation.observe import Observation
 
 PATIENCE_S = 60.0
 """A job that was pinned and has not started after this is let go: something we do not see keeps it from its node."""

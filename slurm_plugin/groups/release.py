@@ -17,8 +17,8 @@ from sched_policy.plan import Plan, Start
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.groups.mark import Mark, may_be_marked
 from slurm_plugin.groups.packing import choice, free_shards
-from slurm_plugin.observe import Observation
-from slurm_plugin.steering.requeue_delay import waits_for_begin
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.requeue_delay import waits_for_begin
 
 
 class Sharers(Struct, frozen=True):

@@ -16,7 +16,7 @@ from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
-from slurm_plugin.progress import JobProgress
+from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.steering.churn import HOUR_S, Churn
 
 

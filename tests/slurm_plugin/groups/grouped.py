@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from sched_policy.model import Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import ShardRule, SlurmJob, SlurmNode
-from slurm_plugin.groups import shards
-from slurm_plugin.observe import Observation, _job
-from slurm_plugin.progress import JobProgress
+from slurm_plugin.observation import shards
+from slurm_plugin.observation.observe import Observation, _job
+from slurm_plugin.observation.progress import JobProgress
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_plugin.steering.test_reconcile import record
 

@@ -17,7 +17,7 @@ from slurm_plugin.groups.log import differences
 from slurm_plugin.groups.mark import Mark, may_be_marked
 from slurm_plugin.groups.packing import choice, free_shards
 from slurm_plugin.groups.release import releases
-from slurm_plugin.observe import Observation
+from slurm_plugin.observation.observe import Observation
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_plugin.groups.grouped import PER_GPU, look, on_gpu, waiting
 

@@ -9,7 +9,7 @@ from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionReco
 from sched_policy.model import Exploration, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import RequeueJob, SetAdminComment, SignalJob
-from slurm_plugin.progress import JobProgress, Report
+from slurm_plugin.observation.progress import JobProgress, Report
 from slurm_plugin.steering.churn import HOUR_S, Churn
 from slurm_plugin.steering.preemption import PreemptionDesk, interruption
 from tests.sched_policy.builders import NOW_S, running

@@ -19,10 +19,10 @@ from slurm_plugin.client.changes import (
     StartAtOnce,
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.observe import Observation
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.requeue_delay import SETTLE_S
 from slurm_plugin.steering.order import OrderLimits
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_changes
-from slurm_plugin.steering.requeue_delay import SETTLE_S
 from slurm_plugin.steering.resizing import resize_changes, restored
 from tests.sched_policy.builders import NOW_S, job, nodes
 

@@ -15,10 +15,10 @@ from sched_policy.model import Elastic, Exploration, Job, JobState, Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
-from slurm_plugin.groups import shards
-from slurm_plugin.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation import shards
+from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation.requeue_delay import waits_for_begin, waits_for_requeue_delay
 from slurm_plugin.steering.churn import Churn
-from slurm_plugin.steering.requeue_delay import waits_for_begin, waits_for_requeue_delay
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sched_policy.model import ProgressPoint
-from slurm_plugin.progress import MAX_LINE_BYTES, MAX_REPORTS, JobProgress, ProgressSpool, fold
+from slurm_plugin.observation.progress import MAX_LINE_BYTES, MAX_REPORTS, JobProgress, ProgressSpool, fold
 
 NOW_S = 1_000_000.0
 

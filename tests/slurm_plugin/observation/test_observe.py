@@ -9,8 +9,8 @@ from typing import Any
 
 from sched_policy.model import Elastic, Job
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
-from slurm_plugin.observe import Observation, observe
-from slurm_plugin.progress import ProgressSpool
+from slurm_plugin.observation.observe import Observation, observe
+from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.churn import Churn
 from tests.slurm_plugin.steering.test_reconcile import record
 
