@@ -17,10 +17,10 @@ from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, Requeu
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.groups.grouping import LiveGroup, live_groups, withdrawal
-from slurm_plugin.groups.log import log_groups
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
+from slurm_plugin.steering.groups.log import log_groups
 from slurm_plugin.steering.pace import most_written
 from slurm_plugin.steering.preemption import PreemptionDesk
 from slurm_plugin.steering.reconcile import SteeringLimits, changes

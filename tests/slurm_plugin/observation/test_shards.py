@@ -5,7 +5,7 @@ import pytest
 from sched_policy.model import GpuRequest, NodeGpus
 from slurm_plugin.client.records import SlurmNode
 from slurm_plugin.observation import shards
-from tests.slurm_plugin.groups.grouped import look, on_gpu, waiting
+from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
 from tests.slurm_plugin.steering.test_reconcile import record
 
 

@@ -2,7 +2,7 @@
 
 A waiting job is never held. It is pinned to its node (ReqNodeList) when Slurm would now start it on the right GPU, and
 let go again when the plan changes or it has not started in time. A group's members are pinned in one batch and come
-first in the order, so that Slurm starts them together. Each carries a mark (`slurm_plugin.groups.mark`): Slurm is the
+first in the order, so that Slurm starts them together. Each carries a mark (`slurm_plugin.steering.groups.annotation`): Slurm is the
 database. A group is over when one of its jobs has ended or runs on another GPU: the others go on, and are planned anew.
 """
 
@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.groups.mark import Mark, may_be_marked
-from slurm_plugin.groups.release import Releases, may_be_pinned
 from slurm_plugin.observation.observe import Observation
+from slurm_plugin.steering.groups.annotation import Mark, may_be_marked
+from slurm_plugin.steering.groups.release import Releases, may_be_pinned
 
 PATIENCE_S = 60.0
 """A job that was pinned and has not started after this is let go: something we do not see keeps it from its node."""

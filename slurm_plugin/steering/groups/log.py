@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from explsched.log import event
-from slurm_plugin.groups.grouping import Device, LiveGroup
+from slurm_plugin.steering.groups.grouping import Device, LiveGroup
 
 _LOG = logging.getLogger("explsched.groups")
 

@@ -1,6 +1,6 @@
 """Which waiting jobs of a plan may be pinned to their node now, so that those that should share a GPU do. Pure.
 
-Slurm chooses GPUs by its own rule (`slurm_plugin.groups.packing`), one job after the other. So the jobs are tried in
+Slurm chooses GPUs by its own rule (`slurm_plugin.steering.groups.packing`), one job after the other. So the jobs are tried in
 an order in which each gets the GPU it should: beside its group, or an unused one if it is the first. Whoever would be
 put elsewhere stays as it is: Slurm starts it where it likes, alone or beside others, and the next plan goes on from
 there.
@@ -15,10 +15,10 @@ from msgspec import Struct, field
 
 from sched_policy.plan import Plan, Start
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.groups.mark import Mark, may_be_marked
-from slurm_plugin.groups.packing import choice, free_shards
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.requeue_delay import waits_for_begin
+from slurm_plugin.steering.groups.annotation import Mark, may_be_marked
+from slurm_plugin.steering.groups.packing import choice, free_shards
 
 
 class Sharers(Struct, frozen=True):

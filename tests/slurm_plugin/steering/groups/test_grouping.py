@@ -12,14 +12,14 @@ from sched_policy.plan import Group, Plan, Score, Start
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import ShardRule, SlurmJob
-from slurm_plugin.groups.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
-from slurm_plugin.groups.log import differences
-from slurm_plugin.groups.mark import Mark, may_be_marked
-from slurm_plugin.groups.packing import choice, free_shards
-from slurm_plugin.groups.release import releases
 from slurm_plugin.observation.observe import Observation
+from slurm_plugin.steering.groups.annotation import Mark, may_be_marked
+from slurm_plugin.steering.groups.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
+from slurm_plugin.steering.groups.log import differences
+from slurm_plugin.steering.groups.packing import choice, free_shards
+from slurm_plugin.steering.groups.release import releases
 from tests.sched_policy.builders import NOW_S
-from tests.slurm_plugin.groups.grouped import PER_GPU, look, on_gpu, waiting
+from tests.slurm_plugin.steering.groups.grouped import PER_GPU, look, on_gpu, waiting
 
 MARKS = st.builds(
     Mark,
