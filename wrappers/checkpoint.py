@@ -1,104 +1,10 @@
-"""Checkpoint on request, for training loops.
-
-    with CheckpointSignal() as checkpoint:
-        for step in range(start, steps):
-            train(step)
-            if checkpoint.requested:
-                atomic_write(path, save_to)
-                checkpoint.saved(step)
-
-The scheduler sends the signal when it wants the GPUs for something else, and requeues the job once `saved` has told it
-that nothing is lost. Until then, and if the scheduler is gone, the job simply goes on.
-"""
+"""Moved to `explsched`; this name works for one more release."""
 
 from __future__ import annotations
 
-import os
-import signal
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from types import FrameType, TracebackType
-from typing import BinaryIO
+import warnings
 
-from wrappers.progress import event
+from explsched.atomic_file import atomic_write as atomic_write
+from explsched.checkpoint import CheckpointSignal as CheckpointSignal
 
-SIGNAL_VARIABLE = "EXPLSCHED_CHECKPOINT_SIGNAL"
-
-
-def signal_number(name: str) -> signal.Signals:
-    """The signal of that name, with or without SIG. Raises ValueError for one that a job cannot catch."""
-    bare = name.upper().removeprefix("SIG")
-    number = signal.Signals.__members__.get(f"SIG{bare}")
-    if number is None or bare in ("KILL", "STOP"):
-        raise ValueError(f"checkpoint signal {name!r}: not a signal that a job can catch, such as USR1")
-    return number
-
-
-class CheckpointSignal:
-    """Notes that a checkpoint is wanted. Must be entered in the main thread (a rule of Python for signals).
-
-    Args:
-        name: signal name with or without SIG; `EXPLSCHED_CHECKPOINT_SIGNAL` by default, else USR1.
-
-    Raises ValueError for a name that is no signal a job can catch.
-
-    """
-
-    def __init__(self, name: str | None = None) -> None:
-        self._number = signal_number(name or os.environ.get(SIGNAL_VARIABLE) or "USR1")
-        self._previous: signal._HANDLER = signal.SIG_DFL
-        self.requested = False
-
-    def __enter__(self) -> CheckpointSignal:
-        """Start listening."""
-        self._previous = signal.signal(self._number, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop listening; the previous handler is back."""
-        # None stands for a handler that was not installed from Python, which Python cannot put back.
-        signal.signal(self._number, signal.SIG_DFL if self._previous is None else self._previous)
-
-    def saved(self, step: int) -> None:
-        """Tell the scheduler that the checkpoint of `step` is on disk."""
-        self.requested = False
-        event("checkpoint", step)
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.requested = True
-
-
-def atomic_write(path: Path | str, writer: Callable[[BinaryIO], object]) -> None:
-    """Let `writer` fill a file that replaces `path` in one step: a job killed meanwhile keeps its old checkpoint.
-
-    The file has the permissions of the one it replaces, or those of a new file. What `writer` raises is raised.
-    """
-    target = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, _mode(target))  # mkstemp's 0600 would hide the checkpoint from the user's group
-            writer(file)
-            file.flush()
-            os.fsync(descriptor)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)  # the new name, too, survives a crash of the node
-    finally:
-        os.close(folder)
-
-
-def _mode(target: Path) -> int:
-    try:
-        return target.stat().st_mode & 0o777
-    except FileNotFoundError:
-        umask = os.umask(0o077)
-        os.umask(umask)
-        return 0o666 & ~umask
+warnings.warn("wrappers.checkpoint has moved: use `import explsched`", FutureWarning, stacklevel=2)

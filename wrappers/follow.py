@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wrappers.progress import report
+from explsched.progress import report
 
 METRIC_VARIABLE = "EXPLSCHED_METRIC"
 POLL_S = 1.0

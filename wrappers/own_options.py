@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from explsched.checkpoint import signal_number
 from wrappers import directives, template
-from wrappers.checkpoint import signal_number
 from wrappers.elastic import sizes
 from wrappers.sbatch_options import CommandLine, split
 from wrappers.submission import nearest_own

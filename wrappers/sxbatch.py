@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
+from explsched.checkpoint import SIGNAL_VARIABLE
 from wrappers import directives, template
-from wrappers.checkpoint import SIGNAL_VARIABLE
 from wrappers.elastic import ELASTIC_VARIABLE
 from wrappers.follow import METRIC_VARIABLE
 from wrappers.own_options import VALUES, read

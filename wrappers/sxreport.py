@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from wrappers.checkpoint import SIGNAL_VARIABLE, signal_number
+from explsched.checkpoint import SIGNAL_VARIABLE, signal_number
+from explsched.progress import event, report
 from wrappers.follow import POLL_S, LineReader, Reporter, Tail, json_reader, log_reader
-from wrappers.progress import event, report
 
 _EPILOG = r"""
 exit status: 0, or 2 for a call that cannot be right. A report that cannot be written is no failure: the job goes on.

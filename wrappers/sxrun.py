@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from signal import Signals
 
-from wrappers.checkpoint import SIGNAL_VARIABLE, signal_number
+from explsched.checkpoint import SIGNAL_VARIABLE, signal_number
+from explsched.progress import DEFAULT_SPOOL, event
 from wrappers.elastic import present_size
 from wrappers.follow import POLL_S, Reporter, Tail, json_reader, log_reader
-from wrappers.progress import DEFAULT_SPOOL, event
 from wrappers.relay import SignalRelay
 from wrappers.share_options import Share, add_options, chosen
 

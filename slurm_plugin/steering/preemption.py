@@ -1,6 +1,6 @@
 """Preemption takes three steps over several passes: checkpoint signal, grace, requeue.
 
-The job answers the signal by saving a checkpoint, reports it (`wrappers.checkpoint`) and goes on training. Only then,
+The job answers the signal by saving a checkpoint, reports it (`explsched.checkpoint`) and goes on training. Only then,
 or when the grace period is over, it is requeued. If the daemon dies in between, the job has lost nothing.
 """
 

@@ -1,6 +1,6 @@
 """Which waiting jobs of a plan may be pinned to their node now, so that those that should share a GPU do. Pure.
 
-Slurm chooses GPUs by its own rule (`slurm_plugin.steering.groups.packing`), one job after the other. So the jobs are tried in
+Slurm chooses GPUs by its own rule (`packing`), one job after the other. So the jobs are tried in
 an order in which each gets the GPU it should: beside its group, or an unused one if it is the first. Whoever would be
 put elsewhere stays as it is: Slurm starts it where it likes, alone or beside others, and the next plan goes on from
 there.

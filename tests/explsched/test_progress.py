@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wrappers import progress
-from wrappers.checkpoint import CheckpointSignal, atomic_write
+from explsched import CheckpointSignal, atomic_write, progress
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def test_what_cannot_be_written_is_said_once_and_never_raised(
 
 
 def test_reports_of_several_processes_do_not_mix(spool: Path) -> None:
-    code = "from wrappers.progress import report\nfor i in range(300): report(step=i, loss=1.0, accuracy=2.0)"
+    code = "from explsched import report\nfor i in range(300): report(step=i, loss=1.0, accuracy=2.0)"
     workers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     assert [worker.wait() for worker in workers] == [0] * 4
     assert len(lines(spool)) == 4 * 300 * 2
@@ -186,8 +185,8 @@ def test_a_failed_checkpoint_keeps_the_old_one(tmp_path: Path) -> None:
 def test_the_standard_library_is_enough() -> None:
     code = (
         "import sys; before = set(sys.modules); sys.path.insert(0, '.');"
-        "import wrappers.progress, wrappers.checkpoint, wrappers.sxrun, wrappers.sxreport, wrappers.sxbatch;"
-        "new = {m.split('.')[0] for m in set(sys.modules) - before} - {'wrappers', 'sbatch_templates'};"
+        "import explsched.progress, explsched.checkpoint, wrappers.sxrun, wrappers.sxreport, wrappers.sxbatch;"
+        "new = {m.split('.')[0] for m in set(sys.modules) - before} - {'explsched', 'wrappers', 'sbatch_templates'};"
         "sys.exit(', '.join(sorted(new - sys.stdlib_module_names)) or 0)"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
