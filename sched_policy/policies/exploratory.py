@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sched_policy.options import PolicyOptions
+from sched_policy.order.arrival import Fifo
 from sched_policy.order.base import Order
-from sched_policy.order.fair import Fair
-from sched_policy.order.fifo import Fifo
+from sched_policy.order.las import Fair
 from sched_policy.order.shortest import Srsf
 from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility

@@ -2,8 +2,8 @@
 
 A waiting job is never held. It is pinned to its node (ReqNodeList) when Slurm would now start it on the right GPU, and
 let go again when the plan changes or it has not started in time. A group's members are pinned in one batch and come
-first in the order, so that Slurm starts them together. Each carries an annotation (`annotation`): Slurm is the database.
-A group is over when one of its jobs has ended or runs on another GPU: the others go on, and are planned anew.
+first in the order, so that Slurm starts them together. Each carries an `annotation`: Slurm is the database. A
+group is over when one of its jobs has ended or runs on another GPU: the others go on, and are planned anew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slurm's own order, priority/multifactor, as the baseline that everybody has (Slurm's documentation of the plugin)."""
+"""Orders of arrival: first in, first out, and Slurm's own priority/multifactor (see the plugin's documentation)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ from msgspec import Struct
 from sched_policy.columns import Floats
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Snapshot
+
+
+class Fifo(Struct, frozen=True):
+    """Order of submission."""
+
+    needs_durations: ClassVar[bool] = False
+
+    def rank(self, snapshot: Snapshot) -> Ranking:
+        """The earlier a job was submitted, the higher its score (seconds since then)."""
+        since_s = snapshot.now_s - snapshot.columns.submit_s
+        return Ranking(snapshot, since_s, lambda row: f"submitted {since_s[row]:.0f} s ago")
 
 
 class Multifactor(Struct, frozen=True):
