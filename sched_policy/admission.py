@@ -11,9 +11,13 @@ gets a *promise* (a reservation). GPUs that stand idle are never refused to anyb
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
+
+from sched_policy.model import Job
+from sched_policy.plan import Ranking
+from sched_policy.snapshot import Snapshot
 
 ETA = 2.0
 """Scaling of the lowest price: L is the least utility on the market divided by 2 * ETA."""
@@ -50,3 +54,16 @@ class Market(Struct, frozen=True):
         The price is that of the market before the job joins it; a payoff of zero or less means: no promise.
         """
         return gpus * (utility - self.price(promised_gpus))
+
+
+class PayoffAdmission(Struct, frozen=True):
+    """Promise a start only to jobs whose payoff at the current price is positive.
+
+    Needs an order whose scores are utilities per GPU-second.
+    """
+
+    def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
+        """The test for this snapshot's market: (job, GPUs promised to others then) -> may be promised."""
+        value = ranking.value_of
+        market = Market.of(value.values(), snapshot.nodes.capacity)
+        return lambda job, promised: market.payoff(value[job.job_id], job.request.total, promised) > 0
