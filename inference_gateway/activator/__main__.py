@@ -18,10 +18,10 @@ from inference_gateway.activator.recorder import Recorder
 from inference_gateway.activator.server import Activator
 from inference_gateway.dataplane import pipe
 from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.metrics import DataPlaneCollector, exposition
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.tending import Tender
 from inference_gateway.errors import GatewayError, NotRunningError
-from inference_gateway.metrics.exposition import DataPlaneCollector, exposition
 
 _TEND_S = 1.0
 _LOG = logging.getLogger("explsched.gateway.activator")

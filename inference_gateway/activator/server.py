@@ -15,13 +15,14 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from inference_gateway.activator import services, wake
+from inference_gateway.activator import wake
 from inference_gateway.activator.again import LIMIT, SERVICE, SecondAsking
 from inference_gateway.activator.holding import FullError, Waiting
-from inference_gateway.activator.places import Places
 from inference_gateway.activator.problem import problem
 from inference_gateway.activator.relay import BrokenError, Onward, UnreachableError, client, relay
-from inference_gateway.activator.services import HeldService
+from inference_gateway.dataplane import activator_services as services
+from inference_gateway.dataplane.activator_places import Places
+from inference_gateway.dataplane.activator_services import HeldService
 from inference_gateway.dataplane.endpoints import EndpointBook
 from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import ActivatorError

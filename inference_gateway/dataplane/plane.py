@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from inference_gateway.activator import services
-from inference_gateway.activator.client import read_state
-from inference_gateway.activator.places import Places
-from inference_gateway.activator.process import ActivatorProcess
+from inference_gateway.dataplane import activator_services as services
+from inference_gateway.dataplane.activator_client import read_state
+from inference_gateway.dataplane.activator_places import Places
+from inference_gateway.dataplane.activator_process import ActivatorProcess
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments
 from inference_gateway.dataplane.endpoints import EndpointBook, Listed
 from inference_gateway.dataplane.files import Files, version, write

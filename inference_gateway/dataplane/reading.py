@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from inference_gateway.activator.client import ActivatorState
 from inference_gateway.dataplane import answers
+from inference_gateway.dataplane.activator_client import ActivatorState
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX
 from inference_gateway.dataplane.endpoints import EndpointBook
 from inference_gateway.dataplane.files import Files

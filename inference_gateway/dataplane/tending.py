@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from inference_gateway.activator.places import Places
-from inference_gateway.activator.services import HeldService
 from inference_gateway.dataplane import answers
+from inference_gateway.dataplane.activator_places import Places
+from inference_gateway.dataplane.activator_services import HeldService
 from inference_gateway.dataplane.configuration import ACTIVATOR, BACKEND_PREFIX
 from inference_gateway.dataplane.endpoints import EndpointBook
 from inference_gateway.dataplane.files import Files

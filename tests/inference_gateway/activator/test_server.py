@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from inference_gateway.activator import services
 from inference_gateway.activator.server import Activator
+from inference_gateway.dataplane import activator_services as services
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import ServiceSettings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.activator.services import HeldService
+from inference_gateway.dataplane.activator_services import HeldService
 from inference_gateway.dataplane.answers import ServerRow
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.runtime import RuntimeApi

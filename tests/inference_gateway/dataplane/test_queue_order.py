@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.activator.client import read_state
+from inference_gateway.dataplane.activator_client import read_state
 from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.model import Endpoint
