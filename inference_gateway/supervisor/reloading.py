@@ -15,7 +15,7 @@ from inference_gateway.replicas.places import Places
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReloadResult:
     """What became of a request. `fault` is empty if the file is in force, else why it is not."""
 
     request: str
@@ -44,11 +44,11 @@ def asked(places: Places) -> str | None:
 
 def answer(places: Places, request: str, fault: str) -> None:
     """Say what became of a request; it waits no more."""
-    state.save(places.reloaded, Outcome(request, fault))
+    state.save(places.reloaded, ReloadResult(request, fault))
     places.reload.unlink(missing_ok=True)
 
 
-def outcome(places: Places, request: str) -> Outcome | None:
+def outcome(places: Places, request: str) -> ReloadResult | None:
     """What became of this request; None as long as nobody has answered it."""
-    found = state.read(places.reloaded, Outcome)
+    found = state.read(places.reloaded, ReloadResult)
     return found if found is not None and found.request == request else None

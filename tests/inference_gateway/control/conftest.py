@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.control import readiness
+from inference_gateway.control import observations as readiness
 from tests.inference_gateway.control.doubles import Rig
 
 UNREADY: set[str] = set()

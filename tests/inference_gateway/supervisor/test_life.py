@@ -18,8 +18,9 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import life, succession
-from inference_gateway.supervisor.life import Supervisor
+from inference_gateway.supervisor import loop as life
+from inference_gateway.supervisor import succession
+from inference_gateway.supervisor.loop import Supervisor
 from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
 

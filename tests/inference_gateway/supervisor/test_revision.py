@@ -79,7 +79,7 @@ def test_an_answer_is_for_the_one_who_asked(gateway: Gateway) -> None:
     second = reloading.ask(gateway.places)
     gateway.revision.tend()
     assert reloading.outcome(gateway.places, first) is None
-    assert reloading.outcome(gateway.places, second) == reloading.Outcome(second, "")
+    assert reloading.outcome(gateway.places, second) == reloading.ReloadResult(second, "")
     reloading.answer(gateway.places, second, "again")  # whose question was taken back meanwhile
 
 

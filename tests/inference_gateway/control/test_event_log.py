@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.control import lock, state
-from inference_gateway.control.attempts import Attempts
-from inference_gateway.control.journal import Journal
+from inference_gateway.control.event_log import EventLog
 from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.start_backoff import Attempts
 from inference_gateway.control.state import Memory, ServiceMemory
 
 FULL = Path("/dev/full")
@@ -53,11 +53,11 @@ def test_a_damaged_state_is_none(tmp_path: Path, text: str) -> None:
 def test_events_lost_to_a_full_disk_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "events"
     path.symlink_to(FULL)
-    journal = Journal(path)
-    journal.note("one", "chat")
-    journal.note("two", "chat")
+    events = EventLog(path)
+    events.note("one", "chat")
+    events.note("two", "chat")
     path.unlink()
-    journal.note("three", "chat", reason="a\nb", nothing=None)
+    events.note("three", "chat", reason="a\nb", nothing=None)
     (line,) = path.read_text().splitlines()
     found = json.loads(line)
     assert (found["event"], found["service"], found["reason"], found["lost_before"]) == ("three", "chat", "a\nb", 2)

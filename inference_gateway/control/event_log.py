@@ -16,7 +16,7 @@ _LOG = logging.getLogger("explsched.gateway")
 _LARGEST_BYTES = 16 * 1024 * 1024
 
 
-class Journal:
+class EventLog:
     """Appends events to a file; a large one is kept once, as `FILE.1`."""
 
     def __init__(self, path: Path) -> None:
@@ -51,15 +51,15 @@ class Journal:
 class Outage:
     """Writes down that somebody does not answer, or answers again: once, not every second."""
 
-    def __init__(self, who: str, journal: Journal) -> None:
+    def __init__(self, who: str, events: EventLog) -> None:
         self._who = who
-        self._journal = journal
+        self._events = events
         self._fault = ""
 
     def note(self, fault: str) -> None:
         """How the last call ended; empty if it was answered."""
         if fault != self._fault:
             self._fault = fault
-            self._journal.note(
+            self._events.note(
                 f"{self._who} does not answer" if fault else f"{self._who} answers again", reason=fault or None
             )

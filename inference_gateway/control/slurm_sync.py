@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
-from inference_gateway.control.errands import Errands, Outcome
+from inference_gateway.control.background_tasks import BackgroundTasks, TaskResult
 from inference_gateway.replicas.submission import prefix
 from slurm_plugin.client.changes import CancelJob, ChangeFailure
 from slurm_plugin.client.protocol import SlurmClient
@@ -27,7 +27,7 @@ class Listing:
     jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
 
 
-class SlurmDesk:
+class SlurmSync:
     """Commands to Slurm one after the other in the executor, which has one thread.
 
     Attributes:
@@ -40,9 +40,9 @@ class SlurmDesk:
         self._client = client
         self._prefix = prefix(gateway)
         self._poll_s = poll_s
-        self._looks: Errands[str, Listing] = Errands(executor)
-        self._submissions: Errands[str, int] = Errands(executor)
-        self._cancellations: Errands[tuple[int, ...], tuple[ChangeFailure, ...]] = Errands(executor)
+        self._looks: BackgroundTasks[str, Listing] = BackgroundTasks(executor)
+        self._submissions: BackgroundTasks[str, int] = BackgroundTasks(executor)
+        self._cancellations: BackgroundTasks[tuple[int, ...], tuple[ChangeFailure, ...]] = BackgroundTasks(executor)
         self._due_s = 0.0
         self._last_s = 0.0
         self.listing = Listing()
@@ -54,7 +54,7 @@ class SlurmDesk:
         # Job ids rise: of two jobs of one name the later one counts.
         return Listing(began_s, {job.name: job for job in sorted(jobs, key=lambda job: job.job_id)})
 
-    def advance(self, now_s: float) -> list[Outcome[str, int]]:
+    def advance(self, now_s: float) -> list[TaskResult[str, int]]:
         """Take what has come in, look again if it is time; returns the submissions that have ended, by replica name."""
         for look in self._looks.outcomes():
             self.fault = look.error

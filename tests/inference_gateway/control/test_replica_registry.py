@@ -6,23 +6,22 @@ from typing import Any
 
 import pytest
 
+from inference_gateway.control.event_log import EventLog
 from inference_gateway.control.fleet import Moves
-from inference_gateway.control.journal import Journal
-from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.roster import Roster
+from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
+from inference_gateway.control.replica_registry import ReplicaRegistry
 from inference_gateway.control.service import ServiceControl
-from inference_gateway.control.transitions import Witnesses
 from tests.inference_gateway.control.doubles import job
 from tests.inference_gateway.control.test_service import NOW_S, control
 
 
 class Log:
-    """A roster of one service `chat`, and its event log."""
+    """A registry of one service `chat`, and its event log."""
 
     def __init__(self, directory: Path, *replicas: Replica, **scale: Any) -> None:
         self.path = directory / "events.jsonl"
         self.service: ServiceControl = control(**scale)
-        self.roster = Roster({"chat": self.service}, replicas, Journal(self.path))
+        self.registry = ReplicaRegistry({"chat": self.service}, replicas, EventLog(self.path))
 
     def events(self) -> list[dict[str, Any]]:
         lines = self.path.read_text().splitlines() if self.path.exists() else []
@@ -30,11 +29,11 @@ class Log:
         return [{key: value for key, value in one.items() if key not in ("time", "unix_s")} for one in found]
 
     def move(self, moves: Moves) -> list[Replica]:
-        found = self.service.census(self.roster.all(), NOW_S)
-        return self.roster.move(self.service, found, moves, "because", NOW_S)
+        found = self.service.classify(self.registry.all(), NOW_S)
+        return self.registry.move(self.service, found, moves, "because", NOW_S)
 
     def replica(self, name: str = "chat-1") -> Replica:
-        return {one.name: one for one in self.roster.all()}[name]
+        return {one.name: one for one in self.registry.all()}[name]
 
 
 def replica(phase: Phase, name: str = "chat-1", **fields: Any) -> Replica:
@@ -44,17 +43,17 @@ def replica(phase: Phase, name: str = "chat-1", **fields: Any) -> Replica:
 
 def test_what_slurm_has_taken_has_its_job(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.SUBMITTING, job_id=None))
-    log.roster.submitted("chat-1", 9)
-    log.roster.submitted("ended-meanwhile", 10)
-    assert [(one.name, one.job_id) for one in log.roster.all()] == [("chat-1", 9)]
+    log.registry.submitted("chat-1", 9)
+    log.registry.submitted("ended-meanwhile", 10)
+    assert [(one.name, one.job_id) for one in log.registry.all()] == [("chat-1", 9)]
     assert log.events() == [{"event": "submitted", "service": "chat", "replica": "chat-1", "job": 9}]
 
 
 def test_what_slurm_has_refused_is_gone_and_counted(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.SUBMITTING))
-    log.roster.refused("chat-1", "no such partition", NOW_S)
-    log.roster.refused("chat-1", "no such partition", NOW_S + 1)
-    assert log.roster.all() == ()
+    log.registry.refused("chat-1", "no such partition", NOW_S)
+    log.registry.refused("chat-1", "no such partition", NOW_S + 1)
+    assert log.registry.all() == ()
     assert (log.service.attempts.refusals, log.service.attempts.failures) == (1, 0)
     (event,) = log.events()
     assert (event["event"], event["reason"]) == ("submission refused", "no such partition")
@@ -65,7 +64,7 @@ def test_jobs_are_cancelled_in_the_second_in_which_they_begin_to_end(tmp_path: P
     before = Replica("chat", "b", "g", Phase.ENDING, NOW_S - 1, NOW_S - 10, job_id=2)
     without = replica(Phase.ENDING, "c", job_id=None)
     log = Log(tmp_path, begun, before, without, replica(Phase.DRAINING, "d", job_id=4))
-    assert log.roster.ended_at(NOW_S) == [1]
+    assert log.registry.ended_at(NOW_S) == [1]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_replicas_up_to_the_minimum_are_no_burst_ones(
     log = Log(tmp_path, *have, min=minimum)
     new = log.move(Moves(start=3))
     assert [one.burst for one in new] == bursts
-    assert {one.name for one in new} <= log.roster.names()
+    assert {one.name for one in new} <= log.registry.names()
     assert len({one.name for one in new}) == 3
     for one in new:
         assert (one.phase, one.since_s, one.asked_s, one.job_id) == (Phase.SUBMITTING, NOW_S, NOW_S, None)
@@ -107,7 +106,7 @@ def test_a_start_is_measured_and_ends_a_row_of_failures(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.STARTING, host="n1", port=1))
     log.service.attempts = log.service.attempts.failed(0.0, 1.0)
     running = job(7, "chat-1", "", state="RUNNING")
-    log.roster.step(log.replica(), Witnesses(running, NOW_S, answered=True), NOW_S + 2.34)
+    log.registry.step(log.replica(), ReplicaObservation(running, NOW_S, answered=True), NOW_S + 2.34)
     assert log.replica().phase is Phase.SERVING
     assert (log.service.start_s, log.service.attempts.failures) == (pytest.approx(12.34), 0)
     assert log.events() == [{"event": "serving", "service": "chat", "replica": "chat-1", "job": 7, "after_s": 12.3}]
@@ -115,7 +114,7 @@ def test_a_start_is_measured_and_ends_a_row_of_failures(tmp_path: Path) -> None:
 
 def test_the_limits_are_those_of_its_service(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.STARTING))
-    log.roster.step(log.replica(), Witnesses(job(7, "chat-1", "", state="RUNNING"), NOW_S), NOW_S + 100)
+    log.registry.step(log.replica(), ReplicaObservation(job(7, "chat-1", "", state="RUNNING"), NOW_S), NOW_S + 100)
     assert log.replica().phase is Phase.STARTING
     assert log.events() == []
 
@@ -123,9 +122,9 @@ def test_the_limits_are_those_of_its_service(tmp_path: Path) -> None:
 def test_they_are_known_by_name_and_by_service(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.SERVING))
     other = Replica("old", "old-1", "g", Phase.PENDING, NOW_S, NOW_S, job_id=3)
-    log.roster.join([replica(Phase.PENDING, "chat-2"), other])
-    assert log.roster.names() == {"chat-1", "chat-2", "old-1"}
-    assert {name: [one.name for one in found] for name, found in log.roster.by_service().items()} == {
+    log.registry.join([replica(Phase.PENDING, "chat-2"), other])
+    assert log.registry.names() == {"chat-1", "chat-2", "old-1"}
+    assert {name: [one.name for one in found] for name, found in log.registry.by_service().items()} == {
         "chat": ["chat-1", "chat-2"]
     }
 
@@ -135,26 +134,26 @@ def test_failures_in_a_row_are_given_up_once(tmp_path: Path) -> None:
     for number in range(4):
         asked_s = NOW_S + 100 * number
         one = Replica("chat", f"chat-{number}", "g", Phase.PENDING, asked_s, asked_s, job_id=number)
-        log.roster.join([one])
-        log.roster.step(one, Witnesses(job(number, one.name, "", state="FAILED"), asked_s), asked_s + 50)
+        log.registry.join([one])
+        log.registry.step(one, ReplicaObservation(job(number, one.name, "", state="FAILED"), asked_s), asked_s + 50)
     assert [one["event"] for one in log.events()] == [
         "adopted", "failed", "adopted", "failed", "given up", "adopted", "failed", "adopted", "failed"
     ]  # fmt: skip
     assert log.events()[4]["reason"].startswith("2 starts failed in a row")
-    assert log.roster.all() == ()
+    assert log.registry.all() == ()
 
 
 def test_those_of_a_service_that_is_gone_are_cancelled_and_forgotten(tmp_path: Path) -> None:
     serving = Replica("old", "old-1", "g", Phase.SERVING, NOW_S - 50, NOW_S - 90, job_id=3)
     log = Log(tmp_path, serving)
     running = job(3, "old-1", "", state="RUNNING")
-    log.roster.step(serving, Witnesses(running, NOW_S, in_flight=1), NOW_S)
-    assert log.roster.ended_at(NOW_S) == [3]
-    assert log.roster.by_service() == {"chat": []}
-    log.roster.step(log.replica("old-1"), Witnesses(running, NOW_S), NOW_S + 5)
-    assert log.roster.ended_at(NOW_S + 5) == [], "once"
-    log.roster.step(log.replica("old-1"), Witnesses(None, NOW_S + 6), NOW_S + 7)
-    assert log.roster.all() == ()
+    log.registry.step(serving, ReplicaObservation(running, NOW_S, in_flight=1), NOW_S)
+    assert log.registry.ended_at(NOW_S) == [3]
+    assert log.registry.by_service() == {"chat": []}
+    log.registry.step(log.replica("old-1"), ReplicaObservation(running, NOW_S), NOW_S + 5)
+    assert log.registry.ended_at(NOW_S + 5) == [], "once"
+    log.registry.step(log.replica("old-1"), ReplicaObservation(None, NOW_S + 6), NOW_S + 7)
+    assert log.registry.all() == ()
     assert [(one["event"], one["reason"]) for one in log.events()] == [
         ("cancelled", "its service is gone"), ("ended", "its service is gone")
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Slurm beside the loop: one errand of a kind at a time, looks that are not too many, and what is refused."""
+"""Slurm beside the loop: one task of a kind at a time, looks that are not too many, and what is refused."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.control.errands import Errands, Outcome
-from inference_gateway.control.readiness import Question, ready
-from inference_gateway.control.slurm_desk import SlurmDesk
+from inference_gateway.control.background_tasks import BackgroundTasks, TaskResult
+from inference_gateway.control.observations import Question, ready
+from inference_gateway.control.slurm_sync import SlurmSync
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
 from slurm_plugin.client.errors import SlurmUnreachableError
 from tests.inference_gateway.control.doubles import AtOnce, FakeSlurm, job
@@ -44,27 +44,27 @@ class Counted(FakeSlurm):
         return super().tagged_jobs(prefix)
 
 
-def desk_of(slurm: FakeSlurm, poll_s: float = 5.0, executor: Executor | None = None) -> SlurmDesk:
-    return SlurmDesk(slurm, "g", poll_s, executor or AtOnce())
+def desk_of(slurm: FakeSlurm, poll_s: float = 5.0, executor: Executor | None = None) -> SlurmSync:
+    return SlurmSync(slurm, "g", poll_s, executor or AtOnce())
 
 
 class TestErrands:
     def test_one_of_a_key_at_a_time(self) -> None:
         executor = Later()
-        errands: Errands[str, int] = Errands(executor)
-        assert errands.start("a", int, "1")
-        assert not errands.start("a", int, "2")
-        assert errands.start("b", int, "3")
-        assert errands.outcomes() == []
+        tasks: BackgroundTasks[str, int] = BackgroundTasks(executor)
+        assert tasks.start("a", int, "1")
+        assert not tasks.start("a", int, "2")
+        assert tasks.start("b", int, "3")
+        assert tasks.outcomes() == []
         executor.work()
-        assert errands.outcomes() == [Outcome("a", 1, None), Outcome("b", 3, None)]
-        assert errands.outcomes() == [], "each is told once"
-        assert errands.start("a", int, "4")
+        assert tasks.outcomes() == [TaskResult("a", 1, None), TaskResult("b", 3, None)]
+        assert tasks.outcomes() == [], "each is told once"
+        assert tasks.start("a", int, "4")
 
     def test_an_error_is_an_outcome(self) -> None:
-        errands: Errands[str, int] = Errands(AtOnce())
-        errands.start("a", int, "no number")
-        (found,) = errands.outcomes()
+        tasks: BackgroundTasks[str, int] = BackgroundTasks(AtOnce())
+        tasks.start("a", int, "no number")
+        (found,) = tasks.outcomes()
         assert (found.key, found.result, type(found.error)) == ("a", None, ValueError)
 
 
@@ -83,72 +83,72 @@ class TestLooks:
 
     def test_they_are_made_as_often_as_configured(self) -> None:
         slurm = Counted()
-        desk = desk_of(slurm)
+        slurm_sync = desk_of(slurm)
         for second in range(100, 112):
-            desk.advance(second)
+            slurm_sync.advance(second)
         assert slurm.looks == 3
 
     def test_in_a_hurry_once_a_second(self) -> None:
         slurm = Counted()
-        desk = desk_of(slurm)
-        desk.advance(100.0)
-        desk.hurry()
-        desk.advance(100.5)
+        slurm_sync = desk_of(slurm)
+        slurm_sync.advance(100.0)
+        slurm_sync.hurry()
+        slurm_sync.advance(100.5)
         assert slurm.looks == 1
-        desk.advance(101.0)
+        slurm_sync.advance(101.0)
         assert slurm.looks == 2
-        desk.advance(102.0)
+        slurm_sync.advance(102.0)
         assert slurm.looks == 2, "the hurry is over"
 
     def test_one_that_hangs_is_waited_for(self) -> None:
         executor = Later()
-        desk = desk_of(FakeSlurm(), executor=executor)
+        slurm_sync = desk_of(FakeSlurm(), executor=executor)
         for second in range(100, 120):
-            desk.advance(second)
+            slurm_sync.advance(second)
         assert len(executor.waiting) == 1
         executor.work()
-        desk.advance(120.0)
-        assert desk.listing.began_s == 100.0
+        slurm_sync.advance(120.0)
+        assert slurm_sync.listing.began_s == 100.0
 
     def test_a_failed_one_leaves_the_last_listing(self) -> None:
         slurm = FakeSlurm()
         slurm.known[1] = job(1, "chat-1", TAG)
-        desk = desk_of(slurm, poll_s=1.0)
-        desk.advance(100.0)
-        desk.advance(101.0)
+        slurm_sync = desk_of(slurm, poll_s=1.0)
+        slurm_sync.advance(100.0)
+        slurm_sync.advance(101.0)
         slurm.silent = True
         for second in (102.0, 103.0):
-            desk.advance(second)
-        assert isinstance(desk.fault, SlurmUnreachableError)
-        assert (list(desk.listing.jobs), desk.listing.began_s) == (["chat-1"], 101.0)
+            slurm_sync.advance(second)
+        assert isinstance(slurm_sync.fault, SlurmUnreachableError)
+        assert (list(slurm_sync.listing.jobs), slurm_sync.listing.began_s) == (["chat-1"], 101.0)
         slurm.silent = False
         for second in (104.0, 105.0):
-            desk.advance(second)
-        assert desk.fault is None
+            slurm_sync.advance(second)
+        assert slurm_sync.fault is None
 
 
 class TestChanges:
     def test_a_submission_comes_back_by_name_and_is_looked_for_soon(self) -> None:
         slurm = Counted()
-        desk = desk_of(slurm, poll_s=300.0)
-        assert desk.advance(100.0) == []
-        desk.submit("chat-1", "#!/bin/bash\n", ["--job-name=chat-1", f"--comment={TAG}"])
-        assert desk.advance(101.0) == [Outcome("chat-1", 1, None)]
-        desk.advance(102.0)
-        assert list(desk.listing.jobs) == ["chat-1"]
+        slurm_sync = desk_of(slurm, poll_s=300.0)
+        assert slurm_sync.advance(100.0) == []
+        slurm_sync.submit("chat-1", "#!/bin/bash\n", ["--job-name=chat-1", f"--comment={TAG}"])
+        assert slurm_sync.advance(101.0) == [TaskResult("chat-1", 1, None)]
+        slurm_sync.advance(102.0)
+        assert list(slurm_sync.listing.jobs) == ["chat-1"]
 
     def test_cancellations_are_followed_by_a_look(self) -> None:
         slurm = Counted()
         slurm.known[1] = job(1, "chat-1", TAG)
-        desk = desk_of(slurm)
-        desk.advance(100.0)
-        desk.cancel([])
-        desk.advance(101.0)
+        slurm_sync = desk_of(slurm)
+        slurm_sync.advance(100.0)
+        slurm_sync.cancel([])
+        slurm_sync.advance(101.0)
         assert slurm.looks == 1
-        desk.cancel([1])
-        desk.advance(102.0)
+        slurm_sync.cancel([1])
+        slurm_sync.advance(102.0)
         assert (slurm.cancelled, slurm.looks) == ([1], 2)
-        assert desk.refusals() == []
+        assert slurm_sync.refusals() == []
 
     @pytest.mark.parametrize(
         ("message", "told"),
@@ -168,16 +168,16 @@ class TestChanges:
             return (ChangeFailure(changes[0], message),)
 
         monkeypatch.setattr(slurm, "apply", refuse)
-        desk = desk_of(slurm)
-        desk.cancel([1])
-        assert desk.refusals() == ([message] if told else [])
-        assert desk.refusals() == []
+        slurm_sync = desk_of(slurm)
+        slurm_sync.cancel([1])
+        assert slurm_sync.refusals() == ([message] if told else [])
+        assert slurm_sync.refusals() == []
 
     def test_a_silent_slurm_is_told(self) -> None:
         slurm = FakeSlurm(silent=True)
-        desk = desk_of(slurm)
-        desk.cancel([1])
-        assert desk.refusals() == ["squeue: no answer from slurmctld"]
+        slurm_sync = desk_of(slurm)
+        slurm_sync.cancel([1])
+        assert slurm_sync.refusals() == ["squeue: no answer from slurmctld"]
 
 
 class TestReadiness:

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.control import readiness
-from inference_gateway.control.evidence import Evidence
-from inference_gateway.control.readiness import Question, Readiness
-from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.slurm_desk import SlurmDesk
-from inference_gateway.control.transitions import Witnesses
+from inference_gateway.control import observations as readiness
+from inference_gateway.control.observations import Question, Readiness, ReplicaObserver
+from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
+from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.model import ServerState
 from inference_gateway.replicas import registration
 from inference_gateway.replicas.places import Places
@@ -30,19 +28,19 @@ class Scene:
         self.places.replica("chat-1").mkdir()
         self.slurm = FakeSlurm()
         self.slurm.known[7] = job(7, "chat-1", "igw:g:chat:g1", state="RUNNING")
-        self.desk = SlurmDesk(self.slurm, "g", 300.0, AtOnce())
-        self.desk.listing = self.desk.look(100.0)
-        self.evidence = Evidence({"chat": section()}, self.places, self.desk, Readiness(AtOnce()))
+        self.slurm_sync = SlurmSync(self.slurm, "g", 300.0, AtOnce())
+        self.slurm_sync.listing = self.slurm_sync.look(100.0)
+        self.observer = ReplicaObserver({"chat": section()}, self.places, self.slurm_sync, Readiness(AtOnce()))
         self.asked: list[Question] = []
         self.hurried = 0
         monkeypatch.setattr(readiness, "ready", lambda question: self.asked.append(question) or True)  # type: ignore[func-returns-value]
-        monkeypatch.setattr(self.desk, "hurry", self._hurry)
+        monkeypatch.setattr(self.slurm_sync, "hurry", self._hurry)
 
     def _hurry(self) -> None:
         self.hurried += 1
 
-    def of(self, replica: Replica, servers: list[ServerState] | None = None) -> Witnesses:
-        ((same, seen),) = self.evidence.gather([replica], servers)
+    def of(self, replica: Replica, servers: list[ServerState] | None = None) -> ReplicaObservation:
+        ((same, seen),) = self.observer.gather([replica], servers)
         assert same is replica
         return seen
 
@@ -60,7 +58,7 @@ def test_all_witnesses_together(scene: Scene) -> None:
     server = ServerState("chat", "chat-1", "n1", 1, "up", 3)
     registration.leave(scene.places.replica("chat-1"))
     seen = scene.of(replica(Phase.SERVING, port=20001), [server])
-    assert seen == Witnesses(
+    assert seen == ReplicaObservation(
         scene.slurm.known[7], 100.0, None, leaving=True, answered=False, server_up=True, in_flight=3, plane_answers=True
     )
 
@@ -106,11 +104,11 @@ def test_a_registration_is_awaited_and_hurries_slurm_if_it_is_ahead(
 def test_one_that_starts_is_asked_where_it_is_with_its_key(scene: Scene) -> None:
     one = replica(Phase.STARTING, host="n1", port=20001, restarts=2)
     assert not scene.of(one).answered
-    scene.evidence.ask([one])
+    scene.observer.ask([one])
     assert scene.asked == [Question("chat-1", 2, "n1", 20001, "/health", scene.places.service_key("chat"))]
     assert scene.of(one).answered
     assert not scene.of(one).answered, "an answer counts once"
-    scene.evidence.ask([one])
+    scene.observer.ask([one])
     assert not scene.of(replica(Phase.STARTING, port=20001, restarts=3)).answered, "it was of the run before"
 
 
@@ -124,5 +122,5 @@ def test_one_that_starts_is_asked_where_it_is_with_its_key(scene: Scene) -> None
     ],
 )
 def test_nobody_else_is_asked(scene: Scene, one: Replica) -> None:
-    scene.evidence.ask([one])
+    scene.observer.ask([one])
     assert scene.asked == []

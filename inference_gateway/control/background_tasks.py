@@ -1,6 +1,6 @@
 """Work that may take long, done beside the loop: Slurm's commands, readiness checks.
 
-The loop starts an errand and finds its outcome in a later tick; a hanging slurmctld or replica never stops it.
+The loop starts an task and finds its outcome in a later tick; a hanging slurmctld or replica never stops it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _Arguments = ParamSpec("_Arguments")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Generic[_Key, _Result]):
-    """The end of an errand: its result, or what it raised."""
+class TaskResult(Generic[_Key, _Result]):
+    """The end of an task: its result, or what it raised."""
 
     key: _Key
     result: _Result | None
     error: BaseException | None
 
 
-class Errands(Generic[_Key, _Result]):
-    """Errands by key; at most one of a key at a time."""
+class BackgroundTasks(Generic[_Key, _Result]):
+    """BackgroundTasks by key; at most one of a key at a time."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -34,18 +34,18 @@ class Errands(Generic[_Key, _Result]):
     def start(
         self, key: _Key, work: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> bool:
-        """Begin an errand; False if one of this key is still under way."""
+        """Begin an task; False if one of this key is still under way."""
         if key in self._under_way:
             return False
         self._under_way[key] = self._executor.submit(work, *args, **kwargs)
         return True
 
-    def outcomes(self) -> list[Outcome[_Key, _Result]]:
+    def outcomes(self) -> list[TaskResult[_Key, _Result]]:
         """Those that have ended since the last call."""
         ended = [(key, future) for key, future in self._under_way.items() if future.done()]
-        found: list[Outcome[_Key, _Result]] = []
+        found: list[TaskResult[_Key, _Result]] = []
         for key, future in ended:
             del self._under_way[key]
             error = future.exception()
-            found.append(Outcome(key, None if error else future.result(), error))
+            found.append(TaskResult(key, None if error else future.result(), error))
         return found
