@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inference_gateway.dataplane import answers, daemons, pipe
+from inference_gateway.dataplane import access_log_pipe as pipe
+from inference_gateway.dataplane import answers, daemons
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.errors import NotRunningError, StartError

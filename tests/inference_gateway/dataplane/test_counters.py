@@ -4,7 +4,7 @@ import pytest
 
 from inference_gateway.dataplane import answers
 from inference_gateway.dataplane.answers import BackendRow
-from inference_gateway.dataplane.ledger import TrafficLedger
+from inference_gateway.dataplane.statistics import TrafficCounters
 from inference_gateway.errors import DataPlaneError
 from inference_gateway.model import Traffic
 
@@ -14,7 +14,7 @@ def counts(arrivals: int, failed: int = 0, present: int = 0, queued: int = 0) ->
 
 
 def test_counts_only_rise() -> None:
-    ledger = TrafficLedger()
+    ledger = TrafficCounters()
     ledger.update({1: counts(10, failed=1, present=3, queued=1)})
     assert ledger.traffic(["s"], {}) == [Traffic("s", 10, 1, in_flight=2, queued=1)]
     ledger.update({1: counts(12, failed=1, present=2), 2: counts(1, present=1)})
@@ -26,7 +26,7 @@ def test_counts_only_rise() -> None:
 
 
 def test_what_the_activator_holds_waits() -> None:
-    ledger = TrafficLedger()
+    ledger = TrafficCounters()
     ledger.update({1: counts(10, present=5, queued=1)})
     assert ledger.traffic(["s"], {"s": 3}) == [Traffic("s", 10, 0, in_flight=1, queued=4)]
     assert ledger.traffic(["s"], {"s": 9}) == [Traffic("s", 10, 0, in_flight=0, queued=10)], "read a moment apart"

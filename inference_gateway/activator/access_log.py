@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inference_gateway.dataplane import pipe
+from inference_gateway.dataplane import access_log_pipe as pipe
 
 _LOOK_S = 0.5
 _REST_S = 0.05
@@ -23,7 +23,7 @@ _LOG = logging.getLogger("explsched.gateway.activator")
 
 
 @dataclass(slots=True)
-class Recorder:
+class AccessLogWriter:
     """The way from an open pipe to a file. `lost_lines` could not be written."""
 
     source: int

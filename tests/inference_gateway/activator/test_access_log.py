@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from inference_gateway.activator.recorder import Recorder
-from inference_gateway.dataplane import pipe
+from inference_gateway.activator.access_log import AccessLogWriter
+from inference_gateway.dataplane import access_log_pipe as pipe
 from inference_gateway.dataplane.settings import ServiceSettings
 from tests.inference_gateway.rig import gateway, wait_until
 
 
 @contextmanager
-def running(source: Path, target: Path) -> Iterator[tuple[int, Recorder]]:
+def running(source: Path, target: Path) -> Iterator[tuple[int, AccessLogWriter]]:
     handle = pipe.opened(source)
-    recorder = Recorder(handle, target)
-    thread = threading.Thread(target=recorder.run)
+    access_log = AccessLogWriter(handle, target)
+    thread = threading.Thread(target=access_log.run)
     thread.start()
     try:
-        yield handle, recorder
+        yield handle, access_log
     finally:
-        recorder.end()
+        access_log.end()
         thread.join()
         os.close(handle)
 
@@ -67,9 +67,9 @@ def test_what_waits_in_the_pipe_outlives_the_reader(tmp_path: Path) -> None:
 def test_a_full_disk_costs_lines_that_are_counted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.symlink_to("/dev/full")
-    with running(tmp_path / "pipe", log) as (handle, recorder):
+    with running(tmp_path / "pipe", log) as (handle, access_log):
         os.write(handle, b"one\ntwo\n")
-        wait_until(lambda: recorder.lost_lines == 2)
+        wait_until(lambda: access_log.lost_lines == 2)
         log.unlink()
         os.write(handle, b"three\n")
         wait_until(log.exists)
