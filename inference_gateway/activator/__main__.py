@@ -16,7 +16,7 @@ from aiohttp import web
 from inference_gateway.activator.access_log import AccessLogWriter
 from inference_gateway.activator.holding import Waiting
 from inference_gateway.activator.server import Activator
-from inference_gateway.dataplane import access_log_pipe as pipe
+from inference_gateway.dataplane import access_log_pipe
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.health import HealthLoop
 from inference_gateway.dataplane.metrics import DataPlaneCollector, exposition
@@ -38,7 +38,7 @@ async def _serve(files: Files) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
     reading = HaproxyStatistics(files)
-    access_log = AccessLogWriter(pipe.opened(files.access_pipe), files.access_log)
+    access_log = AccessLogWriter(access_log_pipe.opened(files.access_pipe), files.access_log)
     recording = asyncio.create_task(asyncio.to_thread(access_log.run))
 
     def metrics(lines: Mapping[str, Waiting]) -> str:

@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inference_gateway.dataplane import access_log_pipe as pipe
+from inference_gateway.dataplane import access_log_pipe
 
 _LOOK_S = 0.5
 _REST_S = 0.05
@@ -36,7 +36,7 @@ class AccessLogWriter:
         """Carry lines until `end`, and then what is in the pipe still."""
         while not self._ending.is_set():
             select.select([self.source], [], [], _LOOK_S)
-            if self._carry() < pipe.SIZE // 4:
+            if self._carry() < access_log_pipe.SIZE // 4:
                 self._ending.wait(_REST_S)  # let lines gather: one write for all of them
         while self._carry():
             pass
@@ -48,7 +48,7 @@ class AccessLogWriter:
     def _carry(self) -> int:
         """Carry what is there; the number of bytes."""
         try:
-            lines = os.read(self.source, pipe.SIZE)
+            lines = os.read(self.source, access_log_pipe.SIZE)
         except BlockingIOError:
             return 0
         try:

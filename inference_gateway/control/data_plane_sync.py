@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from inference_gateway.control import data_plane_sync as plane
 from inference_gateway.control.event_log import EventLog, Outage
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.service import ServiceControl
@@ -45,7 +44,7 @@ class DataPlaneSync:
 
     def bring_in_line(self, replicas: Iterable[Replica], have: Sequence[ServerState]) -> None:
         """Change what is not as it should be. `have` is what the last look found."""
-        for change in plane.changes(replicas, have, self._concurrency):
+        for change in changes(replicas, have, self._concurrency):
             try:
                 self._make(change)
             except GatewayError as error:

@@ -1,4 +1,4 @@
-"""What the activator reads from the data plane's directory: the services it holds requests for, and their ready replicas.
+"""What the activator reads in the data plane's directory: services that it holds requests for, their ready replicas.
 
 An endpoint file is read again when it has changed.
 """

@@ -1,4 +1,4 @@
-"""What HAProxy knows at this moment, read without changing anything; and counters that only rise, though HAProxys end."""
+"""What HAProxy knows at this moment, read without changing anything; and counters that only ever rise."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from explsched import log
 from inference_gateway import accepted, job
 from inference_gateway.accepted import Accepted
-from inference_gateway.children import Child
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.control.settings import settings
@@ -28,10 +27,10 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import address, run_directory
-from inference_gateway.supervisor.address import GatewayRecord
-from inference_gateway.supervisor.revision import Revision
-from inference_gateway.supervisor.succession import Succession, predecessor
+from inference_gateway.supervisor import handover, run_directory
+from inference_gateway.supervisor.child import Child
+from inference_gateway.supervisor.handover import GatewayRecord, Succession, predecessor
+from inference_gateway.supervisor.reloading import Revision
 from slurm_plugin.client.cli import CliClient
 
 _LOG = logging.getLogger("explsched.gateway")
@@ -88,7 +87,7 @@ class Supervisor:
                 self._tend()
         finally:
             self._control.end()
-            address.withdraw(self._places, os.getpid(), self._began_s)
+            handover.withdraw(self._places, os.getpid(), self._began_s)
             self._data_plane.stop(grace_s=self._grace_s())
             run_directory.clean_up(self._run_directory, self._data_plane.files.access_log, self._places.access_log)
 
@@ -143,7 +142,7 @@ class Supervisor:
         listen = self._revision.now.section.listen
         url = f"{'https' if listen.certificate else 'http'}://{self._host}:{listen.port}"
         who = (url, self._host, listen.port, os.getpid(), self._job_id)
-        address.announce(
+        handover.announce(
             self._places, GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
         )
         self._places.handover.unlink(missing_ok=True)

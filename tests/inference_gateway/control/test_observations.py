@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.control import observations as readiness
+from inference_gateway.control import observations
 from inference_gateway.control.observations import Question, Readiness, ReplicaObserver
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
 from inference_gateway.control.slurm_sync import SlurmSync
@@ -33,7 +33,7 @@ class Scene:
         self.observer = ReplicaObserver({"chat": section()}, self.places, self.slurm_sync, Readiness(AtOnce()))
         self.asked: list[Question] = []
         self.hurried = 0
-        monkeypatch.setattr(readiness, "ready", lambda question: self.asked.append(question) or True)  # type: ignore[func-returns-value]
+        monkeypatch.setattr(observations, "ready", lambda question: self.asked.append(question) or True)  # type: ignore[func-returns-value]
         monkeypatch.setattr(self.slurm_sync, "hurry", self._hurry)
 
     def _hurry(self) -> None:

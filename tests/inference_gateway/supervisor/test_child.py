@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from inference_gateway import children
-from inference_gateway.children import Child
+from inference_gateway.supervisor import child
+from inference_gateway.supervisor.child import Child
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(children, "time", made)
+    monkeypatch.setattr(child, "time", made)
     monkeypatch.setattr(subprocess, "Popen", made.start)
     return made
 

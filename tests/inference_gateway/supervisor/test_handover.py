@@ -11,9 +11,8 @@ from inference_gateway import job, services
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import address, succession
-from inference_gateway.supervisor.address import GatewayRecord
-from inference_gateway.supervisor.succession import Succession, predecessor
+from inference_gateway.supervisor import handover
+from inference_gateway.supervisor.handover import GatewayRecord, Succession, predecessor
 from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
@@ -50,7 +49,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(succession, "time", made)
+    monkeypatch.setattr(handover, "time", made)
     return made
 
 
@@ -205,7 +204,7 @@ class TestPredecessor:
 
     def announced(self, places: Places, directory: Path, **fields: object) -> None:
         known = GatewayRecord("http://h:1", "h", 1, 77, 5, str(directory), 1.0, socket.gethostname())
-        address.announce(places, replace(known, **fields))
+        handover.announce(places, replace(known, **fields))
 
     @pytest.fixture
     def stopped(self, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -223,7 +222,7 @@ class TestPredecessor:
                 assert grace_s == 0.0, "its replicas are gone: nothing is worth waiting for"
                 ended.append(self.files.directory)
 
-        monkeypatch.setattr(succession, "HaproxyDataPlane", Plane)
+        monkeypatch.setattr(handover, "HaproxyDataPlane", Plane)
         return ended
 
     def running(self) -> FakeSlurm:

@@ -12,15 +12,51 @@ from pathlib import Path
 
 from explsched import log
 from inference_gateway import job
+from inference_gateway.control import state
 from inference_gateway.control.settings import settings
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
-from inference_gateway.supervisor import address
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRecord:
+    """Who serves at the address. Times are seconds since the epoch."""
+
+    url: str
+    host: str
+    port: int
+    pid: int
+    job_id: int | None
+    run_directory: str
+    since_s: float
+    node: str
+
+
+def announce(places: Places, record: GatewayRecord) -> None:
+    """Give the address to the world. Raises `OSError`."""
+    new = places.address.with_name("new")
+    new.write_text(record.url + "\n", encoding="ascii")
+    new.replace(places.address)
+    state.save(places.gateway, record)
+
+
+def holder(places: Places) -> GatewayRecord | None:
+    """Who has the address; None if nobody has."""
+    return state.read(places.gateway, GatewayRecord)
+
+
+def withdraw(places: Places, pid: int, since_s: float) -> None:
+    """Take the address back if it is still that process's."""
+    record = holder(places)
+    if record is not None and (record.pid, record.since_s) == (pid, since_s):
+        places.address.unlink(missing_ok=True)
+        places.gateway.unlink(missing_ok=True)
+
 
 _LOG = logging.getLogger("explsched.gateway")
 _LOOK_S = 60.0
@@ -35,7 +71,7 @@ def predecessor(section: GatewaySection, places: Places, client: SlurmClient, ow
     One whose job was killed is ended, where Slurm has left it running: it would keep the port, and send requests to
     replicas that are gone.
     """
-    record = address.holder(places)
+    record = holder(places)
     if record is None or record.job_id in (None, own) or record.node != socket.gethostname():
         return None
     directory = Path(record.run_directory)

@@ -18,8 +18,7 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import loop as life
-from inference_gateway.supervisor import succession
+from inference_gateway.supervisor import handover, loop
 from inference_gateway.supervisor.loop import Supervisor
 from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
@@ -126,11 +125,11 @@ class Gateway:
         self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
         monkeypatch.setattr(signal, "signal", self.handlers.__setitem__)
         monkeypatch.setattr(tempfile, "tempdir", str(directory))
-        for module in (life, succession):
+        for module in (loop, handover):
             monkeypatch.setattr(module, "time", self.script)
-        monkeypatch.setattr(life, "HaproxyDataPlane", Plane)
-        monkeypatch.setattr(life, "Child", Control)
-        monkeypatch.setattr(life, "CliClient", lambda _timeout_s: self.slurm)
+        monkeypatch.setattr(loop, "HaproxyDataPlane", Plane)
+        monkeypatch.setattr(loop, "Child", Control)
+        monkeypatch.setattr(loop, "CliClient", lambda _timeout_s: self.slurm)
         self.supervisor = Supervisor(accepted.read(self.services), self.services, ())
         self.supervisor._wake = self.script  # type: ignore[assignment]
 

@@ -13,7 +13,7 @@ from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor import reloading
 from inference_gateway.supervisor.__main__ import run
-from inference_gateway.supervisor.revision import Revision
+from inference_gateway.supervisor.reloading import Revision
 
 GOOD = """
 name: t
