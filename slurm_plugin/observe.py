@@ -65,6 +65,7 @@ def observe(
 
     `yielding` are jobs that have been asked to make room. `partitions` limits which jobs are seen as ours to order;
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
+    Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
     Jobs that have been preempted as often as `churn` allows are left alone; None allows any number.
     """
     wanted = frozenset(partitions)
@@ -76,7 +77,7 @@ def observe(
     jobs = []
     for record in records.values():
         ours = not wanted or record.partition in wanted
-        if ours or record.state != "PENDING":
+        if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
             past = preempted.get(record.job_id)
             sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
             reported = progress.get(record.job_id, JobProgress())
@@ -92,6 +93,11 @@ def observe(
     snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
     by_name = {node.name: node for node in seen.nodes}
     return Observation(snapshot, records, seen.reservations, progress, faults, preempted, by_name, seen.shard_rule)
+
+
+def asks_for_gpus(record: SlurmJob, shards_per_gpu: int) -> bool:
+    """Whether the job asks for GPUs, or for parts of some. Others are none of ours: nothing of them is ever changed."""
+    return shards.request(record, shards_per_gpu).total > 0
 
 
 def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sched_policy.model import Elastic, Job
-from slurm_plugin.client.records import ClusterRecords, SlurmJob
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.observe import Observation, observe
 from slurm_plugin.progress import ProgressSpool
 from slurm_plugin.steering.churn import Churn
@@ -82,6 +82,22 @@ def test_jobs_of_other_partitions_are_seen_as_long_as_they_hold_gpus(tmp_path: P
     assert {job.job_id for job in some.snapshot.running} == {2, 4}
     every = observe(ClusterRecords((), records, ()), spool, NOW_S)
     assert {job.job_id for job in every.snapshot.jobs} == {1, 2, 3, 4}
+
+
+def test_jobs_without_gpus_are_none_of_ours(tmp_path: Path) -> None:
+    no_gpus = {"gpus": 0, "gpus_per_node": None}
+    records = (
+        record(1, **no_gpus),
+        record(2, state="RUNNING", comment="explsched:checkpoint=USR1&stop=1", **no_gpus),
+        record(3, shards_per_node=1, **no_gpus),
+        record(4),
+    )
+    node = SlurmNode("n1", "IDLE", 4, frozenset({"main"}), shards=8)
+    found = observe(ClusterRecords((node,), records, ()), ProgressSpool(tmp_path), NOW_S)
+    assert {job.job_id for job in found.snapshot.jobs} == {3, 4}
+    without_shards = observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S)
+    assert {job.job_id for job in without_shards.snapshot.jobs} == {4}
+    assert set(found.jobs) == {1, 2, 3, 4}
 
 
 def test_who_was_asked_to_make_room_is_known_to_the_policy(tmp_path: Path) -> None:
