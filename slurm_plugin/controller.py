@@ -24,6 +24,7 @@ from slurm_plugin.progress import ProgressSpool
 from slurm_plugin.steering.pace import most_written
 from slurm_plugin.steering.preemption import PreemptionDesk
 from slurm_plugin.steering.reconcile import SteeringLimits, changes
+from slurm_plugin.steering.remembered import Remembered
 from slurm_plugin.steering.resizing import restored
 
 _LOG = logging.getLogger("explsched.controller")
@@ -64,8 +65,8 @@ class Controller:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
         found = self._client.look()
         limits = self._limits = self._limits or self._probe(found.nodes)
-        partitions, underway = self._config.slurm.partitions, self._desk.underway
-        seen = observe(found, self._spool, now_s, partitions, underway, self._churn)
+        remembered = Remembered(self._desk.underway, self._desk.served_s)
+        seen = observe(found, self._spool, now_s, self._config.slurm.partitions, remembered, self._churn)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())

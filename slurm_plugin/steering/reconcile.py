@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Container, Mapping
 from typing import Self
 
@@ -25,12 +24,11 @@ from slurm_plugin.config import Config
 from slurm_plugin.groups.grouping import group_changes, in_order
 from slurm_plugin.groups.release import releases
 from slurm_plugin.observe import Observation
+from slurm_plugin.steering.lease_name import lease_name, leased_job
 from slurm_plugin.steering.order import OrderLimits, order_changes
 from slurm_plugin.steering.requeue_delay import has_settled, waits_for_requeue_delay
 from slurm_plugin.steering.resizing import resize_changes
 
-LEASE_PREFIX = "explsched_"
-_LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
 LEASE_MIN = 2
 """Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""
 
@@ -53,17 +51,6 @@ class SteeringLimits(Struct, frozen=True):
         slurm = config.slurm
         order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.most_per_pass)
         return cls(order, config.backfill.slack_s)
-
-
-def lease_name(job_id: int) -> str:
-    """The name of the reservation that promises `job_id` its start."""
-    return f"{LEASE_PREFIX}{job_id}"
-
-
-def leased_job(name: str) -> int | None:
-    """The job a lease is for; None for a reservation that is not ours."""
-    match = _LEASE_NAME.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:

@@ -10,6 +10,7 @@ from slurm_plugin.client import site_factors
 from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
+    Change,
     ChangeFailure,
     CreateReservation,
     RequeueJob,
@@ -83,7 +84,7 @@ def test_an_odd_name_refuses_its_own_change_and_no_other(log: Path) -> None:
     """Domain users have a backslash in their names; scontrol might read it as something else."""
     odd = CreateReservation("explsched_7", 0.0, 2, ("n1",), ("CORP\\alice",), "main")
     pinned = TargetJob(8, ("n 1",), "two words")
-    rest = [*FACTORS, AttachReservation(9, "explsched_9"), RequeueJob(9), SignalJob(10, "USR1")]
+    rest: list[Change] = [*FACTORS, AttachReservation(9, "explsched_9"), RequeueJob(9), SignalJob(10, "USR1")]
     failures = CliClient().apply([odd, pinned, *rest])
     assert {failure.change for failure in failures} == {odd, pinned, FACTORS[1]}
     assert "'CORP\\\\alice' cannot be given to scontrol" in failures[0].message
