@@ -38,7 +38,8 @@ _STATES = {
 class Observation(Struct, frozen=True):
     """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
 
-    `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses.
+    `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses. `leased_in_vain` are
+    waiting jobs that get no lease any more.
     """
 
     snapshot: Snapshot
@@ -49,6 +50,7 @@ class Observation(Struct, frozen=True):
     preempted: Mapping[int, PreemptionRecord] = field(default_factory=dict)
     nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
     shard_rule: ShardRule = ShardRule.FIRST_FIT
+    leased_in_vain: frozenset[int] = frozenset()
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
@@ -100,7 +102,17 @@ def observe(
             )
     snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
     by_name = {node.name: node for node in seen.nodes}
-    return Observation(snapshot, records, seen.reservations, progress, faults, preempted, by_name, seen.shard_rule)
+    return Observation(
+        snapshot,
+        records,
+        seen.reservations,
+        progress,
+        faults,
+        preempted,
+        by_name,
+        seen.shard_rule,
+        known.leased_in_vain,
+    )
 
 
 def asks_for_gpus(record: SlurmJob, shards_per_gpu: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Self
 
 from msgspec import Struct
@@ -26,6 +26,7 @@ from slurm_plugin.groups.release import releases
 from slurm_plugin.observe import Observation
 from slurm_plugin.steering.lease_name import lease_name, leased_job
 from slurm_plugin.steering.order import OrderLimits, order_changes
+from slurm_plugin.steering.reasons import may_keep_lease, waits_for_room
 from slurm_plugin.steering.requeue_delay import has_settled, waits_for_requeue_delay
 from slurm_plugin.steering.resizing import resize_changes
 
@@ -87,14 +88,15 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
     """Create, renew and remove leases, so that those that exist are those the plan wants.
 
     Slurm reserves whole nodes, so only promises of whole nodes become leases: a lease for a part of a node would keep
-    others from the rest. For small jobs the order is enough, Slurm's own backfill holds their place.
+    others from the rest. For small jobs the order is enough, Slurm's own backfill holds their place. And only jobs of
+    which Slurm says that they wait for room get one, for `lease_use.LONGEST_S` in all.
 
     A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
     changed, and extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
-    wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen.jobs, r.job_id)}
+    wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen, r.job_id)}
     result: list[Change] = []
     standing: set[int] = set()
     for lease in seen.reservations:
@@ -129,10 +131,13 @@ def _whole_nodes(promise: Reservation, seen: Observation) -> bool:
     return all(share.gpus == sizes[share.node] for share in promise.placement)
 
 
-def _can_be_leased(jobs: Mapping[int, SlurmJob], job_id: int) -> bool:
-    """A job that waits, and that its owner has not put into a reservation himself."""
-    job = jobs[job_id]
-    return job.state == "PENDING" and (not job.reservation or leased_job(job.reservation) == job_id)
+def _can_be_leased(seen: Observation, job_id: int) -> bool:
+    """A job that waits for room, and that its owner has not put into a reservation himself."""
+    job = seen.jobs[job_id]
+    if job_id in seen.leased_in_vain or (job.reservation and leased_job(job.reservation) != job_id):
+        return False
+    has_one = any(lease.name == lease_name(job_id) for lease in seen.reservations)
+    return waits_for_room(job) or (has_one and may_keep_lease(job))
 
 
 def _still_right(lease: SlurmReservation, promise: Reservation, now_s: float, slack_s: float) -> bool:

@@ -13,8 +13,10 @@ class Remembered(Struct, frozen=True):
     Attributes:
         yielding: jobs that have been asked to make room.
         served_s: jobs for which others have been requeued, and when last.
+        leased_in_vain: waiting jobs whose leases have kept nodes for long enough.
 
     """
 
     yielding: frozenset[int] = frozenset()
     served_s: Mapping[int, float] = field(default_factory=dict)
+    leased_in_vain: frozenset[int] = frozenset()

@@ -74,7 +74,23 @@ def test_nobody_is_interrupted_for_a_job_that_cannot_start(
         told = log.read_text()
         assert "SignalJob" not in told
         assert "RequeueJob" not in told
+        assert told.count(" changes=0 ") >= PASSES - 3  # nor is it given a lease, again and again
         # The same job interrupts somebody as soon as it could start.
         run(small, "scontrol", "update", f"JobId={long}", "TimeLimit=5")
         until(lambda: state_of(client, long) == "RUNNING", "room is made for it")
     assert log.read_text().count("RequeueJob") == 1
+
+
+def test_no_component_of_a_heterogeneous_job_gets_a_lease(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    holder = submit(small, "--gpus-per-node=4", "--time=60")
+    until(lambda: state_of(client, holder) == "RUNNING", "one node is taken")
+    whole = ("--nodes=1", "--gpus-per-node=4", "--time=60")
+    first = submit(small, *whole, ":", *whole)
+    until(lambda: {job.het_job_id for job in client.jobs()} == {None, first}, "both components wait")
+    log = tmp_path / "log"
+    with a_daemon(small, tmp_path, config(spool, "fifo")):
+        until(lambda: log.exists() and log.read_text().count(" pass jobs=") >= 10, "some passes are made")
+        assert client.reservations() == ()
+        assert " changes=0 " in log.read_text().splitlines()[-1]
