@@ -190,6 +190,13 @@ class Job(Struct, frozen=True):
     may_displace: bool = True
 
     @property
+    def productive_since_s(self) -> float:
+        """When the present run began to earn; in the infinite future while the job is still starting up."""
+        if self.first_report_s is not None:
+            return self.first_report_s
+        return float("inf") if self.points or self.start_s is None else self.start_s
+
+    @property
     def holds_gpus(self) -> bool:
         """Whether the job's GPUs are taken (it runs, or its processes are being ended)."""
         return self.state is not JobState.PENDING
