@@ -27,6 +27,7 @@ from slurm_plugin.steering.preemption import PreemptionDesk
 from slurm_plugin.steering.reconcile import SteeringLimits, changes
 from slurm_plugin.steering.remembered import Remembered
 from slurm_plugin.steering.resizing import restored
+from slurm_plugin.steering.silent_runs import SilentRuns
 
 _LOG = logging.getLogger("explsched.controller")
 
@@ -44,7 +45,8 @@ class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
     Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, how
-    long leases have been used, and the groups last seen, to log what became of them.
+    long leases have been used, how long trainings ran without reports, and the groups last seen, to log what became of
+    them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -52,6 +54,7 @@ class Controller:
         self._desk = PreemptionDesk(config.churn())
         self._groups: tuple[LiveGroup, ...] = ()
         self._lease_use = LeaseUse()
+        self._silent_runs = SilentRuns()
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -68,8 +71,9 @@ class Controller:
         found = self._client.look()
         limits = self._limits = self._limits or self._probe(found.nodes)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
-        remembered = Remembered(self._desk.underway, self._desk.served_s, leased_in_vain)
+        remembered = Remembered(self._desk.underway, self._desk.served_s, leased_in_vain, self._silent_runs.by_user)
         seen = observe(found, self._spool, now_s, self._config.slurm.partitions, remembered, self._churn)
+        self._silent_runs.note(seen.snapshot.jobs, now_s)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())

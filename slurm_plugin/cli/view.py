@@ -41,7 +41,7 @@ class View(Struct, frozen=True):
             seen,
             plan,
             {score.job_id: score for score in plan.scores},
-            estimate(seen.snapshot.jobs, config.utility.quantum_s),
+            estimate(seen.snapshot, config.utility.quantum_s),
             {start.job_id: start for start in plan.starts},
             {promise.job_id: promise for promise in plan.reservations},
             Sharers.of(seen),

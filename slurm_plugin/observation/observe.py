@@ -97,6 +97,7 @@ def observe(
                     eligible=job.holds_gpus or planned,
                     may_displace=waits_for_room(record) and record.job_id not in in_vain,
                     yielding=record.job_id in known.yielding,
+                    user_silent_s=known.silent_s.get(record.user, 0.0),
                     is_spared=past is not None and churn is not None and churn.is_spent(past, now_s),
                 )
             )

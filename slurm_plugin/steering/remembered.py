@@ -14,9 +14,11 @@ class Remembered(Struct, frozen=True):
         yielding: jobs that have been asked to make room.
         served_s: jobs for which others have been requeued, and when last.
         leased_in_vain: waiting jobs whose leases have kept nodes for long enough.
+        silent_s: users whose trainings have ended without a curve, and how long those ran.
 
     """
 
     yielding: frozenset[int] = frozenset()
     served_s: Mapping[int, float] = field(default_factory=dict)
     leased_in_vain: frozenset[int] = frozenset()
+    silent_s: Mapping[str, float] = field(default_factory=dict)

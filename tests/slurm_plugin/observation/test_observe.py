@@ -100,6 +100,12 @@ def test_others_make_room_only_for_a_job_that_would_start(tmp_path: Path) -> Non
     assert {job.job_id: (job.eligible, job.may_displace) for job in found} == {5: (True, False), 6: (True, True)}
 
 
+def test_what_a_user_has_had_in_silence_is_known_to_the_policy(tmp_path: Path) -> None:
+    records = ClusterRecords((), (record(5), record(6, user="eve")), ())
+    found = observe(records, ProgressSpool(tmp_path), NOW_S, remembered=Remembered(silent_s={"eve": 50.0}))
+    assert {job.user: job.user_silent_s for job in found.snapshot.jobs} == {"ada": 0.0, "eve": 50.0}
+
+
 def test_what_only_our_leases_keep_from_starting_has_a_place_in_the_plan(tmp_path: Path) -> None:
     def is_planned(*names: str) -> bool:
         reserved = tuple(SlurmReservation(name, NOW_S, NOW_S + 120, ("n1",), (), frozenset()) for name in names)
