@@ -15,7 +15,7 @@ from sched_policy.model import Job, JobState
 from slurm_plugin.cli.job_row import rows
 from slurm_plugin.cli.session import clock, look
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requeue_delay import SETTLE_S, waits_for_requeue_delay
+from slurm_plugin.observation.startable import SETTLE_S, waits_for_requeue_delay
 
 if TYPE_CHECKING:
     from slurm_plugin.cli.view import View

@@ -15,13 +15,12 @@ from sched_policy.model import Elastic, Job, JobState, Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.config import PreemptionBudget
 from slurm_plugin.observation import shards
+from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
-from slurm_plugin.steering.beneficiaries import served_in_vain
-from slurm_plugin.steering.churn import Churn
-from slurm_plugin.steering.lease_name import leased_job
-from slurm_plugin.steering.reasons import may_be_planned, waits_for_room
-from slurm_plugin.steering.remembered import Remembered
+from slurm_plugin.observation.startable import may_be_planned, waits_for_room
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {
@@ -63,14 +62,14 @@ def observe(
     now_s: float,
     partitions: Iterable[str] = (),
     remembered: Remembered | None = None,
-    churn: Churn | None = None,
+    budget: PreemptionBudget | None = None,
 ) -> Observation:
     """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
 
     `remembered` is what a daemon knows from earlier passes. `partitions` limits which jobs are seen as ours to order;
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
     Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
-    Jobs that have been preempted as often as `churn` allows are left alone; None allows any number.
+    Jobs that have been preempted as often as `budget` allows are left alone; None allows any number.
     """
     wanted = frozenset(partitions)
     records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
@@ -98,7 +97,7 @@ def observe(
                     may_displace=waits_for_room(record) and record.job_id not in in_vain,
                     yielding=record.job_id in known.yielding,
                     user_silent_s=known.silent_s.get(record.user, 0.0),
-                    is_spared=past is not None and churn is not None and churn.is_spent(past, now_s),
+                    is_spared=past is not None and budget is not None and budget.is_spent(past, now_s),
                 )
             )
     snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
