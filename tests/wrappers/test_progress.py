@@ -156,7 +156,7 @@ def test_the_handler_before_is_back_afterwards(spool: Path) -> None:
 @pytest.mark.parametrize("name", ["NONE", "KILL", "sigstop", ""])
 def test_only_signals_that_can_be_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not name:
-        monkeypatch.setenv("EXPLSCHED_CHECKPOINT_SIGNAL", "NONE")
+        monkeypatch.setenv("EXPLSCHED_CHECKPOINT", "NONE")
     with pytest.raises(ValueError, match="can catch"):
         CheckpointSignal(name or None)
 
@@ -187,7 +187,7 @@ def test_the_standard_library_is_enough() -> None:
     code = (
         "import sys; before = set(sys.modules); sys.path.insert(0, '.');"
         "import wrappers.progress, wrappers.checkpoint, wrappers.sxrun, wrappers.sxreport, wrappers.sxbatch;"
-        "new = {m.split('.')[0] for m in set(sys.modules) - before} - {'wrappers', 'sbatch_templates'};"
+        "new = {m.split('.')[0] for m in set(sys.modules) - before} - {'explsched', 'wrappers', 'sbatch_templates'};"
         "sys.exit(', '.join(sorted(new - sys.stdlib_module_names)) or 0)"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
