@@ -195,7 +195,7 @@ def test_hostile_progress_files_do_not_stop_the_daemon(
     shown = status(small, tmp_path / "once.yaml")
     reasons = {row["jobid"]: row["reason"] for row in shown}
     assert "owned by uid 65534" in reasons[jobs[2]]
-    assert any("accepted are 0 and 1" in reason for reason in reasons.values())
+    assert any("accepted: 0, 1" in reason for reason in reasons.values())
     assert {row["jobid"]: row["malformed"] for row in shown}[jobs[0]] > 0
 
 
