@@ -1,15 +1,12 @@
 """Jinja2 for shell scripts: every inserted value is quoted as one word, so that nothing in a value is executed.
 
-The filter `q` quotes what an expression joins; `shell` inserts a person's own shell lines as they are. In
-double quotes `checkpoint_signal` is the signal that asks the job for a checkpoint.
+The filter `q` quotes what an expression joins; `shell` inserts a person's own shell lines as they are.
 """
 
 from __future__ import annotations
 
 import shlex
 from typing import TYPE_CHECKING
-
-from explsched.job_options import CHECKPOINT
 
 if TYPE_CHECKING:
     import jinja2
@@ -38,7 +35,6 @@ def environment() -> jinja2.Environment:
     made = jinja2.Environment(  # noqa: S701  the output is shell, not HTML: see `quote`
         undefined=jinja2.StrictUndefined, finalize=quote, trim_blocks=True, lstrip_blocks=True
     )
-    made.globals["checkpoint_signal"] = _Shell(f"${{{CHECKPOINT.variable}:-USR1}}")
     made.filters["q"] = quote
     made.filters["shell"] = _Shell
     return made

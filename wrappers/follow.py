@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from explsched.job_options import METRIC
-from wrappers.progress import report
+from explsched.progress import report
 
 POLL_S = 1.0
 _LONGEST_LINE = 1 << 16

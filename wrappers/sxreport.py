@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.job_options import CHECKPOINT, METRIC
-from wrappers.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.progress import event, report
 from wrappers.follow import POLL_S, LineReader, Reporter, Tail, json_reader, log_reader
-from wrappers.progress import event, report
 
 _EPILOG = rf"""
 exit status: 0, or 2 for a call that cannot be right. A report that cannot be written is no failure: the job goes on.

@@ -16,13 +16,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from signal import Signals
 
+from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.job_options import CHECKPOINT, ELASTIC, METRIC, SHARING
 from explsched.job_options.documentation import variable_lines
 from explsched.job_options.environment import exported
-from wrappers.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.progress import DEFAULT_SPOOL, event
 from wrappers.elastic import present_size
 from wrappers.follow import POLL_S, Reporter, Tail, json_reader, log_reader
-from wrappers.progress import DEFAULT_SPOOL, event
 from wrappers.relay import SignalRelay
 from wrappers.share_options import Share, add_options, chosen
 

@@ -16,7 +16,7 @@ import yaml
 from benchmarks.sweep_demo import sweep
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation.progress import JobProgress, ProgressSpool
 
 POLL_S = 0.5
 LONGEST_S = 900.0

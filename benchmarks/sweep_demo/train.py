@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from wrappers.checkpoint import CheckpointSignal, atomic_write
-from wrappers.progress import report
+from explsched import CheckpointSignal, atomic_write, report
 
 BATCH = 32
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job, JobState
 from slurm_plugin.cli.session import clock
-from slurm_plugin.progress import JobProgress
+from slurm_plugin.observation.progress import JobProgress
 
 if TYPE_CHECKING:
     from slurm_plugin.cli.view import View

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from sched_policy.model import Job
-from slurm_plugin.groups.grouping import LiveGroup, live_groups
-from slurm_plugin.groups.log import device_name
-from slurm_plugin.groups.mark import Mark
-from slurm_plugin.observe import Observation
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.steering.groups.annotation import Mark
+from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
+from slurm_plugin.steering.groups.log import device_name
 
 Gpu = tuple[str, int]
 """(node, index)."""

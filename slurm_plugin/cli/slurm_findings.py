@@ -11,7 +11,7 @@ from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabili
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import SlurmNode
-from slurm_plugin.observe import without_nodes
+from slurm_plugin.observation.observe import without_nodes
 
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
 

@@ -13,8 +13,8 @@ from sched_policy.validate import checked_plan
 from slurm_plugin.cli.sharers import Sharers
 from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.config import Config
-from slurm_plugin.observe import Observation, observe
-from slurm_plugin.progress import ProgressSpool
+from slurm_plugin.observation.observe import Observation, observe
+from slurm_plugin.observation.progress import ProgressSpool
 
 
 class View(Struct, frozen=True):

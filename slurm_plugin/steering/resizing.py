@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from sched_policy.plan import Plan, Resize
 from slurm_plugin.client.changes import Change, ChangeFailure, SetGres, SetNodeCount
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observe import Observation
+from slurm_plugin.observation.observe import Observation
 
 
 def resize_changes(plan: Plan, seen: Observation) -> tuple[SetNodeCount | SetGres, ...]:

@@ -271,7 +271,7 @@ print(json.dumps(ends))
 
 
 def test_hash_seeds_change_nothing() -> None:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     results = []
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}

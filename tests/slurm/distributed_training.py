@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from wrappers.checkpoint import CheckpointSignal, atomic_write
-from wrappers.progress import report
+from explsched import CheckpointSignal, atomic_write, report
 
 PACE_S = 0.05
 

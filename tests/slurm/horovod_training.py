@@ -13,8 +13,7 @@ from pathlib import Path
 import horovod.torch as hvd
 import torch
 
-from wrappers.checkpoint import CheckpointSignal, atomic_write
-from wrappers.progress import report
+from explsched import CheckpointSignal, atomic_write, report
 
 PACE_S = 0.05
 

@@ -23,8 +23,8 @@ from slurm_plugin.client.changes import SetAdminComment, TargetJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ShardRule
 from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, down, up
-from slurm_plugin.groups.grouping import LiveGroup, live_groups
-from slurm_plugin.groups.packing import choice, free_shards
+from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
+from slurm_plugin.steering.groups.packing import choice, free_shards
 from tests.slurm.jobs import command, environment, final_state, run, state_of, submit, until
 from wrappers.installed import NotInstalledError
 

@@ -3,8 +3,8 @@
 import pytest
 
 from slurm_plugin.cli.sharers import Sharers
-from slurm_plugin.observe import Observation
-from tests.slurm_plugin.groups.grouped import look, on_gpu, waiting
+from slurm_plugin.observation.observe import Observation
+from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
 
 MARK = {"admin_comment": "explsched-group:group=1&of=2&node=n1&since=5"}
 

@@ -169,7 +169,9 @@ def test_a_dry_run_is_one_comment_line_and_the_script(
 ) -> None:
     sxbatch.main(["--dry-run", "--early-stop", "--comment", "a\ntouch canary\x1b[2J é'", script])
     first, _, rest = capsys.readouterr().out.partition("\n")
-    assert first.startswith("# EXPLSCHED_EARLY_STOP=1 sbatch $'--comment=explsched:early-stop=1 a\\x0atouch canary\\x1b[2J ")
+    assert first.startswith(
+        "# EXPLSCHED_EARLY_STOP=1 sbatch $'--comment=explsched:early-stop=1 a\\x0atouch canary\\x1b[2J "
+    )
     assert rest == Path(script).read_text()
 
 

@@ -18,7 +18,7 @@ from simulation.cli.figures import Column, number, ratio, table
 from simulation.results.metrics import figures
 from simulation.traces.formats.sacct import COMMAND
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _UNKNOWN = ("fragmentation", "gain_per_gpu_h", "avg_job_gain_per_gpu_h")  # no GPU is ever free, no curves
 _NAMES = [figure.name for figure in figures()]
 

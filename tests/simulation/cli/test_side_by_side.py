@@ -17,7 +17,7 @@ from explsched.errors import PolicyError
 from simulation.cli.side_by_side import WorkerError, run_all
 from tests.slurm_plugin import work
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _HOLD = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it would be ignored

@@ -17,7 +17,7 @@ from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.columns import Columns
 from sched_policy.model import Exploration, NodeGpus
-from sched_policy.order.fifo import Fifo
+from sched_policy.order.arrival import Fifo
 from sched_policy.plan import Plan, Ranking, Start
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Snapshot

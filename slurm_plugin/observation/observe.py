@@ -1,0 +1,209 @@
+"""Builds the policy's `Snapshot` from what Slurm and the progress spool tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explsched.log import event
+from explsched.preemption_record import PreemptionRecord, RecordError
+from explsched.preemption_record import read as read_record
+from sched_policy.model import Elastic, Job, JobState, Node
+from sched_policy.snapshot import Snapshot
+from slurm_plugin import job_options
+from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.observation import shards
+from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.steering.beneficiaries import served_in_vain
+from slurm_plugin.steering.churn import Churn
+from slurm_plugin.steering.lease_name import leased_job
+from slurm_plugin.steering.reasons import may_be_planned, waits_for_room
+from slurm_plugin.steering.remembered import Remembered
+
+_LOG = logging.getLogger("explsched.observe")
+_STATES = {
+    "PENDING": JobState.PENDING,
+    "RUNNING": JobState.RUNNING,
+    "SUSPENDED": JobState.RUNNING,  # a suspended job keeps its GPUs
+    "COMPLETING": JobState.COMPLETING,
+    "CONFIGURING": JobState.RUNNING,
+    "STOPPED": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+}
+
+
+class Observation(Struct, frozen=True):
+    """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
+
+    `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses. `leased_in_vain` are
+    waiting jobs that get no lease any more.
+    """
+
+    snapshot: Snapshot
+    jobs: Mapping[int, SlurmJob]
+    reservations: tuple[SlurmReservation, ...]
+    progress: Mapping[int, JobProgress]
+    option_faults: Mapping[int, str]
+    preempted: Mapping[int, PreemptionRecord] = field(default_factory=dict)
+    nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
+    shard_rule: ShardRule = ShardRule.FIRST_FIT
+    leased_in_vain: frozenset[int] = frozenset()
+
+    def options(self, job_id: int) -> job_options.JobOptions | None:
+        """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
+        return job_options.parse(self.jobs[job_id].comment)
+
+
+def observe(
+    seen: ClusterRecords,
+    spool: ProgressSpool,
+    now_s: float,
+    partitions: Iterable[str] = (),
+    remembered: Remembered | None = None,
+    churn: Churn | None = None,
+) -> Observation:
+    """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
+
+    `remembered` is what a daemon knows from earlier passes. `partitions` limits which jobs are seen as ours to order;
+    empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
+    Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
+    Jobs that have been preempted as often as `churn` allows are left alone; None allows any number.
+    """
+    wanted = frozenset(partitions)
+    records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
+    progress = spool.read({job.job_id: job.uid for job in records.values()}, now_s)
+    faults: dict[int, str] = {}
+    preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
+    per_gpu = shards.per_gpu(seen.nodes)
+    known = remembered or Remembered()
+    in_vain = served_in_vain(records, known.served_s, preempted.values())
+    only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
+    jobs = []
+    for record in records.values():
+        ours = not wanted or record.partition in wanted
+        if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
+            past = preempted.get(record.job_id)
+            sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
+            reported = progress.get(record.job_id, JobProgress())
+            job = _job(record, reported, _options(record, faults), sizes, per_gpu)
+            planned = may_be_planned(record, now_s, consents=job.consents, only_leases=only_leases)
+            jobs.append(
+                replace(
+                    job,
+                    submit_s=past.submitted_s if past else job.submit_s,
+                    eligible=job.holds_gpus or planned,
+                    may_displace=waits_for_room(record) and record.job_id not in in_vain,
+                    yielding=record.job_id in known.yielding,
+                    is_spared=past is not None and churn is not None and churn.is_spent(past, now_s),
+                )
+            )
+    snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
+    by_name = {node.name: node for node in seen.nodes}
+    return Observation(
+        snapshot,
+        records,
+        seen.reservations,
+        progress,
+        faults,
+        preempted,
+        by_name,
+        seen.shard_rule,
+        known.leased_in_vain,
+    )
+
+
+def asks_for_gpus(record: SlurmJob, shards_per_gpu: int) -> bool:
+    """Whether the job asks for GPUs, or for parts of some. Others are none of ours: nothing of them is ever changed."""
+    return shards.request(record, shards_per_gpu).total > 0
+
+
+def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tuple[str, ...]:
+    """Those of the partitions that no node is in: jobs of a name that is misspelt would silently not be steered."""
+    known = {name for node in nodes for name in node.partitions}
+    return tuple(name for name in partitions if name not in known)
+
+
+def _node(node: SlurmNode) -> Node:
+    return Node(node.name, node.gpus, node.partitions, node.schedulable)
+
+
+def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:
+    try:
+        found = job_options.parse(record.comment)
+    except job_options.JobOptionError as error:
+        faults[record.job_id] = str(error)
+        event(_LOG, logging.WARNING, "job options ignored", job=record.job_id, why=str(error))
+        return None
+    if found is not None and found.warnings:
+        _log_former_spelling(record.job_id, found.warnings)
+    return found
+
+
+@lru_cache(maxsize=10_000)
+def _log_former_spelling(job_id: int, warnings: tuple[str, ...]) -> None:
+    """Cached, so that it is logged once for a job and not in every pass."""
+    event(_LOG, logging.WARNING, "job options in a former spelling", job=job_id, why="; ".join(warnings))
+
+
+def _preempted(record: SlurmJob) -> PreemptionRecord | None:
+    """What preemption has cost the job; None if its AdminComment is empty or cannot be understood."""
+    if not record.admin_comment:
+        return None
+    try:
+        return read_record(record.admin_comment, record.submit_s, record.restarts)
+    except RecordError as error:
+        event(_LOG, logging.WARNING, "record of preemptions ignored", job=record.job_id, why=str(error))
+        return None
+
+
+def _job(
+    record: SlurmJob,
+    progress: JobProgress,
+    options: job_options.JobOptions | None,
+    sizes: tuple[tuple[int, int], ...],
+    per_gpu: int,
+) -> Job:
+    """The job as policies see it; `sizes` are the GPUs of earlier runs, as far as they are known."""
+    state = _STATES[record.state]
+    earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
+    exploration = options.exploration if options else None
+    return Job(
+        job_id=record.job_id,
+        request=shards.request(record, per_gpu),
+        submit_s=record.submit_s,
+        name=record.name,
+        user=record.user,
+        partition=record.partition,
+        state=state,
+        start_s=None if state is JobState.PENDING else record.start_s,
+        first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
+        queued_s=earlier[-1].end_s if earlier else None,
+        time_limit_s=record.time_limit_s,
+        allocation=shards.allocation(record, per_gpu),
+        earlier_s=sum(run.end_s - run.start_s for run in earlier),
+        exploration=exploration,
+        total_steps=progress.total_steps,
+        points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1), sizes),
+        restarts=record.restarts,
+        array_tasks=record.array_tasks,
+        profile=None if options is None else options.stages,
+        guaranteed=options is None or options.guaranteed,
+        elastic=_elastic(record, options),
+        may_share=shards.may_share(record, per_gpu),
+    )
+
+
+def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:
+    """The sizes at which the job can run. Tasks of arrays that wait are one record, and keep the size they ask for.
+
+    So do requests that are not so many GPUs on each node (--gpus, --gpus-per-task): Slurm cannot change those.
+    """
+    if options is None or options.elastic is None or record.gpus_per_node is None or record.array_tasks > 1:
+        return None
+    on_one_node = options.elastic.per_node is None
+    fits = record.nodes == 1 if on_one_node else record.gpus_per_node == options.elastic.per_node
+    return options.elastic if fits else None

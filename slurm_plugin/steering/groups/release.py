@@ -1,0 +1,133 @@
+"""Which waiting jobs of a plan may be pinned to their node now, so that those that should share a GPU do. Pure.
+
+Slurm chooses GPUs by its own rule (`packing`), one job after the other. So the jobs are tried in
+an order in which each gets the GPU it should: beside its group, or an unused one if it is the first. Whoever would be
+put elsewhere stays as it is: Slurm starts it where it likes, alone or beside others, and the next plan goes on from
+there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from sched_policy.plan import Plan, Start
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.requeue_delay import waits_for_begin
+from slurm_plugin.steering.groups.annotation import Mark, may_be_marked
+from slurm_plugin.steering.groups.packing import choice, free_shards
+
+
+class Sharers(Struct, frozen=True):
+    """The jobs of one GPU: those that run there, and those that are to start there, in this order."""
+
+    node: str
+    running: tuple[int, ...]
+    starting: tuple[int, ...]
+
+    @property
+    def job_ids(self) -> tuple[int, ...]:
+        """All of them."""
+        return (*self.running, *self.starting)
+
+
+class Releases(Struct, frozen=True):
+    """What can be brought about now: jobs in the order in which Slurm should start them, and who shares with whom."""
+
+    order: tuple[int, ...] = ()
+    sharers: tuple[Sharers, ...] = ()
+
+
+class _Unit(Struct):
+    """Jobs that a plan starts on the same GPU of a node; `gpu` is None while any unused one will do."""
+
+    waiting: list[int]
+    gpu: int | None
+    started: list[int] = field(default_factory=list)
+
+
+def releases(plan: Plan, seen: Observation) -> Releases:
+    """The starts of a plan that Slurm would carry out as planned."""
+    by_node: defaultdict[str, list[Start]] = defaultdict(list)
+    jobs = {job.job_id: job for job in seen.snapshot.jobs}
+    for start in plan.starts:
+        record = seen.jobs[start.job_id]
+        if jobs[start.job_id].may_share and may_be_pinned(record, seen.snapshot.now_s) and _one_gpu(start):
+            by_node[start.placement[0].node].append(start)
+    if not by_node:
+        return Releases()
+    there: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+    for job in seen.snapshot.running:
+        for share in job.allocation:
+            there[share.node].append(seen.jobs[job.job_id])
+    order: list[int] = []
+    sharers: list[Sharers] = []
+    for node, starts in by_node.items():
+        free = free_shards(seen.nodes[node], there[node])
+        if free is not None:
+            holders = _by_gpu(node, there[node])
+            units = _units(starts, holders)
+            unused = set(range(len(free))) - set(holders)
+            order += _try(units, free, unused, seen)
+            sharers += [_sharers(node, unit, holders) for unit in units if unit.started]
+    return Releases(tuple(order), tuple(sharers))
+
+
+def may_be_pinned(record: SlurmJob, now_s: float) -> bool:
+    """Waits, is no array, was not sent to a node by somebody else, and is not left to Slurm for the moment.
+
+    One that Slurm would not start now, because of its begin time, is not foreseen.
+    """
+    mark = Mark.of(record.admin_comment)
+    if record.state != "PENDING" or record.array_tasks > 1 or mark.pause_s > now_s or waits_for_begin(record, now_s):
+        return False
+    return may_be_marked(record.admin_comment) and record.required_nodes in ((), (mark.node,))
+
+
+def _one_gpu(start: Start) -> bool:
+    """Jobs of several GPUs or nodes are not pinned: Slurm's choice for them is not foreseen."""
+    return len(start.placement) == 1 and len(start.placement[0].indices) == 1
+
+
+def _by_gpu(node: str, there: Iterable[SlurmJob]) -> Mapping[int, tuple[int, ...]]:
+    holders: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+    for job in there:
+        for index in dict(job.gpu_indices).get(node, ()):
+            holders[index] += (job.job_id,)
+    return dict(holders)
+
+
+def _units(starts: Sequence[Start], holders: Mapping[int, tuple[int, ...]]) -> list[_Unit]:
+    """In the plan's order; jobs of the same planned GPU together."""
+    waiting: dict[int, list[int]] = {}
+    for start in starts:
+        waiting.setdefault(start.placement[0].indices[0], []).append(start.job_id)
+    return [_Unit(job_ids, gpu if gpu in holders else None) for gpu, job_ids in waiting.items()]
+
+
+def _try(units: Sequence[_Unit], free: list[int], unused: set[int], seen: Observation) -> list[int]:
+    """Start one job after the other in `free`, always the first that gets the right GPU; returns their order."""
+    order: list[int] = []
+    at = 0
+    while at < len(units):
+        unit = units[at]
+        shards = seen.jobs[unit.waiting[0]].shards_per_node if unit.waiting else 0
+        gpu = choice(free, shards, seen.shard_rule) if unit.waiting else None
+        if gpu is None or (gpu not in unused if unit.gpu is None else gpu != unit.gpu):
+            at += 1
+            continue
+        unused.discard(gpu)
+        unit.gpu = gpu
+        free[gpu] -= shards
+        order.append(unit.waiting[0])
+        unit.started.append(unit.waiting.pop(0))
+        at = 0
+    return order
+
+
+def _sharers(node: str, unit: _Unit, holders: Mapping[int, tuple[int, ...]]) -> Sharers:
+    running = holders.get(unit.gpu, ()) if unit.gpu is not None else ()
+    return Sharers(node, running, tuple(unit.started))

@@ -1,0 +1,151 @@
+"""What the daemon makes of Slurm's records."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from sched_policy.model import Elastic, Job
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.observation.observe import Observation, observe
+from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.churn import Churn
+from slurm_plugin.steering.remembered import Remembered
+from tests.slurm_plugin.steering.test_reconcile import record
+
+NOW_S = 10_000.0
+ONCE = "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,because"
+
+
+def seen(tmp_path: Path, *records: SlurmJob, churn: Churn | None = None) -> Observation:
+    return observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, churn=churn)
+
+
+def job_of(tmp_path: Path, churn: Churn | None = None, **fields: Any) -> Job:
+    (job,) = seen(tmp_path, record(5, submit_s=9000.0, **fields), churn=churn).snapshot.jobs
+    return job
+
+
+def test_a_preempted_job_is_dated_to_its_first_submission(tmp_path: Path) -> None:
+    assert job_of(tmp_path, admin_comment=ONCE, restarts=1).submit_s == 50.0
+    assert job_of(tmp_path).submit_s == 9000.0
+    assert job_of(tmp_path, admin_comment="JS1:abc explsched-preemption:nonsense").submit_s == 9000.0
+
+
+def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> None:
+    found = seen(tmp_path, record(5, admin_comment=f"JS1:abc {ONCE}", restarts=1), record(6)).preempted
+    assert set(found) == {5}
+    assert (found[5].count, found[5].lost_gpu_s, found[5].others) == (1, 120.0, "JS1:abc")
+
+
+def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
+    spent, left = Churn(1.0, 10, most_per_job_per_hour=1), Churn(1.0, 10, most_per_job_per_hour=2)
+    consents = "explsched:checkpoint=USR1"
+    for churn, may_yield in ((spent, False), (left, True), (None, True)):
+        job = job_of(tmp_path, churn, comment=consents, admin_comment=ONCE, restarts=1)
+        assert (job.consents, job.may_yield) == (True, may_yield)
+
+
+def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
+    on_one, by_nodes = "explsched:elastic=1-8", "explsched:elastic=4-16/4"
+    assert job_of(tmp_path, comment=on_one).elastic == Elastic(1, 8)
+    assert job_of(tmp_path, comment=by_nodes, nodes=2).elastic == Elastic(4, 16, 4)
+    assert job_of(tmp_path, comment=on_one, nodes=2).elastic is None
+    assert job_of(tmp_path, comment=by_nodes, gpus_per_node=2).elastic is None
+    assert job_of(tmp_path, comment=on_one, gpus_per_node=None).elastic is None
+    assert job_of(tmp_path, comment=on_one, array_tasks=3).elastic is None
+    assert job_of(tmp_path, comment="").elastic is None
+
+
+def test_a_requeued_job_that_consents_is_planned_while_slurm_delays_it(tmp_path: Path) -> None:
+    delayed = {"restarts": 1, "eligible_s": NOW_S + 100}
+    consents = "explsched:checkpoint=USR1"
+    assert job_of(tmp_path, comment=consents, **delayed).eligible
+    assert not job_of(tmp_path, comment="", **delayed).eligible
+    assert not job_of(tmp_path, comment=consents, eligible_s=NOW_S + 100).eligible  # its own --begin
+    assert not job_of(tmp_path, comment=consents, restarts=1, eligible_s=NOW_S + 7200).eligible  # put off by somebody
+    assert not job_of(tmp_path, comment=consents, reason="JobHeldUser", **delayed).eligible
+
+
+def test_jobs_of_other_partitions_are_seen_as_long_as_they_hold_gpus(tmp_path: Path) -> None:
+    records = (
+        record(1, partition="debug"),
+        record(2, partition="debug", state="RUNNING"),
+        record(3, partition="main"),
+        record(4, partition="debug", state="SUSPENDED"),
+        record(5, partition="debug", state="COMPLETED"),
+    )
+    spool = ProgressSpool(tmp_path)
+    some = observe(ClusterRecords((), records, ()), spool, NOW_S, partitions=["main"])
+    assert {job.job_id for job in some.snapshot.jobs} == {2, 3, 4}
+    assert {job.job_id for job in some.snapshot.running} == {2, 4}
+    every = observe(ClusterRecords((), records, ()), spool, NOW_S)
+    assert {job.job_id for job in every.snapshot.jobs} == {1, 2, 3, 4}
+
+
+def test_others_make_room_only_for_a_job_that_would_start(tmp_path: Path) -> None:
+    for reason, eligible, may_displace in (
+        ("Resources", True, True),
+        ("None", True, False),
+        ("PartitionTimeLimit", False, False),
+        ("ReqNodeNotAvail, Reserved for maintenance", False, False),
+    ):
+        job = job_of(tmp_path, reason=reason)
+        assert (job.eligible, job.may_displace) == (eligible, may_displace), reason
+    served = Remembered(served_s={5: NOW_S - 60})
+    records = ClusterRecords((), (record(5, submit_s=9000.0), record(6)), ())
+    found = observe(records, ProgressSpool(tmp_path), NOW_S, remembered=served).snapshot.jobs
+    assert {job.job_id: (job.eligible, job.may_displace) for job in found} == {5: (True, False), 6: (True, True)}
+
+
+def test_what_only_our_leases_keep_from_starting_has_a_place_in_the_plan(tmp_path: Path) -> None:
+    def is_planned(*names: str) -> bool:
+        reserved = tuple(SlurmReservation(name, NOW_S, NOW_S + 120, ("n1",), (), frozenset()) for name in names)
+        waits = record(5, reason="ReqNodeNotAvail, Reserved for maintenance")
+        (job,) = observe(ClusterRecords((), (waits,), reserved), ProgressSpool(tmp_path), NOW_S).snapshot.jobs
+        return job.eligible
+
+    assert is_planned("explsched_6")
+    assert not is_planned("explsched_6", "maintenance")
+    assert not is_planned()
+
+
+def test_jobs_without_gpus_are_none_of_ours(tmp_path: Path) -> None:
+    no_gpus = {"gpus": 0, "gpus_per_node": None}
+    records = (
+        record(1, **no_gpus),
+        record(2, state="RUNNING", comment="explsched:checkpoint=USR1&stop=1", **no_gpus),
+        record(3, shards_per_node=1, **no_gpus),
+        record(4),
+    )
+    node = SlurmNode("n1", "IDLE", 4, frozenset({"main"}), shards=8)
+    found = observe(ClusterRecords((node,), records, ()), ProgressSpool(tmp_path), NOW_S)
+    assert {job.job_id for job in found.snapshot.jobs} == {3, 4}
+    without_shards = observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S)
+    assert {job.job_id for job in without_shards.snapshot.jobs} == {4}
+    assert set(found.jobs) == {1, 2, 3, 4}
+
+
+def test_who_was_asked_to_make_room_is_known_to_the_policy(tmp_path: Path) -> None:
+    records = (record(1, state="RUNNING"), record(2, state="RUNNING"))
+    found = observe(
+        ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, remembered=Remembered(frozenset({2}))
+    )
+    assert {job.job_id: job.yielding for job in found.snapshot.jobs} == {1: False, 2: True}
+
+
+def test_the_start_that_slurm_expects_is_no_start(tmp_path: Path) -> None:
+    assert job_of(tmp_path, start_s=NOW_S + 500).start_s is None
+
+
+def test_a_requeued_job_waits_since_its_last_run(tmp_path: Path) -> None:
+    lines = [{"time_s": time_s, "restart": 0, "step": time_s, "value": 1.0} for time_s in (9100, 9400)]
+    (tmp_path / "5.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    requeued = job_of(tmp_path, restarts=1, uid=os.geteuid())
+    assert (requeued.queued_s, requeued.earlier_s, requeued.first_report_s) == (9400.0, 300.0, None)
+    # A job that waits is in none of its runs, whatever Slurm has counted so far.
+    assert job_of(tmp_path, restarts=0, uid=os.geteuid()).earlier_s == 300.0
+    runs_again = job_of(tmp_path, restarts=1, uid=os.geteuid(), state="RUNNING", start_s=9700.0)
+    assert (runs_again.waited_s(NOW_S), runs_again.executed_s(NOW_S)) == (300.0, 600.0)

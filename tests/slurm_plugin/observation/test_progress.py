@@ -1,0 +1,185 @@
+"""Progress files are written by users: nothing in them is trusted beyond its form."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sched_policy.model import ProgressPoint
+from slurm_plugin.observation.progress import MAX_LINE_BYTES, MAX_REPORTS, JobProgress, ProgressSpool, fold
+
+NOW_S = 1_000_000.0
+
+
+def line(step: int, value: float, **more: object) -> str:
+    return json.dumps({"time_s": NOW_S - 100 + step, "step": step, "metric": "loss", "value": value, **more}) + "\n"
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> ProgressSpool:
+    return ProgressSpool(tmp_path)
+
+
+def read(spool: ProgressSpool, job_id: int = 7) -> JobProgress:
+    return spool.read({job_id: os.geteuid()}, NOW_S).get(job_id, JobProgress())
+
+
+def test_only_what_is_new_is_read_and_half_a_line_waits(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(2, 1.0)[:-5])
+    assert [r.step for r in read(spool).reports] == [1]
+    with path.open("a") as file:
+        file.write(line(2, 1.0)[-5:])
+    assert [r.step for r in read(spool).reports] == [1, 2]
+    assert read(spool).malformed == 0
+
+
+def test_a_curve_stays_the_same_tuple_until_something_new_is_read(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(11, 1.0) + line(11, 0.5, metric="accuracy"))
+    points = read(spool).points("loss", 2)
+    assert points == (ProgressPoint(1, 0.0, 2.0), ProgressPoint(11, 20.0, 1.0))
+    assert read(spool).points("loss", 2) is points
+    assert read(spool).points("accuracy", 1) == (ProgressPoint(11, 10.0, 0.5),)
+    with path.open("a") as file:
+        file.write(line(21, 0.5))
+    assert read(spool).points("loss", 2) == (*points, ProgressPoint(21, 40.0, 0.5))
+
+
+def test_what_a_job_reported_that_is_gone_is_forgotten(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(line(1, 2.0))
+    points = read(spool).points("loss", 1)
+    assert spool.read({}, NOW_S) == {}
+    again = read(spool).points("loss", 1)
+    assert again == points
+    assert again is not points  # it was read anew
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"not json",
+        b'{"time_s": 1}',
+        b"[1, 2]",
+        b"\x00\xff\xfe",
+        b'{"time_s": 1, "step": 3, "metric": "loss", "value": NaN}',
+        b'{"time_s": 1, "step": 3, "metric": "loss", "value": null}',
+        b'{"time_s": 1, "step": 3, "metric": "loss", "value": 1e999}',
+        b'{"time_s": 1, "step": -3, "metric": "loss", "value": 1}',
+        b'{"time_s": 1, "step": "3", "metric": "loss", "value": 1}',
+        b'{"time_s": 9e9, "step": 3, "metric": "loss", "value": 1}',
+        b'{"time_s": 1, "event": "explode"}',
+        b'{"time_s": 1, "step": 3, "metric": "' + b"x" * MAX_LINE_BYTES + b'", "value": 1}',
+        b"",
+    ],
+)
+def test_malformed_lines_are_counted_and_skipped(spool: ProgressSpool, tmp_path: Path, bad: bytes) -> None:
+    (tmp_path / "7.jsonl").write_bytes(line(1, 2.0).encode() + bad + b"\n" + line(2, 1.0).encode())
+    progress = read(spool)
+    assert [r.step for r in progress.reports] == [1, 2]
+    assert progress.malformed == 1
+
+
+def test_steps_going_backwards_are_refused_within_a_run_only(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(line(5, 2.0) + line(4, 1.0) + line(3, 1.0, restart=1))
+    progress = read(spool)
+    assert [(r.restart, r.step) for r in progress.reports] == [(0, 5), (1, 3)]
+    assert progress.malformed == 1
+
+
+def test_a_file_of_somebody_else_is_refused(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(line(1, 2.0))
+    progress = spool.read({7: os.geteuid() + 1}, NOW_S)[7]
+    assert progress.reports == ()
+    assert progress.refused is not None
+    assert "owned by" in progress.refused
+
+
+def test_a_symlink_a_directory_and_a_fifo_are_refused(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "real").write_text(line(1, 2.0))
+    (tmp_path / "7.jsonl").symlink_to(tmp_path / "real")
+    (tmp_path / "8.jsonl").mkdir()
+    os.mkfifo(tmp_path / "9.jsonl")
+    found = spool.read(dict.fromkeys((7, 8, 9), os.geteuid()), NOW_S)
+    assert all(found[job].refused and not found[job].reports for job in (7, 8, 9))
+
+
+def test_a_missing_spool_is_no_error(tmp_path: Path) -> None:
+    assert ProgressSpool(tmp_path / "none").read({7: 0}, NOW_S) == {}
+
+
+def test_a_huge_file_is_read_in_parts_and_thinned(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(
+        "".join(json.dumps({"time_s": i, "step": i, "metric": "loss", "value": 1 / i}) + "\n" for i in range(1, 40001))
+    )
+    for _ in range(5):
+        progress = read(spool)
+    assert len(progress.reports) <= MAX_REPORTS
+    assert (progress.reports[0].step, progress.reports[-1].step) == (1, 40000)
+    assert progress.malformed == 0
+
+
+def test_a_line_without_end_is_passed_over(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_bytes(b"x" * 5000)
+    assert read(spool).malformed == 1
+    with path.open("ab") as file:
+        file.write(b"\n" + line(1, 1.0).encode())
+    assert [r.step for r in read(spool).reports] == [1]
+
+
+def test_a_truncated_file_is_read_anew(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(2, 1.0))
+    read(spool)
+    path.write_text(line(1, 9.0))
+    assert [r.value for r in read(spool).reports] == [9.0]
+
+
+def test_a_file_that_was_replaced_is_read_anew(spool: ProgressSpool, tmp_path: Path) -> None:
+    """As when a directory is restored; the new one may be longer."""
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(2, 1.5))
+    assert [report.step for report in read(spool).reports] == [1, 2]
+    other = tmp_path / "other"
+    other.write_text(line(5, 1.0) + line(6, 0.9) + line(7, 0.8))
+    other.replace(path)
+    assert [report.step for report in read(spool).reports] == [5, 6, 7]
+
+
+def test_run_time_adds_up_over_requeues() -> None:
+    lines = [
+        {"time_s": 100.0, "event": "start"},
+        {"time_s": 150.0, "step": 5, "value": 1.0},
+        {"time_s": 500.0, "restart": 1, "event": "start"},
+        {"time_s": 530.0, "restart": 1, "step": 8, "value": 0.5},
+    ]
+    progress = fold(JobProgress(), [json.dumps(entry).encode() for entry in lines], NOW_S)
+    assert progress.run_s(530.0, 1) == 80.0
+
+
+def test_runs_of_other_sizes_count_with_theirs() -> None:
+    lines = [line(0, 3.0), line(10, 2.0), line(50, 1.0, restart=1), line(60, 0.5, restart=1)]
+    progress = fold(JobProgress(), [text.encode() for text in lines], NOW_S)
+    assert [point.gpu_s for point in progress.points("loss", 4)] == [0, 40, 40, 80]
+    assert [point.gpu_s for point in progress.points("loss", 4, ((0, 1),))] == [0, 10, 10, 50]
+
+
+def test_events() -> None:
+    events = [b'{"time_s": 1, "event": "start"}', b'{"time_s": 2, "event": "checkpoint", "step": 3}']
+    progress = fold(JobProgress(), events, NOW_S)
+    assert progress.checkpoint_s == 2
+    assert not progress.ended
+    ended = fold(progress, [b'{"time_s": 3, "event": "end"}'], NOW_S)
+    assert ended.ended
+    # Somebody has put it back to the queue: it may be preempted again.
+    assert not fold(ended, [b'{"time_s": 4, "restart": 1, "event": "start"}'], NOW_S).ended
+
+
+@given(st.lists(st.binary(max_size=200), max_size=20))
+def test_any_bytes_are_survived(lines: list[bytes]) -> None:
+    progress = fold(JobProgress(), lines, NOW_S)
+    assert progress.malformed + len(progress.reports) <= len(lines)

@@ -1,0 +1,40 @@
+"""What a policy sees of jobs that ask for shards."""
+
+import pytest
+
+from sched_policy.model import GpuRequest, NodeGpus
+from slurm_plugin.client.records import SlurmNode
+from slurm_plugin.observation import shards
+from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
+from tests.slurm_plugin.steering.test_reconcile import record
+
+
+@pytest.mark.parametrize(
+    ("wants", "nodes", "request_", "shares"),
+    [
+        (1, 1, GpuRequest.on_each(1, 1), True),
+        (3, 2, GpuRequest.on_each(2, 1), True),
+        (4, 1, GpuRequest.on_each(1, 1), False),
+        (5, 1, GpuRequest.on_each(1, 2), False),
+    ],
+)
+def test_a_request_for_shards(wants: int, nodes: int, request_: GpuRequest, *, shares: bool) -> None:
+    job = waiting(1, wants, nodes=nodes)
+    assert (shards.request(job, 4), shards.may_share(job, 4)) == (request_, shares)
+
+
+def test_a_request_for_gpus_shares_with_nobody() -> None:
+    job = record(1, gpus=2, gpus_per_node=2)
+    assert (shards.request(job, 4), shards.may_share(job, 4)) == (GpuRequest(2, 1, 2), False)
+
+
+def test_without_shards_on_any_node_nothing_changes() -> None:
+    assert shards.per_gpu([SlurmNode("n1", "IDLE", 4, frozenset()), SlurmNode("n2", "IDLE", 0, frozenset())]) == 0
+    assert shards.request(waiting(1), 0) == GpuRequest(0, 1, None)
+
+
+def test_gpus_that_are_held() -> None:
+    assert shards.allocation(on_gpu(1, 3), 4) == (NodeGpus("n1", 1, (3,)),)
+    assert shards.allocation(on_gpu(1, 3, gpu_indices=()), 4) == (NodeGpus("n1", 1),)
+    seen = look(on_gpu(1, 0), on_gpu(2, 0), waiting(3))
+    assert [job.allocation for job in seen.snapshot.jobs] == [(NodeGpus("n1", 1, (0,)),)] * 2 + [()]
