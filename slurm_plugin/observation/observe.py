@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -132,11 +133,20 @@ def _node(node: SlurmNode) -> Node:
 
 def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:
     try:
-        return job_options.parse(record.comment)
+        found = job_options.parse(record.comment)
     except job_options.JobOptionError as error:
         faults[record.job_id] = str(error)
         event(_LOG, logging.WARNING, "job options ignored", job=record.job_id, why=str(error))
         return None
+    if found is not None and found.warnings:
+        _log_former_spelling(record.job_id, found.warnings)
+    return found
+
+
+@lru_cache(maxsize=10_000)
+def _log_former_spelling(job_id: int, warnings: tuple[str, ...]) -> None:
+    """Cached, so that it is logged once for a job and not in every pass."""
+    event(_LOG, logging.WARNING, "job options in a former spelling", job=job_id, why="; ".join(warnings))
 
 
 def _preempted(record: SlurmJob) -> PreemptionRecord | None:

@@ -16,7 +16,7 @@ from slurm_plugin.observation.progress import ProgressSpool
 from tests.slurm_plugin.steering.test_reconcile import record
 
 NOW_S = 10_000.0
-ONCE = "explsched:since=50&n=0&lost=0&p=0,9000,4,120,because"
+ONCE = "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,because"
 
 
 def seen(tmp_path: Path, *records: SlurmJob, budget: PreemptionBudget | None = None) -> Observation:
@@ -31,7 +31,7 @@ def job_of(tmp_path: Path, budget: PreemptionBudget | None = None, **fields: Any
 def test_a_preempted_job_is_dated_to_its_first_submission(tmp_path: Path) -> None:
     assert job_of(tmp_path, admin_comment=ONCE, restarts=1).submit_s == 50.0
     assert job_of(tmp_path).submit_s == 9000.0
-    assert job_of(tmp_path, admin_comment="JS1:abc explsched:nonsense").submit_s == 9000.0
+    assert job_of(tmp_path, admin_comment="JS1:abc explsched-preemption:nonsense").submit_s == 9000.0
 
 
 def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> None:

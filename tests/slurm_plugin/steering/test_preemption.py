@@ -188,7 +188,7 @@ interruptions = st.builds(
 
 @given(st.lists(interruptions, max_size=60, unique_by=lambda one: one.run), st.text(max_size=50))
 def test_a_record_is_kept_by_an_admin_comment(listed: list[Interruption], others: str) -> None:
-    record = read(others.replace("explsched:", ""), 1_700_000_000.0, 100)
+    record = read(others.replace("explsched", ""), 1_700_000_000.0, 100)
     for one in listed:
         record = record.plus(one)
     text = record.text()
@@ -219,7 +219,18 @@ def test_a_years_budget_is_still_listed() -> None:
     assert read(record.text(), 0.0, 100).since(0.0) >= 12
 
 
-@pytest.mark.parametrize("word", ["explsched:", "explsched:since=x&n=0&lost=0", "explsched:since=1&n=0&lost=0&p=1,2"])
+@pytest.mark.parametrize(
+    "word", ["explsched-preemption:", "explsched-preemption:since=x&n=0&lost=0", "explsched:since=1&n=0&lost=0&p=1,2"]
+)
 def test_a_word_that_is_no_record_is_named(word: str) -> None:
     with pytest.raises(RecordError, match="is not a record of preemptions"):
         read(f"other {word}", 0.0, 0)
+
+
+def test_a_record_of_a_former_release_is_read_and_written_anew() -> None:
+    former = "JS1:abc explsched:since=50&n=1&lost=7&p=2,9000,4,120,because more"
+    record = read(former, 100.0, 9)
+    assert (record.count, record.lost_gpu_s, record.others) == (2, 127.0, "JS1:abc more")
+    assert record.text() == "JS1:abc more explsched-preemption:since=50&n=1&lost=7&p=2%2C9000%2C4%2C120%2Cbecause"
+    both = f"{record.text()} explsched:since=1&n=99&lost=0"
+    assert (read(both, 100.0, 9).count, read(both, 100.0, 9).others) == (2, "JS1:abc more")
