@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from simulation.results.outcome import Ending, JobRecord, Outcome, Usage
 from simulation.traces.formats.base import first_reasons
-from simulation.traces.formats.sacct import FORMAT
-from simulation.traces.formats.sacct_history import PastJob, read_history
+from simulation.traces.formats.sacct import FORMAT, PastJob, read_history
 from simulation.traces.formats.table import open_table
 from simulation.traces.trace import ClusterShape, Rejected, TraceError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulation.traces.formats import sacct
-from simulation.traces.formats.sacct_history import read_history
+from simulation.traces.formats.sacct import read_history
 from simulation.traces.formats.table import open_table
 from simulation.traces.trace import Trace, TraceError
 from tests.simulation.traces.formats.conftest import Writer
