@@ -20,9 +20,8 @@ from benchmarks.live_replay.workload import CLUSTER, compressed
 from sched_policy import catalog
 from sched_policy.options import PolicyOptions
 from simulation.cluster.settings import Settings
-from simulation.traces.checks import fit
 from simulation.traces.formats import read_any
-from simulation.traces.trace import Trace
+from simulation.traces.trace import Trace, fit
 
 # From the signal to free GPUs: the checkpoint is seen at the next pass, and the requeue takes about one more.
 _CHECKPOINT_S = 2 * live.INTERVAL_S

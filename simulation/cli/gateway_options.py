@@ -17,6 +17,7 @@ from simulation.requests import formats
 from simulation.requests.replay import Replay
 from simulation.requests.requests import RequestTrace, ServiceTime
 from simulation.requests.settings import Settings, StartTime
+from simulation.traces.trace import require_all_rows
 
 _DEFAULT = Settings()
 
@@ -64,7 +65,7 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
 def _read(path: Path, spread_s: float, *, is_strict: bool) -> RequestTrace:
     trace = formats.read(path)
     if is_strict:
-        formats.strict(trace, path)
+        require_all_rows(path, trace.rejected)
     report_rejected(path, trace.rejected)
     return formats.spread(trace, spread_s) if spread_s else trace
 

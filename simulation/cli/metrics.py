@@ -13,9 +13,8 @@ from simulation.cli.outputs import jobs_option, plot_option, write_files
 from simulation.cli.replaying import cluster_option, report_rejected
 from simulation.results import history
 from simulation.results.metrics import as_dict, measure
-from simulation.traces.checks import strict
 from simulation.traces.formats.cluster import read_cluster
-from simulation.traces.trace import Trace
+from simulation.traces.trace import require_all_rows
 
 _EXAMPLES = """\b
 example:
@@ -50,7 +49,7 @@ def metrics(
     """
     past = history.read(path, read_cluster(cluster) if cluster else None)
     if is_strict:
-        strict(Trace.of((), past.rejected), path)
+        require_all_rows(path, past.rejected)
     report_rejected(path, past.rejected)
     figures = measure(past.outcome)
     write_files([past.outcome], plot_path, jobs_path)

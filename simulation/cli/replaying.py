@@ -14,9 +14,8 @@ from explsched.errors import PolicyError
 from simulation.cluster.settings import Estimates, Settings, SettingsError
 from simulation.replay import Replay
 from simulation.traces import formats
-from simulation.traces.checks import fit, strict
 from simulation.traces.formats.cluster import read_cluster
-from simulation.traces.trace import ClusterShape, Rejected, Trace
+from simulation.traces.trace import ClusterShape, Rejected, Trace, fit, require_all_rows
 
 if TYPE_CHECKING:
     from simulation.muri import MuriOptions
@@ -105,7 +104,7 @@ def report_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
 def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, is_strict: bool) -> Trace:
     trace = fit(formats.read_any(path, trace_format), cluster)
     if is_strict or not trace.jobs:
-        return strict(trace, path)
+        require_all_rows(path, trace.rejected)
     report_rejected(path, trace.rejected)
     return trace
 

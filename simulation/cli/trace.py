@@ -11,13 +11,12 @@ from msgspec import to_builtins
 
 from explsched.cli.options import json_option
 from simulation.traces import formats
-from simulation.traces.checks import fit, strict
 from simulation.traces.formats import own, sacct
 from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.generate import WorkloadSpec
 from simulation.traces.generate import generate as generate_trace
 from simulation.traces.summary import Summary, summarize
-from simulation.traces.trace import ClusterShape, Trace
-from simulation.traces.workload import WorkloadSpec
+from simulation.traces.trace import ClusterShape, Trace, fit, require_all_rows
 
 _EXAMPLES = """\b
 examples:
@@ -147,7 +146,9 @@ def _read(file: Path, form: str | None, shape: ClusterShape | None, *, is_strict
     found = formats.read_any(file, form)
     if shape is not None:
         found = fit(found, shape)
-    return strict(found, file) if is_strict else found
+    if is_strict:
+        require_all_rows(file, found.rejected)
+    return found
 
 
 def _finish(made: Trace, out: Path, *, as_json: bool) -> None:

@@ -17,10 +17,17 @@ import msgspec
 from msgspec import Meta
 
 from simulation.requests.requests import Request, RequestTrace
-from simulation.traces.formats.base import first_reasons
-from simulation.traces.formats.cells import LONGEST_S, RowError, number, shown, whole
-from simulation.traces.formats.table import collect, open_lines, table_of
-from simulation.traces.trace import Rejected, TraceError
+from simulation.traces.formats.table import (
+    LONGEST_S,
+    RowError,
+    collect,
+    number,
+    open_lines,
+    shown,
+    table_of,
+    whole,
+)
+from simulation.traces.trace import Rejected, TraceError, first_reasons
 
 ACCEPTED = (
     "accepted are CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure), CSV with arrival_s,service_s, "
@@ -50,13 +57,6 @@ def read(path: Path) -> RequestTrace:
     if not requests:
         raise TraceError(f"{path}: no row can be used{first_reasons(rejected)}")
     return RequestTrace(_from_zero(requests), tuple(rejected))
-
-
-def strict(trace: RequestTrace, path: Path) -> RequestTrace:
-    """The trace, if all its rows could be used. Raises `TraceError`."""
-    if trace.rejected:
-        raise TraceError(f"{path}: {len(trace.rejected):,} rows cannot be used{first_reasons(trace.rejected)}")
-    return trace
 
 
 def spread(trace: RequestTrace, seconds: float) -> RequestTrace:

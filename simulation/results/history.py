@@ -8,10 +8,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from simulation.results.outcome import Ending, JobRecord, Outcome, Usage
-from simulation.traces.formats.base import first_reasons
 from simulation.traces.formats.sacct import FORMAT, PastJob, read_history
 from simulation.traces.formats.table import open_table
-from simulation.traces.trace import ClusterShape, Rejected, TraceError
+from simulation.traces.trace import ClusterShape, Rejected, TraceError, first_reasons
 
 NAME = "history"
 """Stands where an outcome has the name of its policy."""

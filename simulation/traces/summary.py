@@ -96,6 +96,6 @@ def summarize(trace: Trace) -> Summary:
 
 
 def _by_column(rejected: Iterable[Rejected]) -> tuple[Fault, ...]:
-    # A reason starts with the column at fault, see `formats.cells.RowError`.
+    # A reason starts with the column at fault, see `formats.table.RowError`.
     columns = Counter(row.reason.partition(":")[0] for row in rejected)
     return tuple(Fault(name, columns[name]) for name in sorted(columns, key=lambda name: (-columns[name], name)))

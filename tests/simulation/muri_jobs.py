@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simulation.results.outcome import JobRecord, Outcome
-from simulation.traces.stage_profile import profile
+from simulation.traces.generate import profile
 from simulation.traces.trace import StageTimes, Trace, TraceJob
 
 MODELS = ("vgg16", "vgg19", "resnet18", "shufflenet_v2_x1_0", "bert", "gpt2", "a2c", "dqn")

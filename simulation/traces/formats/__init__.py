@@ -5,12 +5,11 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from simulation.traces.formats import muri, own, philly, sacct
-from simulation.traces.formats.base import Format
-from simulation.traces.formats.table import Table, open_table
+from simulation.traces.formats import own, public, sacct
+from simulation.traces.formats.table import Format, Table, open_table
 from simulation.traces.trace import Trace, TraceError
 
-_FORMATS = {form.name: form for form in (own.FORMAT, muri.FORMAT, philly.FORMAT, sacct.FORMAT)}
+_FORMATS = {form.name: form for form in (own.FORMAT, public.MURI, public.PHILLY, sacct.FORMAT)}
 
 NAMES = tuple(_FORMATS)
 """Names of the formats that can be read."""

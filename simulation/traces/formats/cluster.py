@@ -6,8 +6,7 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from simulation.traces.formats.cells import shown, whole
-from simulation.traces.formats.table import collect, open_table
+from simulation.traces.formats.table import collect, open_table, shown, whole
 from simulation.traces.trace import ClusterShape, TraceError
 
 ACCEPTED = (

@@ -12,20 +12,22 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TextIO
 
-from simulation.traces.formats.base import Format, trace_of
-from simulation.traces.formats.cells import (
+from simulation.traces.formats.table import (
     LARGEST_ID,
     LONGEST_S,
     MOST_GPUS,
     MOST_ITERATIONS,
     SHORTEST_RUN_S,
+    Format,
     RowError,
+    Table,
+    collect,
     label,
     number,
     shown,
+    trace_of,
     whole,
 )
-from simulation.traces.formats.table import Table, collect
 from simulation.traces.trace import StageTimes, Trace, TraceError, TraceJob
 
 _REQUIRED = ("job_id", "submit_s", "gpus", "run_s")

@@ -16,10 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched import preemption_record
-from simulation.traces.formats.base import Format, trace_of
-from simulation.traces.formats.cells import LONGEST_S, MOST_GPUS, RowError
 from simulation.traces.formats.sacct_rows import REQUIRED, SacctRow, row_parser
-from simulation.traces.formats.table import Table, collect
+from simulation.traces.formats.table import LONGEST_S, MOST_GPUS, Format, RowError, Table, collect, trace_of
 from simulation.traces.trace import Rejected, Trace, TraceJob
 
 _MAY_RUN_AGAIN = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RESIZING"})
@@ -175,7 +173,9 @@ def _job(job_rows: list[SacctRow]) -> PastJob:
     return PastJob(
         job_id=job_rows[0].raw_id or (0 if job_rows[0].slurm_id.task else job_rows[0].slurm_id.base),
         submit_s=submit_s,
-        eligible_s=max(submit_s, min((row.eligible_s for row in job_rows if row.eligible_s is not None), default=submit_s)),
+        eligible_s=max(
+            submit_s, min((row.eligible_s for row in job_rows if row.eligible_s is not None), default=submit_s)
+        ),
         runs=runs,
         state=last.state,
         time_limit_s=last.time_limit_s,

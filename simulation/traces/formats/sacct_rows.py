@@ -11,8 +11,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from simulation.traces.formats.cells import LONGEST_S, MOST_GPUS, RowError, date_time_s, label, number, shown
-from simulation.traces.formats.table import Table
+from simulation.traces.formats.table import LONGEST_S, MOST_GPUS, RowError, Table, date_time_s, label, number, shown
 from simulation.traces.trace import TraceError
 
 REQUIRED = ("Submit", "Start", "End", "State")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from simulation.requests.formats import read, spread, strict
+from simulation.requests.formats import read, spread
 from simulation.requests.requests import Request, RequestTrace
-from simulation.traces.trace import TraceError
+from simulation.traces.trace import TraceError, require_all_rows
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 
@@ -54,7 +54,7 @@ def test_bad_rows_of_azure(tmp_path: Path, row: str, reason: str) -> None:
     assert len(trace.requests) == 2
     assert [(bad.line, reason in bad.reason) for bad in trace.rejected] == [(3, True)]
     with pytest.raises(TraceError, match="1 rows cannot be used: line 3"):
-        strict(trace, path)
+        require_all_rows(path, trace.rejected)
 
 
 @pytest.mark.parametrize(

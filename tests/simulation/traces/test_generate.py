@@ -8,11 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from simulation.traces.generate import asked_s, generate
-from simulation.traces.stage_profile import GPU_COUNTS, MODELS, profile
+from simulation.traces.generate import GPU_COUNTS, MODELS, GpuShare, WorkloadSpec, asked_s, generate, profile
 from simulation.traces.summary import summarize
 from simulation.traces.trace import ClusterShape, StageTimes, TraceError
-from simulation.traces.workload import GpuShare, WorkloadSpec
 
 CLUSTER = ClusterShape(8, 8)
 

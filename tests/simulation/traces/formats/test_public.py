@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.traces.formats import muri, philly
+from simulation.traces.formats import public
 from simulation.traces.trace import StageTimes, TraceError, TraceJob
 from tests.simulation.traces.formats.conftest import Writer
 
-MURI = (
+MURI_HEADER = (
     "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"
     "resource_time_0,resource_time_1,resource_time_2,priority\n"
 )
 MURI_ROW = "7,8,1500,1000,gpt2,4,500000,91000,437,0.6,419,49,1\n"
-PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
+PHILLY_HEADER = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 
 
 def test_muri_is_read_in_seconds_without_the_originals_factor(file: Writer) -> None:
-    trace = muri.read(file(MURI + MURI_ROW))
+    trace = public.MURI.read(file(MURI_HEADER + MURI_ROW))
     assert trace.jobs == (
         TraceJob(
             7, 1.5, 8, 437.0, iterations=1000.0, stages=StageTimes(0.0006, 0.419, 0.049), declared_s=500.0,
@@ -29,7 +29,7 @@ def test_muri_is_read_in_seconds_without_the_originals_factor(file: Writer) -> N
 
 def test_muri_columns_may_stand_in_any_order_and_three_may_be_missing(file: Writer) -> None:
     header = "resource_time_2,resource_time_1,resource_time_0,iteration_time,iterations,submit_time,num_gpu,job_id\n"
-    (job,) = muri.read(file(header + "3,2,1,10,100,0,4,5\n")).jobs
+    (job,) = public.MURI.read(file(header + "3,2,1,10,100,0,4,5\n")).jobs
     assert job == TraceJob(5, 0.0, 4, 1.0, iterations=100.0, stages=StageTimes(0.001, 0.002, 0.003))
 
 
@@ -51,9 +51,9 @@ def test_muri_columns_may_stand_in_any_order_and_three_may_be_missing(file: Writ
     ],
 )
 def test_a_muri_cell_that_cannot_be_used_is_named(file: Writer, column: str, text: str, words: str) -> None:
-    cells = dict(zip(MURI.strip().split(","), MURI_ROW.strip().split(","), strict=True))
+    cells = dict(zip(MURI_HEADER.strip().split(","), MURI_ROW.strip().split(","), strict=True))
     cells[column] = text
-    trace = muri.read(file(MURI + MURI_ROW.replace("7,", "1,", 1) + ",".join(cells.values()) + "\n"))
+    trace = public.MURI.read(file(MURI_HEADER + MURI_ROW.replace("7,", "1,", 1) + ",".join(cells.values()) + "\n"))
     assert len(trace.jobs) == 1
     (rejected,) = trace.rejected
     assert rejected.line == 3
@@ -63,7 +63,7 @@ def test_a_muri_cell_that_cannot_be_used_is_named(file: Writer, column: str, tex
 
 def test_philly_counts_from_the_earliest_row_wherever_it_stands(file: Writer) -> None:
     rows = "2017-10-09 07:01:55,66.0,1,66.0,11cb48\n2017-10-08 07:01:54,10,8,80,6214e9\n\n"
-    trace = philly.read(file(PHILLY + rows))
+    trace = public.PHILLY.read(file(PHILLY_HEADER + rows))
     assert trace.jobs == (
         TraceJob(3, 0.0, 8, 10.0, queue="6214e9"),
         TraceJob(2, 86401.0, 1, 66.0, queue="11cb48"),
@@ -73,7 +73,7 @@ def test_philly_counts_from_the_earliest_row_wherever_it_stands(file: Writer) ->
 
 def test_the_earliest_row_counts_only_if_it_can_be_used(file: Writer) -> None:
     rows = "2017-10-09 07:01:55,66.0,1,66.0,a\n2016-10-08 07:01:54,10,0,0,b\n"
-    assert [job.submit_s for job in philly.read(file(PHILLY + rows)).jobs] == [0]
+    assert [job.submit_s for job in public.PHILLY.read(file(PHILLY_HEADER + rows)).jobs] == [0]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_earliest_row_counts_only_if_it_can_be_used(file: Writer) -> None:
     ],
 )
 def test_a_philly_row_that_cannot_be_used_is_named(file: Writer, row: str, words: str) -> None:
-    trace = philly.read(file(PHILLY + "2017-10-09 07:01:55,66,1,66,a\n" + row + "\n"))
+    trace = public.PHILLY.read(file(PHILLY_HEADER + "2017-10-09 07:01:55,66,1,66,a\n" + row + "\n"))
     assert len(trace.jobs) == 1
     with pytest.raises(TraceError, match=words):
         raise TraceError(trace.rejected[0].reason)

@@ -1,4 +1,4 @@
-"""A trace meets a cluster, and `--strict`."""
+"""A trace on a cluster, and its rejected rows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from simulation.traces.checks import fit, strict
 from simulation.traces.summary import Fault, Size, summarize
-from simulation.traces.trace import ClusterShape, Rejected, StageTimes, Trace, TraceError, TraceJob
+from simulation.traces.trace import (
+    ClusterShape,
+    Rejected,
+    StageTimes,
+    Trace,
+    TraceError,
+    TraceJob,
+    fit,
+    require_all_rows,
+)
 
 TRACE = Trace.of(
     [TraceJob(1, 0.0, 8, 10.0, line=2), TraceJob(2, 5.0, 9, 10.0, line=4), TraceJob(3, 9.0, 100, 10.0, line=5)],
@@ -29,19 +37,18 @@ def test_a_trace_that_fits_stays_as_it_is() -> None:
     assert fit(TRACE, ClusterShape(25, 4)) is TRACE
 
 
-def test_strict_names_the_first_rejected_rows_and_counts_the_others() -> None:
+def test_require_all_rows_names_the_first_rejected_rows_and_counts_the_others() -> None:
     rejected = [Rejected(line, f"gpus: found '{line}'") for line in range(2, 2002)]
     with pytest.raises(TraceError) as caught:
-        strict(Trace.of(TRACE.jobs, rejected), Path("t.csv"))
+        require_all_rows(Path("t.csv"), rejected)
     assert str(caught.value) == (
         "t.csv: 2,000 rows cannot be used: line 2: gpus: found '2'; line 3: gpus: found '3'; line 4: gpus: found '4'; "
         "and 1,997 more"
     )
 
 
-def test_strict_lets_a_clean_trace_through() -> None:
-    clean = Trace.of(TRACE.jobs)
-    assert strict(clean, Path("t.csv")) is clean
+def test_a_trace_without_rejected_rows_passes() -> None:
+    require_all_rows(Path("t.csv"), ())
 
 
 def test_the_summary_counts() -> None:
