@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sched_policy.columns import Floats
-from simulation.exploratory.recorded import RecordedCurve, Training
+from simulation.traces.learning import RecordedCurve, Training
 
 TRAINING = Training("toys", "mlp", 8, 1, "sgd", 0.1, 0.0, 0.0, 16, 40, 1)
 

@@ -5,10 +5,10 @@ import pytest
 from msgspec.structs import replace
 
 from explsched.errors import ExplschedError
-from simulation.exploratory.exploratory import Workload, abandoned_share
-from simulation.exploratory.recorded import RecordedCurve
+from simulation.traces.exploratory import Workload, abandoned_share
+from simulation.traces.learning import RecordedCurve
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
-from tests.simulation.exploratory.curve_builders import falling, recorded
+from tests.simulation.traces.curve_builders import falling, recorded
 
 CLUSTER = ClusterShape(2, 4)
 
