@@ -53,9 +53,9 @@ def write_files(outcomes: Sequence[Outcome], plot_path: Path | None, jobs_path: 
     """Write the picture of these outcomes, and the table of the first one's jobs, where asked for."""
     try:
         if jobs_path is not None:
-            from simulation.results import jobs_csv
+            from simulation.results.outcome import write_jobs_csv
 
-            jobs_csv.write(outcomes[0], jobs_path)
+            write_jobs_csv(outcomes[0], jobs_path)
         if plot_path is not None:
             from simulation.results import plots
 
