@@ -11,7 +11,7 @@ import click
 from msgspec import to_builtins
 
 from explsched.errors import PolicyError
-from simulation.cluster.settings import Estimates, Settings, SettingsError
+from simulation.cluster.settings import Estimates, Settings, SimulationSettingsError
 from simulation.replay import Replay
 from simulation.traces import formats
 from simulation.traces.formats.cluster import read_cluster
@@ -79,8 +79,8 @@ def described(replay: Replay, policies: Sequence[str]) -> dict[str, object]:
         from sched_policy.order.themis import SOLVER, TIES  # numpy, which other policies may do without
 
         more["themis"] = {"solver": SOLVER, "ties": TIES}
-    # No option of a command has measured looks.
-    how = {name: getattr(replay.how, name) for name in replay.how.__struct_fields__ if name != "looks"}
+    # No option of a command has measured pass times.
+    how = {name: getattr(replay.how, name) for name in replay.how.__struct_fields__ if name != "pass_times"}
     return {
         "conventions": replay.conventions,
         "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
@@ -124,7 +124,7 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
         if "estimates" in chosen:
             chosen["estimates"] = Estimates.parse(chosen["estimates"])
         return Settings(**chosen)
-    except SettingsError as error:
+    except SimulationSettingsError as error:
         raise click.UsageError(str(error)) from error
 
 
