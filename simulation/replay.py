@@ -38,7 +38,9 @@ class Replay(Struct, frozen=True):
         from simulation import muri
 
         if policy not in muri.names():
-            raise PolicyError(f"unknown policy {policy!r} (the muri conventions have {', '.join(muri.names())})")
+            raise PolicyError(
+                f"unknown policy {policy!r} (known under the muri conventions: {', '.join(muri.names())})"
+            )
 
     def under(self, policy: str, progress: Callable[[int, int], None] = lambda _ended, _jobs: None) -> Outcome:
         """The outcome under the policy of that name; `progress` is told (jobs ended, jobs in all) where that is known.

@@ -236,7 +236,7 @@ def test_rows_left_out_are_told_on_stderr(trace: Path) -> None:
     ("words", "says"),
     [
         (["--policy", "srfs"], "unknown policy 'srfs'; did you mean 'srtf'"),
-        (["--policy", "fifo", "--conventions", "muri"], "unknown policy 'fifo' .*muri conventions have"),
+        (["--policy", "fifo", "--conventions", "muri"], "unknown policy 'fifo' .*muri conventions: srtf"),
         (["--policy", "srsf", "--conventions", "muri", "--interval", "5"], "muri has no --interval"),
         (["--policy", "fifo", "--estimates", "guessed"], "estimates 'guessed' unknown .*accepted: exact"),
         (["--policy", "fifo", "--interval", "0"], "interval_s: 0.0 is out of range"),

@@ -5,7 +5,7 @@ import pytest
 from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.model import StageProfile
 from simulation import muri
-from simulation.muri.in_order import InOrder
+from simulation.muri.interleaved import InOrder
 from simulation.traces.trace import ClusterShape, Trace
 from tests.simulation.muri_jobs import model_job
 
