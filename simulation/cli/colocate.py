@@ -14,14 +14,12 @@ from msgspec import Struct, to_builtins
 
 from explsched.cli.options import json_option
 from explsched.errors import PolicyError
-from simulation.colocation.colocation import Colocation
-from simulation.colocation.colocation import colocate as run
-from simulation.colocation.instance_format import read_events, write_events
-from simulation.colocation.instance_generator import generate
-from simulation.colocation.instance_trace import InstanceEvent, InstanceTrace
-from simulation.colocation.placements.gpu_loads import GpuLoads
-from simulation.colocation.placements.instance import InstanceKind
-from simulation.colocation.placements.share_baselines import SHARE_PLACEMENTS, share_placement
+from simulation.colocation.baselines import SHARE_PLACEMENTS, share_placement
+from simulation.colocation.events import InstanceEvent, InstanceTrace, read_events, write_events
+from simulation.colocation.generate import generate
+from simulation.colocation.instance import GpuLoads, InstanceKind
+from simulation.colocation.simulator import Colocation
+from simulation.colocation.simulator import colocate as run
 from simulation.traces.trace import TraceError
 
 _EXAMPLES = """\b
@@ -30,7 +28,7 @@ example:
 """
 
 
-class Row(Struct, frozen=True):
+class PlacementRow(Struct, frozen=True):
     """One placement. GPUs are those in use; `ratio` is `max_gpus` over that of the first placement."""
 
     placement: str
@@ -97,7 +95,7 @@ def colocate(
     _report_rejected(trace, events_path, strict=strict)
     if written_path:
         write_events(written_path, trace.events)
-    rows: list[Row] = []
+    rows: list[PlacementRow] = []
     for name in placements:
         began_s = time.process_time()
         with _progress(name, trace.events) as events:
@@ -129,8 +127,8 @@ def _report_rejected(trace: InstanceTrace, path: Path | None, *, strict: bool) -
         click.echo(summary, err=True)
 
 
-def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Row:
-    return Row(
+def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> PlacementRow:
+    return PlacementRow(
         placement=name,
         max_gpus=found.max_active_gpus,
         mean_gpus=found.mean_active_gpus,
@@ -145,7 +143,7 @@ def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Row:
     )
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[PlacementRow]) -> str:
     columns = (("GPUS", 6), ("RATIO", 6), ("MEAN", 8), ("SM FRAG", 8), ("MEM FRAG", 8), ("REFUSED", 8), ("CPU S", 6))
     head = f"{'PLACEMENT':<13} " + " ".join(f"{name:>{width}}" for name, width in columns)
     lines = [

@@ -107,7 +107,7 @@ def profile(model: str, gpus: int = 1) -> StageProfile:
     return StageProfile(iteration / 1000, io / 1000, gpu / 1000, net / 1000)
 
 
-class GpuShare(Struct, frozen=True):
+class GangShare(Struct, frozen=True):
     """So many jobs (any unit: only proportions count) ask for so many GPUs."""
 
     gpus: int
@@ -135,13 +135,13 @@ class WorkloadSpec(Struct, frozen=True):
     jobs: int
     cluster: ClusterShape
     load: float = 1.0
-    shares: tuple[GpuShare, ...] = (
-        GpuShare(1, 536),
-        GpuShare(2, 5),
-        GpuShare(4, 423),
-        GpuShare(8, 465),
-        GpuShare(16, 40),
-        GpuShare(32, 25),
+    shares: tuple[GangShare, ...] = (
+        GangShare(1, 536),
+        GangShare(2, 5),
+        GangShare(4, 423),
+        GangShare(8, 465),
+        GangShare(16, 40),
+        GangShare(32, 25),
     )
     median_run_s: float = 1144.0
     sigma: float = 2.21
@@ -177,7 +177,7 @@ class WorkloadSpec(Struct, frozen=True):
             raise TraceError(f"shares: no job fits the cluster's {self.cluster.gpus} GPUs")
 
     @property
-    def fitting(self) -> tuple[GpuShare, ...]:
+    def fitting(self) -> tuple[GangShare, ...]:
         """The shares whose jobs fit the cluster."""
         return tuple(share for share in self.shares if share.gpus <= self.cluster.gpus)
 

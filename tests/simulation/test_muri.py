@@ -242,7 +242,7 @@ def test_muri_s_starts_from_the_declared_duration_and_muri_l_from_nothing() -> N
 def test_unknown_policies_and_impossible_jobs_are_named() -> None:
     with pytest.raises(PolicyError, match=r"unknown policy 'sjf' \(known under the muri conventions: srtf, srsf"):
         muri.simulate(Trace.of([]), ClusterShape(1, 1), "sjf")
-    with pytest.raises(TraceError, match="job 5 wants 3 GPUs; the cluster has 2"):
+    with pytest.raises(TraceError, match=r"job 5 asks for 3 GPUs \(accepted: 1 to 2"):
         muri.simulate(Trace.of([job(5, 0.0, 3, 1)]), ClusterShape(1, 2), "srtf")
 
 

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli.main import root
-from simulation.colocation.instance_format import write_events
-from simulation.colocation.instance_generator import generate
+from simulation.colocation.events import write_events
+from simulation.colocation.generate import generate
 from simulation.traces.trace import TraceError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.traces.summary import Fault, Size, summarize
+from simulation.traces.summary import JobsOfSize, RejectedRows, summarize
 from simulation.traces.trace import (
     ClusterShape,
     Rejected,
@@ -62,9 +62,9 @@ def test_the_summary_counts() -> None:
     assert (summary.jobs, summary.span_s, summary.work_gpu_s) == (3, 50.0, 140.0)
     assert summary.run is not None
     assert (summary.run.median_s, summary.run.mean_s, summary.run.max_s) == (20.0, 20.0, 30.0)
-    assert summary.gpus == (Size(2, 2), Size(4, 1))
+    assert summary.gpus == (JobsOfSize(2, 2), JobsOfSize(4, 1))
     assert (summary.users, summary.queues, summary.with_stages, summary.with_time_limit) == (2, 1, 1, 1)
-    assert summary.rejected_by == (Fault("run_s", 2), Fault("gpus", 1))
+    assert summary.rejected_by == (RejectedRows("run_s", 2), RejectedRows("gpus", 1))
     assert summary.load(ClusterShape(2, 2)) == pytest.approx(140 / (4 * 50))
 
 

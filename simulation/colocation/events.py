@@ -1,4 +1,4 @@
-"""Files of instance events: one event a line, in order of time.
+"""Instance events, starts and deletes, and files of them: one event a line, in order of time.
 
     {"Time": 12, "Action": "start", "Instance": {"service_name": "bert", "type": "inference", "gpu_num": 1,
      "sm_requests": 0.1, "sm_limits": 0.2, "memory": [5]}}
@@ -13,16 +13,40 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from explsched.errors import ExplschedError
-from simulation.colocation.instance_trace import Action, InstanceEvent, InstanceTrace
-from simulation.colocation.placements.instance import Instance, InstanceKind
+from simulation.colocation.instance import Instance, InstanceKind
 from simulation.traces.trace import Rejected, TraceError
+
+
+class Action(StrEnum):
+    """What happens to an instance."""
+
+    START = "start"
+    DELETE = "delete"
+
+
+class InstanceEvent(Struct, frozen=True):
+    """At `time_s` the instance known by `key` starts, or is deleted."""
+
+    time_s: float
+    action: Action
+    key: int
+    instance: Instance
+
+
+class InstanceTrace(Struct, frozen=True):
+    """Events in order of time, every delete after the start of its instance, and the lines that were left out."""
+
+    events: tuple[InstanceEvent, ...]
+    rejected: tuple[Rejected, ...] = ()
+
 
 LONGEST_LINE = 4096
 """Characters a line may have: it bounds what reading Python's notation can cost."""
@@ -44,7 +68,7 @@ class _Instance(msgspec.Struct, frozen=True, omit_defaults=True):
     instance_id: int | str | None = None
 
 
-class _Line(msgspec.Struct, frozen=True, rename="pascal"):
+class _EventLine(msgspec.Struct, frozen=True, rename="pascal"):
     time: Annotated[float, Meta(ge=0, le=1e12)]
     action: Action
     instance: _Instance
@@ -103,7 +127,7 @@ class _Running:
         self._key_of_id: dict[int | str, int] = {}
         self._keys_of_service: dict[str, list[int]] = {}
 
-    def start(self, line: _Line) -> InstanceEvent:
+    def start(self, line: _EventLine) -> InstanceEvent:
         """A new instance with a key of its own."""
         instance = _checked(line.instance)
         name = line.instance.instance_id
@@ -117,7 +141,7 @@ class _Running:
         self._keys_of_service.setdefault(instance.service, []).append(key)
         return InstanceEvent(line.time, Action.START, key, instance)
 
-    def delete(self, line: _Line) -> InstanceEvent:
+    def delete(self, line: _EventLine) -> InstanceEvent:
         """The end of the instance of that id, or of the newest one of that service."""
         name, service = line.instance.instance_id, line.instance.service_name
         keys = self._keys_of_service.get(service, [])
@@ -134,18 +158,18 @@ class _Running:
         return InstanceEvent(line.time, Action.DELETE, key, self._instances.pop(key))
 
 
-def _decoded(text: str) -> _Line:
+def _decoded(text: str) -> _EventLine:
     if len(text) > LONGEST_LINE:
         raise _RefusedError(f"the line has {len(text)} characters, at most {LONGEST_LINE} are read")
     try:
-        return msgspec.json.decode(text, type=_Line)
+        return msgspec.json.decode(text, type=_EventLine)
     except msgspec.ValidationError as error:
         raise _RefusedError(str(error)) from error
     except RecursionError as error:
         raise _RefusedError("it is nested too deeply") from error
     except msgspec.DecodeError as not_json:
         try:  # literals only, and a short line: nothing is run, and nothing grows
-            return msgspec.convert(ast.literal_eval(text.strip()), type=_Line)
+            return msgspec.convert(ast.literal_eval(text.strip()), type=_EventLine)
         except msgspec.ValidationError as error:
             raise _RefusedError(str(error)) from error
         except (ValueError, SyntaxError, TypeError, RecursionError) as error:
@@ -164,10 +188,10 @@ def _checked(line: _Instance) -> Instance:
     return Instance(line.service_name, line.type, line.sm_requests, line.sm_limits, memory_mib)
 
 
-def _line(event: InstanceEvent) -> _Line:
+def _line(event: InstanceEvent) -> _EventLine:
     instance = event.instance
     memory = [mib / _MIB_PER_GIB for mib in instance.memory_mib]
-    return _Line(
+    return _EventLine(
         event.time_s,
         event.action,
         _Instance(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.colocation.placements.gpu_loads import GpuLoads
-from simulation.colocation.placements.instance import GpuShare, Hosted, Instance, InstanceKind, in_billionths
+from simulation.colocation.instance import GpuLoads, Hosted, Instance, InstanceKind, InstanceShare, in_billionths
 
 GIB = 1024
 
@@ -26,7 +25,7 @@ def on(key: int, instance: Instance, *gpus: int) -> Hosted:
     """An instance as it declares itself on these GPUs."""
     request, limit = in_billionths(instance.request), in_billionths(instance.limit)
     pairs = zip(gpus, instance.memory_mib, strict=True)
-    return Hosted(key, instance, tuple(GpuShare(gpu, request, limit, mib) for gpu, mib in pairs))
+    return Hosted(key, instance, tuple(InstanceShare(gpu, request, limit, mib) for gpu, mib in pairs))
 
 
 def cluster(*hosted: Hosted, nodes: int = 2, gpus: int = 4, gib: int = 40) -> GpuLoads:

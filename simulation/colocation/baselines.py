@@ -1,4 +1,4 @@
-"""The placements that Dilu is compared with, and all of them by name."""
+"""The placements that Dilu is compared with, and all placements by name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from explsched.errors import PolicyError
-from simulation.colocation.placements.best_fit import as_declared
-from simulation.colocation.placements.complementary import Complementary
-from simulation.colocation.placements.dilu_original import DiluOriginal
-from simulation.colocation.placements.gpu_loads import GpuLoads
-from simulation.colocation.placements.instance import GpuShare, Instance
-from simulation.colocation.placements.share_base import ShareBounds, SharePlace
+from simulation.colocation.dilu import Complementary, DiluOriginal
+from simulation.colocation.instance import GpuLoads, Instance, InstanceShare
+from simulation.colocation.placement import ShareBounds, SharePlace, as_declared
 
 
 class Exclusive(Struct, frozen=True):
@@ -22,7 +19,7 @@ class Exclusive(Struct, frozen=True):
 
     bounds: ShareBounds = ShareBounds(1.0, 1.0)
 
-    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
         """Idle GPUs for an instance, None if no node has enough of them."""
         idle = loads.usable & ~loads.active & (loads.capacity_mib >= max(instance.memory_mib))
         per_node = np.bincount(loads.node[idle], minlength=len(loads.nodes))
@@ -38,7 +35,7 @@ class InflessByLimit(Struct, frozen=True):
     rule: DiluOriginal = DiluOriginal()
     bounds: ShareBounds = ShareBounds(1.0, 1.0)
 
-    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
         """The GPUs the rule chooses for an instance whose request is its limit."""
         return self.rule.choose(instance.with_shares(instance.limit, instance.limit), loads)
 
@@ -49,7 +46,7 @@ class InflessByRequest(Struct, frozen=True):
     rule: DiluOriginal = DiluOriginal()
     bounds: ShareBounds = ShareBounds(1.0, float("inf"))
 
-    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...] | None:
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
         """The GPUs the rule chooses for an instance whose limit is its request."""
         return self.rule.choose(instance.with_shares(instance.request, instance.request), loads)
 

@@ -1,4 +1,4 @@
-"""Made-up instance events with the distributions of Dilu's large-scale simulation (ASPLOS 2025)."""
+"""Generated instance events with the distributions of Dilu's large-scale simulation (ASPLOS 2025)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from simulation.colocation.instance_trace import Action, InstanceEvent, InstanceTrace
-from simulation.colocation.placements.instance import Instance, InstanceKind
+from simulation.colocation.events import Action, InstanceEvent, InstanceTrace
+from simulation.colocation.instance import Instance, InstanceKind
 
 _GIB = 1024
 _DECIMALS = 4

@@ -4,16 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.colocation.colocation import Colocation, colocate
-from simulation.colocation.colocation_check import OvercommitError
-from simulation.colocation.instance_generator import InstanceMix, generate
-from simulation.colocation.instance_trace import Action, InstanceEvent
-from simulation.colocation.placements.gpu_loads import GpuLoads
-from simulation.colocation.placements.instance import GpuShare, Instance, InstanceKind
-from simulation.colocation.placements.share_base import ShareBounds
-from simulation.colocation.placements.share_baselines import SHARE_PLACEMENTS
+from simulation.colocation.baselines import SHARE_PLACEMENTS
+from simulation.colocation.events import Action, InstanceEvent
+from simulation.colocation.generate import InstanceMix, generate
+from simulation.colocation.instance import GpuLoads, Instance, InstanceKind, InstanceShare
+from simulation.colocation.placement import ShareBounds
+from simulation.colocation.simulator import Colocation, OvercommitError, colocate
 from tests.sched_policy.hash_seeds import outputs
-from tests.simulation.colocation.instances import GIB, cluster, inference, llm, training
+from tests.simulation.colocation.builders import GIB, cluster, inference, llm, training
 
 
 def start(time_s: float, key: int, instance: Instance) -> InstanceEvent:
@@ -70,15 +68,15 @@ class Always:
 
     bounds = ShareBounds()
 
-    def __init__(self, *shares: GpuShare) -> None:
+    def __init__(self, *shares: InstanceShare) -> None:
         self.shares = shares
 
-    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[GpuShare, ...]:
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...]:
         return self.shares
 
 
-def share(gpu: int, gib: int = 5) -> GpuShare:
-    return GpuShare(gpu, 1, 1, gib * GIB)
+def share(gpu: int, gib: int = 5) -> InstanceShare:
+    return InstanceShare(gpu, 1, 1, gib * GIB)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +91,9 @@ def share(gpu: int, gib: int = 5) -> GpuShare:
         (inference(gib=21), [share(0, 21)], r"memory \(MiB\) sum up to 43008, at most 40960 fit"),
     ],
 )
-def test_too_much_on_a_gpu_is_found_whatever_is_charged(instance: Instance, shares: list[GpuShare], words: str) -> None:
+def test_too_much_on_a_gpu_is_found_whatever_is_charged(
+    instance: Instance, shares: list[InstanceShare], words: str
+) -> None:
     with pytest.raises(OvercommitError, match=words):
         colocate([start(0, 0, instance), start(1, 1, instance)], Always(*shares), cluster())
 
@@ -109,7 +109,7 @@ def test_too_much_on_a_gpu_is_found_whatever_is_charged(instance: Instance, shar
         (llm(gib=10, limit=0.6), [share(0), share(1)], "split and gets less than its limit 0.6"),
     ],
 )
-def test_a_torn_or_short_changed_instance_is_found(instance: Instance, shares: list[GpuShare], words: str) -> None:
+def test_a_torn_or_short_changed_instance_is_found(instance: Instance, shares: list[InstanceShare], words: str) -> None:
     with pytest.raises(OvercommitError, match=words):
         colocate([start(0, 0, instance)], Always(*shares), cluster())
 
@@ -204,10 +204,10 @@ def test_few_instances_are_generated_too(instances: int) -> None:
 
 def test_results_depend_on_the_seed_and_on_nothing_else() -> None:
     program = (
-        "from simulation.colocation.instance_generator import generate\n"
-        "from simulation.colocation.colocation import colocate\n"
-        "from simulation.colocation.placements.share_baselines import SHARE_PLACEMENTS\n"
-        "from simulation.colocation.placements.gpu_loads import GpuLoads\n"
+        "from simulation.colocation.generate import generate\n"
+        "from simulation.colocation.simulator import colocate\n"
+        "from simulation.colocation.baselines import SHARE_PLACEMENTS\n"
+        "from simulation.colocation.instance import GpuLoads\n"
         "for name, place in SHARE_PLACEMENTS.items():\n"
         "    loads = GpuLoads.uniform(60, 4, 40960)\n"
         "    colocate(generate(200, 5).events, place, loads)\n"

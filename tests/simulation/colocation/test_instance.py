@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from explsched.errors import PolicyError
 from sched_policy.columns import Nodes
 from sched_policy.model import Node, NodeGpus
-from simulation.colocation.placements.gpu_loads import GpuLoads
-from simulation.colocation.placements.instance import GpuShare, Hosted
-from tests.simulation.colocation.instances import cluster, inference, on, training
+from simulation.colocation.instance import GpuLoads, Hosted, InstanceShare
+from tests.simulation.colocation.builders import cluster, inference, on, training
 
 
 def test_gpus_are_numbered_through_unequal_nodes() -> None:
@@ -20,7 +19,7 @@ def test_gpus_are_numbered_through_unequal_nodes() -> None:
     assert loads.capacity_mib.tolist() == [10, 10, 0, 0, 0]
     assert loads.usable.tolist() == [True, True, False, False, False]
     assert loads.index(2, 1) == 3
-    shares = tuple(GpuShare(gpu, 1, 1, 1) for gpu in (4, 0, 3))
+    shares = tuple(InstanceShare(gpu, 1, 1, 1) for gpu in (4, 0, 3))
     assert loads.named(shares) == (NodeGpus("a", 1, (0,)), NodeGpus("c", 2, (1, 2)))
 
 
@@ -67,5 +66,5 @@ def test_deletes_in_any_order_leave_what_was_there_to_the_bit(
 def test_a_copy_is_independent() -> None:
     loads = cluster(on(0, inference(), 1))
     other = loads.copy()
-    other.add(Hosted(1, inference(), (GpuShare(1, 5, 5, 5),)))
+    other.add(Hosted(1, inference(), (InstanceShare(1, 5, 5, 5),)))
     assert (loads.instances[1], other.instances[1]) == (1, 2)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.colocation.instance_format import LONGEST_LINE, parse_events, read_events, write_events
-from simulation.colocation.instance_generator import generate
-from simulation.colocation.instance_trace import Action
-from simulation.colocation.placements.instance import Instance, InstanceKind
+from simulation.colocation.events import LONGEST_LINE, Action, parse_events, read_events, write_events
+from simulation.colocation.generate import generate
+from simulation.colocation.instance import Instance, InstanceKind
 from simulation.traces.trace import TraceError
 
 INSTANCE = (

@@ -6,16 +6,16 @@ After the large-scale simulation of Dilu (ASPLOS 2025): instances start and are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import fsum, inf
 
 import numpy as np
 from msgspec import Struct
 
+from explsched.errors import ExplschedError
 from sched_policy.columns import Ints
-from simulation.colocation.colocation_check import Inspector
-from simulation.colocation.instance_trace import Action, InstanceEvent
-from simulation.colocation.placements.gpu_loads import GpuLoads
-from simulation.colocation.placements.instance import Hosted, InstanceKind
-from simulation.colocation.placements.share_base import SharePlace
+from simulation.colocation.events import Action, InstanceEvent
+from simulation.colocation.instance import GpuLoads, Hosted, InstanceKind
+from simulation.colocation.placement import ShareBounds, SharePlace
 
 
 class GpuUse(Struct, frozen=True):
@@ -131,3 +131,86 @@ def _mean_over_time(use: Sequence[GpuUse], values: Sequence[float]) -> float:
         return 0.0
     lasts_s = np.diff([entry.time_s for entry in use])
     return float(np.average(values[:-1], weights=lasts_s)) if lasts_s.sum() > 0 else float(np.mean(values))
+
+
+_ROUNDING = 1e-9
+"""Shares are counted in billionths of a GPU."""
+
+
+class OvercommitError(ExplschedError):
+    """A placement is invalid: a GPU is overcommitted, a training is split over nodes, or the loads do not add up."""
+
+
+class Inspector:
+    """Checks every start and delete independently: against what instances declare, not what they are charged."""
+
+    def __init__(self, loads: GpuLoads, bounds: ShareBounds) -> None:
+        self._loads = loads
+        self._bounds = bounds
+        self._on: dict[int, dict[int, Hosted]] = {}
+
+    def started(self, hosted: Hosted) -> None:
+        """Check a start that `loads` already holds. Raises `OvercommitError`."""
+        self._check_whole(hosted)
+        for share in hosted.shares:
+            self._on.setdefault(share.gpu, {})[hosted.key] = hosted
+            self._check_gpu(share.gpu)
+
+    def ended(self, hosted: Hosted) -> None:
+        """Check a delete that `loads` already reflects. Raises `OvercommitError`."""
+        for share in hosted.shares:
+            del self._on[share.gpu][hosted.key]
+            self._check_gpu(share.gpu)
+
+    def _check_whole(self, hosted: Hosted) -> None:
+        gpus = {share.gpu for share in hosted.shares}
+        given = sorted(share.memory_mib for share in hosted.shares)
+        asked = sorted(hosted.instance.memory_mib)
+        is_llm = hosted.instance.kind is InstanceKind.LLM_INFERENCE
+        split = is_llm and len(given) > 1 and min(given) > 0 and sum(given) == sum(asked)
+        if len(gpus) != len(hosted.shares) or not (given == asked or split):
+            raise OvercommitError(
+                f"{_name(hosted)} asked for memory {asked} MiB and got {given} on GPUs {sorted(gpus)}"
+            )
+        allowed_ppb = sum(share.limit_ppb for share in hosted.shares)
+        if split and self._bounds.limit < inf and allowed_ppb < hosted.instance.limit_ppb - 1:
+            raise OvercommitError(f"{_name(hosted)} is split and gets less than its limit {hosted.instance.limit:g}")
+        if len({int(self._loads.node[gpu]) for gpu in gpus}) > 1:
+            raise OvercommitError(f"{_name(hosted)} is spread over several nodes")
+        closed = [gpu for gpu in sorted(gpus) if not self._loads.usable[gpu]]
+        if closed:
+            raise OvercommitError(f"{_name(hosted)} got {self._where(closed[0])}, which takes no instances")
+
+    def _check_gpu(self, gpu: int) -> None:
+        here = tuple(self._on[gpu].values())
+        memory_mib = sum(share.memory_mib for hosted in here for share in hosted.shares if share.gpu == gpu)
+        rounding = _ROUNDING * len(here)
+        for what, taken, most in (
+            ("requests", fsum(hosted.instance.request for hosted in here), self._bounds.request + rounding),
+            ("limits", fsum(_limit_on(gpu, hosted) for hosted in here), self._bounds.limit + rounding),
+            ("memory (MiB)", memory_mib, int(self._loads.capacity_mib[gpu])),
+        ):
+            if taken > most:
+                names = ", ".join(_name(hosted) for hosted in here)
+                raise OvercommitError(f"{self._where(gpu)}: {what} sum up to {taken:g}, at most {most:g} fit: {names}")
+        counted = (int(self._loads.instances[gpu]), int(self._loads.memory_mib[gpu]))
+        if counted != (len(here), memory_mib):
+            raise OvercommitError(
+                f"{self._where(gpu)}: hosts {len(here)} instances with {memory_mib} MiB, "
+                f"but the loads have {counted[0]} with {counted[1]} MiB"
+            )
+
+    def _where(self, gpu: int) -> str:
+        node = self._loads.nodes[int(self._loads.node[gpu])].name
+        return f"GPU {int(self._loads.position[gpu])} of {node}"
+
+
+def _limit_on(gpu: int, hosted: Hosted) -> float:
+    """What an instance may use of a GPU: its limit, of which a split LLM is given a part on each of its GPUs."""
+    if len(hosted.shares) == hosted.instance.gpus:
+        return hosted.instance.limit
+    return fsum(share.limit_ppb / 1e9 for share in hosted.shares if share.gpu == gpu)
+
+
+def _name(hosted: Hosted) -> str:
+    return f"{hosted.instance.kind} instance {hosted.key} ({hosted.instance.service})"

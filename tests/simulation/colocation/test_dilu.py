@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.colocation.placements.gang_fit import fit_entries
-from tests.simulation.colocation.instances import GIB, cluster, inference, on
+from simulation.colocation.dilu import fit_entries
+from tests.simulation.colocation.builders import GIB, cluster, inference, on
 
 GPUS = 4
 

@@ -4,28 +4,26 @@ import numpy as np
 import pytest
 
 from explsched.errors import PolicyError
-from simulation.colocation.placements.best_fit import BestFit
-from simulation.colocation.placements.complementary import Complementary
-from simulation.colocation.placements.dilu_original import DiluOriginal
-from simulation.colocation.placements.instance import GpuShare, Instance
-from simulation.colocation.placements.share_base import SharePlace, place_in_order
-from simulation.colocation.placements.share_baselines import (
+from simulation.colocation.baselines import (
     Exclusive,
     InflessByLimit,
     InflessByRequest,
     share_placement,
 )
-from tests.simulation.colocation.instances import GIB, cluster, inference, llm, on, training
+from simulation.colocation.dilu import Complementary, DiluOriginal
+from simulation.colocation.instance import Instance, InstanceShare
+from simulation.colocation.placement import BestFit, SharePlace, place_in_order
+from tests.simulation.colocation.builders import GIB, cluster, inference, llm, on, training
 
 BOTH = pytest.mark.parametrize("place", [DiluOriginal(), Complementary()])
 
 
-def gpus(shares: tuple[GpuShare, ...] | None) -> list[int]:
+def gpus(shares: tuple[InstanceShare, ...] | None) -> list[int]:
     assert shares is not None
     return [share.gpu for share in shares]
 
 
-def memory(shares: tuple[GpuShare, ...] | None) -> dict[int, int]:
+def memory(shares: tuple[InstanceShare, ...] | None) -> dict[int, int]:
     """GiB on each GPU."""
     assert shares is not None
     return {share.gpu: share.memory_mib // GIB for share in shares}
