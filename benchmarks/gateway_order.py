@@ -28,8 +28,8 @@ from inference_gateway.model import ScaleRule
 from inference_gateway.queueing import Fleet
 from inference_gateway.scaling.registry import build
 from simulation.requests.engine import simulate
-from simulation.requests.metrics import Metrics, measure
-from simulation.requests.replay import Replay
+from simulation.requests.metrics import RequestMetrics, measure
+from simulation.requests.replay import RequestReplay
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class InTimeFirst:
         (self._late or self._in_time).popleft()
 
 
-def in_time_first(replay: Replay, rule: ScaleRule, seed: int | None = None) -> Metrics:
+def in_time_first(replay: RequestReplay, rule: ScaleRule, seed: int | None = None) -> RequestMetrics:
     """The figures of a rule and the best order. `seed`: service times are shuffled among the requests."""
     service_s = list(replay.service_s)
     if seed is not None:

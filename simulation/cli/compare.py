@@ -20,9 +20,9 @@ from simulation.cli.figures import Column, ratio, table
 from simulation.cli.outputs import plot_option, write_files
 from simulation.cli.replaying import described, known_policy, replay_options
 from simulation.cli.side_by_side import run_all
-from simulation.replay import Replay
+from simulation.replay import TraceReplay
 from simulation.results.metrics import Metrics, as_dict, measure
-from simulation.results.outcome import Outcome
+from simulation.results.outcome import TraceOutcome
 
 _EXAMPLES = """\b
 example:
@@ -30,10 +30,10 @@ example:
 """
 
 
-class Task(Struct, frozen=True):
+class ReplayTask(Struct, frozen=True):
     """One replay."""
 
-    replay: Replay
+    replay: TraceReplay
     policy: str
 
 
@@ -44,7 +44,7 @@ class Finished(Struct, frozen=True):
     metrics: Metrics
     events: int
     cpu_s: float
-    outcome: Outcome | None
+    outcome: TraceOutcome | None
 
     @property
     def values(self) -> dict[str, float | None]:
@@ -52,7 +52,7 @@ class Finished(Struct, frozen=True):
         return {**as_dict(self.metrics), "events": self.events, "cpu_s": round(self.cpu_s, 3)}
 
 
-def run(task: Task, progress: Callable[[int, int], None]) -> Finished:
+def run(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
     """Replay and measure."""
     before_s = time.process_time()
     outcome = task.replay.under(task.policy, progress)
@@ -60,7 +60,7 @@ def run(task: Task, progress: Callable[[int, int], None]) -> Finished:
     return Finished(task.policy, measure(outcome), outcome.events, cpu_s, outcome)
 
 
-def run_for_figures(task: Task, progress: Callable[[int, int], None]) -> Finished:
+def run_for_figures(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
     """Replay and measure, and forget the jobs: there may be many, and policies, too."""
     return replace(run(task, progress), outcome=None)
 
@@ -79,7 +79,7 @@ def _policies(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[
 @plot_option
 @json_option
 def compare(
-    replay: Replay,
+    replay: TraceReplay,
     policies: tuple[str, ...],
     workers: int | None,
     plot_path: Path | None,
@@ -91,7 +91,7 @@ def compare(
     """
     for policy in policies:
         known_policy(replay, policy)
-    tasks = [Task(replay, policy) for policy in policies]
+    tasks = [ReplayTask(replay, policy) for policy in policies]
     with bars(policies) as report:
         work = run if plot_path else run_for_figures
         finished = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)

@@ -14,12 +14,12 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
 from simulation.cli.replaying import report_rejected
 from simulation.requests import formats
-from simulation.requests.replay import Replay
+from simulation.requests.replay import RequestReplay
 from simulation.requests.requests import RequestTrace, ServiceTime
-from simulation.requests.settings import Settings, StartTime
+from simulation.requests.settings import RequestSettings, StartTime
 from simulation.traces.trace import require_all_rows
 
-_DEFAULT = Settings()
+_DEFAULT = RequestSettings()
 
 
 def replay_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -39,10 +39,10 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
         trace = _read(requests_path, spread_s, is_strict=is_strict)
         try:
             model = None if service_time is None else ServiceTime.parse(service_time)
-            settings = Settings(start=StartTime.parse(start_time), bounds=Bounds(*bounds), **numbers)
+            settings = RequestSettings(start=StartTime.parse(start_time), bounds=Bounds(*bounds), **numbers)
         except GatewayError as error:
             raise click.UsageError(str(error)) from error
-        replay = Replay.of(trace, model, settings)
+        replay = RequestReplay.of(trace, model, settings)
         described = {
             "rejected": len(trace.rejected),
             "service_time": service_time,

@@ -18,14 +18,14 @@ from simulation.cli.gateway_options import replay_options
 from simulation.cli.outputs import picture_file
 from simulation.requests import plots
 from simulation.requests.plots import Point
-from simulation.requests.replay import Replay
+from simulation.requests.replay import RequestReplay
 
 _SWEPT = "utilization"
 _WIDTH = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RuleRun:
     """A rule with its options. `target` is the swept value, None for a run that is not part of a sweep."""
 
     rule: str
@@ -59,7 +59,7 @@ def _sweep(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tu
 )
 @json_option
 def simulate(
-    replay: Replay,
+    replay: RequestReplay,
     described: Mapping[str, object],
     rules: tuple[str, ...],
     options: tuple[str, ...],
@@ -97,7 +97,7 @@ def simulate(
     click.echo("\n".join(table(columns, _WIDTH)))
 
 
-def _runs(names: Sequence[str], options: Sequence[str], targets: Sequence[float]) -> list[Run]:
+def _runs(names: Sequence[str], options: Sequence[str], targets: Sequence[float]) -> list[RuleRun]:
     given: dict[str, dict[str, str]] = {name: {} for name in names}
     for text in options:
         key, equals, value = text.partition("=")
@@ -107,14 +107,18 @@ def _runs(names: Sequence[str], options: Sequence[str], targets: Sequence[float]
         for name in (rule,) if dot else names:
             given[name][option] = value
     return [
-        Run(name, given[name] if target is None else {**given[name], _SWEPT: repr(target)}, target)
+        RuleRun(name, given[name] if target is None else {**given[name], _SWEPT: repr(target)}, target)
         for name in names
         for target in (None, *targets)
     ]
 
 
 def _measured(
-    replay: Replay, run: Run, names: Sequence[str], runs: Sequence[Run], report: Callable[[int, int, int], None]
+    replay: RequestReplay,
+    run: RuleRun,
+    names: Sequence[str],
+    runs: Sequence[RuleRun],
+    report: Callable[[int, int, int], None],
 ) -> Point:
     mine = [other for other in runs if other.rule == run.rule]
     before = mine.index(run)
@@ -126,7 +130,7 @@ def _measured(
     return Point(run.target, replay.measured(run.rule, run.options, progress))
 
 
-def _figures(run: Run, point: Point) -> dict[str, object]:
+def _figures(run: RuleRun, point: Point) -> dict[str, object]:
     return {**asdict(point.metrics), "options": dict(run.options)}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from simulation.results.outcome import Outcome
+    from simulation.results.outcome import TraceOutcome
 
 
 def output_file(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
@@ -49,7 +49,7 @@ jobs_option = click.option(
 )
 
 
-def write_files(outcomes: Sequence[Outcome], plot_path: Path | None, jobs_path: Path | None) -> None:
+def write_files(outcomes: Sequence[TraceOutcome], plot_path: Path | None, jobs_path: Path | None) -> None:
     """Write the picture of these outcomes, and the table of the first one's jobs, where asked for."""
     try:
         if jobs_path is not None:

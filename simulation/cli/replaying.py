@@ -12,7 +12,7 @@ from msgspec import to_builtins
 
 from explsched.errors import PolicyError
 from simulation.cluster.settings import Estimates, Settings, SimulationSettingsError
-from simulation.replay import Replay
+from simulation.replay import TraceReplay
 from simulation.traces import formats
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import ClusterShape, Rejected, Trace, fit, require_all_rows
@@ -38,7 +38,7 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         how = _how(conventions, {name: others.pop(name) for name in {**_SLURM, **_MURI}})
         shape = read_cluster(cluster)
-        command(replay=Replay(_read(trace_path, trace_format, shape, is_strict=is_strict), shape, how), **others)
+        command(replay=TraceReplay(_read(trace_path, trace_format, shape, is_strict=is_strict), shape, how), **others)
 
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
@@ -64,7 +64,7 @@ def _setting(
     return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
 
 
-def known_policy(replay: Replay, name: str) -> None:
+def known_policy(replay: TraceReplay, name: str) -> None:
     """Refuse a policy that the convention does not know, as wrong usage."""
     try:
         replay.check(name)
@@ -72,7 +72,7 @@ def known_policy(replay: Replay, name: str) -> None:
         raise click.UsageError(str(error)) from error
 
 
-def described(replay: Replay, policies: Sequence[str]) -> dict[str, object]:
+def described(replay: TraceReplay, policies: Sequence[str]) -> dict[str, object]:
     """What JSON says of a replay under these policies, their figures apart."""
     more: dict[str, object] = {}
     if "themis" in policies:

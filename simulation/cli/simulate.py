@@ -13,7 +13,7 @@ from explsched.cli.progress_bars import bars
 from simulation.cli.figures import explained
 from simulation.cli.outputs import jobs_option, plot_option, write_files
 from simulation.cli.replaying import described, known_policy, replay_options
-from simulation.replay import Replay
+from simulation.replay import TraceReplay
 from simulation.results.metrics import as_dict, measure
 
 _EXAMPLES = """\b
@@ -29,7 +29,7 @@ example:
 @jobs_option
 @json_option
 def simulate(
-    replay: Replay,
+    replay: TraceReplay,
     policy: str,
     plot_path: Path | None,
     jobs_path: Path | None,

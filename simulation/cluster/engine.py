@@ -24,7 +24,7 @@ from simulation.cluster.cluster_state import ClusterState
 from simulation.cluster.job_table import JobPhase
 from simulation.cluster.settings import Estimates, Settings, Timer
 from simulation.cluster.slurm_queue import backfill_starts, main_starts
-from simulation.results.outcome import Ending, Outcome
+from simulation.results.outcome import Ending, TraceOutcome
 from simulation.traces.trace import ClusterShape, Trace
 
 Progress = Callable[[int, int], None]
@@ -52,7 +52,7 @@ def simulate(
     policy: SchedulingPolicy,
     settings: Settings,
     progress: Progress = lambda _n, _m: None,
-) -> Outcome:
+) -> TraceOutcome:
     """Replay a trace under a policy until every job has ended, or until `settings.until_s`.
 
     Raises `SimulationError` if jobs remain that the policy never starts, and `PolicyError` for an invalid plan.
@@ -82,7 +82,7 @@ class _Simulation:
         self._handled = 0
         self._ended = 0
 
-    def run(self, progress: Progress) -> Outcome:
+    def run(self, progress: Progress) -> TraceOutcome:
         total = len(self._events)
         while self._events and self._events[0][0] <= self._until_s:
             now_s = self._events[0][0]
@@ -100,7 +100,7 @@ class _Simulation:
                 f"job {waiting[0].job_id} with {waiting[0].request.total} GPUs"
             )
         jobs, usage = self._state.records()
-        return Outcome(self._policy.name, self._cluster, jobs, usage, self._handled)
+        return TraceOutcome(self._policy.name, self._cluster, jobs, usage, self._handled)
 
     def _handle(self, now_s: float, kind: _Kind, row: int, version: int) -> None:
         if kind in self._timers:

@@ -63,8 +63,8 @@ class Complementary(PlaceByKind):
       the training's request: trainings that are alike leave room that is alike, which is what a split needs. An idle
       node counts as wholly alike.
 
-    Ties go to the lower index. `DiluOriginal` is what was published. `split_cost` was chosen by hand on generated events
-    of the seeds 0 to 5, the rules for trainings on the seeds 1000 to 1029: judge by other seeds.
+    Ties go to the lower index. `DiluOriginal` is what was published. `split_cost` was chosen by hand on generated
+    events of seeds 0 to 5, the rules for trainings on seeds 1000 to 1029: judge by other seeds.
     """
 
     split_cost: float = 0.1

@@ -15,7 +15,7 @@ from msgspec import Struct
 from explsched.errors import PolicyError
 from sched_policy.group.interleave import Ordering
 from simulation.muri.loop import Discipline, replay
-from simulation.results.outcome import Outcome
+from simulation.results.outcome import TraceOutcome
 from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def names() -> tuple[str, ...]:
     return tuple(_POLICIES)
 
 
-def simulate(trace: Trace, cluster: ClusterShape, policy: str, options: MuriOptions | None = None) -> Outcome:
+def simulate(trace: Trace, cluster: ClusterShape, policy: str, options: MuriOptions | None = None) -> TraceOutcome:
     """Replay a trace. Raises `PolicyError` for an unknown policy, `TraceError` for jobs that can never run."""
     if policy not in _POLICIES:
         raise PolicyError(f"unknown policy {policy!r} (known under the muri conventions: {', '.join(_POLICIES)})")

@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from sched_policy.model import StageProfile
-from simulation.results.outcome import JobRecord, Outcome, Usage
+from simulation.results.outcome import JobRecord, TraceOutcome, Usage
 from simulation.traces.trace import ClusterShape, Trace, TraceError, TraceJob
 
 ITERATION_FACTOR = 1.015  # every iteration takes this much longer than the trace says, under every policy
@@ -155,7 +155,7 @@ class Discipline(Protocol):
         ...
 
 
-def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipline) -> Outcome:
+def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipline) -> TraceOutcome:
     """Run a trace to its end. Raises `TraceError` if a job needs more GPUs than there are, or can never start."""
     jobs = [MuriJob.of(index, job) for index, job in enumerate(trace.jobs)]
     for job in jobs:
@@ -196,7 +196,7 @@ def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipl
         due_s, due = _completions(running, now_s, merging)
         usage.append(Usage(now_s, discipline.busy_gpus, discipline.idle_node_gpus, len(running), active - len(running)))
         events += 1
-    return Outcome(policy, cluster, tuple(_record(job) for job in jobs), tuple(usage), events)
+    return TraceOutcome(policy, cluster, tuple(_record(job) for job in jobs), tuple(usage), events)
 
 
 def _finish(due: Sequence[MuriJob], last_s: float, now_s: float, discipline: Discipline) -> None:

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from inference_gateway.model import Decision, Observation, ScaleRule
 from inference_gateway.queueing import LOOK_S, Turns
 from inference_gateway.scaling.bounds import BoundedRule
-from simulation.requests.queue import FirstInFirstOut, InTurn, Waiting
-from simulation.requests.replicas import Replica, Replicas
-from simulation.requests.requests import SimulationError
-from simulation.requests.settings import Settings
+from simulation.requests.queue import FirstInFirstOut, InTurn, RequestQueue
+from simulation.requests.replicas import SimulatedReplica, SimulatedReplicas
+from simulation.requests.requests import RequestReplayError
+from simulation.requests.settings import RequestSettings
 
 _ANSWER, _READY, _LOOK = range(3)
-_Event = tuple[float, int, int, Replica | None]
+_Event = tuple[float, int, int, SimulatedReplica | None]
 """Time, kind, sequence number, replica."""
 
 
@@ -38,7 +38,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """What became of each request, in order of arrival, and of each replica.
 
     `wait_s` is the time until a replica took the request; a request that failed waited until the deadline and is in
@@ -50,7 +50,7 @@ class Outcome:
     service_s: Sequence[float]
     wait_s: Sequence[float]
     failed: frozenset[int]
-    replicas: Sequence[Replica]
+    replicas: Sequence[SimulatedReplica]
     scalings: Sequence[Scaling]
     end_s: float
 
@@ -59,16 +59,16 @@ def simulate(
     arrival_s: Sequence[float],
     service_s: Sequence[float],
     rule: ScaleRule,
-    settings: Settings,
+    settings: RequestSettings,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-    queue: Waiting | None = None,
-) -> Outcome:
+    queue: RequestQueue | None = None,
+) -> RequestOutcome:
     """Replay requests, with the gateway's queue or another order.
 
-    Arrival times must rise from 0 or later. Raises `SimulationError` if there is no request.
+    Arrival times must rise from 0 or later. Raises `RequestReplayError` if there is no request.
     """
     if not arrival_s:
-        raise SimulationError("no requests to replay")
+        raise RequestReplayError("no requests to replay")
     run = _Run(arrival_s, service_s, BoundedRule(rule, settings.bounds), settings)
     if queue is not None:
         run.queue = queue
@@ -87,10 +87,10 @@ class _Run:
     arrival_s: Sequence[float]
     service_s: Sequence[float]
     rule: BoundedRule
-    settings: Settings
-    replicas: Replicas = field(init=False)
+    settings: RequestSettings
+    replicas: SimulatedReplicas = field(init=False)
     open: int = field(init=False)
-    queue: Waiting = field(init=False)
+    queue: RequestQueue = field(init=False)
     _wait_s: list[float] = field(init=False)
     _failed: set[int] = field(default_factory=set)
     _events: list[_Event] = field(default_factory=list)
@@ -103,7 +103,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.replicas = Replicas(settings.start, settings.concurrency, random.Random(settings.seed))  # noqa: S311
+        self.replicas = SimulatedReplicas(settings.start, settings.concurrency, random.Random(settings.seed))  # noqa: S311
         self.open = len(self.arrival_s)
         requests_per_s = settings.concurrency * self.open / sum(self.service_s)
         turns = Turns(settings.queue_target_s, settings.deadline_s, requests_per_s, settings.concurrency)
@@ -149,11 +149,11 @@ class _Run:
             self._push(replica.ready_s, _READY, replica)
         replicas.release(max(0, present - decision.replicas), now_s)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RequestOutcome:
         """What became of everything. Called when no request is open."""
         for replica in self.replicas.every:
             replica.gone_s = self._end_s if replica.gone_s is None else min(replica.gone_s, self._end_s)
-        return Outcome(
+        return RequestOutcome(
             rule=self.rule.name,
             arrival_s=self.arrival_s,
             service_s=self.service_s,
@@ -164,7 +164,7 @@ class _Run:
             end_s=self._end_s,
         )
 
-    def _push(self, at_s: float, kind: int, replica: Replica | None) -> None:
+    def _push(self, at_s: float, kind: int, replica: SimulatedReplica | None) -> None:
         self._sequence += 1
         heapq.heappush(self._events, (at_s, kind, self._sequence, replica))
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulation.requests.engine import Outcome
-from simulation.requests.replicas import Replica
-from simulation.requests.requests import SimulationError
-from simulation.requests.settings import Settings
+from simulation.requests.engine import RequestOutcome
+from simulation.requests.replicas import SimulatedReplica
+from simulation.requests.requests import RequestReplayError
+from simulation.requests.settings import RequestSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class RequestMetrics:
     """The figures of one run; percentiles are over all requests, failed ones waited until the deadline.
 
     Attributes:
@@ -52,15 +52,15 @@ class Metrics:
     span_s: float
 
 
-def measure(outcome: Outcome, settings: Settings) -> Metrics:
+def measure(outcome: RequestOutcome, settings: RequestSettings) -> RequestMetrics:
     """The figures of a run, from the end of the warm-up on: of requests that arrive and replica-seconds spent then.
 
-    Raises `SimulationError` if no request arrives after the warm-up.
+    Raises `RequestReplayError` if no request arrives after the warm-up.
     """
     arrival_s = np.asarray(outcome.arrival_s)
     counted = arrival_s >= settings.warmup_s
     if not counted.any():
-        raise SimulationError(f"warm-up {settings.warmup_s:g} s: the last request arrives at {arrival_s[-1]:g} s")
+        raise RequestReplayError(f"warm-up {settings.warmup_s:g} s: the last request arrives at {arrival_s[-1]:g} s")
     answered = np.ones(arrival_s.size, dtype=bool)
     answered[list(outcome.failed)] = False
     answered = answered[counted]
@@ -70,7 +70,7 @@ def measure(outcome: Outcome, settings: Settings) -> Metrics:
     p50, p99 = np.percentile(wait_s, (50, 99))
     latency_s = (wait_s + service_s)[answered]
     latency = np.percentile(latency_s, (50, 99)) if latency_s.size else (None, None)
-    return Metrics(
+    return RequestMetrics(
         rule=outcome.rule,
         requests=wait_s.size,
         slo_misses=misses,
@@ -89,12 +89,12 @@ def measure(outcome: Outcome, settings: Settings) -> Metrics:
     )
 
 
-def replica_seconds_of(outcome: Outcome, since_s: float = 0.0) -> float:
+def replica_seconds_of(outcome: RequestOutcome, since_s: float = 0.0) -> float:
     """Seconds that replicas held their jobs from `since_s` on, summed."""
     return sum(max(0.0, _gone_s(one, outcome) - max(one.asked_s, since_s)) for one in outcome.replicas)
 
 
-def _gone_s(replica: Replica, outcome: Outcome) -> float:
+def _gone_s(replica: SimulatedReplica, outcome: RequestOutcome) -> float:
     return outcome.end_s if replica.gone_s is None else replica.gone_s
 
 
@@ -102,7 +102,7 @@ def _rounded(seconds: float) -> float:
     return round(float(seconds), 4)
 
 
-def _peak(outcome: Outcome) -> int:
+def _peak(outcome: RequestOutcome) -> int:
     changes = sorted(change for one in outcome.replicas for change in ((one.asked_s, 1), (_gone_s(one, outcome), -1)))
     most = now = 0
     for _at_s, step in changes:

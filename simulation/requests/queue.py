@@ -10,7 +10,7 @@ from typing import Protocol
 from inference_gateway.queueing import Fleet, Turns
 
 
-class Waiting(Protocol):
+class RequestQueue(Protocol):
     """Requests that wait, by number, which is their order of arrival."""
 
     def __len__(self) -> int: ...

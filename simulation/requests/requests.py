@@ -12,7 +12,7 @@ from simulation.traces.trace import Rejected
 _LONGEST_S = 86_400.0
 
 
-class SimulationError(GatewayError):
+class RequestReplayError(GatewayError):
     """A simulation cannot be done as asked."""
 
 
@@ -47,14 +47,14 @@ class ServiceTime:
 
     @classmethod
     def parse(cls, text: str) -> ServiceTime:
-        """`SECONDS` or `PREFILL:DECODE` in ms per token. Raises `SimulationError`."""
+        """`SECONDS` or `PREFILL:DECODE` in ms per token. Raises `RequestReplayError`."""
         parts = text.split(":")
         try:
             numbers = [float(part) for part in parts]
         except ValueError:
             numbers = []
         if len(numbers) not in (1, 2) or not all(0 <= n < math.inf for n in numbers) or not any(numbers):
-            raise SimulationError(
+            raise RequestReplayError(
                 f"service time {text!r}: accepted are seconds such as 0.25, or ms per input and output token such as "
                 "0.1:25"
             )
@@ -71,15 +71,15 @@ class ServiceTime:
 def service_times(requests: Sequence[Request], model: ServiceTime | None) -> list[float]:
     """Seconds of work for each request.
 
-    Raises `SimulationError` where the model gives none or more than a day, or where there is no model and a request
+    Raises `RequestReplayError` where the model gives none or more than a day, or where there is no model and a request
     has no service time of its own.
     """
     if model is None and any(request.service_s is None for request in requests):
-        raise SimulationError("the trace has no service times: a service-time model is needed")
+        raise RequestReplayError("the trace has no service times: a service-time model is needed")
     times = [(model or ServiceTime()).seconds(request) for request in requests]
     for request, seconds in zip(requests, times, strict=True):
         if not 0 < seconds <= _LONGEST_S:
-            raise SimulationError(
+            raise RequestReplayError(
                 f"service time of the request at {request.arrival_s:.3f} s ({request.input_tokens} input, "
                 f"{request.output_tokens} output tokens): {seconds:g} s, accepted are times up to a day"
             )

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from inference_gateway.scaling.bounds import Bounds
-from simulation.requests.requests import SimulationError
+from simulation.requests.requests import RequestReplayError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class StartTime:
 
     @classmethod
     def parse(cls, text: str) -> StartTime:
-        """`SECONDS` or `MEDIAN:SIGMA`. Raises `SimulationError`."""
+        """`SECONDS` or `MEDIAN:SIGMA`. Raises `RequestReplayError`."""
         try:
             numbers = [float(part) for part in text.split(":")]
         except ValueError:
@@ -27,7 +27,7 @@ class StartTime:
         if len(numbers) not in (1, 2) or not all(
             0 <= n <= limit for n, limit in zip(numbers, (86_400, 3), strict=False)
         ):
-            raise SimulationError(
+            raise RequestReplayError(
                 f"start time {text!r}: accepted are seconds up to a day, such as 60, or the median and sigma of a "
                 "lognormal distribution, such as 60:0.5 (sigma up to 3)"
             )
@@ -44,7 +44,7 @@ class StartTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RequestSettings:
     """How replicas and queue behave.
 
     Attributes:
@@ -72,17 +72,17 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
-            raise SimulationError(f"concurrency {self.concurrency}: accepted are whole numbers from 1")
+            raise RequestReplayError(f"concurrency {self.concurrency}: accepted are whole numbers from 1")
         if not 0 < self.deadline_s <= 86_400:
-            raise SimulationError(f"deadline {self.deadline_s:g} s: accepted are times up to a day")
+            raise RequestReplayError(f"deadline {self.deadline_s:g} s: accepted are times up to a day")
         if not 0 <= self.queue_target_s <= 86_400:
-            raise SimulationError(f"queue target {self.queue_target_s:g} s: accepted are times up to a day")
+            raise RequestReplayError(f"queue target {self.queue_target_s:g} s: accepted are times up to a day")
         if not 0 <= self.slo_s <= self.deadline_s:
-            raise SimulationError(f"SLO {self.slo_s:g} s: accepted are 0 to the deadline, {self.deadline_s:g} s")
+            raise RequestReplayError(f"SLO {self.slo_s:g} s: accepted are 0 to the deadline, {self.deadline_s:g} s")
         if not 0 <= self.warmup_s < math.inf:
-            raise SimulationError(f"warm-up {self.warmup_s:g} s: accepted are times from 0")
+            raise RequestReplayError(f"warm-up {self.warmup_s:g} s: accepted are times from 0")
         if self.initial is not None and not 0 <= self.initial <= self.bounds.maximum:
-            raise SimulationError(f"initial {self.initial}: accepted are 0 to max, {self.bounds.maximum}")
+            raise RequestReplayError(f"initial {self.initial}: accepted are 0 to max, {self.bounds.maximum}")
 
     @property
     def initial_replicas(self) -> int:

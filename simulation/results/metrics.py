@@ -12,7 +12,7 @@ from itertools import accumulate, chain, pairwise
 from math import fsum
 from typing import Any
 
-from simulation.results.outcome import Ending, JobRecord, Outcome
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome
 
 _NO_RESULT = (Ending.TIME_LIMIT, Ending.FAILED)
 _ROUNDING = 1e-9  # relative: sums of times end a little beside what they should be
@@ -76,7 +76,7 @@ def as_dict(metrics: Metrics) -> dict[str, float | None]:
     return asdict(metrics)
 
 
-def measure(outcome: Outcome) -> Metrics:
+def measure(outcome: TraceOutcome) -> Metrics:
     """All figures of an outcome. Without jobs the counts are 0 and everything else is None."""
     jobs = outcome.jobs
     ended = [job for job in jobs if job.ending is not Ending.UNFINISHED]
@@ -111,14 +111,14 @@ def measure(outcome: Outcome) -> Metrics:
     )
 
 
-def span_s(outcome: Outcome) -> tuple[float, float]:
+def span_s(outcome: TraceOutcome) -> tuple[float, float]:
     """First submission and last end, or the end of the simulation if that came first; (0, 0) without jobs."""
     if not outcome.jobs:
         return 0.0, 0.0
     return min(job.submit_s for job in outcome.jobs), max(job.end_s for job in outcome.jobs)
 
 
-def utilisation_series(outcome: Outcome, intervals: int) -> tuple[list[float], list[float]]:
+def utilisation_series(outcome: TraceOutcome, intervals: int) -> tuple[list[float], list[float]]:
     """The held share of all GPUs in equal intervals from first submission to last end.
 
     Returns the edges in seconds, of which there is one more than intervals, and the mean share between them; both are
@@ -141,7 +141,7 @@ class _Use:
     held_gpu_h: float | None = None
 
 
-def _use(outcome: Outcome) -> _Use:
+def _use(outcome: TraceOutcome) -> _Use:
     """The use of the cluster between first submission and last end."""
     first_s, last_s = span_s(outcome)
     if not outcome.usage or last_s <= first_s:
@@ -155,12 +155,12 @@ def _use(outcome: Outcome) -> _Use:
     return _Use(busy_gpus / gpus, fragmentation, busy_gpus * (last_s - first_s) / 3600)
 
 
-def _busy_gpus(outcome: Outcome) -> Steps:
+def _busy_gpus(outcome: TraceOutcome) -> Steps:
     """GPUs held by at least one job, over time."""
     return Steps([entry.time_s for entry in outcome.usage], [entry.busy_gpus for entry in outcome.usage])
 
 
-def _stranded_gpus(outcome: Outcome) -> Steps | None:
+def _stranded_gpus(outcome: TraceOutcome) -> Steps | None:
     """Free GPUs on partly used nodes over time; None where the nodes are not known."""
     stranded = []
     for entry in outcome.usage:
@@ -189,7 +189,7 @@ def _p99(in_order: Sequence[float]) -> float | None:
     return in_order[int(0.99 * len(in_order))] if in_order else None
 
 
-def finish_time_fairness(outcome: Outcome) -> list[float]:
+def finish_time_fairness(outcome: TraceOutcome) -> list[float]:
     """Rho of every completed job, in the outcome's order; 1 is fair, above 1 the job got less than its share.
 
     Themis (Mahajan et al., NSDI 2020, section 3) divides a job's time in the shared cluster by its time in a cluster of

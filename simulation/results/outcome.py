@@ -81,7 +81,7 @@ class Usage(Struct, frozen=True):
     pending_jobs: int
 
 
-class Outcome(Struct, frozen=True):
+class TraceOutcome(Struct, frozen=True):
     """A finished simulation. `jobs` in order of (submit time, job id); `usage` in order of time; `events` handled."""
 
     policy: str
@@ -91,7 +91,7 @@ class Outcome(Struct, frozen=True):
     events: int
 
 
-def write_jobs_csv(outcome: Outcome, path: Path) -> None:
+def write_jobs_csv(outcome: TraceOutcome, path: Path) -> None:
     """One line for each job, in the outcome's order: `JobRecord` field by field, then `jct_s` and `queue_s`.
 
     Starts and delays are empty for jobs that never started, JCTs for those that have not ended. Raises `OSError` if the

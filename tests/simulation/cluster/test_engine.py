@@ -23,7 +23,7 @@ from sched_policy.policy import Policy
 from sched_policy.snapshot import Snapshot
 from simulation.cluster.engine import SimulationError, simulate
 from simulation.cluster.settings import Estimates, PassTimes, Settings, SimulationSettingsError
-from simulation.results.outcome import Ending, JobRecord, Outcome
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from tests.sched_policy.builders import row
@@ -38,7 +38,7 @@ def trace(*jobs: tuple[float, int, float], **fields: Any) -> Trace:
     return Trace.of(TraceJob(i + 1, *job, **fields) for i, job in enumerate(jobs))
 
 
-def by_id(outcome: Outcome) -> dict[int, JobRecord]:
+def by_id(outcome: TraceOutcome) -> dict[int, JobRecord]:
     return {record.job_id: record for record in outcome.jobs}
 
 

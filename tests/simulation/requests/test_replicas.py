@@ -2,13 +2,13 @@
 
 import random
 
-from simulation.requests.replicas import Replica, Replicas
+from simulation.requests.replicas import SimulatedReplica, SimulatedReplicas
 from simulation.requests.settings import StartTime
 
 
-def fleet(starting: int, *in_flight: int) -> Replicas:
+def fleet(starting: int, *in_flight: int) -> SimulatedReplicas:
     """Ready replicas with so many requests at 0 s, and then starting ones."""
-    made = Replicas(StartTime(60.0), 4, random.Random(0))
+    made = SimulatedReplicas(StartTime(60.0), 4, random.Random(0))
     made.add_ready(len(in_flight), 0.0)
     for replica, requests in zip(made.ready, in_flight, strict=True):
         replica.in_flight = requests
@@ -16,7 +16,7 @@ def fleet(starting: int, *in_flight: int) -> Replicas:
     return made
 
 
-def numbers(replicas: list[Replica]) -> list[int]:
+def numbers(replicas: list[SimulatedReplica]) -> list[int]:
     return [replica.number for replica in replicas]
 
 
