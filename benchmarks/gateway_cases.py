@@ -21,11 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulation.requests.formats import read, spread
 from simulation.requests.generate import bursty, diurnal, generate
 from simulation.requests.replay import RequestReplay
-from simulation.requests.requests import RequestTrace, ServiceTime
-from simulation.requests.settings import RequestSettings, StartTime
+from simulation.requests.settings import RequestSettings, ServiceTime, StartTime
+from simulation.requests.trace import RequestTrace, read, spread
 
 SLOS_S = (0.5, 2.0, 5.0, 10.0)
 SLO_S = 2.0

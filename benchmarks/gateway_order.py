@@ -28,8 +28,7 @@ from inference_gateway.model import ScaleRule
 from inference_gateway.queueing import Fleet
 from inference_gateway.scaling.registry import build
 from simulation.requests.engine import simulate
-from simulation.requests.metrics import RequestMetrics, measure
-from simulation.requests.replay import RequestReplay
+from simulation.requests.replay import RequestMetrics, RequestReplay, measure
 
 
 @dataclass(slots=True)

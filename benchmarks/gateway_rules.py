@@ -25,9 +25,8 @@ from benchmarks.gateway_oracle import PRICES, fewest_misses, plans
 from explsched.cli.progress_bars import bars
 from simulation.cli.side_by_side import run_all
 from simulation.requests.engine import RequestOutcome
-from simulation.requests.metrics import RequestMetrics, measure
 from simulation.requests.plots import Point, draw
-from simulation.requests.replay import RequestReplay
+from simulation.requests.replay import RequestMetrics, RequestReplay, measure
 
 OURS = "slurm"
 HINDSIGHT = "hindsight"

@@ -13,10 +13,9 @@ import click
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
 from simulation.cli.replaying import report_rejected
-from simulation.requests import formats
 from simulation.requests.replay import RequestReplay
-from simulation.requests.requests import RequestTrace, ServiceTime
-from simulation.requests.settings import RequestSettings, StartTime
+from simulation.requests.settings import RequestSettings, ServiceTime, StartTime
+from simulation.requests.trace import RequestTrace, read, spread
 from simulation.traces.trace import require_all_rows
 
 _DEFAULT = RequestSettings()
@@ -63,11 +62,11 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _read(path: Path, spread_s: float, *, is_strict: bool) -> RequestTrace:
-    trace = formats.read(path)
+    trace = read(path)
     if is_strict:
         require_all_rows(path, trace.rejected)
     report_rejected(path, trace.rejected)
-    return formats.spread(trace, spread_s) if spread_s else trace
+    return spread(trace, spread_s) if spread_s else trace
 
 
 _NUMBERS = ("concurrency", "deadline_s", "queue_target_s", "slo_s", "initial", "warmup_s", "seed")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulation.requests.metrics import RequestMetrics
+from simulation.requests.replay import RequestMetrics
 from simulation.results.plots import check
 
 if TYPE_CHECKING:

@@ -1,18 +1,78 @@
-"""What a simulation is told besides requests and rule."""
+"""How long replicas work on a request, how long they take to start, and how replicas and queue behave."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
-from simulation.requests.requests import RequestReplayError
+from simulation.requests.trace import Request
+
+_LONGEST_S = 86_400.0
+
+
+class RequestReplayError(GatewayError):
+    """Requests cannot be replayed with these settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime:
+    """Seconds a replica works on a request: constant_s + input x prefill + output x decode (per token).
+
+    It does not depend on how many requests the replica serves at once: give the time per token at full concurrency.
+    """
+
+    constant_s: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> ServiceTime:
+        """`SECONDS` or `PREFILL:DECODE` in ms per token. Raises `RequestReplayError`."""
+        parts = text.split(":")
+        try:
+            numbers = [float(part) for part in parts]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, 2) or not all(0 <= n < math.inf for n in numbers) or not any(numbers):
+            raise RequestReplayError(
+                f"service time {text!r}: accepted are seconds such as 0.25, or ms per input and output token such as "
+                "0.1:25"
+            )
+        return cls(constant_s=numbers[0]) if len(numbers) == 1 else cls(0.0, numbers[0], numbers[1])
+
+    def seconds(self, request: Request) -> float:
+        """How long a replica works on this request; what the trace says of it comes first."""
+        if request.service_s is not None:
+            return request.service_s
+        tokens_ms = request.input_tokens * self.prefill_ms + request.output_tokens * self.decode_ms
+        return self.constant_s + tokens_ms / 1000
+
+
+def service_times(requests: Sequence[Request], model: ServiceTime | None) -> list[float]:
+    """Seconds of work for each request.
+
+    Raises `RequestReplayError` where the model gives none or more than a day, or where there is no model and a request
+    has no service time of its own.
+    """
+    if model is None and any(request.service_s is None for request in requests):
+        raise RequestReplayError("the trace has no service times: a service-time model is needed")
+    times = [(model or ServiceTime()).seconds(request) for request in requests]
+    for request, seconds in zip(requests, times, strict=True):
+        if not 0 < seconds <= _LONGEST_S:
+            raise RequestReplayError(
+                f"service time of the request at {request.arrival_s:.3f} s ({request.input_tokens} input, "
+                f"{request.output_tokens} output tokens): {seconds:g} s, accepted are times up to a day"
+            )
+    return times
 
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Time from asking for a replica until it serves: lognormal with this median; sigma 0 makes it constant."""
+    """Time from requesting a replica until it serves: lognormal with this median; sigma 0 makes it constant."""
 
     median_s: float = 60.0
     sigma: float = 0.0
@@ -51,7 +111,7 @@ class RequestSettings:
         concurrency: requests a replica serves at once.
         start: how long replicas take to start.
         deadline_s: a request that waited this long fails with 503.
-        queue_target_s: a request that would wait longer lets others pass, see `queueing`; 0: first in, first out.
+        queue_target_s: target queueing delay; late requests are deprioritised, see `queueing` (0: first in, first out).
         slo_s: the longest wait within the SLO, from arrival until a replica takes the request.
         initial: replicas that are ready at time 0; None takes the least of the bounds.
         warmup_s: figures count from then on; before, the rule fills its windows.

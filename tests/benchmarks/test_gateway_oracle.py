@@ -9,10 +9,9 @@ import pytest
 from benchmarks.gateway_oracle import BLOCK_S, PRICES, Plan, _cheapest, fewest_misses, plans
 from inference_gateway.model import Observation
 from inference_gateway.scaling.bounds import Bounds
-from simulation.requests.metrics import measure
-from simulation.requests.replay import RequestReplay
-from simulation.requests.requests import Request, RequestTrace
+from simulation.requests.replay import RequestReplay, measure
 from simulation.requests.settings import RequestSettings
+from simulation.requests.trace import Request, RequestTrace
 
 SETTINGS = RequestSettings(concurrency=1, bounds=Bounds(1, 64, 64))
 

@@ -8,8 +8,8 @@ from inference_gateway.queueing import Fleet
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import build
 from simulation.requests.replay import RequestReplay
-from simulation.requests.requests import Request, RequestTrace
 from simulation.requests.settings import RequestSettings
+from simulation.requests.trace import Request, RequestTrace
 
 SETTINGS = RequestSettings(concurrency=1, bounds=Bounds(1, 1, 1), slo_s=2.0, deadline_s=100.0)
 

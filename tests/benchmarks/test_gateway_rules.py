@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.gateway_rules import Run, _against, _along
 from simulation.requests.replay import RequestReplay
-from simulation.requests.requests import Request, RequestTrace
 from simulation.requests.settings import RequestSettings
+from simulation.requests.trace import Request, RequestTrace
 
 METRICS = RequestReplay.of(RequestTrace((Request(0.0, service_s=1.0),)), None, RequestSettings()).measured("dilu", {})
 

@@ -12,9 +12,8 @@ from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import build, rules
 from simulation.requests import engine
 from simulation.requests.engine import RequestOutcome, simulate
-from simulation.requests.metrics import measure, replica_seconds_of
-from simulation.requests.requests import RequestReplayError
-from simulation.requests.settings import RequestSettings, StartTime
+from simulation.requests.replay import measure, replica_seconds_of
+from simulation.requests.settings import RequestReplayError, RequestSettings, StartTime
 
 
 class Scripted:

@@ -5,8 +5,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from inference_gateway.scaling.bounds import Bounds
-from simulation.requests.metrics import measure, replica_seconds_of
-from simulation.requests.replicas import SimulatedReplica
+from simulation.requests.replay import measure, replica_seconds_of
+from simulation.requests.service import SimulatedReplica
 from simulation.requests.settings import RequestSettings, StartTime
 from tests.simulation.requests.test_engine import run
 

@@ -6,8 +6,8 @@ import pytest
 
 from simulation.requests.plots import Point, draw
 from simulation.requests.replay import RequestReplay
-from simulation.requests.requests import Request, RequestTrace
 from simulation.requests.settings import RequestSettings
+from simulation.requests.trace import Request, RequestTrace
 from simulation.results.plots import PlotError
 
 REPLAY = RequestReplay.of(

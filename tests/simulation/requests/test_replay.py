@@ -6,14 +6,8 @@ from hypothesis import strategies as st
 
 from simulation.requests.generate import bursty, diurnal, generate, step
 from simulation.requests.replay import RequestReplay
-from simulation.requests.requests import (
-    Request,
-    RequestReplayError,
-    RequestTrace,
-    ServiceTime,
-    service_times,
-)
-from simulation.requests.settings import RequestSettings, StartTime
+from simulation.requests.settings import RequestReplayError, RequestSettings, ServiceTime, StartTime, service_times
+from simulation.requests.trace import Request, RequestTrace
 
 
 def test_service_times() -> None:

@@ -2,7 +2,7 @@
 
 import random
 
-from simulation.requests.replicas import SimulatedReplica, SimulatedReplicas
+from simulation.requests.service import SimulatedReplica, SimulatedReplicas
 from simulation.requests.settings import StartTime
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.requests.formats import read, spread
-from simulation.requests.requests import Request, RequestTrace
+from simulation.requests.trace import Request, RequestTrace, read, spread
 from simulation.traces.trace import TraceError, require_all_rows
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"

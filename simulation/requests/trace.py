@@ -1,4 +1,4 @@
-"""Reads requests from files: Azure's LLM traces, Mooncake's, and our own CSV.
+"""Requests of a trace, and the files they are read from: Azure's LLM traces, Mooncake's, and our own CSV.
 
 A file is known by its first line. Every reader gives arrivals in seconds from the earliest one; requests may stand in
 any order. A row that cannot be used is rejected with its line and reason; a file without a usable row is an error.
@@ -7,7 +7,7 @@ any order. A row that cannot be used is rejected with its line and reason; a fil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain, groupby
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from simulation.requests.requests import Request, RequestTrace
 from simulation.traces.formats.table import (
     LONGEST_S,
     RowError,
@@ -28,6 +27,25 @@ from simulation.traces.formats.table import (
     whole,
 )
 from simulation.traces.trace import Rejected, TraceError, first_reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a trace. `service_s` is None where the trace has tokens instead of a service time."""
+
+    arrival_s: float
+    input_tokens: int = 0
+    output_tokens: int = 0
+    service_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """Requests in order of arrival, the first at 0, and the rows that could not be read."""
+
+    requests: tuple[Request, ...]
+    rejected: tuple[Rejected, ...] = ()
+
 
 ACCEPTED = (
     "accepted are CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure), CSV with arrival_s,service_s, "
