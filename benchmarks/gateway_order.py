@@ -48,7 +48,7 @@ class InTimeFirst:
         """Put a request in that has just come."""
         self._in_time.append(request)
 
-    def look(self, now_s: float, fleet: Fleet) -> None:
+    def release_due(self, now_s: float, fleet: Fleet) -> None:
         """Nobody is held."""
 
     def take(self, now_s: float) -> int | None:
