@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.gateway_cases import SLO_S, SLOS_S, Case, cases
 from benchmarks.gateway_oracle import PRICES, fewest_misses, plans
 from explsched.cli.progress_bars import bars
-from simulation.cli.side_by_side import run_all
+from simulation.cli.parallel import run_all
 from simulation.requests.engine import RequestOutcome
 from simulation.requests.plots import Point, draw
 from simulation.requests.replay import RequestMetrics, RequestReplay, measure

@@ -16,10 +16,9 @@ from msgspec.structs import replace
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
-from simulation.cli.figures import Column, ratio, table
-from simulation.cli.outputs import plot_option, write_files
-from simulation.cli.replaying import described, known_policy, replay_options
-from simulation.cli.side_by_side import run_all
+from simulation.cli.outputs import Column, plot_option, ratio, table, write_files
+from simulation.cli.parallel import run_all
+from simulation.cli.replay_options import check_policy, replay_json, replay_options
 from simulation.replay import TraceReplay
 from simulation.results.metrics import Metrics, as_dict, measure
 from simulation.results.outcome import TraceOutcome
@@ -90,14 +89,14 @@ def compare(
     In brackets: the ratio to the first policy. CPU_S is the CPU time of the replay alone.
     """
     for policy in policies:
-        known_policy(replay, policy)
+        check_policy(replay, policy)
     tasks = [ReplayTask(replay, policy) for policy in policies]
     with bars(policies) as report:
         work = run if plot_path else run_for_figures
         finished = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)
     write_files([one.outcome for one in finished if one.outcome], plot_path, None)
     if as_json:
-        click.echo(json.dumps({**described(replay, policies), "policies": _ratios(finished)}, indent=1))
+        click.echo(json.dumps({**replay_json(replay, policies), "policies": _ratios(finished)}, indent=1))
         return
     columns = [Column(one.policy, one.values) for one in finished]
     click.echo("\n".join(table(columns, _width())))

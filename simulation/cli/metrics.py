@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from explsched.cli.options import json_option
-from simulation.cli.figures import explained
-from simulation.cli.outputs import jobs_option, plot_option, write_files
-from simulation.cli.replaying import cluster_option, report_rejected
+from simulation.cli.outputs import figure_lines, jobs_option, plot_option, write_files
+from simulation.cli.replay_options import cluster_option, report_rejected
 from simulation.results import history
 from simulation.results.metrics import as_dict, measure
 from simulation.traces.formats.cluster import read_cluster
@@ -59,4 +58,4 @@ def metrics(
         click.echo(json.dumps({"policy": history.NAME, **as_dict(figures), **about}, indent=1))
         return
     click.echo(f"{path} on {gpus:,} GPUs{'' if cluster else ', the most that were held at once'}")
-    click.echo("\n".join(explained(figures)))
+    click.echo("\n".join(figure_lines(figures)))

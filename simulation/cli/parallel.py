@@ -1,4 +1,4 @@
-"""Work spread over processes, with progress, and an end that leaves none of them behind."""
+"""Work spread over processes, with progress; no process outlives the one that started it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from explsched.cli.main import root
 from explsched.errors import ExplschedError
-from simulation.cli.figures import Column, number, ratio, table
+from simulation.cli.outputs import Column, number, ratio, table
 from simulation.results.metrics import figures
 from simulation.traces.formats.sacct import COMMAND
 

@@ -20,6 +20,7 @@ from simulation.traces.trace import ClusterShape, Rejected, Trace, fit, require_
 if TYPE_CHECKING:
     from simulation.muri import MuriOptions
 
+
 _SHOWN_ROWS = 3
 _DEFAULT = Settings()
 
@@ -64,7 +65,7 @@ def _setting(
     return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
 
 
-def known_policy(replay: TraceReplay, name: str) -> None:
+def check_policy(replay: TraceReplay, name: str) -> None:
     """Refuse a policy that the convention does not know, as wrong usage."""
     try:
         replay.check(name)
@@ -72,7 +73,7 @@ def known_policy(replay: TraceReplay, name: str) -> None:
         raise click.UsageError(str(error)) from error
 
 
-def described(replay: TraceReplay, policies: Sequence[str]) -> dict[str, object]:
+def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, object]:
     """What JSON says of a replay under these policies, their figures apart."""
     more: dict[str, object] = {}
     if "themis" in policies:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from explsched.errors import PolicyError
-from simulation.cli.side_by_side import WorkerError, run_all
+from simulation.cli.parallel import WorkerError, run_all
 from tests.slurm_plugin import work
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +22,7 @@ _HOLD = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it would be ignored
 from pathlib import Path
-from simulation.cli.side_by_side import run_all
+from simulation.cli.parallel import run_all
 from tests.slurm_plugin import work
 run_all(work.hold, [Path(sys.argv[1])] * 2, 2, lambda *_: None)
 """
