@@ -1,4 +1,4 @@
-"""`sexplsched compare`: replay a trace under several policies, side by side."""
+"""`sexplsched compare`: replay a trace under several policies and compare their figures."""
 
 from __future__ import annotations
 
@@ -60,21 +60,27 @@ def run(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
 
 
 def run_for_figures(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
-    """Replay and measure, and forget the jobs: there may be many, and policies, too."""
+    """Replay and measure without keeping the jobs, which take memory for each policy."""
     return replace(run(task, progress), outcome=None)
 
 
 def _policies(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names):
-        raise click.BadParameter(f"{text!r}: accepted are different names with commas between, such as fifo,srsf")
+        raise click.BadParameter(f"{text!r} (accepted: distinct names, comma-separated, such as fifo,srsf)")
     return names
 
 
 @click.command(epilog=_EXAMPLES)
 @replay_options
-@click.option("--policies", required=True, callback=_policies, metavar="A,B,...", help="The first is compared with.")
-@click.option("-j", "--jobs", "workers", type=click.IntRange(min=1), help="Processes.  [default: one per core]")
+@click.option(
+    "--policies",
+    required=True,
+    callback=_policies,
+    metavar="A,B,...",
+    help="Comma-separated; the first is the baseline.",
+)
+@click.option("-j", "--jobs", "workers", type=click.IntRange(min=1), help="Worker processes.  [default: one per core]")
 @plot_option
 @json_option
 def compare(
@@ -84,9 +90,9 @@ def compare(
     plot_path: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
-    """Replay a trace of jobs under several policies, and set their figures side by side.
+    """Replay a trace under several policies and compare them.
 
-    In brackets: the ratio to the first policy. CPU_S is the CPU time of the replay alone.
+    Ratios to the baseline, the first policy, are in brackets. cpu_s is the CPU time of each replay alone.
     """
     for policy in policies:
         check_policy(replay, policy)
@@ -103,7 +109,7 @@ def compare(
 
 
 def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
-    """What JSON says of each policy: its figures, and their ratios to the first policy's."""
+    """JSON fields of each policy: its figures, and their ratios to the baseline's."""
     first = finished[0].values
     return [
         {
@@ -116,5 +122,5 @@ def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
 
 
 def _width() -> int:
-    """Characters a line may have: those of the terminal, or many where the output goes to a file."""
+    """Maximum line length: that of the terminal, or as good as unlimited for a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000

@@ -30,7 +30,7 @@ _DEFAULT = RequestSettings()
 
 
 def replay_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command, and hand it a `replay` and what JSON says of it, `described`."""
+    """Add the options to a command, which gets a `replay` and `described`, its JSON fields."""
 
     @wraps(command)
     def wrapped(
@@ -94,30 +94,35 @@ _OPTIONS = (
         type=click.FloatRange(min=0),
         default=0.0,
         metavar="SECONDS",
-        help="Spread requests with the same time over the seconds after it (Mooncake's clock: 3).",
+        help="Spread requests with equal times over this many seconds (3 for Mooncake).",
     ),
     click.option(
         "--service-time",
         metavar="SECONDS|PREFILL:DECODE",
-        help="How long a replica works on a request: constant, or ms per input and per output token at full "
-        "concurrency, such as 0.1:25. Needed unless the trace says it.",
+        help="Service time of a request: constant, or ms per input and per output token at full concurrency, such as "
+        "0.1:25. Required unless the trace has service times.",
     ),
     click.option(
         "--start-time",
         default="60",
         show_default=True,
         metavar="SECONDS|MEDIAN:SIGMA",
-        help="From asking for a replica until it serves; constant or lognormal.",
+        help="Time from requesting a replica until it serves; constant or lognormal.",
     ),
     click.option(
         "--concurrency",
         type=click.IntRange(min=1),
         default=_DEFAULT.concurrency,
         show_default=True,
-        help="Requests a replica serves at once; more wait in the queue.",
+        help="Requests that a replica serves at once; others queue.",
     ),
     click.option(
-        "--deadline", "deadline_s", type=float, default=_DEFAULT.deadline_s, show_default=True, help="Longest wait, s."
+        "--deadline",
+        "deadline_s",
+        type=float,
+        default=_DEFAULT.deadline_s,
+        show_default=True,
+        help="Seconds until a queued request fails.",
     ),
     click.option(
         "--queue-target",
@@ -125,27 +130,47 @@ _OPTIONS = (
         type=float,
         default=_DEFAULT.queue_target_s,
         show_default=True,
-        help="Who has waited longer lets others pass, s; 0: first in, first out.",
+        help="Target queueing delay, s; late requests are deprioritised (0: FIFO).",
     ),
     click.option(
         "--slo-s",
         type=float,
         default=_DEFAULT.slo_s,
         show_default=True,
-        help="Longest wait within the SLO, from arrival until a replica takes the request.",
+        help="SLO: seconds from arrival until a replica takes the request.",
     ),
-    click.option("--initial", type=click.IntRange(min=0), help="Replicas ready at time 0.  [default: --min]"),
-    click.option("--warmup", "warmup_s", type=float, default=0.0, help="Figures count from this second on."),
-    click.option("--min", "minimum", type=int, default=_DEFAULT.bounds.minimum, show_default=True, help="Replicas."),
-    click.option("--max", "maximum", type=int, default=_DEFAULT.bounds.maximum, show_default=True, help="Replicas."),
+    click.option("--initial", type=click.IntRange(min=0), help="Replicas that are ready at time 0.  [default: --min]"),
+    click.option(
+        "--warmup",
+        "warmup_s",
+        type=float,
+        default=0.0,
+        help="Leave out of the figures what happens before this second.",
+    ),
+    click.option(
+        "--min",
+        "minimum",
+        type=int,
+        default=_DEFAULT.bounds.minimum,
+        show_default=True,
+        help="Minimum number of replicas.",
+    ),
+    click.option(
+        "--max",
+        "maximum",
+        type=int,
+        default=_DEFAULT.bounds.maximum,
+        show_default=True,
+        help="Maximum number of replicas.",
+    ),
     click.option(
         "--max-pending",
         type=int,
         default=_DEFAULT.bounds.max_pending,
         show_default=True,
-        help="Replicas that may be starting at once.",
+        help="Maximum number of replicas that start at once.",
     ),
-    click.option("--seed", type=click.IntRange(min=0), default=0, help="Of random start times."),
+    click.option("--seed", type=click.IntRange(min=0), default=0, help="Random seed for start times."),
 )
 
 
@@ -166,7 +191,7 @@ def _sweep(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tu
     try:
         return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError as error:
-        raise click.BadParameter(f"{text!r}: accepted are numbers with commas between, such as 0.6,0.8,1") from error
+        raise click.BadParameter(f"{text!r} (accepted: comma-separated numbers such as 0.6,0.8,1)") from error
 
 
 @click.command(
@@ -174,17 +199,25 @@ def _sweep(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tu
     + "; ".join(f"{kind.name}: {kind.described()}" for kind in rules().values())
 )
 @replay_options
-@click.option("--rule", "rules", multiple=True, metavar="RULE", help=f"{', '.join(rules())}; again for more rules.")
-@click.option("--option", "options", multiple=True, metavar="[RULE.]NAME=VALUE", help="Of the rule; may be repeated.")
 @click.option(
-    "--sweep", "targets", callback=_sweep, metavar="A,B,...", help=f"Also run with these values of `{_SWEPT}`."
+    "--rule", "rules", multiple=True, metavar="RULE", help=f"One of {', '.join(rules())}; repeat for several."
+)
+@click.option(
+    "--option", "options", multiple=True, metavar="[RULE.]NAME=VALUE", help="Option of a rule; may be repeated."
+)
+@click.option(
+    "--sweep",
+    "targets",
+    callback=_sweep,
+    metavar="A,B,...",
+    help=f"Also run with these values of the option `{_SWEPT}`.",
 )
 @click.option(
     "--plot",
     "plot_path",
     type=click.Path(dir_okay=False, path_type=Path),
     callback=picture_file,
-    help="Draw SLO misses over replica-seconds to this .png, .svg or .pdf.",
+    help="Plot SLO misses over replica-seconds to this .png, .svg or .pdf.",
 )
 @json_option
 def simulate(
@@ -196,11 +229,11 @@ def simulate(
     plot_path: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
-    """Replay recorded requests under scaling rules: SLO misses, replica-seconds, queueing.
+    """Replay recorded requests under scaling rules.
 
-    The rules are those that the gateway runs. A replica serves --concurrency requests at once, each as long as
-    --service-time says; its capacity, which rules are told, is concurrency / mean service time, in requests per second.
-    A replica costs from the moment it is asked for until it has drained.
+    Prints SLO misses, replica-seconds and queueing delays. The rules are those that the gateway runs. A replica serves
+    --concurrency requests at once, each for --service-time; its capacity, which rules know, is concurrency / mean
+    service time, in requests per second. A replica costs from the moment it is requested until it has drained.
     """
     names = tuple(dict.fromkeys(rules)) or (DEFAULT,)
     runs = _runs(names, options, targets)
@@ -232,7 +265,9 @@ def _runs(names: Sequence[str], options: Sequence[str], targets: Sequence[float]
         key, equals, value = text.partition("=")
         rule, dot, option = key.rpartition(".")
         if not equals or (dot and rule not in given):
-            raise click.UsageError(f"--option {text!r}: accepted is NAME=VALUE, or RULE.NAME=VALUE with a rule given")
+            raise click.UsageError(
+                f"--option {text!r} (accepted: NAME=VALUE, or RULE.NAME=VALUE for a rule that --rule names)"
+            )
         for name in (rule,) if dot else names:
             given[name][option] = value
     return [

@@ -1,4 +1,4 @@
-"""`sexplsched metrics`: the figures of a site's own history."""
+"""`sexplsched metrics`: figures of a site's own history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ example:
     "path",
     required=True,
     type=click.Path(path_type=Path),
-    help="Output of sacct; `sexplsched trace --help` shows how to make it.",
+    help="Output of sacct; `sexplsched trace --help` shows the command line.",
 )
 @cluster_option(required=False)
 @click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
@@ -42,9 +42,10 @@ def metrics(
     jobs_path: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Measure what happened at a site, with the figures that `simulate` and `compare` take of a replay.
+    """Measure what happened on a cluster, from sacct's output.
 
-    Without --cluster, utilisation and fairness are relative to the most GPUs that were ever held at once.
+    The figures are those of `simulate` and `compare`. Without --cluster, utilisation and fairness are relative to the
+    most GPUs that were ever held at once.
     """
     past = history.read(path, read_cluster(cluster) if cluster else None)
     if is_strict:

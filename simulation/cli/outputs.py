@@ -37,7 +37,7 @@ def figure_lines(metrics: Metrics) -> list[str]:
 def ratio(value: float | None, first: float | None) -> float | None:
     """A figure divided by the first policy's; None unless both are known and the first is above 0, the other not below.
 
-    Only `wasted_gpu_h` can be below 0, and a ratio to or from such a value tells nothing.
+    Only `wasted_gpu_h` can be below 0, and a ratio to or from such a value has no meaning.
     """
     return None if value is None or first is None or first <= 0 or value < 0 else value / first
 
@@ -64,7 +64,7 @@ def table(columns: Sequence[Column], width: int) -> list[str]:
 
 
 def number(value: float | None) -> str:
-    """A figure for people: four digits, or all digits before the point."""
+    """A figure in readable form: four significant digits, or all digits before the point."""
     if value is None:
         return _MISSING
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -80,14 +80,14 @@ def _cell(column: Column, first: Column, name: str) -> str:
 
 
 def output_file(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written after a long run. A click callback."""
+    """Refuse a file in a missing directory before a long run starts. A click callback."""
     if path is not None and not path.absolute().parent.is_dir():
-        raise click.BadParameter(f"{path}: there is no directory {path.absolute().parent}")
+        raise click.BadParameter(f"{path}: directory {path.absolute().parent} does not exist")
     return path
 
 
 def picture_file(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a picture that could not be drawn after a long run. A click callback."""
+    """Refuse a picture that cannot be drawn before a long run starts. A click callback."""
     if path is not None:
         from simulation.results import plots
 
@@ -103,7 +103,7 @@ plot_option = click.option(
     "plot_path",
     type=click.Path(dir_okay=False, path_type=Path),
     callback=picture_file,
-    help="Draw JCTs, utilisation and, for few jobs, a Gantt chart to this .png, .svg or .pdf.",
+    help="Plot JCTs, utilisation and, for up to 60 jobs, a Gantt chart to this .png, .svg or .pdf.",
 )
 
 
@@ -112,12 +112,12 @@ jobs_option = click.option(
     "jobs_path",
     type=click.Path(dir_okay=False, path_type=Path),
     callback=output_file,
-    help="Write what became of each job to this file.",
+    help="Write one row per job to this CSV file.",
 )
 
 
 def write_files(outcomes: Sequence[TraceOutcome], plot_path: Path | None, jobs_path: Path | None) -> None:
-    """Write the picture of these outcomes, and the table of the first one's jobs, where asked for."""
+    """Write the picture of these outcomes, and the jobs of the first one as CSV, if requested."""
     try:
         if jobs_path is not None:
             from simulation.results.outcome import write_jobs_csv

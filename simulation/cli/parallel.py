@@ -19,7 +19,7 @@ from explsched.errors import ExplschedError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Progress = Callable[[int, int], None]
-"""Told (units done, units in all)."""
+"""Called with (units done, units in all)."""
 
 _POLL_S = 0.2
 
@@ -36,9 +36,9 @@ def run_all(
 ) -> list[Result]:
     """Do `work` on every task, in at most `workers` processes; the results in the order of the tasks.
 
-    `work` must be importable; tasks and results are pickled. `progress` is told (task's position, units done, units in
-    all). The first exception of a task, Ctrl-C and SIGTERM end all processes and are raised here. Raises `WorkerError`
-    if a process dies. Only for the main thread, to which signals are delivered.
+    `work` must be importable; tasks and results are pickled. `progress` is called with (position of the task, units
+    done, units in all). The first exception of a task, Ctrl-C and SIGTERM end all processes and are raised here. Raises
+    `WorkerError` if a process dies. Only for the main thread, to which signals are delivered.
     """
     # Spawned processes share no locks with the threads of this one, such as those that draw progress bars.
     context = multiprocessing.get_context("spawn")
@@ -74,7 +74,7 @@ def _exit(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _drop(_report: tuple[int, int, int]) -> None:
-    """What becomes of reports outside worker processes."""
+    """Discard a report outside worker processes."""
 
 
 _send: Callable[[tuple[int, int, int]], None] = _drop  # replaced in each worker process

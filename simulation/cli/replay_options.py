@@ -1,4 +1,4 @@
-"""What `simulate` and `compare` share: the options that say what is replayed and how."""
+"""Options of `simulate` and `compare`: what is replayed, and how."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEFAULT = Settings()
 
 
 def replay_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command, and hand it a `replay` made of them."""
+    """Add the options to a command, which gets a `replay` made of them."""
 
     @wraps(command)
     def wrapped(
@@ -52,21 +52,21 @@ def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callabl
         "--cluster",
         required=required,
         metavar="NODESxGPUS|FILE",
-        help="Such as 8x8; or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV.",
+        help="Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV.",
     )
 
 
 def _setting(
     option: str, name: str, kind: type | click.IntRange, metavar: str, text: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """An option of the slurm conventions. Left out it is None, which tells it from its default given on purpose."""
+    """An option of the slurm conventions; None if it is not given, so that other conventions can refuse it."""
     default = getattr(_DEFAULT, name)
-    shown = "never" if default is None else f"{default:g}" if isinstance(default, float) else default
+    shown = "off" if default is None else f"{default:g}" if isinstance(default, float) else default
     return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
 
 
 def check_policy(replay: TraceReplay, name: str) -> None:
-    """Refuse a policy that the convention does not know, as wrong usage."""
+    """Raise `UsageError` for a policy that the conventions do not know."""
     try:
         replay.check(name)
     except PolicyError as error:
@@ -74,7 +74,7 @@ def check_policy(replay: TraceReplay, name: str) -> None:
 
 
 def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, object]:
-    """What JSON says of a replay under these policies, their figures apart."""
+    """JSON fields that describe a replay under these policies, without their figures."""
     more: dict[str, object] = {}
     if "themis" in policies:
         from sched_policy.order.themis import SOLVER, TIES  # numpy, which other policies may do without
@@ -92,7 +92,7 @@ def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, objec
 
 
 def report_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
-    """Say on stderr which rows of a file were left out, if any."""
+    """Report on stderr which rows of a file were left out, if any."""
     if not rejected:
         return
     click.echo(f"{path}: {len(rejected):,} row{'s' if len(rejected) > 1 else ''} left out", err=True)
@@ -111,11 +111,11 @@ def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, is_str
 
 
 def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
-    """The convention with what was given for it; what was not given has the convention's own default."""
+    """The settings of the conventions; options that were not given keep the defaults of the conventions."""
     mine = _SLURM if conventions == "slurm" else _MURI
     wrong = [option for name, option in {**_SLURM, **_MURI}.items() if given[name] is not None and name not in mine]
     if wrong:
-        raise click.UsageError(f"--conventions {conventions} has no {', '.join(wrong)}")
+        raise click.UsageError(f"{', '.join(wrong)}: not accepted with --conventions {conventions}")
     chosen = {name: given[name] for name in mine if given[name] is not None}
     if conventions == "muri":
         from simulation.muri import MuriOptions
@@ -126,7 +126,8 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
             chosen["estimates"] = Estimates.parse(chosen["estimates"])
         return Settings(**chosen)
     except SimulationSettingsError as error:
-        raise click.UsageError(str(error)) from error
+        name, colon, fault = str(error).partition(":")
+        raise click.UsageError(f"{_SLURM.get(name, name)}{colon}{fault}") from error
 
 
 _SLURM = {
@@ -145,13 +146,17 @@ _SLURM = {
 _MURI = {"autopack": "--autopack", "max_members": "--max-members"}
 _OPTIONS = (
     click.option(
-        "--trace", "trace_path", required=True, type=click.Path(path_type=Path), help="Jobs, see `sexplsched trace`."
+        "--trace",
+        "trace_path",
+        required=True,
+        type=click.Path(path_type=Path),
+        help="File of jobs; `sexplsched trace --help` describes the formats.",
     ),
     click.option(
         "--format",
         "trace_format",
         type=click.Choice(formats.NAMES),
-        help="Of the trace, if its header does not tell.",
+        help="Format of the trace.  [default: detected from the header]",
     ),
     cluster_option(required=True),
     click.option(
@@ -159,29 +164,31 @@ _OPTIONS = (
         type=click.Choice(["slurm", "muri"]),
         default="slurm",
         show_default=True,
-        help="What is simulated: a Slurm cluster, or what the published simulator of Muri makes of one.",
+        help="Simulate a Slurm cluster, or reproduce the published simulator of Muri.",
     ),
-    _setting("--estimates", "estimates", str, "exact|limit|noisy:SIGMA", "What policies are told about run times."),
-    _setting("--interval", "interval_s", float, "SECONDS", "Time between looks of the policy."),
-    _setting("--backfill-interval", "backfill_interval_s", float, "SECONDS", "Time between looks of Slurm's backfill."),
-    _setting("--backfill-offset", "backfill_offset_s", float, "SECONDS", "How much later than the multiples of that."),
-    _setting("--main-interval", "main_interval_s", float, "SECONDS", "Time between looks of Slurm's main scheduler."),
-    _setting("--main-offset", "main_offset_s", float, "SECONDS", "How much later than the multiples of that."),
-    _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "How long a preempted job saves."),
-    _setting("--restart", "restart_s", float, "SECONDS", "How long a job that starts again loads."),
-    _setting("--scaling", "scaling", float, "EXPONENT", "Speed of an elastic job over its GPUs; 1 is linear."),
-    _setting("--seed", "seed", click.IntRange(min=0), "N", "Of the noise in estimates."),
-    _setting("--until", "until_s", float, "SECONDS", "End then, whatever still runs, since the trace's time 0."),
+    _setting("--estimates", "estimates", str, "exact|limit|noisy:SIGMA", "Run-time estimates that policies get."),
+    _setting("--interval", "interval_s", float, "SECONDS", "Time between passes of the policy."),
+    _setting(
+        "--backfill-interval", "backfill_interval_s", float, "SECONDS", "Time between passes of Slurm's backfill."
+    ),
+    _setting("--backfill-offset", "backfill_offset_s", float, "SECONDS", "Phase offset of the backfill cycle."),
+    _setting("--main-interval", "main_interval_s", float, "SECONDS", "Time between passes of Slurm's main scheduler."),
+    _setting("--main-offset", "main_offset_s", float, "SECONDS", "Phase offset of the main scheduler's cycle."),
+    _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "Time that a preempted job takes to save."),
+    _setting("--restart", "restart_s", float, "SECONDS", "Time that a restarted job takes to load."),
+    _setting("--scaling", "scaling", float, "EXPONENT", "Speed of elastic jobs is GPUs ^ EXPONENT; 1 is linear."),
+    _setting("--seed", "seed", click.IntRange(min=0), "N", "Random seed for estimate noise."),
+    _setting("--until", "until_s", float, "SECONDS", "End at this time of the trace, even if jobs still run."),
     click.option(
         "--autopack/--no-autopack",
         default=None,
-        help="Split groups that do not pay, muri-s and muri-l.  [muri conventions; default: no]",
+        help="Split groups that are slower than their jobs in turn (muri-s, muri-l).  [muri conventions; default: no]",
     ),
     click.option(
         "--max-members",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Jobs per group at most, muri-s and muri-l.  [muri conventions; default: 4]",
+        help="Maximum number of jobs per group (muri-s, muri-l).  [muri conventions; default: 4]",
     ),
     click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),
 )

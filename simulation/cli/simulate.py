@@ -23,7 +23,7 @@ example:
 
 @click.command(epilog=_EXAMPLES)
 @replay_options
-@click.option("--policy", required=True, help="See `sexplsched policies`.")
+@click.option("--policy", required=True, help="Policy to simulate; `sexplsched policies` lists them.")
 @plot_option
 @jobs_option
 @json_option
@@ -34,9 +34,10 @@ def simulate(
     jobs_path: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
-    """Replay a trace of jobs under a policy, and measure what comes of it.
+    """Replay a trace of jobs under one policy.
 
-    CPU_S in the JSON output is the CPU time of the whole command until its figures stand, user and system.
+    Prints JCT, queueing delay, utilisation and fairness. In JSON, cpu_s is the CPU time of the whole command, user and
+    system.
     """
     check_policy(replay, policy)
     with bars([policy]) as report:

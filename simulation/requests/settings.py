@@ -39,8 +39,8 @@ class ServiceTime:
             numbers = []
         if len(numbers) not in (1, 2) or not all(0 <= n < math.inf for n in numbers) or not any(numbers):
             raise RequestReplayError(
-                f"service time {text!r}: accepted are seconds such as 0.25, or ms per input and output token such as "
-                "0.1:25"
+                f"service time {text!r} (accepted: seconds such as 0.25, or ms per input and output token such as "
+                "0.1:25)"
             )
         return cls(constant_s=numbers[0]) if len(numbers) == 1 else cls(0.0, numbers[0], numbers[1])
 
@@ -65,7 +65,7 @@ def service_times(requests: Sequence[Request], model: ServiceTime | None) -> lis
         if not 0 < seconds <= _LONGEST_S:
             raise RequestReplayError(
                 f"service time of the request at {request.arrival_s:.3f} s ({request.input_tokens} input, "
-                f"{request.output_tokens} output tokens): {seconds:g} s, accepted are times up to a day"
+                f"{request.output_tokens} output tokens): {seconds:g} s (accepted: up to a day)"
             )
     return times
 
@@ -88,8 +88,8 @@ class StartTime:
             0 <= n <= limit for n, limit in zip(numbers, (86_400, 3), strict=False)
         ):
             raise RequestReplayError(
-                f"start time {text!r}: accepted are seconds up to a day, such as 60, or the median and sigma of a "
-                "lognormal distribution, such as 60:0.5 (sigma up to 3)"
+                f"start time {text!r} (accepted: seconds up to a day, such as 60, or the median and sigma of a "
+                "lognormal distribution, such as 60:0.5 with sigma up to 3)"
             )
         return cls(*numbers)
 
@@ -132,17 +132,17 @@ class RequestSettings:
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
-            raise RequestReplayError(f"concurrency {self.concurrency}: accepted are whole numbers from 1")
+            raise RequestReplayError(f"concurrency {self.concurrency} (accepted: whole numbers from 1)")
         if not 0 < self.deadline_s <= 86_400:
-            raise RequestReplayError(f"deadline {self.deadline_s:g} s: accepted are times up to a day")
+            raise RequestReplayError(f"deadline {self.deadline_s:g} s (accepted: up to a day)")
         if not 0 <= self.queue_target_s <= 86_400:
-            raise RequestReplayError(f"queue target {self.queue_target_s:g} s: accepted are times up to a day")
+            raise RequestReplayError(f"queue target {self.queue_target_s:g} s (accepted: up to a day)")
         if not 0 <= self.slo_s <= self.deadline_s:
-            raise RequestReplayError(f"SLO {self.slo_s:g} s: accepted are 0 to the deadline, {self.deadline_s:g} s")
+            raise RequestReplayError(f"SLO {self.slo_s:g} s (accepted: 0 to the deadline, {self.deadline_s:g} s)")
         if not 0 <= self.warmup_s < math.inf:
-            raise RequestReplayError(f"warm-up {self.warmup_s:g} s: accepted are times from 0")
+            raise RequestReplayError(f"warm-up {self.warmup_s:g} s (accepted: 0 or more)")
         if self.initial is not None and not 0 <= self.initial <= self.bounds.maximum:
-            raise RequestReplayError(f"initial {self.initial}: accepted are 0 to max, {self.bounds.maximum}")
+            raise RequestReplayError(f"initial {self.initial} (accepted: 0 to max, {self.bounds.maximum})")
 
     @property
     def initial_replicas(self) -> int:

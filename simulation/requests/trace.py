@@ -48,7 +48,7 @@ class RequestTrace:
 
 
 ACCEPTED = (
-    "accepted are CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure), CSV with arrival_s,service_s, "
+    "accepted: CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure), CSV with arrival_s,service_s, "
     "and JSON lines with timestamp,input_length,output_length (Mooncake)"
 )
 _MOST_TOKENS = 100_000_000
@@ -148,7 +148,7 @@ def _moment_s(column: str, text: str) -> float:
             return (datetime.fromisoformat(text[:26]) - _EPOCH).total_seconds()
     except (ValueError, TypeError):  # TypeError: a time zone
         pass
-    raise RowError(f"{column}: found {shown(text)}, accepted are times such as 2023-11-16 18:15:46.6805900")
+    raise RowError(f"{column}: found {shown(text)}, accepted: times such as 2023-11-16 18:15:46.6805900")
 
 
 _EPOCH = datetime(1970, 1, 1)

@@ -39,7 +39,7 @@ class PlotError(ExplschedError):
 def check(path: Path) -> None:
     """Raise `PlotError` if no picture could be drawn to this path, without drawing. Cheap: imports nothing."""
     if path.suffix.lower() not in SUFFIXES:
-        raise PlotError(f"{path}: unknown kind of picture {path.suffix!r}; accepted are {', '.join(SUFFIXES)}")
+        raise PlotError(f"{path}: unknown kind of picture {path.suffix!r}; accepted: {', '.join(SUFFIXES)}")
     if find_spec("matplotlib") is None:
         raise PlotError(f"{path}: pictures need matplotlib, which is not installed: pip install 'explsched[plots]'")
 

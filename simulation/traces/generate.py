@@ -167,12 +167,12 @@ class WorkloadSpec(Struct, frozen=True):
             *(("shares", share.jobs, 0, 1e18) for share in self.shares),
         ):
             if not least <= value <= most:
-                raise TraceError(f"{name} is {value:g}, accepted are {least:g} to {most:g}")
+                raise TraceError(f"{name} is {value:g}, accepted: {least:g} to {most:g}")
         for share in self.shares:
             if share.gpus not in GPU_COUNTS:
-                raise TraceError(f"shares: {share.gpus} GPUs, accepted are {', '.join(map(str, GPU_COUNTS))}")
+                raise TraceError(f"shares: {share.gpus} GPUs, accepted: {', '.join(map(str, GPU_COUNTS))}")
         if not self.limit_multiples:
-            raise TraceError("limit_multiples is empty, accepted is one or more")
+            raise TraceError("limit_multiples is empty, accepted: one or more")
         if not any(share.jobs > 0 for share in self.fitting):
             raise TraceError(f"shares: no job fits the cluster's {self.cluster.gpus} GPUs")
 

@@ -123,7 +123,7 @@ def fit(trace: Trace, cluster: ClusterShape) -> Trace:
     too_large = (
         Rejected(
             job.line,
-            f"gpus: job {job.job_id} asks for {job.gpus:,}, accepted are up to {cluster.gpus:,} "
+            f"gpus: job {job.job_id} asks for {job.gpus:,}, accepted: up to {cluster.gpus:,} "
             f"({cluster.nodes:,} nodes with {cluster.gpus_per_node:,} GPUs)",
         )
         for job in trace.jobs

@@ -24,7 +24,7 @@ def read_any(path: Path, format: str | None = None) -> Trace:  # noqa: A002  the
     if format is not None and format not in _FORMATS:
         near = get_close_matches(format, NAMES, n=1)
         hint = f" (nearest: {near[0]})" if near else ""
-        raise TraceError(f"unknown trace format {format!r}{hint}, accepted are {', '.join(NAMES)}")
+        raise TraceError(f"unknown trace format {format!r}{hint}, accepted: {', '.join(NAMES)}")
     with open_table(path) as table:
         return (_detect(table) if format is None else _FORMATS[format]).read_table(table)
 

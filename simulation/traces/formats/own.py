@@ -152,7 +152,7 @@ def _sizes(gpus: str, least: str, most: str) -> tuple[int | None, int | None]:
     if not least and not most:
         return None, None
     if not (least and most):
-        raise RowError("least_gpus, most_gpus: found one of them, accepted are both or none")
+        raise RowError("least_gpus, most_gpus: found one of them, accepted: both or none")
     asked = whole("gpus", gpus, 1, MOST_GPUS)
     return whole("least_gpus", least, 1, asked), whole("most_gpus", most, asked, MOST_GPUS)
 
@@ -163,7 +163,7 @@ def _stages(texts: tuple[str, str, str]) -> StageTimes | None:
         return None
     if not all(texts):
         missing = ", ".join(column for column, text in zip(_STAGES, texts, strict=True) if not text)
-        raise RowError(f"{missing}: found nothing, accepted are all three stage times or none")
+        raise RowError(f"{missing}: found nothing, accepted: all three stage times or none")
     return StageTimes(*(number(column, text, 0, LONGEST_S) for column, text in zip(_STAGES, texts, strict=True)))
 
 

@@ -34,7 +34,7 @@ def _parse_muri(table: Table) -> Trace:
         run_s = count * number("iteration_time", fields[iteration], 1e-6, _LONGEST_MS) / 1000
         if not SHORTEST_RUN_S <= run_s <= LONGEST_S:
             raise RowError(
-                f"iterations: x iteration_time is {run_s:g} s, accepted are {SHORTEST_RUN_S:g} to {LONGEST_S:,.0f} s"
+                f"iterations: x iteration_time is {run_s:g} s, accepted: {SHORTEST_RUN_S:g} to {LONGEST_S:,.0f} s"
             )
         return TraceJob(
             job_id=whole("job_id", fields[job_id], 0, LARGEST_ID),

@@ -163,12 +163,12 @@ def _job(job_rows: list[SacctRow]) -> PastJob:
     last = job_rows[-1]
     # sacct does not show a requeued job again before it is eligible.
     if last.end_s is None or last.state in _WILL_RUN_AGAIN:
-        raise RowError(f"State: found {last.state}, accepted are jobs that have ended")
+        raise RowError(f"State: found {last.state}, accepted: jobs that have ended")
     runs = tuple(run for run in map(_run, job_rows) if run is not None)
     if not runs:
-        raise RowError(f"Start: the job never ran (State {last.state}), accepted are jobs that did")
+        raise RowError(f"Start: the job never ran (State {last.state}), accepted: jobs that did")
     if not 1 <= max(run.gpus for run in runs) <= MOST_GPUS:
-        raise RowError("AllocTRES: found no GPUs, accepted are jobs that held some (gres/gpu=1)")
+        raise RowError("AllocTRES: found no GPUs, accepted: jobs that held some (gres/gpu=1)")
     submit_s = min(row.submit_s for row in job_rows)
     return PastJob(
         job_id=job_rows[0].raw_id or (0 if job_rows[0].slurm_id.task else job_rows[0].slurm_id.base),

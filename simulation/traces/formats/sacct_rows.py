@@ -49,7 +49,7 @@ def parse_id(column: str, text: str) -> SlurmId:
         return SlurmId(int(text))
     match = _ID.fullmatch(text.strip())
     if match is None:
-        raise RowError(f"{column}: found {shown(text)}, accepted are ids such as 12, 12_3, 12+1 or 12.batch")
+        raise RowError(f"{column}: found {shown(text)}, accepted: ids such as 12, 12_3, 12+1 or 12.batch")
     component = match["component"]
     return SlurmId(
         base=int(match["base"]),
@@ -79,7 +79,7 @@ def parse_duration_s(column: str, text: str) -> float | None:
         return None
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise RowError(f"{column}: found {shown(text)}, accepted are durations such as 1-12:30:00 or 30:00")
+        raise RowError(f"{column}: found {shown(text)}, accepted: durations such as 1-12:30:00 or 30:00")
     part = {key: int(value or 0) for key, value in match.groupdict().items()}
     seconds = 86400 * part["days"] + 3600 * part["hours"] + 60 * part["minutes"] + part["seconds"]
     return number(column, str(seconds), 0, LONGEST_S)
@@ -114,7 +114,7 @@ def count_gpus(column: str, text: str) -> int:
             continue
         count = match["count"]
         if not re.fullmatch(r"[0-9]{1,9}", count) or int(count) > MOST_GPUS:
-            raise RowError(f"{column}: found {shown(part)}, accepted are whole numbers of GPUs (use --noconvert)")
+            raise RowError(f"{column}: found {shown(part)}, accepted: whole numbers of GPUs (use --noconvert)")
         if match["type"] is None:
             total = int(count)
         else:
@@ -127,7 +127,7 @@ def parse_state(column: str, text: str) -> str:
     """A job state without who caused it: CANCELLED of `CANCELLED by 1000`."""
     words = text.split()
     if not words or not re.fullmatch(r"[A-Z_]+\+?", words[0]):
-        raise RowError(f"{column}: found {shown(text)}, accepted are Slurm's job states such as COMPLETED")
+        raise RowError(f"{column}: found {shown(text)}, accepted: Slurm's job states such as COMPLETED")
     return words[0].rstrip("+")
 
 
@@ -177,7 +177,7 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
         raw = cell["JobIDRaw"](row)
         submit_s = parse_time_s("Submit", cell["Submit"](row))
         if submit_s is None:
-            raise RowError(f"Submit: found {shown(cell['Submit'](row))}, accepted are times")
+            raise RowError(f"Submit: found {shown(cell['Submit'](row))}, accepted: times")
         start_s = parse_time_s("Start", cell["Start"](row))
         end_s = parse_time_s("End", cell["End"](row))
         length_s = 0.0 if start_s is None or end_s is None else end_s - start_s
@@ -213,5 +213,5 @@ def _held_s(elapsed_raw: str, elapsed: str, length_s: float) -> float:
         column, held_s = "Elapsed", parse_duration_s("Elapsed", elapsed) or 0.0
     # A job that still runs has an elapsed time and no end; it is left out later, with that reason.
     if length_s and held_s > length_s + 1:
-        raise RowError(f"{column}: found {held_s:g} s, accepted are up to {length_s:g} s, the time from Start to End")
+        raise RowError(f"{column}: found {held_s:g} s, accepted: up to {length_s:g} s, the time from Start to End")
     return held_s

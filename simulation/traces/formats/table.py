@@ -48,7 +48,7 @@ def number(column: str, text: str, least: float, most: float) -> float:
         value = float("nan")
     # Python's own spellings (1_000, digits of other scripts) are in no trace on purpose. NaN fails the comparison.
     if not (least <= value <= most) or "_" in text or not text.isascii():
-        raise RowError(f"{column}: found {shown(text)}, accepted are numbers from {least:,.15g} to {most:,.15g}")
+        raise RowError(f"{column}: found {shown(text)}, accepted: numbers from {least:,.15g} to {most:,.15g}")
     return value
 
 
@@ -59,7 +59,7 @@ def whole(column: str, text: str, least: int, most: int) -> int:
     except ValueError:
         value = _from_decimal(text, least - 1)
     if not (least <= value <= most) or "_" in text or not text.isascii():
-        raise RowError(f"{column}: found {shown(text)}, accepted are whole numbers from {least:,} to {most:,}")
+        raise RowError(f"{column}: found {shown(text)}, accepted: whole numbers from {least:,} to {most:,}")
     return value
 
 
@@ -77,7 +77,7 @@ def label(column: str, text: str) -> str:
     """A name: up to 256 printable characters. Raises `RowError`, because names reach terminals."""
     if text.isprintable() and len(text) <= _LONGEST_LABEL:
         return text
-    raise RowError(f"{column}: found {shown(text)}, accepted are up to {_LONGEST_LABEL} printable characters")
+    raise RowError(f"{column}: found {shown(text)}, accepted: up to {_LONGEST_LABEL} printable characters")
 
 
 def date_time_s(column: str, text: str) -> float:
@@ -88,7 +88,7 @@ def date_time_s(column: str, text: str) -> float:
             return (datetime.fromisoformat(text) - _EPOCH).total_seconds()
     except ValueError:
         pass
-    raise RowError(f"{column}: found {shown(text)}, accepted are times such as 2017-10-09 07:01:55")
+    raise RowError(f"{column}: found {shown(text)}, accepted: times such as 2017-10-09 07:01:55")
 
 
 def shown(text: str) -> str:
@@ -97,7 +97,7 @@ def shown(text: str) -> str:
 
 
 MOST_LINE_BYTES = 1 << 20
-ACCEPTED = "accepted is a text file in UTF-8 with a header line, see `sexplsched trace --help`"
+ACCEPTED = "accepted: a text file in UTF-8 with a header line, see `sexplsched trace --help`"
 
 _MAGIC = (
     (b"\x1f\x8b", "compressed with gzip; unpack it first, for example with `gunzip --keep`"),
@@ -241,7 +241,7 @@ def collect(table: Table, parse: Callable[[int, list[str]], T]) -> tuple[list[T]
             if len(fields) == width:
                 good.append(parse(line, fields))
             elif text.strip():
-                raise RowError(f"row: found {len(fields)} fields, accepted are {width}, as the header has")
+                raise RowError(f"row: found {len(fields)} fields, accepted: {width}, as the header has")
         except RowError as error:
             rejected.append(Rejected(line, str(error)))
         except csv.Error as error:

@@ -237,12 +237,15 @@ def test_rows_left_out_are_told_on_stderr(trace: Path) -> None:
     [
         (["--policy", "srfs"], "unknown policy 'srfs'; did you mean 'srtf'"),
         (["--policy", "fifo", "--conventions", "muri"], "unknown policy 'fifo' .*muri conventions: srtf"),
-        (["--policy", "srsf", "--conventions", "muri", "--interval", "5"], "muri has no --interval"),
+        (
+            ["--policy", "srsf", "--conventions", "muri", "--interval", "5"],
+            "--interval: not accepted with --conventions muri",
+        ),
         (["--policy", "fifo", "--estimates", "guessed"], "estimates 'guessed' unknown .*accepted: exact"),
-        (["--policy", "fifo", "--interval", "0"], "interval_s: 0.0 is out of range"),
+        (["--policy", "fifo", "--interval", "0"], "--interval: 0.0 is out of range"),
         (["--policy", "fifo", "--plot", "a.jpeg"], "unknown kind of picture '.jpeg'"),
-        (["--policy", "fifo", "--plot", "no/such/a.png"], "there is no directory"),
-        (["--policy", "fifo", "--jobs-csv", "no/such/a.csv"], "there is no directory"),
+        (["--policy", "fifo", "--plot", "no/such/a.png"], "directory .* does not exist"),
+        (["--policy", "fifo", "--jobs-csv", "no/such/a.csv"], "directory .* does not exist"),
         (["--policy", "fifo", "--format", "excel"], "'excel' is not one of"),
         (["--policy", "fifo", "--estimates", "noisy:1", "--seed", "-1"], "-1 is not in the range x>=0"),
         ([], "Missing option '--policy'"),
@@ -258,7 +261,7 @@ def test_wrong_usage_is_named(words: list[str], says: str, trace: Path) -> None:
 def test_a_strange_list_of_policies_is_refused(policies: str, trace: Path) -> None:
     result = call("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", policies)
     assert result.exit_code == 2
-    assert "different names with commas between" in result.stderr
+    assert "distinct names, comma-separated" in result.stderr
 
 
 def test_a_missing_trace_and_a_strange_cluster_are_errors_of_one_line(trace: Path) -> None:

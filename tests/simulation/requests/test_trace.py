@@ -40,11 +40,11 @@ def test_own_format_with_columns_in_any_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("yesterday,1,1", "TIMESTAMP: found 'yesterday', accepted are times such as"),
+        ("yesterday,1,1", "TIMESTAMP: found 'yesterday', accepted: times such as"),
         ("2023-11-16 18:15:46+01:00,1,1", "TIMESTAMP: found"),
         ("2023-11-16 18:15:46,-1,1", "ContextTokens: found '-1'"),
         ("2023-11-16 18:15:46,1,1.5", "GeneratedTokens: found '1.5'"),
-        ("2023-11-16 18:15:46,1", "found 2 fields, accepted are 3"),
+        ("2023-11-16 18:15:46,1", "found 2 fields, accepted: 3"),
     ],
 )
 def test_bad_rows_of_azure(tmp_path: Path, row: str, reason: str) -> None:

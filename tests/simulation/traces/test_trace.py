@@ -29,7 +29,7 @@ def test_jobs_larger_than_the_cluster_join_the_rejected_rows_in_order() -> None:
     fitted = fit(TRACE, ClusterShape(2, 4))
     assert [job.job_id for job in fitted.jobs] == [1]
     assert [row.line for row in fitted.rejected] == [3, 4, 5, 9]
-    assert fitted.rejected[1].reason == "gpus: job 2 asks for 9, accepted are up to 8 (2 nodes with 4 GPUs)"
+    assert fitted.rejected[1].reason == "gpus: job 2 asks for 9, accepted: up to 8 (2 nodes with 4 GPUs)"
     assert fitted.source_format == "own"
 
 

@@ -36,18 +36,18 @@ def test_muri_columns_may_stand_in_any_order_and_three_may_be_missing(file: Writ
 @pytest.mark.parametrize(
     ("column", "text", "words"),
     [
-        ("job_id", "-1", "job_id: found '-1', accepted are whole numbers from 0"),
-        ("num_gpu", "0", "num_gpu: found '0', accepted are whole numbers from 1"),
+        ("job_id", "-1", "job_id: found '-1', accepted: whole numbers from 0"),
+        ("num_gpu", "0", "num_gpu: found '0', accepted: whole numbers from 1"),
         ("num_gpu", "1.5", "num_gpu: found '1.5'"),
         ("submit_time", "-1", "submit_time: found '-1'"),
-        ("iterations", "0", "iterations: found '0', accepted are numbers from 1"),
-        ("iterations", "1e15", "iterations: x iteration_time is 4.37e.14 s, accepted are 0.001 to"),
+        ("iterations", "0", "iterations: found '0', accepted: numbers from 1"),
+        ("iterations", "1e15", "iterations: x iteration_time is 4.37e.14 s, accepted: 0.001 to"),
         ("iteration_time", "nan", "iteration_time: found 'nan'"),
         ("iteration_time", "0", "iteration_time: found '0'"),
         ("iteration_time", "0.0001", "iterations: x iteration_time is 0.0001 s"),
         ("resource_time_1", "inf", "resource_time_1: found 'inf'"),
         ("duration", "-1", "duration: found '-1'"),
-        ("priority", "2", "priority: found '2', accepted are whole numbers from 0 to 1"),
+        ("priority", "2", "priority: found '2', accepted: whole numbers from 0 to 1"),
     ],
 )
 def test_a_muri_cell_that_cannot_be_used_is_named(file: Writer, column: str, text: str, words: str) -> None:
@@ -79,14 +79,14 @@ def test_the_earliest_row_counts_only_if_it_can_be_used(file: Writer) -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("2017-10-09,66,1,66,a", "timestamp: found '2017-10-09', accepted are times such as"),
+        ("2017-10-09,66,1,66,a", "timestamp: found '2017-10-09', accepted: times such as"),
         ("2017-13-09 07:01:55,66,1,66,a", "timestamp: found"),
         ("2017-10-09T07:01+01,66,1,66,a", "timestamp: found"),
         ("2017-W41-1 07:01:55,66,1,66,a", "timestamp: found"),
         ("2017-10-09 07:01:55,-1,1,-1,a", "duration: found '-1'"),
-        ("2017-10-09 07:01:55,0,1,0,a", "duration: found '0', accepted are numbers from 0.001"),
+        ("2017-10-09 07:01:55,0,1,0,a", "duration: found '0', accepted: numbers from 0.001"),
         ("2017-10-09 07:01:55,66,,66,a", "num_gpus: found ''"),
-        ("2017-10-09 07:01:55,66,1,66", "row: found 4 fields, accepted are 5"),
+        ("2017-10-09 07:01:55,66,1,66", "row: found 4 fields, accepted: 5"),
     ],
 )
 def test_a_philly_row_that_cannot_be_used_is_named(file: Writer, row: str, words: str) -> None:

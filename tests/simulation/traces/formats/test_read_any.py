@@ -39,7 +39,7 @@ def test_a_format_can_be_insisted_on(file: Writer) -> None:
 
 
 def test_an_unknown_format_is_named(file: Writer) -> None:
-    with pytest.raises(TraceError, match=r"'muris' \(nearest: muri\), accepted are own, muri, philly, sacct"):
+    with pytest.raises(TraceError, match=r"'muris' \(nearest: muri\), accepted: own, muri, philly, sacct"):
         formats.read_any(file(TEXTS["muri"]), "muris")
 
 
