@@ -11,10 +11,9 @@ from click.testing import CliRunner
 from benchmarks.exploratory import main, measure
 from sched_policy import catalog
 from sched_policy.model import Exploration
-from simulation.exploratory.recorded import LearningCurves
-from simulation.traces.learning import Learning
+from simulation.traces.learning import Learning, LearningCurves
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
-from tests.simulation.exploratory.curve_builders import falling, recorded
+from tests.simulation.traces.curve_builders import falling, recorded
 
 FIFO = catalog.build("fifo")
 TELLS = Exploration(sweep="s", checkpoint_signal="USR1", may_stop=True)
