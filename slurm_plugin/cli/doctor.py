@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from explsched.cli.options import config_option, json_option
 from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
+from slurm_plugin import heartbeat
 from slurm_plugin.cli.finding import Finding
 from slurm_plugin.cli.slurm_findings import slurm
 from slurm_plugin.client.choose import probe_pyslurm
@@ -62,6 +64,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
     )
     yield _spool(config.progress.spool)
+    yield _daemon(config.progress.spool)
     yield from _sharing()
     for entry in catalog.registered_by_others():
         package = catalog.package(entry)
@@ -88,6 +91,16 @@ def _sharing() -> Iterator[Finding]:
         return
     for words in json.loads(done.stdout):
         yield Finding(*words)
+
+
+def _daemon(spool: Path) -> Finding:
+    found = heartbeat.read(spool)
+    if found is None:
+        return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
+    if not found.is_fresh(time.time()):
+        age_s = time.time() - found.time_s
+        return Finding("daemon", "note", f"silent for {age_s:.0f} s, last on {found.host}", "see its log")
+    return Finding("daemon", "ok", f"runs on {found.host}, pid {found.pid}, policy {found.policy}")
 
 
 def _spool(path: Path) -> Finding:

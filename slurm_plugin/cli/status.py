@@ -13,6 +13,7 @@ from msgspec import to_builtins
 
 from explsched.cli.options import config_option, json_option
 from sched_policy.model import JobState
+from slurm_plugin import heartbeat
 from slurm_plugin.cli.job_row import COLUMNS, Row, rows
 from slurm_plugin.cli.session import look
 
@@ -60,11 +61,14 @@ def status(
     keep = _filter(jobs, getpass.getuser() if me else users, partitions, states, sweep)
     layout = _layout(columns)
     while True:
-        shown = [row for row in rows(look(config_path)) if keep(row)]
+        view = look(config_path)
+        shown = [row for row in rows(view) if keep(row)]
         if as_json:
             click.echo(json.dumps({"jobs": [to_builtins(row) for row in shown]}, indent=1))
         else:
             click.echo("\n".join(_lines(shown, layout, [] if noheader else [_header(layout)])))
+        if notice := heartbeat.notice(view.config.progress.spool, time.time()):
+            click.echo(f"sexplsched: {notice}", err=True)
         if iterate is None:
             return
         time.sleep(iterate)
