@@ -49,6 +49,11 @@ class Product(Struct, frozen=True):
         """What slurmd asks before each task: it gives jobs the spool, whatever their environment."""
         return self.directory / "task_prolog"
 
+    @property
+    def log(self) -> Path:
+        """Log of a daemon that `daemon` started."""
+        return self.directory / "sexplschedd.log"
+
     def install(self, settings: Mapping[str, object] = SETTINGS) -> None:
         """Make the directory, the spool and the files. `settings` are those of explsched.yaml, without the spool."""
         for path, mode in ((self.directory, 0o755), (self.spool, 0o1777)):
@@ -82,15 +87,13 @@ class Product(Struct, frozen=True):
         return heartbeat.read(self.spool) is not None
 
     @contextmanager
-    def daemon(
-        self, environment: Mapping[str, str], log: Path | None = None, niceness: int = 0
-    ) -> Iterator[subprocess.Popen[bytes]]:
-        """The real daemon for as long as the block lasts. It logs to `log` or `sexplschedd.log`.
+    def daemon(self, environment: Mapping[str, str], niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+        """The real daemon for as long as the block lasts. It logs to `log`.
 
         `environment` says how Slurm is reached: `Cluster.env`. systemd's unit gives the daemon a niceness of 10.
         """
         argv = ["nice", f"--adjustment={niceness}", *self.daemon_argv()]
-        with (log or self.directory / "sexplschedd.log").open("ab") as output:
+        with self.log.open("ab") as output:
             process = subprocess.Popen(argv, env=dict(environment), stderr=output)
         try:
             yield process
