@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from msgspec.structs import replace
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
+from explsched.cli.tables import room
 from simulation.cli.figures import Column, ratio, table
 from simulation.cli.outputs import plot_option, write_files
 from simulation.cli.replaying import described, known_policy, replay_options
@@ -100,7 +99,7 @@ def compare(
         click.echo(json.dumps({**described(replay, policies), "policies": _ratios(finished)}, indent=1))
         return
     columns = [Column(one.policy, one.values) for one in finished]
-    click.echo("\n".join(table(columns, _width())))
+    click.echo("\n".join(table(columns, room())))
 
 
 def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
@@ -114,8 +113,3 @@ def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
         }
         for one in finished
     ]
-
-
-def _width() -> int:
-    """Characters a line may have: those of the terminal, or many where the output goes to a file."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000

@@ -11,6 +11,7 @@ import click
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
+from explsched.cli.tables import room
 from inference_gateway.scaling.options import ScalingError
 from inference_gateway.scaling.registry import DEFAULT, build, rules
 from simulation.cli.figures import Column, table
@@ -21,7 +22,6 @@ from simulation.requests.plots import Point
 from simulation.requests.replay import Replay
 
 _SWEPT = "utilization"
-_WIDTH = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def simulate(
         Column(run.rule if run.target is None else f"{run.rule} {run.target:g}", _numbers(point))
         for run, point in zip(runs, points, strict=True)
     ]
-    click.echo("\n".join(table(columns, _WIDTH)))
+    click.echo("\n".join(table(columns, room())))
 
 
 def _runs(names: Sequence[str], options: Sequence[str], targets: Sequence[float]) -> list[Run]:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from msgspec.structs import fields
 
+from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from slurm_plugin.devcluster import Cluster, ClusterSpec, ProductState, State
 from slurm_plugin.devcluster import down as take_down
@@ -143,9 +144,11 @@ def status(*, directory: Path, as_json: bool) -> None:
         click.echo(_as_json(found))
     else:
         click.echo(f"{found.layout.root}: {now.state}")
-        for name, daemons in (("alive", now.alive), ("dead", now.dead)):
-            for daemon in daemons:
-                click.echo(f"  {daemon.name:<12} {name}, pid {daemon.pid}")
+        rows = [
+            (each.name, state, each.pid) for state, some in (("alive", now.alive), ("dead", now.dead)) for each in some
+        ]
+        for line in lines((Column("DAEMON"), Column("STATE"), Column("PID", ">")), rows, room()):
+            click.echo(line)
         if now.state is not State.RUNNING:
             click.echo("`down` removes it; `up` replaces a stale one")
     if now.state is not State.RUNNING:

@@ -15,6 +15,7 @@ import click
 from msgspec import to_builtins
 
 from explsched.cli.options import config_option, json_option
+from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
@@ -40,11 +41,15 @@ def doctor(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  cl
     if as_json:
         click.echo(json.dumps([to_builtins(finding) for finding in findings], indent=1))
     else:
-        for finding in findings:
-            click.echo(f"{finding.level:<6} {finding.check:<16} {finding.found}")
-            if finding.advice:
-                click.echo(f"       {'':<16} -> {finding.advice}")
+        rows = [row for finding in findings for row in _rows(finding)]
+        click.echo("\n".join(lines((Column("LEVEL"), Column("CHECK"), Column("FOUND")), rows, room(), heading=False)))
     sys.exit(1 if any(finding.level == "fault" for finding in findings) else 0)
+
+
+def _rows(finding: Finding) -> Iterator[tuple[str, str, str]]:
+    yield finding.level, finding.check, finding.found
+    if finding.advice:
+        yield "", "", f"-> {finding.advice}"
 
 
 def _findings(config_path: Path | None) -> Iterator[Finding]:
