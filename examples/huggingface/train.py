@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
@@ -12,7 +13,7 @@ import explsched
 
 
 class Explsched(TrainerCallback):
-    """Reports the loss that the trainer logs; lets it save when the scheduler asks for the GPU. The training goes on."""
+    """Reports the loss that the trainer logs, and saves when the scheduler asks for the GPU; the training goes on."""
 
     def __init__(self, checkpoint: explsched.CheckpointSignal) -> None:
         self.checkpoint = checkpoint
@@ -75,7 +76,7 @@ def main() -> None:
             train_dataset=Words(1024),
             callbacks=[Explsched(checkpoint)],
         )
-        trainer.train(resume_from_checkpoint=get_last_checkpoint(directory) if os.path.isdir(directory) else None)
+        trainer.train(resume_from_checkpoint=get_last_checkpoint(directory) if Path(directory).is_dir() else None)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,14 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.1, help="learning rate; 0.01 is slow, 0.3 is good, 2 diverges")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--step-s", type=float, default=0.2, help="seconds that a step takes at least")
-parser.add_argument(
-    "--saved", type=Path, help="checkpoint file", default=f"line-{os.environ.get('SLURM_JOB_ID', 0)}.json"
-)
 options = parser.parse_args()
+saved = Path(f"line-{os.environ.get('SLURM_JOB_ID', 'local')}.json")
 
 random.seed(1)
 points = [(x / 100, 3 * x / 100 - 1 + random.gauss(0, 0.1)) for x in range(100)]
 slope, offset, start = 0.0, 0.0, 0
-if options.saved.exists():  # the job was requeued
-    slope, offset, start = json.loads(options.saved.read_text())
+if saved.exists():  # the job was requeued
+    slope, offset, start = json.loads(saved.read_text())
 
 with explsched.CheckpointSignal() as checkpoint:
     for step in range(start, options.steps):
@@ -36,6 +34,6 @@ with explsched.CheckpointSignal() as checkpoint:
         explsched.report(step=step, loss=loss, total_steps=options.steps)
         if checkpoint.requested:
             state = json.dumps([slope, offset, step + 1]).encode()
-            explsched.atomic_write(options.saved, lambda file, state=state: file.write(state))
+            explsched.atomic_write(saved, lambda file, state=state: file.write(state))
             checkpoint.saved(step)
         time.sleep(options.step_s)
