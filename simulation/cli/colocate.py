@@ -13,6 +13,7 @@ import click
 from msgspec import Struct, to_builtins
 
 from explsched.cli.options import json_option
+from explsched.cli.tables import Column, lines, room
 from explsched.errors import PolicyError
 from simulation.colocation.baselines import SHARE_PLACEMENTS, share_placement
 from simulation.colocation.events import InstanceEvent, InstanceTrace, read_events, write_events
@@ -151,12 +152,19 @@ def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Placement
 
 
 def _table(rows: Sequence[PlacementRow]) -> str:
-    columns = (("GPUS", 6), ("RATIO", 6), ("MEAN", 8), ("SM FRAG", 8), ("MEM FRAG", 8), ("REFUSED", 8), ("CPU S", 6))
-    head = f"{'PLACEMENT':<13} " + " ".join(f"{name:>{width}}" for name, width in columns)
-    lines = [
-        f"{row.placement:<13} {row.max_gpus:>6} {'-' if row.ratio is None else format(row.ratio, '.3f'):>6} "
-        f"{row.mean_gpus:>8.1f} {row.sm_fragmentation:>8.3f} {row.memory_fragmentation:>8.3f} {row.refused:>8} "
-        f"{row.cpu_s:>6.2f}"
-        for row in rows
-    ]
-    return "\n".join([head, *lines])
+    titles = ("GPUS", "RATIO", "MEAN", "SM_FRAG", "MEM_FRAG", "REFUSED", "CPU_S")
+    columns = (Column("PLACEMENT"), *(Column(title, ">") for title in titles))
+    return "\n".join(lines(columns, map(_cells, rows), room()))
+
+
+def _cells(row: PlacementRow) -> tuple[object, ...]:
+    return (
+        row.placement,
+        row.max_gpus,
+        None if row.ratio is None else f"{row.ratio:.3f}",
+        f"{row.mean_gpus:.1f}",
+        f"{row.sm_fragmentation:.3f}",
+        f"{row.memory_fragmentation:.3f}",
+        row.refused,
+        f"{row.cpu_s:.2f}",
+    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from msgspec.structs import replace
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
+from explsched.cli.tables import room
 from simulation.cli.outputs import Column, plot_option, ratio, table, write_files
 from simulation.cli.parallel import run_all
 from simulation.cli.replay_options import check_policy, replay_json, replay_options
@@ -105,7 +104,7 @@ def compare(
         click.echo(json.dumps({**replay_json(replay, policies), "policies": _ratios(finished)}, indent=1))
         return
     columns = [Column(one.policy, one.values) for one in finished]
-    click.echo("\n".join(table(columns, _width())))
+    click.echo("\n".join(table(columns, room())))
 
 
 def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
@@ -119,8 +118,3 @@ def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
         }
         for one in finished
     ]
-
-
-def _width() -> int:
-    """Maximum line length: that of the terminal, or as good as unlimited for a file."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000

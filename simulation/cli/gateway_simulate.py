@@ -13,6 +13,7 @@ import click
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
+from explsched.cli.tables import room
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.options import ScalingError
@@ -175,7 +176,6 @@ _OPTIONS = (
 
 
 _SWEPT = "utilization"
-_WIDTH = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def simulate(
         Column(run.rule if run.target is None else f"{run.rule} {run.target:g}", _numbers(point))
         for run, point in zip(runs, points, strict=True)
     ]
-    click.echo("\n".join(table(columns, _WIDTH)))
+    click.echo("\n".join(table(columns, room())))
 
 
 def _runs(names: Sequence[str], options: Sequence[str], targets: Sequence[float]) -> list[RuleRun]:

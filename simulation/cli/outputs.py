@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
+from explsched.cli import tables
 from simulation.results.metrics import Metrics, as_dict, figures
 
 if TYPE_CHECKING:
@@ -29,9 +31,9 @@ class Column(Struct, frozen=True):
 def figure_lines(metrics: Metrics) -> list[str]:
     """One line for each figure: name, value, unit and meaning."""
     values = as_dict(metrics)
-    return [
-        f"{figure.name:<22} {number(values[figure.name]):>10} {figure.unit:<7} {figure.text}" for figure in figures()
-    ]
+    rows = ((figure.name, number(values[figure.name]), figure.unit, figure.text) for figure in figures())
+    columns = (tables.Column("FIGURE"), tables.Column("VALUE", ">"), tables.Column("UNIT"), tables.Column("MEANING"))
+    return tables.lines(columns, rows, tables.room(), heading=False)
 
 
 def ratio(value: float | None, first: float | None) -> float | None:
@@ -42,25 +44,32 @@ def ratio(value: float | None, first: float | None) -> float | None:
     return None if value is None or first is None or first <= 0 or value < 0 else value / first
 
 
-def table(columns: Sequence[Column], width: int) -> list[str]:
+def table(columns: Sequence[Column], width: int | None) -> list[str]:
     """A row for each figure that some policy has, a column for each policy, all but the first with ratios to the first.
 
-    Policies that find no room in `width` characters follow in tables below.
+    Policies that find no room in `width` characters follow in tables below; None is any number of characters.
     """
     first = columns[0]
     names = [name for name in first.values if any(column.values[name] is not None for column in columns)]
     label_width = max(len(name) for name in names)
-    blocks: list[list[list[str]]] = [[]]
+    blocks: list[list[Column]] = [[]]
+    left = 0.0
     for column in columns:
-        texts = [column.policy, *(_cell(column, first, name) for name in names)]
-        cell_width = max(len(text) for text in texts)
-        cells = [f"{text:>{cell_width}}" for text in texts]
-        if blocks[-1] and label_width + sum(len(_GAP) + len(c[0]) for c in [*blocks[-1], cells]) > width:
-            blocks.append([])
-        blocks[-1].append(cells)
-    labels = [f"{name:<{label_width}}" for name in ("", *names)]
-    tables = ([_GAP.join(row) for row in zip(labels, *block, strict=True)] for block in blocks)
-    return "\n\n".join("\n".join(lines) for lines in tables).splitlines()
+        needed = len(_GAP) + max(len(column.policy), *(len(_cell(column, first, name)) for name in names))
+        if needed > left or not blocks[0]:
+            if blocks[-1]:
+                blocks.append([])
+            left = (math.inf if width is None else width) - label_width
+        blocks[-1].append(column)
+        left -= needed
+    shown = (_block(block, first, names) for block in blocks)
+    return "\n\n".join("\n".join(lines) for lines in shown).splitlines()
+
+
+def _block(block: Sequence[Column], first: Column, names: Sequence[str]) -> list[str]:
+    columns = (tables.Column(""), *(tables.Column(column.policy, ">") for column in block))
+    rows = ((name, *(_cell(column, first, name) for column in block)) for name in names)
+    return tables.lines(columns, rows, None)
 
 
 def number(value: float | None) -> str:

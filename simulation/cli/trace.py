@@ -10,6 +10,7 @@ import click
 from msgspec import to_builtins
 
 from explsched.cli.options import json_option
+from explsched.cli.tables import Column, lines, room
 from simulation.traces import formats
 from simulation.traces.formats import own, sacct
 from simulation.traces.formats.cluster import read_cluster
@@ -80,8 +81,8 @@ def summary(
         }
         click.echo(json.dumps(found, indent=1))
         return
-    for name, value in _lines(figures, shape, load):
-        click.echo(f"{name:<11} {value}")
+    columns = (Column("FIGURE"), Column("VALUE"))
+    click.echo("\n".join(lines(columns, _lines(figures, shape, load), room(), heading=False)))
     for row in read.rejected[:shown]:
         click.echo(f"line {row.line}: {row.reason}")
 

@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import click
 from msgspec import to_builtins
 
 from explsched.cli.options import config_option, json_option
+from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
+from slurm_plugin import heartbeat
 from slurm_plugin.cli.finding import Finding
 from slurm_plugin.cli.slurm_findings import slurm
 from slurm_plugin.client.choose import probe_pyslurm
@@ -38,11 +41,15 @@ def doctor(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  cl
     if as_json:
         click.echo(json.dumps([to_builtins(finding) for finding in findings], indent=1))
     else:
-        for finding in findings:
-            click.echo(f"{finding.level:<6} {finding.check:<16} {finding.found}")
-            if finding.advice:
-                click.echo(f"       {'':<16} -> {finding.advice}")
+        rows = [row for finding in findings for row in _rows(finding)]
+        click.echo("\n".join(lines((Column("LEVEL"), Column("CHECK"), Column("FOUND")), rows, room(), heading=False)))
     sys.exit(1 if any(finding.level == "fault" for finding in findings) else 0)
+
+
+def _rows(finding: Finding) -> Iterator[tuple[str, str, str]]:
+    yield finding.level, finding.check, finding.found
+    if finding.advice:
+        yield "", "", f"-> {finding.advice}"
 
 
 def _findings(config_path: Path | None) -> Iterator[Finding]:
@@ -62,6 +69,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
     )
     yield _spool(config.progress.spool)
+    yield _daemon(config.progress.spool)
     yield from _sharing()
     for entry in catalog.registered_by_others():
         package = catalog.package(entry)
@@ -88,6 +96,16 @@ def _sharing() -> Iterator[Finding]:
         return
     for words in json.loads(done.stdout):
         yield Finding(*words)
+
+
+def _daemon(spool: Path) -> Finding:
+    found = heartbeat.read(spool)
+    if found is None:
+        return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
+    if not found.is_fresh(time.time()):
+        age_s = time.time() - found.time_s
+        return Finding("daemon", "note", f"silent for {age_s:.0f} s, last on {found.host}", "see its log")
+    return Finding("daemon", "ok", f"runs on {found.host}, pid {found.pid}, policy {found.policy}")
 
 
 def _spool(path: Path) -> Finding:

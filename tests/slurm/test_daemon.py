@@ -289,7 +289,7 @@ def test_commands(small: Cluster, client: CliClient, spool: Path, tmp_path: Path
     assert re.search(rf"^{waiting} +main .*PENDING", table, re.MULTILINE)
     assert "\x1b" not in table
     assert run(small, *ours, "status", "-h", "-j", str(full), "-o", "jobid:8,state", "--config", str(path)) == (
-        f"{full:<8} RUNNING\n"
+        f"{full:<8}  RUNNING\n"
     )
     told = run(small, *ours, "explain", str(waiting), "--config", str(path))
     assert "may be stopped early" in told

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from explsched.errors import PolicyError
+from slurm_plugin import heartbeat
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import TargetJob
 from slurm_plugin.client.errors import SlurmUnreachableError
@@ -169,3 +170,27 @@ def test_an_error_at_the_start_names_the_program_and_the_file(tmp_path: Path) ->
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"sexplschedd: error: {tmp_path}/none.yaml: cannot be read: No such file or directory\n"
+
+
+def test_a_daemon_publishes_a_heartbeat_and_removes_it_when_it_stops(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def look() -> None:
+        found = heartbeat.read(tmp_path)
+        seen.append(found.policy if found else "none")
+
+    lived(Eventful(events=[look, look]), config, monkeypatch)
+    assert seen == ["none", "fifo"]
+    assert heartbeat.read(tmp_path) is None
+
+
+def test_a_daemon_that_cannot_publish_its_heartbeat_goes_on_and_says_so_once(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config.write_text(config.read_text().replace(f"spool: {tmp_path}", f"spool: {tmp_path}/missing"))
+    slurm = Eventful((record(5, site_factor=None),), events=[lambda: None] * 3)
+    lived(slurm, config, monkeypatch)
+    assert len(slurm.applied) >= 1
+    assert caplog.text.count("`status` will say that no daemon runs") == 1

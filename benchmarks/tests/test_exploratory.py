@@ -11,9 +11,8 @@ from click.testing import CliRunner
 from benchmarks.exploratory import main, measure
 from sched_policy import catalog
 from sched_policy.model import Exploration
-from simulation.traces.learning import Learning, LearningCurves
+from simulation.traces.learning import Learning, LearningCurves, RecordedCurve, Training
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
-from tests.simulation.traces.curve_builders import falling, recorded
 
 FIFO = catalog.build("fifo")
 TELLS = Exploration(sweep="s", checkpoint_signal="USR1", may_stop=True)
@@ -56,7 +55,9 @@ def test_the_best_of_each_sweep_counts_against_itself_left_alone() -> None:
 
 
 def test_the_command_prints_json_last(tmp_path: Path) -> None:
-    curves = [recorded(falling(0.1 * i, 0.05 * (i + 1)), seed=i, epochs=40) for i in range(5)]
+    training = Training("toys", "mlp", 8, 1, "sgd", 0.1, 0.0, 0.0, 16, 40, 1)
+    losses = [0.1 * i + (1 - 0.1 * i) * np.exp(-0.05 * (i + 1) * np.arange(41)) for i in range(5)]
+    curves = [RecordedCurve(replace(training, seed=i), fall) for i, fall in enumerate(losses)]
     LearningCurves(curves).save(tmp_path / "c.npz")
     options = ["--seeds", "2", "--jobs", "20", "--policies", "explsched,fifo", "--curves", str(tmp_path / "c.npz")]
     done = CliRunner().invoke(main, options, catch_exceptions=False)

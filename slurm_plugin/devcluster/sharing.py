@@ -1,4 +1,7 @@
-"""The private cluster, the members of groups, and the daemon that groups them."""
+"""A private cluster whose jobs share GPUs: GPU doubles, members that compute, and the daemon that groups them.
+
+For tests and for `benchmarks.group_kills`; the native build (scripts/native) has what the members run.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster, ClusterSpec
-from wrappers import installed
+from slurm_plugin.devcluster.cluster import Cluster
+from slurm_plugin.devcluster.product import Product
+from slurm_plugin.devcluster.spec import ClusterSpec
 
 GPUS, PER_GPU = 2, 4
 SPEC = ClusterSpec(
     nodes=1, gpus_per_node=GPUS, shards_per_node=GPUS * PER_GPU, extra=(("MinJobAge", "3600"), ("KillWait", "2"))
 )
-INTERVAL_S = 1.0
+SETTINGS: Mapping[str, object] = {"policy": "muri-s", "interval_s": 1.0, "slurm": {"client": "cli"}}
 # Milliseconds per iteration: two kinds of trainings that suit each other, as they wait for different resources.
 KINDS = ("100/90/10/0", "100/10/90/0")
 
@@ -31,6 +33,26 @@ start=$(awk '{{ printf "%.0f", $1 * 1e9 }}' /proc/uptime)
 {sxrun} --share best-effort -- {client} 'step*2' 10 "$start" "$1" && exit 0
 scontrol requeue "$SLURM_JOB_ID" && exec sleep 60
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """What of the native build the members need. `library` and `manager` are what `wrappers.installed` finds."""
+
+    library: Path
+    manager: Path
+    client: Path
+    double: Path
+
+    @classmethod
+    def of(cls, build: Path, library: Path, manager: Path) -> Native:
+        """Raises `FileNotFoundError` for what is not built."""
+        kernels = build.resolve() / "tests" / "kernel"
+        found = cls(library, manager, kernels / "share" / "share_client", kernels / "fakecuda" / "fakecuda")
+        for path in (found.client, found.double):
+            if not path.exists():
+                raise FileNotFoundError(f"{path}: scripts/native builds it")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +69,13 @@ class Site:
         return CliClient(environment=self.environment)
 
     @property
+    def product(self) -> Product:
+        """The daemon's configuration and the spool."""
+        return Product(self.place / "explsched")
+
+    @property
     def log(self) -> Path:
-        """What the daemon tells."""
+        """The daemon's log."""
         return self.place / "sexplschedd.log"
 
     def submit(self, *options: str) -> int:
@@ -68,49 +95,22 @@ class Site:
 
     def start_daemon(self) -> subprocess.Popen[bytes]:
         """The real daemon, as an admin would start it."""
-        argv = [sys.executable, "-m", "slurm_plugin.daemon", "--config", str(self.place / "explsched.yaml")]
-        return subprocess.Popen([*argv, "--log-file", str(self.log)], env=dict(self.environment))
+        return subprocess.Popen([*self.product.daemon_argv(), "--log-file", str(self.log)], env=dict(self.environment))
 
 
-def needed(build: Path) -> tuple[Path, Path]:
-    """A program that uses the GPU, and the GPU's double. Raises `NotInstalledError` or `FileNotFoundError`."""
-    installed.library(os.environ)
-    installed.manager(os.environ)
-    kernels = build.resolve() / "tests" / "kernel"
-    client, double = kernels / "share" / "share_client", kernels / "fakecuda" / "fakecuda"
-    for path in (client, double):
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: scripts/native builds it")
-    return client, double
-
-
-def configure(place: Path) -> None:
-    """The daemon's configuration and spool."""
-    (place / "spool").mkdir()
-    settings = {
-        "policy": "muri-s",
-        "interval_s": INTERVAL_S,
-        "slurm": {"client": "cli"},
-        "progress": {"spool": str(place / "spool")},
-    }
-    (place / "explsched.yaml").write_text(yaml.safe_dump(settings))
-
-
-def prepare(place: Path, cluster: Cluster, build: Path) -> Site:
-    """Write the members' script and the configuration. Raises as `needed`."""
-    client, double = needed(build)
-    configure(place)
+def prepare(place: Path, cluster: Cluster, native: Native) -> Site:
+    """Write the members' script and the configuration."""
     (place / "kernels").write_text("step 32 0 1000000 400 400\n")
-    here = Path(__file__).parents[2]
     sxrun = shlex.join([sys.executable, "-m", "wrappers.sxrun"])
     script = place / "member.sh"
-    script.write_text(_SCRIPT.format(place=place, double=double, sxrun=sxrun, client=client))
+    script.write_text(_SCRIPT.format(place=place, double=native.double, sxrun=sxrun, client=native.client))
     added = {
-        "PYTHONPATH": str(here),
-        "EXPLSCHED_INTERCEPT_LIBRARY": str(installed.library(os.environ)),
-        "EXPLSCHED_KM": str(installed.manager(os.environ)),
-        "EXPLSCHED_SPOOL": str(place / "spool"),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "EXPLSCHED_INTERCEPT_LIBRARY": str(native.library),
+        "EXPLSCHED_KM": str(native.manager),
         "FAKECUDA_KERNELS": str(place / "kernels"),
         "XDG_CACHE_HOME": str(place / "cache"),
     }
-    return Site(place, cluster, {**os.environ, **cluster.env(), **added})
+    site = Site(place, cluster, {**os.environ, **cluster.env(), **added})
+    site.product.install(SETTINGS)
+    return Site(place, cluster, {**site.environment, **site.product.env()})
