@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from explsched.atomic_file import replace_file
 from inference_gateway.control import state
 from inference_gateway.replicas.places import Places
 
@@ -24,9 +25,7 @@ class GatewayRecord:
 
 def announce(places: Places, record: GatewayRecord) -> None:
     """Give the address to the world. Raises `OSError`."""
-    new = places.address.with_name("address.new")
-    new.write_text(record.url + "\n", encoding="ascii")
-    new.replace(places.address)
+    replace_file(places.address, record.url + "\n")
     state.save(places.gateway, record)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from explsched.atomic_file import replace_file
 from inference_gateway.control import state
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.places import Places
@@ -25,10 +26,8 @@ class Outcome:
 def ask(places: Places) -> str:
     """Ask; returns the request's name. Raises `GatewayError`."""
     request = secrets.token_hex(8)
-    new = places.reload.with_name(f"reload.{request}")
     try:
-        new.write_text(request, encoding="ascii")
-        new.replace(places.reload)
+        replace_file(places.reload, request)
     except OSError as error:
         raise GatewayError(f"{places.reload}: cannot be written: {error.strerror}") from error
     return request

@@ -9,6 +9,7 @@ from typing import Self
 
 from msgspec import Struct, to_builtins
 
+from explsched.atomic_file import replace_file
 from slurm_plugin.devcluster import programs
 from slurm_plugin.devcluster.processes import Process
 from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout
@@ -65,10 +66,7 @@ class Cluster(Struct, frozen=True):
             "daemons": [to_builtins(daemon) for daemon in self.daemons],
             "prefix": self.prefix,
         }
-        temporary = self.layout.state.with_suffix(".new")
-        temporary.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        temporary.chmod(0o644)
-        temporary.replace(self.layout.state)
+        replace_file(self.layout.state, json.dumps(data, indent=1), mode=0o644)
 
     def env(self) -> dict[str, str]:
         """What to add to an environment so that Slurm's commands talk to this cluster."""

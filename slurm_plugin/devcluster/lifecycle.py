@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from explsched.atomic_file import drafts
 from slurm_plugin.devcluster import processes
 from slurm_plugin.devcluster.cluster import Cluster, State
 from slurm_plugin.devcluster.processes import Process
@@ -128,5 +129,6 @@ def _remove(layout: Layout) -> None:
         path = layout.root / part
         if path.exists():
             shutil.rmtree(path)
-    layout.state.with_suffix(".new").unlink(missing_ok=True)
+    for draft in drafts(layout.state):
+        draft.unlink(missing_ok=True)
     layout.state.unlink()
