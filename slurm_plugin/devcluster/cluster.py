@@ -10,8 +10,8 @@ from typing import Self
 from msgspec import Struct, to_builtins
 
 from explsched.atomic_file import replace_file
+from explsched.process import ProcessId
 from slurm_plugin.devcluster import programs
-from slurm_plugin.devcluster.processes import Process
 from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout
 
 
@@ -30,8 +30,8 @@ class Status(Struct, frozen=True):
     """What runs and what does not, by the names of the daemons (`munged`, `slurmctld`, `slurmd.n1`, ...)."""
 
     state: State
-    alive: tuple[Process, ...]
-    dead: tuple[Process, ...]
+    alive: tuple[ProcessId, ...]
+    dead: tuple[ProcessId, ...]
 
 
 class Cluster(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Cluster(Struct, frozen=True):
 
     layout: Layout
     spec: ClusterSpec
-    daemons: tuple[Process, ...]
+    daemons: tuple[ProcessId, ...]
     prefix: str = ""
 
     @classmethod
@@ -50,7 +50,7 @@ class Cluster(Struct, frozen=True):
             data = json.loads(layout.state.read_text(encoding="utf-8"))
             pairs = {name: tuple(map(tuple, data["spec"].get(name, ()))) for name in ("extra", "files")}
             spec = ClusterSpec(**{**data["spec"], **pairs})
-            daemons = tuple(Process(**daemon) for daemon in data["daemons"])
+            daemons = tuple(ProcessId(**daemon) for daemon in data["daemons"])
             return cls(layout, spec, daemons, data.get("prefix", ""))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DevClusterError(f"{directory}: no cluster lies here ({layout.state.name} is missing)") from error
