@@ -5,11 +5,13 @@ AdminComment is the one that only operators may write, so a job's owner cannot f
 job may read, and that slurmdbd keeps after the job's end (`sacct -o AdminComment`).
 
 The word is `explsched:` and a URL-encoded query: `since` is the job's first submission (Slurm dates a requeued job
-anew), `n` and `lost` are totals, and each `p` is one of the latest preemptions as `run,time,gpus,lost,reason`.
+anew), `n` and `lost` are totals, and each `p` is one of the latest preemptions as `run,time,gpus,lost,reason`. Each
+`for` is `run,job`: the job that needed the GPUs, of those whose reasons are kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
@@ -33,7 +35,8 @@ class Interruption(Struct, frozen=True):
     """One preemption.
 
     `run` counts the job's runs from 0: the one that was ended. `lost_gpu_s` is the work that run had done since its
-    last reported checkpoint, in GPU-seconds.
+    last reported checkpoint, in GPU-seconds. `beneficiary` is the job that needed the GPUs, None if it is not known or
+    the job itself gained.
     """
 
     run: int
@@ -41,6 +44,7 @@ class Interruption(Struct, frozen=True):
     gpus: int
     lost_gpu_s: float
     reason: str = ""
+    beneficiary: int | None = None
 
 
 class PreemptionRecord(Struct, frozen=True):
@@ -80,7 +84,7 @@ class PreemptionRecord(Struct, frozen=True):
         record = replace(
             self,
             latest=(
-                *(replace(one, reason="") for one in self.latest[:-_WITH_REASON]),
+                *(replace(one, reason="", beneficiary=None) for one in self.latest[:-_WITH_REASON]),
                 *(replace(one, reason=one.reason[:_REASON_CHARACTERS]) for one in self.latest[-_WITH_REASON:]),
             ),
         )
@@ -99,6 +103,7 @@ class PreemptionRecord(Struct, frozen=True):
         pairs += [
             ("p", f"{one.run},{one.time_s:.0f},{one.gpus},{one.lost_gpu_s:.0f},{one.reason}") for one in self.latest
         ]
+        pairs += [("for", f"{one.run},{one.beneficiary}") for one in self.latest if one.beneficiary is not None]
         return PREFIX + urlencode(pairs)
 
 
@@ -117,7 +122,8 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
     try:
         pairs = parse_qsl(ours[-1].removeprefix(PREFIX), keep_blank_values=True, strict_parsing=True)
         values = dict(pairs)
-        listed = [_interruption(value) for key, value in pairs if key == "p"]
+        served = dict(_beneficiary(value) for key, value in pairs if key == "for")
+        listed = [_interruption(value, served) for key, value in pairs if key == "p"]
         return replace(
             record,
             submitted_s=min(submit_s, float(int(values["since"]))),
@@ -129,6 +135,12 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
         raise RecordError(f"AdminComment {ours[-1]!r} is not a record of preemptions: {error!r}") from error
 
 
-def _interruption(text: str) -> Interruption:
+def _interruption(text: str, served: Mapping[int, int]) -> Interruption:
     run, time_s, gpus, lost_gpu_s, reason = text.split(",", 4)
-    return Interruption(int(run), float(int(time_s)), int(gpus), float(int(lost_gpu_s)), reason)
+    gained = served.get(int(run))
+    return Interruption(int(run), float(int(time_s)), int(gpus), float(int(lost_gpu_s)), reason, gained)
+
+
+def _beneficiary(text: str) -> tuple[int, int]:
+    run, job_id = text.split(",")
+    return int(run), int(job_id)

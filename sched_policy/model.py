@@ -157,6 +157,7 @@ class Job(Struct, frozen=True):
         yielding: the running job has been asked to make room; its GPUs will soon be free.
         is_spared: the job has been preempted as often as its budget allows, and is left alone.
         elastic: the sizes at which it can run, None if only at the one it asks for.
+        may_displace: whether running jobs may make room for it: it is known that it would start then.
 
     """
 
@@ -186,6 +187,7 @@ class Job(Struct, frozen=True):
     yielding: bool = False
     is_spared: bool = False
     elastic: Elastic | None = None
+    may_displace: bool = True
 
     @property
     def holds_gpus(self) -> bool:

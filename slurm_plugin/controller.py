@@ -21,9 +21,11 @@ from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.steering.groups.log import log_groups
+from slurm_plugin.steering.lease_use import LeaseUse
 from slurm_plugin.steering.pace import most_written
 from slurm_plugin.steering.preemption import PreemptionDesk
 from slurm_plugin.steering.reconcile import SteeringLimits, changes
+from slurm_plugin.steering.remembered import Remembered
 from slurm_plugin.steering.resizing import restored
 
 _LOG = logging.getLogger("explsched.controller")
@@ -41,14 +43,15 @@ class Pass(Struct, frozen=True):
 class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
-    Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, and the
-    groups last seen, to log what became of them.
+    Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, how
+    long leases have been used, and the groups last seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
         self._desk = PreemptionDesk(config.churn())
         self._groups: tuple[LiveGroup, ...] = ()
+        self._lease_use = LeaseUse()
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -64,8 +67,9 @@ class Controller:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
         found = self._client.look()
         limits = self._limits = self._limits or self._probe(found.nodes)
-        partitions, underway = self._config.slurm.partitions, self._desk.underway
-        seen = observe(found, self._spool, now_s, partitions, underway, self._churn)
+        leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
+        remembered = Remembered(self._desk.underway, self._desk.served_s, leased_in_vain)
+        seen = observe(found, self._spool, now_s, self._config.slurm.partitions, remembered, self._churn)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())

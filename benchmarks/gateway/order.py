@@ -20,8 +20,8 @@ import aiohttp
 
 from benchmarks.gateway.upstream import free_port
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Capacity, Decision, Endpoint, Observation
 from simulation.requests.engine import simulate
 from simulation.requests.settings import Settings
@@ -105,7 +105,7 @@ def _live(
         for service, back in zip(services, backs, strict=True):
             for replica in range(_REPLICAS):
                 plane.add(service.name, Endpoint(f"r{replica}", "127.0.0.1", back, _CONCURRENCY))
-        schedstat = Path(f"/proc/{Reading(plane.files).workers().current}/schedstat")
+        schedstat = Path(f"/proc/{HaproxyStatistics(plane.files).workers().current}/schedstat")
         before_s, began_s = int(schedstat.read_text().split()[0]) / 1e9, time.monotonic()
         found = asyncio.run(_load(port, arrival_s, tokens))
         used_s = int(schedstat.read_text().split()[0]) / 1e9 - before_s

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from inference_gateway.dataplane.activator_client import ActivatorState
+from inference_gateway.dataplane.activator_process import ActivatorState
 from inference_gateway.dataplane.activator_services import HeldService
 from inference_gateway.model import Endpoint
 

@@ -16,8 +16,8 @@ import msgspec
 
 from explsched.atomic_file import replace_file, replace_file_durably
 from explsched.log import event
-from inference_gateway.control.attempts import Attempts
 from inference_gateway.control.replica import Replica
+from inference_gateway.control.start_backoff import Attempts
 
 _LOG = logging.getLogger("explsched.gateway")
 _Value = TypeVar("_Value")

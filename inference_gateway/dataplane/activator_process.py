@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import signal
+import socket
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from explsched import process
 from explsched.process import ProcessId
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.process import environment
-from inference_gateway.errors import ActivatorError
+from inference_gateway.errors import ActivatorError, NotRunningError
 
 _START_S = 30.0
 
@@ -59,3 +63,48 @@ def _tail(path: Path, start: int) -> str:
     with path.open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace").strip()[-500:]
+
+
+_TIMEOUT_S = 5.0
+
+
+class ActivatorState(msgspec.Struct, frozen=True):
+    """Requests of one service in the activator: `waiting`, and those it relays, by replica."""
+
+    waiting: int
+    relaying: dict[str, int]
+
+
+def read_state(path: Path) -> dict[str, ActivatorState]:
+    """By service. Empty if no activator runs: its requests have ended with it.
+
+    Raises:
+        NotRunningError: it does not answer in time, or not in its own words.
+
+    """
+    link = _UnixConnection(path)
+    try:
+        link.request("GET", "/state")
+        answer = link.getresponse()
+        body = answer.read()
+    except (FileNotFoundError, ConnectionError):
+        return {}
+    except (OSError, http.client.HTTPException) as error:
+        raise NotRunningError(f"{path}: the activator does not answer: {error}") from error
+    finally:
+        link.close()
+    try:
+        return msgspec.json.decode(body, type=dict[str, ActivatorState])
+    except msgspec.MsgspecError as error:
+        raise NotRunningError(f"{path}: not an activator's answer: {error}") from error
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("activator", timeout=_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(_TIMEOUT_S)
+        self.sock.connect(str(self._path))

@@ -1,14 +1,45 @@
-"""What the activator has to know of each service, in a file that the data plane writes."""
+"""What the activator reads in the data plane's directory: services that it holds requests for, their ready replicas.
+
+An endpoint file is read again when it has changed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from inference_gateway.dataplane.endpoints import EndpointBook
 from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.errors import ActivatorError
+from inference_gateway.model import Endpoint
+
+
+@dataclass(slots=True)
+class ReadyReplicas:
+    """The ready replicas of one service."""
+
+    book: EndpointBook
+    service: str
+    _seen: tuple[int, int] | None = None
+    _ready: tuple[Endpoint, ...] = field(default=())
+
+    def ready(self) -> tuple[Endpoint, ...]:
+        """The replicas that take requests. Raises `DataPlaneError` if the file cannot be understood."""
+        path: Path = self.book.path(self.service)
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            self._seen, self._ready = None, ()
+            return ()
+        # Every change is a new file.
+        version = (found.st_ino, found.st_mtime_ns)
+        if version != self._seen:
+            self._ready = self.book.ready(self.service)
+            self._seen = version
+        return self._ready
 
 
 class HeldService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,7 +55,7 @@ class HeldService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ejection_s: float
 
 
-def text_of(services: Iterable[ServiceSettings]) -> str:
+def services_text(services: Iterable[ServiceSettings]) -> str:
     """The file's text."""
     held = [
         HeldService(
@@ -42,7 +73,7 @@ def text_of(services: Iterable[ServiceSettings]) -> str:
     return msgspec.json.encode(held).decode()
 
 
-def read(path: Path) -> dict[str, HeldService]:
+def read_services(path: Path) -> dict[str, HeldService]:
     """The services by name. Raises `ActivatorError`."""
     try:
         services = msgspec.json.decode(path.read_bytes(), type=tuple[HeldService, ...])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from explsched import process
 from explsched.process import ProcessId
-from inference_gateway.dataplane import answers, pipe
+from inference_gateway.dataplane import access_log_pipe, answers
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.errors import NotRunningError, StartError
@@ -95,7 +95,7 @@ class HaproxyProcess:
             raise
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-        lines = pipe.opened(self.files.access_pipe)
+        lines = access_log_pipe.opened(self.files.access_pipe)
         try:
             return process.start(argv, self.files.directory, environment(), self.files.messages, lines)
         finally:

@@ -44,6 +44,8 @@ class Displace(Struct, frozen=True):
     ) -> tuple[Preemption, ...]:
         """The preemptions that let `blocked`, (job, waiting tasks) best first, start on GPUs taken from others.
 
+        Nobody makes room for a job that may not displace others: it might not start all the same.
+
         `profile` has this plan's starts booked, so what is free in it now is free for the blocked jobs too.
 
         Victims are taken from the worst upwards, and only as many as the blocked job needs; if even all
@@ -62,7 +64,7 @@ class Displace(Struct, frozen=True):
                 _release(free, profile, job)
         chosen: list[Preemption] = []
         for job, tasks in blocked:
-            if 0.0 <= value[job.job_id] < least:
+            if not job.may_displace or 0.0 <= value[job.job_id] < least:
                 continue
             for _task in range(tasks):
                 room = self.most_at_once - len(chosen)
@@ -76,7 +78,7 @@ class Displace(Struct, frozen=True):
                 for victim in set_:
                     victims.remove(victim)
                     _release(free, profile, victim)
-                    chosen.append(Preemption(victim.job_id, _why(victim, job, value)))
+                    chosen.append(Preemption(victim.job_id, _why(victim, job, value), job.job_id))
                 placement = place.place(job.request, profile.room(free))
                 for node, gpus in placement or ():
                     free[node] -= gpus

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from inference_gateway import job, services
-from inference_gateway.children import Child
 from inference_gateway.replicas.places import Places
+from inference_gateway.supervisor.child import Child
 from slurm_plugin.client.errors import SlurmError
 from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record

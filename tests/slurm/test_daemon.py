@@ -14,7 +14,7 @@ import pytest
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up
-from slurm_plugin.steering.reconcile import leased_job
+from slurm_plugin.steering.lease_name import leased_job
 from tests.slurm.jobs import (
     a_daemon,
     command,

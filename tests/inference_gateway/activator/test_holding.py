@@ -8,7 +8,7 @@ import pytest
 
 from inference_gateway.activator import holding
 from inference_gateway.activator.holding import FullError, Waiting
-from inference_gateway.dataplane.activator_client import ActivatorState
+from inference_gateway.dataplane.activator_process import ActivatorState
 from inference_gateway.dataplane.activator_services import HeldService
 from inference_gateway.model import Endpoint
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.dataplane.activator_client import read_state
-from inference_gateway.dataplane.reading import Reading
+from inference_gateway.dataplane.activator_process import read_state
 from inference_gateway.dataplane.settings import ServiceSettings
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
 from simulation.requests.engine import simulate
 from simulation.requests.settings import Settings
@@ -227,7 +227,7 @@ def test_a_reload_loses_nobody_who_is_held(directory: Path, gate: tuple[Gate, in
         clients.queue_up("bcd")
         plane = clients.rig.plane
         plane.apply(dataclasses.replace(plane.settings, services=(service_of("reloaded", retry_after_s=9),)))
-        wait_until(lambda: Reading(plane.files).workers().leaving)
+        wait_until(lambda: HaproxyStatistics(plane.files).workers().leaving)
         assert queued(clients.rig) == 3
         replica.released.release(4)
         assert clients.statuses("abcd") == [200] * 4

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
-from sched_policy.model import Exploration, JobState
+from sched_policy.model import Exploration, Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.observation.progress import JobProgress, Report
 from slurm_plugin.steering.churn import HOUR_S, Churn
 from slurm_plugin.steering.preemption import PreemptionDesk, interruption
-from tests.sched_policy.builders import NOW_S, running
+from tests.sched_policy.builders import NOW_S, job, running
 
 CONSENT = Exploration(checkpoint_signal="USR1")
 
@@ -88,6 +88,35 @@ def test_the_hourly_budget_bounds_the_churn() -> None:
     assert steps(desk, 3601, 5) == [SignalJob(5, "USR1")]
 
 
+def served(desk: PreemptionDesk, now_s: float, beneficiary: Job | None, **reported: float) -> list[object]:
+    """One pass; job 5 makes room for job 7, which is as given."""
+    jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: beneficiary} if beneficiary else {})
+    return list(desk.advance((Preemption(5, "", 7),), jobs, {5: JobProgress(**reported)}, {}, now_s))
+
+
+@pytest.mark.parametrize("now", [None, running(7, "n2"), job(7, eligible=False)])
+def test_a_job_is_not_requeued_when_nobody_would_gain_by_it_any_more(now: Job | None) -> None:
+    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    assert served(desk, 0, job(7)) == [SignalJob(5, "USR1")]
+    jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: now} if now else {})
+    assert desk.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10) == ()
+    assert desk.underway == frozenset()
+    assert desk.served_s == {}
+
+
+def test_for_whom_a_job_was_requeued_is_remembered_and_written_down() -> None:
+    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    served(desk, NOW_S, job(7))
+    assert desk.served_s == {}
+    note, requeue = served(desk, NOW_S + 10, job(7), checkpoint_s=NOW_S + 5)
+    assert requeue == RequeueJob(5)
+    assert desk.served_s == {7: NOW_S + 10}
+    assert isinstance(note, SetAdminComment)
+    assert [one.beneficiary for one in read(note.admin_comment, NOW_S, restarts=1).latest] == [7]
+    served(desk, NOW_S + 20, running(7, "n1"))
+    assert desk.served_s == {}
+
+
 def past(*times_s: float) -> PreemptionRecord:
     return PreemptionRecord(0.0, tuple(Interruption(i, time_s, 1, 0.0) for i, time_s in enumerate(times_s)))
 
@@ -153,6 +182,7 @@ interruptions = st.builds(
     st.integers(0, 4096),
     st.integers(0, 10**9).map(float),
     st.text(max_size=300),
+    st.none() | st.integers(1, 2**31),
 )
 
 
@@ -168,6 +198,9 @@ def test_a_record_is_kept_by_an_admin_comment(listed: list[Interruption], others
     assert found.others.split() == record.others.split()
     assert len(text) <= MOST_BYTES + 1 + len(record.others)
     assert [one.run for one in found.latest] == [one.run for one in listed][len(listed) - len(found.latest) :]
+    assert [one.beneficiary for one in found.latest[-3:]] == [one.beneficiary for one in listed][
+        -len(found.latest[-3:]) :
+    ]
     if listed:
         assert found.latest[-1].reason == listed[-1].reason[:120]
 
