@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from sched_policy.columns import Floats
-from sched_policy.group.interleave import efficiencies
+from sched_policy.group.interleave_many import efficiencies
 from sched_policy.group.matching import match, match_kinds
 
 # Iteration, io, gpu and net milliseconds on 8 GPUs: vgg16, vgg19, resnet18, shufflenet, bert, gpt2, a2c, dqn.

@@ -4,9 +4,10 @@ Slurm is the database. Of the fields that every Slurm keeps through requeues and
 AdminComment is the one that only operators may write, so a job's owner cannot forge it, that everybody who may see the
 job may read, and that slurmdbd keeps after the job's end (`sacct -o AdminComment`).
 
-The word is `explsched:` and a URL-encoded query: `since` is the job's first submission (Slurm dates a requeued job
-anew), `n` and `lost` are totals, and each `p` is one of the latest preemptions as `run,time,gpus,lost,reason`. Each
-`for` is `run,job`: the job that needed the GPUs, of those whose reasons are kept.
+The word is `explsched-preemption:` and a URL-encoded query: `since` is the job's first submission (Slurm dates a
+requeued job anew), `n` and `lost` are totals, and each `p` is one of the latest preemptions as
+`run,time,gpus,lost,reason`. Each `for` is `run,job`: the job that needed the GPUs, of those whose reasons are kept.
+Words of others, such as `JS1:` of jobstats, stand beside it and are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from msgspec.structs import replace
 
 from explsched.errors import ExplschedError
 
-PREFIX = "explsched:"
+PREFIX = "explsched-preemption:"
+FORMER_PREFIX = "explsched:"
+"""As a former release wrote it, in the AdminComment; read for one release more. In the comment it means job options."""
 MOST_BYTES = 900
 """Longest word that is written. Slurm refuses comments of more than 1024 bytes."""
 
@@ -28,7 +31,7 @@ _REASON_CHARACTERS = 120
 
 
 class RecordError(ExplschedError):
-    """The AdminComment has an `explsched:` word that cannot be understood."""
+    """The AdminComment has a word of ours that cannot be understood."""
 
 
 class Interruption(Struct, frozen=True):
@@ -114,13 +117,14 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
     Raises `RecordError`.
     """
     words = admin_comment.split()
-    ours = [word for word in words if word.startswith(PREFIX)]
-    others = admin_comment.strip() if not ours else " ".join(word for word in words if not word.startswith(PREFIX))
+    prefixes = (PREFIX, FORMER_PREFIX)
+    ours = [word for prefix in reversed(prefixes) for word in words if word.startswith(prefix)]
+    others = admin_comment.strip() if not ours else " ".join(word for word in words if not word.startswith(prefixes))
     record = PreemptionRecord(submit_s, others=others)
     if not ours:
         return record
     try:
-        pairs = parse_qsl(ours[-1].removeprefix(PREFIX), keep_blank_values=True, strict_parsing=True)
+        pairs = parse_qsl(ours[-1].partition(":")[2], keep_blank_values=True, strict_parsing=True)
         values = dict(pairs)
         served = dict(_beneficiary(value) for key, value in pairs if key == "for")
         listed = [_interruption(value, served) for key, value in pairs if key == "p"]

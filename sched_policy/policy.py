@@ -106,9 +106,9 @@ class Policy(Struct, frozen=True):
         if resize is not None:
             going = {stop.job_id for stop in stops} | {gone.job_id for gone in preemptions}
             going |= {change.job_id for change in resizes}
-            due = resize.renewal.preemptions(snapshot)
+            due = resize.walltime_requeue.preemptions(snapshot)
             preemptions += tuple(leaving for leaving in due if leaving.job_id not in going)
-            replan_s = min(replan_s, resize.renewal.next_s(snapshot, starts))
+            replan_s = min(replan_s, resize.walltime_requeue.next_s(snapshot, starts))
         return Plan(
             ranking,
             starts,

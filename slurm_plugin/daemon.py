@@ -22,9 +22,9 @@ from explsched.errors import ExplschedError, PolicyError
 from slurm_plugin import config as configuration
 from slurm_plugin.client.choose import choose
 from slurm_plugin.client.errors import SlurmError
-from slurm_plugin.controller import Controller
 from slurm_plugin.notify import notify
-from slurm_plugin.steering.pace import pace
+from slurm_plugin.steering.backoff import backoff
+from slurm_plugin.steering.controller import Controller
 
 _EPILOG = """\
 SIGHUP reloads the configuration; a file that is wrong leaves the running one in force. SIGUSR2 reopens the log. SIGTERM
@@ -114,7 +114,7 @@ class Daemon:
 
     def _may_pass(self) -> bool:
         """Whether slurmctld has time for a pass now; sets the interval."""
-        now = pace(self._controller.load(), self._interval_s, self._config.interval_s, self._config.backpressure)
+        now = backoff(self._controller.load(), self._interval_s, self._config.interval_s, self._config.backpressure)
         self._interval_s = now.interval_s
         if now.is_busy:
             put_off = not now.may_pass

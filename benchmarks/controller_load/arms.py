@@ -17,7 +17,7 @@ from benchmarks.controller_load import queue, sdiag, threads
 from benchmarks.sweep_demo.run import daemon
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.controller import Controller
+from slurm_plugin.steering.controller import Controller
 
 _NICENESS = 10
 """As in the systemd unit: here, too, the daemon shares the machine with slurmctld."""

@@ -24,7 +24,6 @@ from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.model import GpuRequest, JobState
 from sched_policy.place.base import Place, Room
 from sched_policy.plan import Group, Preemption, Ranking, Start
-from sched_policy.preempt.displace import productive_since_s
 from sched_policy.snapshot import Snapshot
 
 _GROUPS_AHEAD = 8
@@ -153,7 +152,7 @@ def _settled(snapshot: Snapshot, held: GpuMap, quantum_s: float) -> set[int]:
     stays = {
         row
         for row in rows
-        if not _may_move(snapshot, held, row) or snapshot.now_s < productive_since_s(snapshot.jobs[row]) + quantum_s
+        if not _may_move(snapshot, held, row) or snapshot.now_s < snapshot.jobs[row].productive_since_s + quantum_s
     }
     gpus = {gpu for row in stays for gpu in held.gpus(row)}
     return stays | {row for row in rows if not gpus.isdisjoint(held.gpus(row))}

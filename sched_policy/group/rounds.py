@@ -9,7 +9,8 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.columns import Floats
-from sched_policy.group.interleave import MAX_MEMBERS, Ordering, efficiencies, efficiency, iteration_s
+from sched_policy.group.interleave import MAX_MEMBERS, Ordering, efficiency, iteration_s
+from sched_policy.group.interleave_many import efficiencies
 from sched_policy.group.matching import MOST_KINDS, match_kinds
 from sched_policy.model import StageProfile
 

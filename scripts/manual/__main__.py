@@ -18,6 +18,10 @@ import click
 import jinja2
 
 from explsched.cli.main import root
+from explsched.job_options import CHECKPOINT, OPTIONS, SWEEP, Option
+from explsched.job_options.comment import PREFIX
+from explsched.job_options.documentation import former_spellings
+from explsched.job_options.table import SPANK_PREFIX, VARIABLE_PREFIX
 from slurm_plugin import config_keys, daemon
 from slurm_plugin.config import DEFAULT_PATH, PATH_VARIABLE
 from wrappers import sxbatch, sxreport, sxrun
@@ -82,11 +86,12 @@ class Epilog:
 
 
 def pages() -> Iterator[Page]:
-    """Every page: section 1 for commands, 5 for the configuration file, 8 for the daemon."""
+    """Every page: section 1 for commands, 5 for the configuration file, 7 for job options, 8 for the daemon."""
     for name, (command, section) in COMMANDS.items():
         yield from _click_pages(name, command, section)
     yield from map(_wrapper_page, WRAPPERS.values())
     yield _configuration_page()
+    yield _job_options_page()
 
 
 def _click_pages(name: str, command: click.Command, section: int) -> Iterator[Page]:
@@ -259,6 +264,36 @@ def _configuration_page() -> Page:
         Group("FILES", entries=(Entry(str(DEFAULT_PATH), "The file."),)),
     )
     return Page(*CONFIGURATION, "configuration of explsched", groups, ALL)
+
+
+def _job_options_page() -> Page:
+    sweep, checkpoint = SWEEP.name, CHECKPOINT.name
+    about = (
+        "Each option has one name. On the command line it is `--NAME` of `sxbatch`, some are options of `sxrun`, too,"
+        f" and `--{SPANK_PREFIX}NAME` of `sbatch`, `srun` and `salloc` where the site has the SPANK plugin. In the"
+        f" environment it is `{VARIABLE_PREFIX}NAME`, in capitals and with `_` for `-`. In the job's comment it is a key"
+        f" of the word `{PREFIX}NAME=VALUE&NAME=VALUE`, values URL-encoded. The command line counts first, then the"
+        " environment, then #SXBATCH lines of the script. Inside a job the variables are that job's own: a job that it"
+        " submits does not inherit its permissions."
+    )
+    examples = (
+        f"sxbatch --{sweep} digits --{checkpoint} USR1 train.sh\n"
+        f"sbatch --{SPANK_PREFIX}{sweep}=digits --{SPANK_PREFIX}{checkpoint}=USR1 train.sh\n"
+        f'sbatch --requeue --comment="{PREFIX}{sweep}=digits&{checkpoint}=USR1" train.sh'
+    )
+    groups = (
+        Group("DESCRIPTION", about),
+        Group("OPTIONS", entries=tuple(map(_job_option, OPTIONS))),
+        Group("EXAMPLES", example=examples),
+    )
+    others = (("sxbatch", 1), ("sxrun", 1), ("sbatch", 1))
+    return Page("explsched-options", 7, "what a job can tell explsched", groups, others)
+
+
+def _job_option(option: Option) -> Entry:
+    former = former_spellings(option)
+    text = f"{option.help[:1].upper()}{option.help[1:]}. Accepted: {option.kind.accepted}."
+    return Entry(option.name, f"{text} Formerly {', '.join(former)}." if former else text)
 
 
 def _filled(groups: tuple[Group, ...]) -> tuple[Group, ...]:

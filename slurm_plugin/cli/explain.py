@@ -15,7 +15,7 @@ from sched_policy.model import Job, JobState
 from slurm_plugin.cli.job_row import rows
 from slurm_plugin.cli.session import clock, look
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requeue_delay import SETTLE_S, waits_for_requeue_delay
+from slurm_plugin.observation.startable import SETTLE_S, waits_for_requeue_delay
 
 if TYPE_CHECKING:
     from slurm_plugin.cli.view import View
@@ -72,6 +72,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
     yield from _history(view, job)
     yield from _sizes(view, job)
     yield from _sharing(view, job)
+    yield from _former_spellings(view, job)
 
 
 def _waiting(view: View, job: Job) -> str:
@@ -170,6 +171,12 @@ def _sharing(view: View, job: Job) -> Iterator[str]:
         "limit": _fraction(options.sharing.limit_permille),
     }
     yield f"Its kernels share a GPU: {', '.join(f'{name} {value}' for name, value in told.items() if value)}."
+
+
+def _former_spellings(view: View, job: Job) -> Iterator[str]:
+    options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
+    for warning in options.warnings if options else ():
+        yield f"In its comment {warning}."
 
 
 def _fraction(permille: int | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,13 +16,12 @@ from sched_policy.model import Elastic, Job, JobState, Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.config import PreemptionBudget
 from slurm_plugin.observation import shards
+from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
-from slurm_plugin.steering.beneficiaries import served_in_vain
-from slurm_plugin.steering.churn import Churn
-from slurm_plugin.steering.lease_name import leased_job
-from slurm_plugin.steering.reasons import may_be_planned, waits_for_room
-from slurm_plugin.steering.remembered import Remembered
+from slurm_plugin.observation.startable import may_be_planned, waits_for_room
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {
@@ -63,14 +63,14 @@ def observe(
     now_s: float,
     partitions: Iterable[str] = (),
     remembered: Remembered | None = None,
-    churn: Churn | None = None,
+    budget: PreemptionBudget | None = None,
 ) -> Observation:
     """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
 
     `remembered` is what a daemon knows from earlier passes. `partitions` limits which jobs are seen as ours to order;
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
     Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
-    Jobs that have been preempted as often as `churn` allows are left alone; None allows any number.
+    Jobs that have been preempted as often as `budget` allows are left alone; None allows any number.
     """
     wanted = frozenset(partitions)
     records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
@@ -97,7 +97,8 @@ def observe(
                     eligible=job.holds_gpus or planned,
                     may_displace=waits_for_room(record) and record.job_id not in in_vain,
                     yielding=record.job_id in known.yielding,
-                    is_spared=past is not None and churn is not None and churn.is_spent(past, now_s),
+                    user_silent_s=known.silent_s.get(record.user, 0.0),
+                    is_spared=past is not None and budget is not None and budget.is_spent(past, now_s),
                 )
             )
     snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
@@ -132,11 +133,20 @@ def _node(node: SlurmNode) -> Node:
 
 def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:
     try:
-        return job_options.parse(record.comment)
+        found = job_options.parse(record.comment)
     except job_options.JobOptionError as error:
         faults[record.job_id] = str(error)
         event(_LOG, logging.WARNING, "job options ignored", job=record.job_id, why=str(error))
         return None
+    if found is not None and found.warnings:
+        _log_former_spelling(record.job_id, found.warnings)
+    return found
+
+
+@lru_cache(maxsize=10_000)
+def _log_former_spelling(job_id: int, warnings: tuple[str, ...]) -> None:
+    """Cached, so that it is logged once for a job and not in every pass."""
+    event(_LOG, logging.WARNING, "job options in a former spelling", job=job_id, why="; ".join(warnings))
 
 
 def _preempted(record: SlurmJob) -> PreemptionRecord | None:

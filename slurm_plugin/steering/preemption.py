@@ -16,8 +16,8 @@ from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.steering.churn import HOUR_S, Churn
 
 
 class _Underway(Struct, frozen=True):
@@ -34,7 +34,7 @@ class _Underway(Struct, frozen=True):
     noted: bool = False
 
 
-class PreemptionDesk:
+class PreemptionTracker:
     """Keeps the preemptions underway and the hourly budget of the site.
 
     What is underway is memory only: after a restart of the daemon a job that was signalled simply goes on, and the next
@@ -42,8 +42,8 @@ class PreemptionDesk:
     budgets, and jobs that were served and did not start (`steering.beneficiaries`), outlive the daemon.
     """
 
-    def __init__(self, churn: Churn) -> None:
-        self._churn = churn
+    def __init__(self, preemption_budget: PreemptionBudget) -> None:
+        self._budget = preemption_budget
         self._underway: dict[int, _Underway] = {}
         self._begun_s: deque[float] = deque()
         self._remembers = False
@@ -59,9 +59,9 @@ class PreemptionDesk:
         """Jobs for which others have been requeued, and when last; only jobs that wait."""
         return self._served_s
 
-    def limits(self, churn: Churn) -> None:
+    def limits(self, preemption_budget: PreemptionBudget) -> None:
         """Take new limits (configuration reload); what is underway stays."""
-        self._churn = churn
+        self._budget = preemption_budget
 
     def advance(
         self,
@@ -100,7 +100,7 @@ class PreemptionDesk:
                 continue
             if job.exploration is None or job.exploration.checkpoint_signal is None:
                 continue  # never touch a job that did not opt in, whatever a plan says
-            if job.job_id in records and self._churn.is_spent(records[job.job_id], now_s):
+            if job.job_id in records and self._budget.is_spent(records[job.job_id], now_s):
                 continue
             reported = progress.get(job.job_id, JobProgress())
             if not _listens(reported, job.restarts):
@@ -121,12 +121,12 @@ class PreemptionDesk:
 
     def _is_ready(self, step: _Underway, progress: JobProgress, now_s: float) -> bool:
         saved = progress.checkpoint_s is not None and progress.checkpoint_s != step.checkpoint_before_s
-        return saved or now_s - step.signalled_s >= self._churn.grace_s
+        return saved or now_s - step.signalled_s >= self._budget.grace_s
 
     def _within_budget(self, now_s: float) -> bool:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
-        return len(self._begun_s) < self._churn.most_per_hour
+        return len(self._begun_s) < self._budget.most_per_hour
 
 
 def _still_waits(job: Job | None) -> bool:

@@ -21,13 +21,12 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import Config
+from slurm_plugin.observation.leases import lease_name, leased_job
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.requeue_delay import has_settled, waits_for_requeue_delay
+from slurm_plugin.observation.startable import has_settled, may_keep_lease, waits_for_requeue_delay, waits_for_room
 from slurm_plugin.steering.groups.grouping import group_changes, in_order
 from slurm_plugin.steering.groups.release import releases
-from slurm_plugin.steering.lease_name import lease_name, leased_job
 from slurm_plugin.steering.order import OrderLimits, order_changes
-from slurm_plugin.steering.reasons import may_keep_lease, waits_for_room
 from slurm_plugin.steering.resizing import resize_changes
 
 LEASE_MIN = 2

@@ -14,7 +14,7 @@ from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.devcluster import Cluster
-from slurm_plugin.observation.requeue_delay import has_settled, waits_for_requeue_delay
+from slurm_plugin.observation.startable import has_settled, waits_for_requeue_delay
 
 PATIENCE_S = 60.0
 

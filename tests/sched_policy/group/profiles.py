@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sched_policy.columns import Floats
-from sched_policy.group.interleave import efficiencies
+from sched_policy.group.interleave_many import efficiencies
 from sched_policy.model import StageProfile
 from simulation.traces.stage_profile import MODELS, profile
 

@@ -21,7 +21,7 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.requeue_delay import SETTLE_S
+from slurm_plugin.observation.startable import SETTLE_S
 from slurm_plugin.steering.order import OrderLimits
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_changes
 from slurm_plugin.steering.resizing import resize_changes, restored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from slurm_plugin.client.records import SlurmReservation
-from slurm_plugin.steering.lease_use import LONGEST_S, LeaseUse
+from slurm_plugin.observation.leases import LONGEST_S, LeaseUse
 from tests.slurm_plugin.steering.test_reconcile import lease, record
 
 JOB = record(5)

@@ -1,11 +1,26 @@
-"""How long leases have kept nodes for jobs that did not start in them."""
+"""Leases: reservations that promise waiting jobs a start, known by their names; how long they kept nodes in vain."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.steering.lease_name import leased_job
+
+LEASE_PREFIX = "explsched_"
+_LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
+
+
+def lease_name(job_id: int) -> str:
+    """The name of the reservation that promises `job_id` its start."""
+    return f"{LEASE_PREFIX}{job_id}"
+
+
+def leased_job(name: str) -> int | None:
+    """The job a lease is for; None for a reservation that is not ours."""
+    match = _LEASE_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
 
 LONGEST_S = 600.0
 """A lease that has begun keeps nodes for so long in all, renewed and replaced ones counted together. By then something

@@ -6,7 +6,7 @@ from typing import Any
 
 from explsched.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.steering.beneficiaries import served_in_vain
+from slurm_plugin.observation.memory import served_in_vain
 from tests.slurm_plugin.steering.test_reconcile import record
 
 SERVED_S = 5_000.0

@@ -12,7 +12,7 @@ _OTHER_REQUESTS = 15
 """A pass reads with 7 requests; some more are for leases and preemptions."""
 
 
-class Pace(Struct, frozen=True):
+class Backoff(Struct, frozen=True):
     """The time until the next look at slurmctld's load, and whether a pass may be made now."""
 
     interval_s: float
@@ -25,15 +25,15 @@ def is_busy(load: ControllerLoad, limits: BackpressureSection) -> bool:
     return load.server_threads >= limits.server_threads or load.last_cycle_s > limits.cycle_s
 
 
-def pace(load: ControllerLoad, last_interval_s: float, usual_s: float, limits: BackpressureSection) -> Pace:
+def backoff(load: ControllerLoad, last_interval_s: float, usual_s: float, limits: BackpressureSection) -> Backoff:
     """Put the pass off while slurmctld is busy, twice as long each time; at the widest interval pass all the same.
 
     Steering that stopped for good on a busy cluster would be no steering, and what a pass costs is bounded.
     """
     if not is_busy(load, limits):
-        return Pace(usual_s, may_pass=True, is_busy=False)
+        return Backoff(usual_s, may_pass=True, is_busy=False)
     widest_s = max(usual_s, limits.widest_interval_s)
-    return Pace(min(widest_s, 2 * last_interval_s), may_pass=last_interval_s >= widest_s, is_busy=True)
+    return Backoff(min(widest_s, 2 * last_interval_s), may_pass=last_interval_s >= widest_s, is_busy=True)
 
 
 def most_written(limit: RateLimit | None, interval_s: float, most: int) -> int:

@@ -17,15 +17,15 @@ from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, Requeu
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
+from slurm_plugin.observation.leases import LeaseUse
+from slurm_plugin.observation.memory import Remembered, SilentRuns
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.backoff import most_written
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.steering.groups.log import log_groups
-from slurm_plugin.steering.lease_use import LeaseUse
-from slurm_plugin.steering.pace import most_written
-from slurm_plugin.steering.preemption import PreemptionDesk
+from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import SteeringLimits, changes
-from slurm_plugin.steering.remembered import Remembered
 from slurm_plugin.steering.resizing import restored
 
 _LOG = logging.getLogger("explsched.controller")
@@ -44,14 +44,16 @@ class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
     Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, how
-    long leases have been used, and the groups last seen, to log what became of them.
+    long leases have been used, how long trainings ran without reports, and the groups last seen, to log what became of
+    them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
-        self._desk = PreemptionDesk(config.churn())
+        self._tracker = PreemptionTracker(config.preemption_budget())
         self._groups: tuple[LiveGroup, ...] = ()
         self._lease_use = LeaseUse()
+        self._silent_runs = SilentRuns()
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -60,16 +62,19 @@ class Controller:
         self._policy = catalog.build(config.policy, config.policy_options())
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
-        self._churn = config.churn()
-        self._desk.limits(self._churn)
+        self._budget = config.preemption_budget()
+        self._tracker.limits(self._budget)
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
         found = self._client.look()
         limits = self._limits = self._limits or self._probe(found.nodes)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
-        remembered = Remembered(self._desk.underway, self._desk.served_s, leased_in_vain)
-        seen = observe(found, self._spool, now_s, self._config.slurm.partitions, remembered, self._churn)
+        remembered = Remembered(
+            self._tracker.underway, self._tracker.served_s, leased_in_vain, self._silent_runs.by_user
+        )
+        seen = observe(found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget)
+        self._silent_runs.note(seen.snapshot.jobs, now_s)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())
@@ -108,7 +113,7 @@ class Controller:
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
-        steps = self._desk.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
+        steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
 
 

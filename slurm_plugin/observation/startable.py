@@ -1,14 +1,40 @@
-"""What Slurm's reason for a job's wait allows us to do for it. Pure.
+"""Whether Slurm would start a waiting job if there were room, as far as its record tells. Pure.
 
-Reasons are a whitelist: Slurm has a hundred of them, and new releases bring more. For a job that waits for anything but
-room (a limit, a licence, maintenance, nodes that are down) GPUs would be freed or kept free in vain.
+Slurm's reasons are a whitelist here: there are a hundred of them, and new releases bring more. For a job that waits for
+anything but room (a limit, a licence, maintenance, nodes that are down) GPUs would be freed or kept free in vain. A job
+that was requeued waits two minutes more, by Slurm's own delay, which can be cut short.
 """
 
 from __future__ import annotations
 
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.requeue_delay import waits_for_begin, waits_for_requeue_delay
-from slurm_plugin.steering.lease_name import lease_name
+from slurm_plugin.observation.leases import lease_name
+
+SETTLE_S = 3.0
+"""A requeued job may start so long after Slurm has dated it anew. A node refuses a job whose credential is not younger
+than the request to end its last run, and that job counts as failed; both times are slurmctld's, in whole seconds. The
+request comes before the new date, which may be a second ahead: so from the second after that on a start is safe."""
+
+LONGEST_S = 1201.0
+"""Slurm's delay is the life of a credential (AuthInfo=cred_expire: two minutes, unless the site has set it) and a
+second. A job whose begin time is further from its requeue has been put off by somebody, and is left alone."""
+
+
+def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
+    """Whether the job waits for its begin time. Slurm gives that as the reason only once it has looked at the job."""
+    return record.state == "PENDING" and record.eligible_s is not None and record.eligible_s > now_s
+
+
+def waits_for_requeue_delay(record: SlurmJob, now_s: float) -> bool:
+    """Whether the job waits for nothing but Slurm's delay: it has run before, so its own --begin is long past."""
+    waits = record.restarts > 0 and waits_for_begin(record, now_s)
+    return waits and (record.eligible_s or 0.0) - record.submit_s <= LONGEST_S
+
+
+def has_settled(record: SlurmJob, now_s: float) -> bool:
+    """Whether every node would take a requeued job again."""
+    return now_s >= record.submit_s + SETTLE_S
+
 
 _ROOM = frozenset({"Resources", "Priority"})
 _UNTESTED = frozenset({"None", ""})

@@ -7,7 +7,7 @@ import pytest
 from slurm_plugin.client.capabilities import RateLimit
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.config import BackpressureSection
-from slurm_plugin.steering.pace import Pace, most_written, pace
+from slurm_plugin.steering.backoff import Backoff, backoff, most_written
 
 LIMITS = BackpressureSection(server_threads=8, cycle_s=2.0, widest_interval_s=60.0)
 QUIET = ControllerLoad(1, 0, 0.01, 0.5, 5000)
@@ -21,8 +21,8 @@ def test_passes_are_put_off_twice_as_long_each_time(load: ControllerLoad) -> Non
     paces = list(
         itertools.accumulate(
             range(5),
-            lambda last, _: pace(load, last.interval_s, USUAL_S, LIMITS),
-            initial=Pace(USUAL_S, may_pass=True, is_busy=False),
+            lambda last, _: backoff(load, last.interval_s, USUAL_S, LIMITS),
+            initial=Backoff(USUAL_S, may_pass=True, is_busy=False),
         )
     )
     assert [step.interval_s for step in paces] == [15, 30, 60, 60, 60, 60]
@@ -30,12 +30,12 @@ def test_passes_are_put_off_twice_as_long_each_time(load: ControllerLoad) -> Non
 
 
 def test_a_quiet_slurmctld_brings_the_usual_interval_back_at_once() -> None:
-    assert pace(QUIET, 60.0, USUAL_S, LIMITS) == Pace(USUAL_S, may_pass=True, is_busy=False)
+    assert backoff(QUIET, 60.0, USUAL_S, LIMITS) == Backoff(USUAL_S, may_pass=True, is_busy=False)
 
 
 def test_a_usual_interval_beyond_the_widest_is_never_shortened() -> None:
     busy = ControllerLoad(8, 0, 0.01, 0.5, 5000)
-    assert pace(busy, 100.0, 100.0, LIMITS) == Pace(100.0, may_pass=True, is_busy=True)
+    assert backoff(busy, 100.0, 100.0, LIMITS) == Backoff(100.0, may_pass=True, is_busy=True)
 
 
 @pytest.mark.parametrize(
