@@ -271,8 +271,8 @@ def _job_options_page() -> Page:
     about = (
         "Each option has one name. On the command line it is `--NAME` of `sxbatch`, some are options of `sxrun`, too,"
         f" and `--{SPANK_PREFIX}NAME` of `sbatch`, `srun` and `salloc` where the site has the SPANK plugin. In the"
-        f" environment it is `{VARIABLE_PREFIX}NAME`, in capitals and with `_` for `-`. In the job's comment it is a key"
-        f" of the word `{PREFIX}NAME=VALUE&NAME=VALUE`, values URL-encoded. The command line counts first, then the"
+        f" environment it is `{VARIABLE_PREFIX}NAME`, in capitals and with `_` for `-`. In the job's comment it is a"
+        f" key of the word `{PREFIX}NAME=VALUE&NAME=VALUE`, values URL-encoded. The command line counts first, then the"
         " environment, then #SXBATCH lines of the script. Inside a job the variables are that job's own: a job that it"
         " submits does not inherit its permissions."
     )
