@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from explsched.atomic_file import replacing
 from explsched.errors import ExplschedError
 from sched_policy.columns import Floats
 from sched_policy.model import Exploration, ProgressPoint
@@ -119,14 +120,13 @@ class LearningCurves(Sequence[RecordedCurve]):
         columns = zip(*(astuple(curve.training) for curve in self._curves), strict=True)
         names = (field.name for field in fields(Training))
         arrays: dict[str, Any] = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
-        partial = path.with_suffix(".partial.npz")
-        np.savez_compressed(
-            partial,
-            length=np.array([len(curve.losses) for curve in self._curves], dtype=np.int32),
-            losses=np.concatenate([curve.losses for curve in self._curves]).astype(np.float32),
-            **arrays,
-        )
-        partial.replace(path)
+        with replacing(path) as file:
+            np.savez_compressed(
+                file,
+                length=np.array([len(curve.losses) for curve in self._curves], dtype=np.int32),
+                losses=np.concatenate([curve.losses for curve in self._curves]).astype(np.float32),
+                **arrays,
+            )
 
     def __len__(self) -> int:
         return len(self._curves)
