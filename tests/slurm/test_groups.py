@@ -134,14 +134,9 @@ def test_groups_are_pinned_to_their_nodes(place: Path) -> None:
     spec = ClusterSpec(nodes=2, gpus_per_node=1, shards_per_node=PER_GPU)
     with cluster_of(place, spec) as cluster:
         site = Site(place, cluster, environment(cluster))
-<<<<<<< HEAD
         site.product.install(sharing.SETTINGS)
-        run(cluster, "scontrol", "update", "PartitionName=main", "State=DOWN")
-=======
-        sites.configure(place)
         blocker = submit(cluster, "--nodes=2", "--exclusive")
         until(lambda: state_of(site.client, blocker) == "RUNNING", "all CPUs are taken")
->>>>>>> auth
         jobs = [
             submit(cluster, "--gres=shard:1", f"--comment=explsched:stages={KINDS[i // PER_GPU]}")
             for i in range(2 * PER_GPU)
