@@ -18,8 +18,7 @@ from slurm_plugin.client.changes import TargetJob
 from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
-from tests.slurm_plugin.fake_slurm import FakeSlurm
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
