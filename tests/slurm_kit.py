@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any
@@ -62,7 +63,7 @@ class FakeSlurm:
     jobs_at_first: InitVar[Sequence[SlurmJob]] = ()
     refuses: Callable[[Change], bool] = lambda _change: False
     refusal: str = ""
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=lambda: {"ClusterName": f"fake of process {os.getpid()}"})
     silent: bool = False
     forgets: bool = False
     known: dict[int, SlurmJob] = field(default_factory=dict)

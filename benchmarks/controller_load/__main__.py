@@ -52,10 +52,11 @@ def main(
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         directory = Path(scratch)
         directory.chmod(0o755)
-        (directory / "spool").mkdir()
+        product = devcluster.Product(directory / "explsched")
+        product.install(settings)
         cluster = devcluster.up(queue.spec(jobs), directory / "c")
         slurmctld = next(each.pid for each in cluster.daemons if each.name == "slurmctld")
-        site = arms.Site(directory, cluster.env(), slurmctld, settings)
+        site = arms.Site(product, cluster.env(), slurmctld)
         try:
             queue.fill(jobs, site.environment, _SEED)
             stretches = []

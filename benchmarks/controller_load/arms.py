@@ -6,17 +6,14 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-
-import yaml
 
 from benchmarks.controller_load import queue, sdiag, threads
-from benchmarks.sweep_demo.run import daemon
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Product
 from slurm_plugin.steering.controller import Controller
 
 _NICENESS = 10
@@ -55,10 +52,9 @@ class Stretch:
 class Site:
     """The cluster under test, and how the daemon is configured on it."""
 
-    directory: Path
+    product: Product
     slurm_conf: Mapping[str, str]
     slurmctld: int
-    settings: Mapping[str, object]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -79,20 +75,15 @@ def measure(site: Site, seconds: float, rounds: int, seed: int) -> Iterator[Stre
                 if arm is Arm.STEADY:
                     _put_in_order(site)
                 time.sleep(_SETTLE_S)
-                with nullcontext() if arm is Arm.WITHOUT else _daemon(site):
+                with nullcontext() if arm is Arm.WITHOUT else site.product.daemon(site.environment, _NICENESS):
                     found = _stretch(site, arm, seconds)
                 yield found
             queue.forget_steering(site.client)
 
 
-def _daemon(site: Site) -> AbstractContextManager[None]:
-    return daemon(site.settings, site.directory, site.environment, _NICENESS)
-
-
 def _put_in_order(site: Site) -> None:
     """Pass after pass until one changes little: the state in which the daemon finds the queue on a usual day."""
-    text = yaml.safe_dump({**site.settings, "progress": {"spool": str(site.directory / "spool")}})
-    controller = Controller(site.client, configuration.parse(text, site.directory / "explsched.yaml"))
+    controller = Controller(site.client, configuration.load(site.product.config))
     for _ in range(_MOST_PASSES):
         if len(controller.reconcile(time.time()).changes) < _FEW:
             return

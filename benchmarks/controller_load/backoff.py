@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.sweep_demo.run import daemon
+from slurm_plugin.devcluster import Product
 
 _INTERVAL_S = 4.0
 _WIDEST_S = 32.0
@@ -35,8 +35,10 @@ def measure(directory: Path, environment: Mapping[str, str], seconds: float) -> 
         "slurm": {"client": "cli"},
         "backpressure": {"server_threads": _BUSY_THREADS, "widest_interval_s": _WIDEST_S},
     }
-    log = directory / "sexplschedd.log"
-    with daemon(settings, directory, dict(environment)):
+    product = Product(directory / "back_off")
+    product.install(settings)
+    log = product.log
+    with product.daemon(environment):
         while not _passes(log):
             time.sleep(0.5)  # the first pass labels the queue
         quiet = _stretch(log, seconds)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import click
-
+from inference_gateway.devgateway.gateway import Gateway, in_foreground
+from inference_gateway.devgateway.load import Load
 from slurm_plugin import devcluster
-from tests.slurm.gateway import Gateway, Load, in_foreground
+from slurm_plugin.devcluster.ports import reserved
+from slurm_plugin.devcluster.waiting import until
 
 REPLICAS = 8
 CONCURRENCY = 4
 TOKENS = 10
 TOKEN_MS = 20
+_PATIENCE_S = 180.0
 # One replica: so many requests at a time, each as long as its tokens.
 REQUESTS_PER_S = CONCURRENCY / (TOKENS * TOKEN_MS / 1000)
 
@@ -35,16 +36,16 @@ def measure(directory: Path, seconds: float = 45.0, share: float = 0.9) -> dict[
     place = directory / "g"
     place.mkdir()
     scale = {"max": REPLICAS, "max_pending": REPLICAS}
-    options = {"concurrency": CONCURRENCY, "requests_per_s": REQUESTS_PER_S, "scale": scale}
+    load = {"concurrency": CONCURRENCY, "requests_per_s": REQUESTS_PER_S}
     try:
-        with in_foreground(cluster, place, **options) as gateway:
+        with reserved(1) as (port,), in_foreground(cluster.env(), place, port, {}, scale, **load) as gateway:
             return _measure(gateway, seconds, share)
     finally:
         devcluster.down(directory / "c")
 
 
 def _measure(gateway: Gateway, seconds: float, share: float) -> dict[str, float]:
-    _wait(lambda: gateway.serving() == 1)
+    until(lambda: gateway.serving() == 1, "the first replica serves", _PATIENCE_S)
     full_s = None
     with Load(gateway.url, per_s=2, stream=True).running() as streams:
         time.sleep(10)
@@ -54,8 +55,8 @@ def _measure(gateway: Gateway, seconds: float, share: float) -> dict[str, float]
                 if full_s is None and gateway.serving() == REPLICAS:
                     full_s = time.time() - began_s
                 time.sleep(0.1)
-        _wait(lambda: gateway.serving() < REPLICAS)
-        _wait(lambda: bool(gateway.events("drained")))
+        until(lambda: gateway.serving() < REPLICAS, "replicas leave after the burst", _PATIENCE_S)
+        until(lambda: bool(gateway.events("drained")), "a replica is drained", _PATIENCE_S)
     more = [event for event in gateway.events("wanted") if event["unix_s"] > began_s and event["replicas"] > 1]
     waits_s = sorted(burst.waits_s)
     return {
@@ -70,11 +71,3 @@ def _measure(gateway: Gateway, seconds: float, share: float) -> dict[str, float]
         "request_p50_s": round(waits_s[len(waits_s) // 2], 3),
         "request_p99_s": round(waits_s[int(0.99 * len(waits_s))], 3),
     }
-
-
-def _wait(condition: Callable[[], bool], patience_s: float = 180.0) -> None:
-    deadline_s = time.monotonic() + patience_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise click.ClickException("waited in vain")
-        time.sleep(0.2)

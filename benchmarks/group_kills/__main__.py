@@ -13,10 +13,11 @@ from random import Random
 
 import click
 
-from benchmarks.group_kills.site import SPEC, Site, prepare
 from benchmarks.group_kills.victims import managers
 from benchmarks.group_kills.wave import Battle
 from slurm_plugin import devcluster
+from slurm_plugin.devcluster.sharing import SPEC, Native, Site, prepare
+from wrappers import installed
 
 _KILLS_OF_A_WAVE = 25  # so that each member gets through in the end
 
@@ -41,12 +42,13 @@ def main(
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Form groups of four on the GPUs of a private cluster, kill at random, and count what is lost."""
+    native = Native.of(build, installed.library(os.environ), installed.manager(os.environ))
     began_s, load = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         place = Path(scratch)
         cluster = devcluster.up(SPEC, place / "c")
         try:
-            site = prepare(place, cluster, build.resolve())
+            site = prepare(place, cluster, native)
             battle = Battle(site, Random(seed), site.start_daemon())  # noqa: S311  no secret
             try:
                 while not battle.jobs or len(battle.kills) < kills:

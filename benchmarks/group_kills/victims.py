@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from benchmarks.group_kills.site import Site
+from slurm_plugin.devcluster.sharing import Site
 
 KINDS = ("client", "sxrun", "requeue", "manager", "daemon")
 _WORDS = {"client": "share_client", "sxrun": "wrappers.sxrun", "manager": "sexplkmd"}

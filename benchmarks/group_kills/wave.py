@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from benchmarks.group_kills.site import GPUS, KINDS, PER_GPU, Site
 from benchmarks.group_kills.victims import KINDS as KILLS
 from benchmarks.group_kills.victims import Kill, strike
 from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.devcluster.sharing import GPUS, KINDS, PER_GPU, Site
+from slurm_plugin.devcluster.waiting import until
 from slurm_plugin.observation.startable import has_settled, waits_for_requeue_delay
 from slurm_plugin.steering.groups.grouping import live_groups
 
 _PATIENCE_S = 120.0
-_POLL_S = 0.3
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Battle:
     verified: int = 0
 
     def fight(self, kills: int, work_s: float, pause_s: float) -> None:
-        """One wave with up to so many kills; returns when all its jobs have ended. Raises `TimeoutError`."""
+        """One wave with up to so many kills; returns when all its jobs have ended. Raises `DevClusterError`."""
         fillers = [self.site.filler() for _ in range(GPUS)]
         self._until(lambda: self._states(fillers) == ["RUNNING"] * GPUS, "the GPUs are busy")
         wave = [self.site.member(KINDS[i * len(KINDS) // (GPUS * PER_GPU)], work_s) for i in range(GPUS * PER_GPU)]
@@ -79,8 +79,4 @@ class Battle:
         return sum(group.size == PER_GPU and bool(group.verified) is verified for group in groups)
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {_PATIENCE_S:.0f} s in vain: {what}")
-            time.sleep(_POLL_S)
+        until(condition, what, _PATIENCE_S)

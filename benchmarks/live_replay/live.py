@@ -15,8 +15,7 @@ from pathlib import Path
 
 from benchmarks.live_replay import log
 from benchmarks.live_replay.workload import CLUSTER, sbatch_options
-from benchmarks.sweep_demo.run import daemon
-from simulation.cluster.settings import Looks
+from simulation.cluster.settings import PassTimes
 from simulation.traces.trace import Trace, TraceJob
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
@@ -62,7 +61,7 @@ class LiveArm:
     """An arm as it went: its jobs, and when the schedulers looked at the queue."""
 
     jobs: tuple[LiveJob, ...]
-    looks: Looks
+    pass_times: PassTimes
 
 
 Tell = Callable[[int, int], None]
@@ -87,11 +86,12 @@ def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, lo
     spec = devcluster.ClusterSpec(CLUSTER.nodes, CLUSTER.gpus_per_node, extra=_SLURM_CONF)
     cluster = devcluster.up(spec, directory / "cluster")
     try:
-        for part in ("spool", "saved"):
-            (directory / part).mkdir()
+        product = devcluster.Product(directory / "explsched")
+        product.install(settings or {})
+        (directory / "saved").mkdir()
         here = str(Path.cwd())
-        environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(directory / "spool"), "PYTHONPATH": here}
-        with daemon(settings, directory, environment) if settings else nullcontext():
+        environment = {**os.environ, **cluster.env(), **product.env(), "PYTHONPATH": here}
+        with product.daemon(environment) if settings else nullcontext():
             client = CliClient(environment=cluster.env())
             submitted, zero_s = _replay(directory, trace, environment, client, longest_s, tell)
         slurmctld = (cluster.layout.logs / "slurmctld.log").read_text()
@@ -100,8 +100,8 @@ def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, lo
             _final(job, queued_s[job_id], told[job_id], _record(job_id, environment), zero_s)
             for job, job_id in zip(trace.jobs, submitted, strict=True)
         )
-        passes = (directory / "sexplschedd.log").read_text() if settings else ""
-        return LiveArm(jobs, log.looks(slurmctld, passes, zero_s))
+        passes = product.log.read_text() if settings else ""
+        return LiveArm(jobs, log.pass_times(slurmctld, passes, zero_s))
     finally:
         devcluster.down(directory / "cluster")
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from benchmarks.sweep_demo import report
 from benchmarks.sweep_demo.run import EXPLSCHED, SLURM_ALONE, WITHOUT_STOP, Arm, Outcome, run
 from benchmarks.sweep_demo.sweep import LEARNING_RATES
+from slurm_plugin.devcluster import Product
 
 
 @click.command()
@@ -69,7 +70,7 @@ def _run(arm: Arm, sweep: str, seed: int, out: Path) -> Outcome:
             bar.update(task, completed=ended, total=total, best=best)
 
         outcome = run(Path(scratch), arm, sweep, seed, tell)
-        log = Path(scratch) / "sexplschedd.log"
+        log = Product(Path(scratch) / "explsched").log
         if log.exists():
             (out / "sexplschedd.log").write_bytes(log.read_bytes())
     return outcome

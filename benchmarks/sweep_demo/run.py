@@ -6,12 +6,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import yaml
 
 from benchmarks.sweep_demo import sweep
 from slurm_plugin import devcluster
@@ -100,33 +98,16 @@ def run(directory: Path, arm: Arm, sweep_name: str, seed: int, tell: Report) -> 
     spec = devcluster.ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=16, extra=(("MinJobAge", "3600"),))
     cluster = devcluster.up(spec, directory / "cluster")
     try:
-        spool = directory / "spool"
-        spool.mkdir()
+        product = devcluster.Product(directory / "explsched")
+        product.install(arm.daemon or {})
         (directory / "checkpoints").mkdir()
         sweep.save_digits(directory / "digits.npz", seed)
-        environment = {**os.environ, **cluster.env(), "EXPLSCHED_SPOOL": str(spool), "PYTHONPATH": os.getcwd()}  # noqa: PTH109
-        with daemon(arm.daemon, directory, environment) if arm.daemon else nullcontext():
+        environment = {**os.environ, **cluster.env(), **product.env(), "PYTHONPATH": os.getcwd()}  # noqa: PTH109
+        with product.daemon(environment) if arm.daemon else nullcontext():
             jobs = _submit(directory, sweep.configurations(sweep_name, seed), environment)
-            return _watch(jobs, spool, CliClient(environment=cluster.env()), environment, tell)
+            return _watch(jobs, product.spool, CliClient(environment=cluster.env()), environment, tell)
     finally:
         devcluster.down(directory / "cluster")
-
-
-@contextmanager
-def daemon(
-    settings: Mapping[str, object], directory: Path, environment: dict[str, str], niceness: int = 0
-) -> Iterator[None]:
-    """The real daemon, as an admin would start it; systemd's unit gives it a niceness of 10."""
-    config = directory / "explsched.yaml"
-    config.write_text(yaml.safe_dump({**settings, "progress": {"spool": str(directory / "spool")}}))
-    argv = ["nice", f"--adjustment={niceness}", sys.executable, "-m", "slurm_plugin.daemon", "--config", str(config)]
-    with (directory / "sexplschedd.log").open("wb") as log:
-        process = subprocess.Popen(argv, env=environment, stderr=log)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 def _submit(directory: Path, configurations: Sequence[sweep.Configuration], environment: dict[str, str]) -> list[int]:

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from explsched.cli.options import json_option
+from explsched.cli.tables import Column, lines, room
 from inference_gateway.cli.options import opened, services_option
 from inference_gateway.services import described
 
@@ -20,16 +21,24 @@ from inference_gateway.services import described
 def services(*, services_path: Path, as_json: bool, show: str | None) -> None:
     """Check a services file, and list its services with the ways that lead to them."""
     if show:
-        for key, meaning, default in described():
-            click.echo(f"{key:<52} {meaning} (default: {default})")
+        rows = ((key, f"{meaning} (default: {default})") for key, meaning, default in described())
+        click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
         return
     section, places = opened(services_path)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(section, enc_hook=str), indent=1))
         return
     click.echo(f"gateway {section.name}, address file {places.address}")
-    click.echo(f"{'SERVICE':<20} {'MIN':>4} {'MAX':>4} {'RULE':<8} {'PATH':<28} MODELS")
-    for name, service in section.services.items():
-        scale = service.scale
-        models = ",".join((name, *service.models))
-        click.echo(f"{name:<20} {scale.min:>4} {scale.max:>4} {scale.rule:<8} {'/services/' + name:<28} {models}")
+    columns = (
+        Column("SERVICE"),
+        Column("MIN", ">"),
+        Column("MAX", ">"),
+        Column("RULE"),
+        Column("PATH"),
+        Column("MODELS"),
+    )
+    offered = (
+        (name, one.scale.min, one.scale.max, one.scale.rule, f"/services/{name}", ", ".join((name, *one.models)))
+        for name, one in section.services.items()
+    )
+    click.echo("\n".join(lines(columns, offered, room())))

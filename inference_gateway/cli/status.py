@@ -10,12 +10,22 @@ import click
 import msgspec
 
 from explsched.cli.options import json_option
+from explsched.cli.tables import Column, lines, room
 from inference_gateway.cli.options import opened, services_option
 from inference_gateway.control import state
-from inference_gateway.control.report import Report, ServiceReport
+from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.errors import GatewayError
 
 _STALE_S = 10.0
+_SERVICE = (
+    Column("SERVICE"),
+    *(Column(title, ">") for title in ("READY", "STARTING", "DRAINING", "DESIRED", "RPS", "BUSY", "QUEUE")),
+    Column("REASON"),
+)
+_REPLICA = (
+    *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("BUSY", ">"), Column("ENDS")),
+    Column("REASON"),
+)
 
 
 @click.command()
@@ -39,24 +49,20 @@ def status(*, services_path: Path, as_json: bool) -> None:
 
 def _print(shown: Report, url: str) -> None:
     click.echo(f"gateway {shown.gateway}: {url}{', closing' if shown.closing else ''}")
-    heading = ("SERVICE", "SERVE", "COME", "DRAIN", "WANT", "RPS", "BUSY", "QUEUE", "REASON")
-    click.echo("{:<20} {:>5} {:>5} {:>5} {:>5} {:>6} {:>6} {:>6} {}".format(*heading))
-    for service in shown.services:
-        wanted = "-" if service.wanted is None else service.wanted
-        counts = (service.serving, service.coming, service.draining, wanted)
-        load = (service.arrivals, service.in_flight, service.queued)
-        why = "given up after failed starts" if service.given_up else service.reason
-        click.echo("{:<20} {:>5} {:>5} {:>5} {:>5} {:>6} {:>6} {:>6} {}".format(service.name, *counts, *load, why))
-    for service in shown.services:
-        _print_replicas(service)
+    click.echo("\n".join(lines(_SERVICE, map(_service, shown.services), room())))
+    replicas = [_replica(replica) for service in shown.services for replica in service.replicas]
+    if replicas:
+        click.echo("\n" + "\n".join(lines(_REPLICA, replicas, room())))
 
 
-def _print_replicas(service: ServiceReport) -> None:
-    for replica in service.replicas:
-        where = f"{replica.host}:{replica.port}" if replica.port else "-"
-        ends = datetime.fromtimestamp(replica.ends_s).astimezone().isoformat("T", "seconds") if replica.ends_s else "-"
-        job = "-" if replica.job_id is None else str(replica.job_id)
-        click.echo(
-            f"  {replica.name:<30} {replica.phase:<10} job {job:<8} {where:<22} busy {replica.in_flight:<4} ends {ends}"
-            f"{'  burst' if replica.burst else ''}{'  ' + replica.reason if replica.reason else ''}"
-        )
+def _service(service: ServiceReport) -> tuple[object, ...]:
+    counts = (service.serving, service.coming, service.draining, service.wanted)
+    load = (service.arrivals, service.in_flight, service.queued)
+    return service.name, *counts, *load, "given up after failed starts" if service.given_up else service.reason
+
+
+def _replica(replica: ReplicaReport) -> tuple[object, ...]:
+    where = f"{replica.host}:{replica.port}" if replica.port else None
+    ends = datetime.fromtimestamp(replica.ends_s).astimezone().isoformat("T", "seconds") if replica.ends_s else None
+    why = ", ".join(filter(None, ("burst" if replica.burst else "", replica.reason)))
+    return replica.name, replica.phase, replica.job_id, where, replica.in_flight, ends, why

@@ -10,8 +10,9 @@ from typing import Any
 import click
 from msgspec.structs import fields
 
+from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
-from slurm_plugin.devcluster import Cluster, ClusterSpec, State
+from slurm_plugin.devcluster import Cluster, ClusterSpec, ProductState, State
 from slurm_plugin.devcluster import down as take_down
 from slurm_plugin.devcluster import up as bring_up
 
@@ -61,9 +62,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cluster() -> None:
     """A private, real Slurm cluster on this host, in one directory.
 
-    Its nodes pose as GPU nodes; nothing outside the directory is changed. Needs root. The environment variable
-    EXPLSCHED_SLURM_PREFIX names the installation prefix of a Slurm built from source, which takes
-    `configure --enable-multiple-slurmd` for srun to work across nodes.
+    Its nodes pose as GPU nodes, and explsched runs beside Slurm. Nothing outside the directory is changed. Needs root.
+    The environment variable EXPLSCHED_SLURM_PREFIX names the installation prefix of a Slurm built from source, which
+    takes `configure --enable-multiple-slurmd` for srun to work across nodes.
     """
 
 
@@ -88,6 +89,16 @@ def cluster() -> None:
     multiple=True,
     help="Line for slurm.conf; repeatable, later wins.",
 )
+@click.option(
+    "--no-daemon",
+    "product",
+    flag_value=ProductState.INSTALLED,
+    type=ProductState,
+    help="Leave the daemon out: jobs report and commands answer, Slurm alone decides.",
+)
+@click.option(
+    "--slurm-only", "product", flag_value=ProductState.ABSENT, type=ProductState, help="Leave all of explsched out."
+)
 @_json
 def up(
     *,
@@ -99,14 +110,18 @@ def up(
     memory_mib_per_node: int,
     accounting: bool,
     settings: tuple[tuple[str, str], ...],
+    product: ProductState | None,
     as_json: bool,
 ) -> None:
-    """Start a cluster; returns when all nodes are idle."""
-    spec = ClusterSpec(nodes, gpus, shards, cpus_per_node, memory_mib_per_node, accounting, settings)
+    """Start a cluster with explsched: the spool, the configuration and the daemon. Returns when all nodes are idle."""
+    shape = (nodes, gpus, shards, cpus_per_node, memory_mib_per_node)
+    spec = ClusterSpec(*shape, accounting, settings, product=product or ProductState.RUNNING)
     started = bring_up(spec, directory, lambda line: click.echo(line, err=True))
     if as_json:
         click.echo(_as_json(started))
         return
+    if started.product:
+        click.echo(f"explsched is configured by {started.product.config}, logs are in {started.layout.logs}.")
     click.echo(f"{nodes} nodes with {gpus} GPUs each are idle. To use them in this shell:")
     click.echo(f'  eval "$(sexplsched cluster env --dir {shlex.quote(str(started.layout.root))})"')
 
@@ -129,9 +144,11 @@ def status(*, directory: Path, as_json: bool) -> None:
         click.echo(_as_json(found))
     else:
         click.echo(f"{found.layout.root}: {now.state}")
-        for name, daemons in (("alive", now.alive), ("dead", now.dead)):
-            for daemon in daemons:
-                click.echo(f"  {daemon.name:<12} {name}, pid {daemon.pid}")
+        rows = [
+            (each.name, state, each.pid) for state, some in (("alive", now.alive), ("dead", now.dead)) for each in some
+        ]
+        for line in lines((Column("DAEMON"), Column("STATE"), Column("PID", ">")), rows, room()):
+            click.echo(line)
         if now.state is not State.RUNNING:
             click.echo("`down` removes it; `up` replaces a stale one")
     if now.state is not State.RUNNING:
@@ -141,7 +158,7 @@ def status(*, directory: Path, as_json: bool) -> None:
 @cluster.command()
 @_directory
 def env(directory: Path) -> None:
-    """Print the shell commands that point Slurm's commands at a cluster, for `eval`."""
+    """Print the shell commands that point Slurm's commands, and explsched's, at a cluster; for `eval`."""
     for key, value in Cluster.load(directory).env().items():
         click.echo(f"export {key}={shlex.quote(value)}")
 

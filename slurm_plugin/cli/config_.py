@@ -8,6 +8,7 @@ import click
 import yaml
 
 from explsched.cli.options import config_option
+from explsched.cli.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import config_keys
 
@@ -42,8 +43,8 @@ def show(config_path: Path | None) -> None:
 @config.command()
 def keys() -> None:
     """List every key with its meaning and default."""
-    for key in config_keys.all_keys():
-        click.echo(f"{key.name:<34} {key.meaning}; {key.accepted} (default: {key.default})")
+    rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in config_keys.all_keys())
+    click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
 
 
 @config.command()

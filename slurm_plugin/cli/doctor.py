@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import click
 from msgspec import to_builtins
 
 from explsched.cli.options import config_option, json_option
+from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
+from slurm_plugin import heartbeat
 from slurm_plugin.cli.slurm_findings import Finding, plain_sbatch, slurm
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
@@ -39,11 +42,15 @@ def doctor(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  cl
     if as_json:
         click.echo(json.dumps([to_builtins(finding) for finding in findings], indent=1))
     else:
-        for finding in findings:
-            click.echo(f"{finding.level:<6} {finding.check:<16} {finding.found}")
-            if finding.advice:
-                click.echo(f"       {'':<16} -> {finding.advice}")
+        rows = [row for finding in findings for row in _rows(finding)]
+        click.echo("\n".join(lines((Column("LEVEL"), Column("CHECK"), Column("FOUND")), rows, room(), heading=False)))
     sys.exit(1 if any(finding.level == "fault" for finding in findings) else 0)
+
+
+def _rows(finding: Finding) -> Iterator[tuple[str, str, str]]:
+    yield finding.level, finding.check, finding.found
+    if finding.advice:
+        yield "", "", f"-> {finding.advice}"
 
 
 def _findings(config_path: Path | None) -> Iterator[Finding]:
@@ -63,6 +70,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
     )
     yield _spool(config.progress.spool)
+    yield _daemon(config.progress.spool)
     yield from plain_sbatch(os.environ)
     yield from sharing(os.environ)
     for entry in catalog.registered_by_others():
@@ -102,6 +110,16 @@ def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("CUDA MPS", "ok", found)
     except mps.MpsError as error:
         yield Finding("CUDA MPS", "note", str(error), "look again on a GPU node")
+
+
+def _daemon(spool: Path) -> Finding:
+    found = heartbeat.read(spool)
+    if found is None:
+        return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
+    if not found.is_fresh(time.time()):
+        age_s = time.time() - found.time_s
+        return Finding("daemon", "note", f"silent for {age_s:.0f} s, last on {found.host}", "see its log")
+    return Finding("daemon", "ok", f"runs on {found.host}, pid {found.pid}, policy {found.policy}")
 
 
 def _spool(path: Path) -> Finding:

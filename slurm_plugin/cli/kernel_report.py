@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from explsched.cli.tables import Column, lines
 from kernel_intercept.profile.manager import Status
 from kernel_intercept.profile.model import KernelProfile
 from kernel_intercept.profile.names import demangled, outline
@@ -58,64 +59,67 @@ def _row(profile: KernelProfile, readable: str) -> Row:
     )
 
 
-def table(shown: Sequence[Row], width: int) -> list[str]:
-    """The kernels as lines of at most so many characters; names give way."""
-    form = "{:<15} {:<12} {:>7} {:>4} {:>8} {:>9} {:>5} {:>5} {:<6} {}"
-    lines = [form.format("GRID", "BLOCK", "SHARED", "CC", "SAMPLES", "TIME_US", "SM%", "MEM%", "FROM", "KERNEL")]
-    for row in shown:
-        line = form.format(
-            row.grid,
-            row.block,
-            row.shared_bytes,
-            f"{row.compute_capability // 10}.{row.compute_capability % 10}",
-            row.samples,
-            f"{row.gpu_ns / _NS_PER_US:.1f}",
-            f"{row.compute_permille / 10:.1f}",
-            f"{row.bandwidth_permille / 10:.1f}",
-            row.source,
-            row.kernel,
-        )
-        lines.append(line[:width].rstrip())
-    return lines
+_KERNEL_COLUMNS = (
+    Column("GRID"),
+    Column("BLOCK"),
+    Column("SHARED", ">"),
+    Column("CC", ">"),
+    Column("SAMPLES", ">"),
+    Column("TIME_US", ">"),
+    Column("SM%", ">"),
+    Column("MEM%", ">"),
+    Column("FROM"),
+    Column("KERNEL"),
+)
 
 
-_CLIENT = "{:<12} {:>8} {:>8} {:<11} {:>5} {:>5} {:>10} {:>10} {:>8} {:>10} {:>8} {:>7}"
+def table(shown: Sequence[Row], width: int | None) -> list[str]:
+    """The kernels as lines of at most so many characters; None for any number."""
+    return lines(_KERNEL_COLUMNS, (_cells(row) for row in shown), width)
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    return (
+        row.grid,
+        row.block,
+        row.shared_bytes,
+        f"{row.compute_capability // 10}.{row.compute_capability % 10}",
+        row.samples,
+        f"{row.gpu_ns / _NS_PER_US:.1f}",
+        f"{row.compute_permille / 10:.1f}",
+        f"{row.bandwidth_permille / 10:.1f}",
+        row.source,
+        row.kernel,
+    )
+
+
+_FIGURES = ("REQ%", "LIM%", "LAUNCHES", "GPU_MS", "WAITS", "WAITED_MS", "LONGEST", "PASSED")
+_CLIENT_COLUMNS = (
+    *(Column("GPU", width=12), Column("JOB", ">"), Column("PID", ">"), Column("CLASS")),
+    *(Column(title, ">") for title in _FIGURES),
+)
 
 
 def clients(status: Status, job: int | None) -> list[str]:
     """The processes that a manager serves, or those of one job, as lines; none if there are none."""
-    lines = [
+    found = [
         _client(str(gpu.get("uuid", "?")), client)
         for gpu in _objects(status.answer, "gpus")
         for client in _objects(gpu, "clients")
         if job is None or str(client.get("job")) == str(job)
     ]
-    if not lines:
+    if not found:
         return []
-    head = (
-        "GPU",
-        "JOB",
-        "PID",
-        "CLASS",
-        "REQ%",
-        "LIM%",
-        "LAUNCHES",
-        "GPU_MS",
-        "WAITS",
-        "WAITED_MS",
-        "LONGEST",
-        "PASSED",
-    )
-    return [f"{status.path}: policy {status.answer.get('policy', '?')}", _CLIENT.format(*head), *lines]
+    return [f"{status.path}: policy {status.answer.get('policy', '?')}", *lines(_CLIENT_COLUMNS, found, None)]
 
 
-def _client(uuid: str, client: Mapping[str, Any]) -> str:
+def _client(uuid: str, client: Mapping[str, Any]) -> tuple[str, ...]:
     def number(name: str, scale: float, places: int) -> str:
         value = client.get(name)
         return f"{value / scale:.{places}f}" if isinstance(value, int | float) else "?"
 
-    return _CLIENT.format(
-        uuid.removeprefix("GPU-")[:12],
+    return (
+        uuid.removeprefix("GPU-"),
         str(client.get("job") or "-"),
         str(client.get("pid", "?")),
         str(client.get("class", "?")),

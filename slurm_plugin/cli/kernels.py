@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -15,6 +13,7 @@ import click
 from msgspec import to_builtins
 
 from explsched.cli.options import json_option
+from explsched.cli.tables import room
 from kernel_intercept.profile import ncu, store
 from kernel_intercept.profile.errors import ProfileError
 from kernel_intercept.profile.format import Fault
@@ -31,7 +30,6 @@ examples:
   sexplsched kernels import ncu.csv --dry-run
 """
 _FAULTS_SHOWN = 10
-_UNLIMITED = 1_000_000
 
 _profiles = click.option(
     "--profiles",
@@ -83,11 +81,10 @@ def kernels(ctx: click.Context, job: int | None, address: Path | None, path: Pat
         managers = [{"socket": str(status.path), **status.answer} for status in statuses]
         click.echo(json.dumps({"kernels": [to_builtins(row) for row in found], "managers": managers}, indent=1))
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
     blocks = [lines for status in statuses if (lines := clients(status, job))]
     if job is not None and not blocks:
         click.echo(f"sexplsched: no manager on this machine serves job {job}; see --help for other nodes", err=True)
-    blocks.append(table(found, width) if found else [f"{path}: no kernels are known yet"])
+    blocks.append(table(found, room()) if found else [f"{path}: no kernels are known yet"])
     click.echo("\n\n".join("\n".join(block) for block in blocks))
 
 

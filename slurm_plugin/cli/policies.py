@@ -7,6 +7,7 @@ import json
 import click
 
 from explsched.cli.options import json_option
+from explsched.cli.tables import Column, lines, room
 from explsched.errors import PolicyError
 from sched_policy import catalog
 
@@ -29,5 +30,5 @@ def policies(as_json: bool) -> None:  # noqa: FBT001  click passes by name
     if as_json:
         click.echo(json.dumps(known, indent=1))
         return
-    for name, summary in known.items():
-        click.echo(f"{name:<12} {summary}")
+    columns = (Column("POLICY"), Column("MEANING"))
+    click.echo("\n".join(lines(columns, known.items(), room(), heading=False)))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import getpass
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 from msgspec import to_builtins
 
 from explsched.cli.options import config_option, json_option
+from explsched.cli.tables import Column, lines, room
 from sched_policy.model import JobState
+from slurm_plugin import heartbeat
 from slurm_plugin.cli.job_row import COLUMNS, Row, rows
 from slurm_plugin.cli.session import look
 
@@ -21,9 +23,8 @@ examples:
   sexplsched status --me
   sexplsched status --sweep digits --iterate 30
 """
-_DEFAULT_FORMAT = (
-    "jobid:10,partition:9,name:16,user:8,state:10,gpus:4,step:11,metric:14,utility:10,planned:19,reason:36"
-)
+_DEFAULT_FORMAT = "jobid,partition,name,user,state,gpus,step,metric,utility,planned,reason"
+_NUMBERS = frozenset({"gpus", "tasks", "utility", "score", "gpu_hours", "restarts", "preempted", "lost_gpu_s"})
 
 
 @click.command(epilog=_EXAMPLES)
@@ -35,7 +36,12 @@ _DEFAULT_FORMAT = (
 @click.option("-n", "--sweep", help="Only jobs of this sweep.")
 @click.option("-h", "--noheader", is_flag=True, help="No header line.")
 @click.option(
-    "-o", "--format", "columns", default=_DEFAULT_FORMAT, show_default=True, help="Columns as NAME[:WIDTH], ..."
+    "-o",
+    "--format",
+    "columns",
+    default=_DEFAULT_FORMAT,
+    show_default=True,
+    help="Columns as NAME[:WIDTH], ... Without a width, as wide as needed.",
 )
 @click.option("-i", "--iterate", type=click.FloatRange(min=1), help="Repeat every so many seconds.")
 @json_option
@@ -60,11 +66,15 @@ def status(
     keep = _filter(jobs, getpass.getuser() if me else users, partitions, states, sweep)
     layout = _layout(columns)
     while True:
-        shown = [row for row in rows(look(config_path)) if keep(row)]
+        view = look(config_path)
+        shown = [row for row in rows(view) if keep(row)]
         if as_json:
             click.echo(json.dumps({"jobs": [to_builtins(row) for row in shown]}, indent=1))
         else:
-            click.echo("\n".join(_lines(shown, layout, [] if noheader else [_header(layout)])))
+            cells = ([_cell(row, column.title.lower()) for column in layout] for row in shown)
+            click.echo("\n".join(lines(layout, cells, room(), heading=not noheader)))
+        if notice := heartbeat.notice(view.config.progress.spool, time.time()):
+            click.echo(f"sexplsched: {notice}", err=True)
         if iterate is None:
             return
         time.sleep(iterate)
@@ -97,29 +107,17 @@ def _words(text: str | None) -> frozenset[str] | None:
     return frozenset(word.strip() for word in text.split(",")) if text else None
 
 
-def _layout(columns: str) -> list[tuple[str, int]]:
+def _layout(columns: str) -> list[Column]:
     layout = []
     for column in columns.split(","):
-        name, _, width = column.strip().lower().partition(":")
-        if name not in COLUMNS or not (width or "12").isdigit():
+        name, colon, width = column.strip().lower().partition(":")
+        if name not in COLUMNS or (colon and not (width.isdigit() and int(width) > 0)):
             raise click.BadParameter(f"{column!r}: accepted are {', '.join(COLUMNS)}", param_hint="--format")
-        layout.append((name, int(width or 12)))
+        layout.append(Column(name.upper(), ">" if name in _NUMBERS else "<", int(width) if colon else None))
     return layout
 
 
-def _header(layout: list[tuple[str, int]]) -> str:
-    return " ".join(f"{name.upper():<{width}.{width}}" for name, width in layout).rstrip()
-
-
-def _lines(shown: Iterable[Row], layout: list[tuple[str, int]], head: list[str]) -> list[str]:
-    return head + [" ".join(_cell(row, name, width) for name, width in layout).rstrip() for row in shown]
-
-
-def _cell(row: Row, name: str, width: int) -> str:
-    value = getattr(row, name)
+def _cell(row: Row, name: str) -> object:
     if name == "metric" and row.value is not None:
-        value = f"{row.metric}={row.value:.4g}"
-    text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-    # A name is the user's free text: control characters must not reach a terminal.
-    printable = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
-    return f"{printable:<{width}.{width}}"
+        return f"{row.metric}={row.value:.4g}"
+    return getattr(row, name)

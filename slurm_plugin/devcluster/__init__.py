@@ -5,6 +5,18 @@ munged, slurmctld and one slurmd per node run on this host and talk over loopbac
 
 from slurm_plugin.devcluster.cluster import Cluster, State, Status, load
 from slurm_plugin.devcluster.lifecycle import down, up
-from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError
+from slurm_plugin.devcluster.product import Product
+from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, ProductState
 
-__all__ = ["Cluster", "ClusterSpec", "DevClusterError", "State", "Status", "down", "load", "up"]
+__all__ = [
+    "Cluster",
+    "ClusterSpec",
+    "DevClusterError",
+    "Product",
+    "ProductState",
+    "State",
+    "Status",
+    "down",
+    "load",
+    "up",
+]

@@ -7,12 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from explsched.atomic_file import replace_file
 from explsched.process import ProcessId
 from slurm_plugin.devcluster import programs
-from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout
+from slurm_plugin.devcluster.product import Product
+from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout, ProductState
 
 
 class State(StrEnum):
@@ -48,15 +49,14 @@ class Cluster(Struct, frozen=True):
         layout = Layout(directory.resolve())
         try:
             data = json.loads(layout.state.read_text(encoding="utf-8"))
-            pairs = {name: tuple(map(tuple, data["spec"].get(name, ()))) for name in ("extra", "files")}
-            spec = ClusterSpec(**{**data["spec"], **pairs})
-            daemons = tuple(ProcessId(**daemon) for daemon in data["daemons"])
+            spec = convert(data["spec"], ClusterSpec)
+            daemons = convert(data["daemons"], tuple[ProcessId, ...])
             return cls(layout, spec, daemons, data.get("prefix", ""))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DevClusterError(f"{directory}: no cluster lies here ({layout.state.name} is missing)") from error
         except PermissionError as error:
             raise DevClusterError(f"{layout.state}: may not be read by this user") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
             raise DevClusterError(f"{layout.state}: cannot be understood: {error}") from error
 
     def save(self) -> None:
@@ -69,11 +69,18 @@ class Cluster(Struct, frozen=True):
         replace_file(self.layout.state, json.dumps(data, indent=1), mode=0o644)
 
     def env(self) -> dict[str, str]:
-        """What to add to an environment so that Slurm's commands talk to this cluster."""
+        """What to add to an environment so that Slurm's commands, and explsched's, talk to this cluster."""
         added = {"SLURM_CONF": str(self.layout.slurm_conf)}
+        if self.product:
+            added |= self.product.env()
         if self.prefix:
             added["PATH"] = programs.search_path(self.prefix)
         return added
+
+    @property
+    def product(self) -> Product | None:
+        """The cluster's explsched, if it has one."""
+        return None if self.spec.product is ProductState.ABSENT else Product(self.layout.product)
 
     def status(self) -> Status:
         """What runs at this moment, by the recorded pids and start times."""

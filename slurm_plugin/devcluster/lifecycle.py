@@ -13,6 +13,7 @@ from explsched.atomic_file import drafts
 from explsched.process import ProcessId
 from slurm_plugin.devcluster import processes
 from slurm_plugin.devcluster.cluster import Cluster, State
+from slurm_plugin.devcluster.product import DAEMON
 from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout
 from slurm_plugin.devcluster.startup import Progress, Startup
 
@@ -113,10 +114,11 @@ def _warn_if_closed(layout: Layout, progress: Progress) -> None:
 
 
 def _end(layout: Layout, daemons: Iterable[ProcessId]) -> None:
-    """End what runs: slurmctld and slurmd first, so that no job starts any more, then the jobs, munged last."""
+    """End what runs: explsched while Slurm answers it, Slurm so that no job starts, the jobs, munged last."""
     recorded = tuple(daemons)
     # Before the daemons go: afterwards their children have no parent to be known by.
     known = processes.members(layout.root, layout.cluster_name, recorded)
+    processes.stop([daemon for daemon in recorded if daemon.name == DAEMON])
     processes.stop([daemon for daemon in recorded if daemon.name.startswith("slurm")])
     background = [daemon for daemon in recorded if not daemon.name.startswith("slurm")]
     processes.stop(background)

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from slurm_plugin.client.capabilities import CGROUPS_OFF
 from slurm_plugin.client.version import SlurmVersion
-from slurm_plugin.devcluster.spec import ClusterSpec, Layout
+from slurm_plugin.devcluster.product import Product
+from slurm_plugin.devcluster.spec import ClusterSpec, Layout, ProductState
 
 
 class Ports(Struct, frozen=True):
@@ -73,6 +74,8 @@ def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: Host) -> s
         "MinJobAge": "60",
         "AccountingStorageType": "accounting_storage/none",
     }
+    if spec.product is not ProductState.ABSENT:
+        settings["TaskProlog"] = str(Product(layout.product).task_prolog)
     if host.is_loopback:
         settings["CommunicationParameters"] = _ON_LOOPBACK
     if spec.accounting:

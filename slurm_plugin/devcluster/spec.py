@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,12 +16,24 @@ class DevClusterError(ExplschedError):
     """A private cluster cannot be started, used or stopped."""
 
 
+class ProductState(StrEnum):
+    """How much of explsched a private cluster has."""
+
+    ABSENT = "absent"
+    """Slurm alone."""
+    INSTALLED = "installed"
+    """Jobs report and commands answer, but no daemon steers."""
+    RUNNING = "running"
+    """The daemon steers, too."""
+
+
 class ClusterSpec(Struct, frozen=True):
     """Shape of a private cluster.
 
     Nodes pose as larger than this host, so CPUs and memory are only numbers that Slurm counts. With 0 shards (or 0
     GPUs) the nodes have no shard GRES. `extra` are lines for slurm.conf as (key, value); they win over ours, the later
-    over the earlier. `files` are (name, text) of files beside it, such as plugstack.conf. Raises `DevClusterError` for
+    over the earlier. `files` are (name, text) of files beside it, such as plugstack.conf. `product` is how much of
+    explsched there is. Raises `DevClusterError` for
     numbers outside the accepted range.
     """
 
@@ -32,6 +45,7 @@ class ClusterSpec(Struct, frozen=True):
     accounting: bool = False
     extra: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    product: ProductState = ProductState.ABSENT
 
     def __post_init__(self) -> None:
         for name, value, least, most in (
@@ -60,7 +74,7 @@ class Layout(Struct, frozen=True):
 
     root: Path
 
-    PARTS: ClassVar[tuple[str, ...]] = ("etc", "munge", "state", "run", "log", "gpu", "spool", "db")
+    PARTS: ClassVar[tuple[str, ...]] = ("etc", "munge", "state", "run", "log", "gpu", "spool", "db", "explsched")
     """The directories below `root` that a cluster makes, and removes when it goes down."""
 
     @property
@@ -82,6 +96,11 @@ class Layout(Struct, frozen=True):
     def database(self) -> Path:
         """MariaDB's data and its socket; closed to everybody but root."""
         return self.root / "db"
+
+    @property
+    def product(self) -> Path:
+        """The files of explsched: see `Product`."""
+        return self.root / "explsched"
 
     @property
     def logs(self) -> Path:

@@ -15,8 +15,9 @@ from explsched.process import ProcessId
 from slurm_plugin.devcluster import ports, processes, programs
 from slurm_plugin.devcluster.accounting import database_socket_path, start_accounting
 from slurm_plugin.devcluster.cluster import Cluster
+from slurm_plugin.devcluster.product import DAEMON, Product
 from slurm_plugin.devcluster.slurm_conf import Host, Ports, cgroup_conf, gres_conf, slurm_conf
-from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout
+from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout, ProductState
 
 Progress = Callable[[str], None]
 """Called with one line for each step."""
@@ -46,6 +47,8 @@ class Startup:
         # On record before anything runs: from here on `down` finds what belongs to this directory.
         self._record()
         self._make_directories()
+        if self._spec.product is not ProductState.ABSENT:
+            Product(self._layout.product).install()
         with ports.reserved(self._spec.nodes + 2) as numbers:
             chosen = Ports(slurmctld=numbers[0], slurmdbd=numbers[1], slurmd=numbers[2:])
             host = _this_host()
@@ -63,6 +66,10 @@ class Startup:
                 self.start(f"slurmd.{name}", programs.find("slurmd"), "-D", "-N", name, "-f", conf)
             self._progress("waiting for the nodes")
             self.wait_for("slurmctld", self._all_idle)
+        if self._spec.product is ProductState.RUNNING:
+            product = Product(self._layout.product)
+            self.start(DAEMON, *product.daemon_argv())
+            self.wait_for(DAEMON, product.daemon_works)
         return self._record()
 
     def start(self, name: str, *argv: str) -> None:

@@ -95,6 +95,10 @@ class Controller:
         """Let go of the waiting jobs that are pinned to nodes: nobody would, once the daemon has stopped."""
         return self._client.apply(withdrawal(self._client.jobs()))
 
+    def cluster(self) -> str:
+        """What tells this cluster from others. Raises `SlurmError`."""
+        return self._client.capabilities().cluster
+
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         return self._client.load()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "example_policy"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "policy"
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +14,8 @@ from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.devcluster import Cluster
+from slurm_plugin.devcluster.waiting import until as until
 from slurm_plugin.observation.startable import has_settled, waits_for_requeue_delay
-
-PATIENCE_S = 60.0
 
 
 def environment(cluster: Cluster, **more: str) -> dict[str, str]:
@@ -32,13 +31,6 @@ def run(cluster: Cluster, *argv: str, stdin: str | None = None) -> str:
 def submit(cluster: Cluster, *options: str, script: str = "sleep 600") -> int:
     text = f"#!/bin/bash\n{script}\n"
     return int(run(cluster, "sbatch", "--parsable", "--output=/dev/null", *options, stdin=text))
-
-
-def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {patience_s:.0f} s in vain: {what}"
-        time.sleep(0.2)
 
 
 def state_of(client: CliClient, job_id: int) -> str:

@@ -179,6 +179,23 @@ def test_sighup_takes_a_good_file_and_survives_a_bad_one(
         assert daemon.wait(timeout=30) == 0
 
 
+def test_a_second_daemon_does_not_steer(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:
+    full = submit(small, "--nodes=2", "--gpus-per-node=4")
+    until(lambda: state_of(client, full) == "RUNNING", "the cluster is full")
+    log = tmp_path / "log"
+    other = tmp_path / "other"  # with another configuration and another spool, but of the same cluster
+    other.mkdir()
+    with a_daemon(small, tmp_path, config(spool, "fifo")) as first:
+        until(lambda: log.exists() and " pass " in log.read_text(), "the first one works")
+        for argv in ("--once", "--log-level=error"):
+            refused = once(small, other, config(other, "srsf"), argv)
+            assert refused.returncode == 1
+            assert f"pid {first.pid} on host " in refused.stderr
+            assert "one at a time may" in refused.stderr
+        assert once(small, other, config(other, "srsf"), "--dry-run").returncode == 0
+    assert once(small, other, config(other, "srsf"), "--once").returncode == 0
+
+
 def test_hostile_progress_files_do_not_stop_the_daemon(
     small: Cluster, client: CliClient, spool: Path, tmp_path: Path
 ) -> None:
@@ -272,7 +289,7 @@ def test_commands(small: Cluster, client: CliClient, spool: Path, tmp_path: Path
     assert re.search(rf"^{waiting} +main .*PENDING", table, re.MULTILINE)
     assert "\x1b" not in table
     assert run(small, *ours, "status", "-h", "-j", str(full), "-o", "jobid:8,state", "--config", str(path)) == (
-        f"{full:<8} RUNNING\n"
+        f"{full:<8}  RUNNING\n"
     )
     told = run(small, *ours, "explain", str(waiting), "--config", str(path))
     assert "may be stopped early" in told

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from explsched.process import ProcessId
+from slurm_plugin import heartbeat
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
@@ -276,7 +277,8 @@ class TestRefusals:
 class TestCommandLine:
     def test_up_status_env_down(self, place: Path) -> None:
         where = ("--dir", str(place))
-        started = invoke("up", *where, "--nodes", "1", "--gpus", "1", "--shards", "0", "--set", "MinJobAge=9", "--json")
+        shape = ("--nodes", "1", "--gpus", "1", "--shards", "0", "--set", "MinJobAge=9")
+        started = invoke("up", *where, *shape, "--slurm-only", "--json")
         assert started.exit_code == 0, started.output
         assert json.loads(started.stdout)["state"] == "running"
         assert "starting slurmctld" in started.stderr
@@ -286,6 +288,42 @@ class TestCommandLine:
         assert invoke("down", *where).exit_code == 0
         gone = invoke("status", *where)
         assert (gone.exit_code, "no cluster lies here" in gone.stderr) == (1, True)
+
+    def test_up_brings_up_the_whole_product(self, place: Path) -> None:
+        where = ("--dir", str(place))
+        started = invoke("up", *where, "--nodes", "1", "--gpus", "1", "--shards", "0", "--json")
+        assert started.exit_code == 0, started.output
+        whole = load(place)
+        assert whole.product is not None
+        assert [daemon["name"] for daemon in json.loads(started.stdout)["alive"]][-1] == "sexplschedd"
+        assert all(path.is_relative_to(place) for path in (whole.product.config, whole.product.spool))
+        exported = invoke("env", *where).stdout
+        for name, value in whole.product.env().items():
+            assert f"export {name}={value}\n" in exported
+        out = place / "spool" / "out"
+        argv = ("sbatch", "--wait", "--export=NIL", f"--output={out}", "--wrap", "echo $EXPLSCHED_SPOOL")
+        run(whole, *argv)  # without the environment of the shell it is submitted from
+        assert out.read_text() == f"{whole.product.spool}\n"
+        out.unlink()
+        shown = run(whole, sys.executable, "-m", "explsched.cli.main", "config", "show")
+        assert str(whole.product.spool) in shown
+        assert heartbeat.notice(whole.product.spool, time.time()) is None
+        daemon = whole.daemons[-1]
+        assert invoke("down", *where).exit_code == 0
+        assert not daemon.is_alive()
+        assert not place.exists()
+
+    def test_up_without_the_daemon_says_so_in_status(self, place: Path) -> None:
+        where = ("--dir", str(place))
+        assert invoke("up", *where, "--nodes", "1", "--gpus", "1", "--shards", "0", "--no-daemon").exit_code == 0
+        half = load(place)
+        assert [daemon.name for daemon in half.daemons] == ["munged", "slurmctld", "slurmd.n1"]
+        argv = (sys.executable, "-m", "explsched.cli.main", "status")
+        environment = {**os.environ, **half.env()}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.count("\n") == 1
+        assert done.stderr.startswith("sexplsched: no daemon runs ")
+        assert done.stderr.count("\n") == 1
 
     def test_bad_setting_is_a_usage_error(self, tmp_path: Path) -> None:
         assert invoke("up", "--dir", str(tmp_path), "--set", "MinJobAge").exit_code == 2

@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from inference_gateway.devgateway.gateway import Gateway, services_file
+from inference_gateway.devgateway.load import Load
+from inference_gateway.errors import GatewayError
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.devcluster.ports import reserved
-from tests.slurm.gateway import Gateway, Load, in_foreground, services_file
+from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import empty, run, state_of, until
 
 pytestmark = [
@@ -129,7 +132,8 @@ def test_an_edited_services_file_is_taken_without_a_failed_request(cluster: Clus
             until(lambda: gateway.serving("more") == 1, "the new service has a replica")
             data["services"]["more"] = {"replica": {}}
             gateway.services.write_text(yaml.safe_dump(data))
-            gateway.command("reload", check=False)
+            with pytest.raises(GatewayError, match="command"):
+                gateway.command("reload")
             os.kill(gateway.control_plane(), signal.SIGKILL)
             until(lambda: gateway.has_started(3), "the control plane goes on with what was accepted")
             del data["services"]["more"]
@@ -152,7 +156,7 @@ def test_a_broken_command_is_given_up(cluster: Cluster, directory: Path) -> None
 
 def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, directory: Path, port: int) -> None:
     services = services_file(directory, port, scale={"min": 2})
-    gateway = Gateway(cluster, services, "", directory / "gateway")
+    gateway = Gateway(cluster.env(), services, "", directory / "gateway")
     gateway.command("up", "--wait", "60", "--time", "2", "--sbatch", f"--export=ALL,TMPDIR={directory}")
     record = gateway.state / "gateway.json"
     first = json.loads(record.read_text())["job_id"]
@@ -173,7 +177,7 @@ def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, direct
 
 def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, directory: Path, port: int) -> None:
     services = services_file(directory, port, scale={"min": 2})
-    gateway = Gateway(cluster, services, "", directory / "gateway")
+    gateway = Gateway(cluster.env(), services, "", directory / "gateway")
     options = ("--sbatch", f"--export=ALL,TMPDIR={directory}")
     gateway.command("up", "--wait", "60", *options)
     until(lambda: gateway.serving() == 2, "the replicas serve")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.group_kills import site as sites
-from benchmarks.group_kills.site import GPUS, KINDS, PER_GPU, Site
 from kernel_intercept.profile import manager
 from kernel_intercept.profile.errors import ProfileError
 from slurm_plugin.client.changes import SetAdminComment, TargetJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ShardRule
-from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, down, up
+from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, down, sharing, up
+from slurm_plugin.devcluster.sharing import GPUS, KINDS, PER_GPU, Native, Site
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
 from slurm_plugin.steering.groups.packing import choice, free_shards
 from tests.slurm.jobs import command, environment, final_state, run, state_of, submit, until
+from wrappers import installed
 from wrappers.installed import NotInstalledError
 
 pytestmark = pytest.mark.slurm
@@ -46,19 +44,18 @@ def cluster_of(place: Path, spec: ClusterSpec) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def native() -> Path:
+def native() -> Native:
     """The native build with the interposer's GPU double."""
     try:
-        sites.needed(NATIVE)
+        return Native.of(NATIVE, installed.library(os.environ), installed.manager(os.environ))
     except (NotInstalledError, FileNotFoundError) as error:
         pytest.skip(str(error))
-    return NATIVE
 
 
 @pytest.fixture
-def site(place: Path, native: Path) -> Iterator[Site]:
-    with cluster_of(place, sites.SPEC) as cluster:
-        yield sites.prepare(place, cluster, native)
+def site(place: Path, native: Native) -> Iterator[Site]:
+    with cluster_of(place, sharing.SPEC) as cluster:
+        yield sharing.prepare(place, cluster, native)
 
 
 @contextmanager
@@ -117,7 +114,7 @@ def test_a_group_of_four_on_one_gpu(site: Site) -> None:
             assert sum(kind[job] for job in group.job_ids) == PER_GPU // 2
             until(partial(all_progress, list(group.job_ids)), "each of them progresses")
             assert len({launches()[job][0] for job in group.job_ids}) == 1
-        ours = [command("sexplsched"), "explain", str(first.job_ids[1]), "--config", str(site.place / "explsched.yaml")]
+        ours = [command("sexplsched"), "explain", str(first.job_ids[1]), "--config", str(site.product.config)]
         assert f"one of the 4 jobs of group {first.number}" in run(site.cluster, *ours)
         assert ": verified." in run(site.cluster, *ours)
 
@@ -137,7 +134,7 @@ def test_groups_are_pinned_to_their_nodes(place: Path) -> None:
     spec = ClusterSpec(nodes=2, gpus_per_node=1, shards_per_node=PER_GPU)
     with cluster_of(place, spec) as cluster:
         site = Site(place, cluster, environment(cluster))
-        sites.configure(place)
+        site.product.install(sharing.SETTINGS)
         run(cluster, "scontrol", "update", "PartitionName=main", "State=DOWN")
         jobs = [
             submit(cluster, "--gres=shard:1", f"--comment=explsched:stages={KINDS[i // PER_GPU]}")
@@ -207,20 +204,9 @@ def test_pins_go_with_the_daemon_and_other_words_stay(site: Site) -> None:
     assert job() == (("n1",), mark)
     refused = site.client.apply([TargetJob(fillers[0], ("n2",), "x"), SetAdminComment(fillers[1], "y")])
     assert [failure.change for failure in refused] == [TargetJob(fillers[0], ("n2",), "x")]
-    config = site.place / "explsched.yaml"
+    config = site.product.config
     config.write_text(config.read_text().replace("interval_s: 1.0", "interval_s: 600.0"))
     with daemon(site):
         until(lambda: site.log.exists() and " pass " in site.log.read_text(), "the daemon works")
         assert site.client.apply([TargetJob(waits, ("n1",), mark)]) == ()
     assert job() == ((), "JS1:a=")
-
-
-def test_no_job_is_lost_when_members_managers_and_the_daemon_are_killed(needs_slurm: None, native: Path) -> None:
-    """A short soak; `python -m benchmarks.group_kills` is the long one."""
-    argv = [sys.executable, "-m", "benchmarks.group_kills", "--kills=10", "--work=8", f"--build={native}", "--json"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["kills"], found["jobs_lost"], found["peers_hurt"]) == (10, 0, 0)
-    assert (found["pinned_afterwards"], found["managers_left"]) == (0, 0)
-    assert found["groups_verified"] == found["jobs"] / PER_GPU

@@ -24,7 +24,7 @@ from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
 from simulation.requests.engine import simulate
-from simulation.requests.settings import Settings
+from simulation.requests.settings import RequestSettings
 from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Answer, Rig, gateway, wait_until
 from tests.simulation.requests.test_engine import Scripted
 
@@ -238,7 +238,7 @@ def test_the_simulator_does_the_same(target_s: float, order: str) -> None:
     """A replica that takes 10 s for each request: c and d have waited for 29 s when e and f come."""
     arrivals = [0.0, 0.1, 0.2, 0.3, 29.5, 29.6]
     services = [29.8, *[10.0] * 5]
-    outcome = simulate(arrivals, services, Scripted(1), Settings(concurrency=1, queue_target_s=target_s))
+    outcome = simulate(arrivals, services, Scripted(1), RequestSettings(concurrency=1, queue_target_s=target_s))
     begun = sorted(range(6), key=lambda i: arrivals[i] + outcome.wait_s[i])
     assert "".join("abcdef"[i] for i in begun) == order
     assert not outcome.failed

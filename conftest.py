@@ -1,0 +1,66 @@
+"""What the tests of the product and those of the benchmarks share; a private, real Slurm cluster among it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from slurm_plugin.devcluster import DevClusterError, down, programs
+
+# No test asserts a time, so neither does hypothesis: machines are noisy.
+settings.register_profile("explsched", deadline=None)
+settings.load_profile("explsched")
+
+# A shell without job control starts `command &` ignoring SIGINT, and so would every program that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _reason_to_skip(*needed: str) -> str | None:
+    if os.geteuid() != 0:
+        return "a private cluster needs root"
+    try:
+        programs.check(needed)
+    except DevClusterError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(scope="session")
+def needs_slurm() -> None:
+    """Skip where no private cluster can run; scripts/test installs what it takes."""
+    if reason := _reason_to_skip("munged", "slurmctld", "slurmd", "sinfo"):
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def needs_accounting(needs_slurm: None) -> None:
+    """Skip where slurmdbd or MariaDB is missing."""
+    if reason := _reason_to_skip("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db"):
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def open_tmp() -> Iterator[Path]:
+    """A directory that ordinary users can reach, unlike pytest's own, and with a path short enough for sockets."""
+    path = Path(tempfile.mkdtemp(prefix="explsched-", dir="/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def place(needs_slurm: None, open_tmp: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A directory for a cluster of one test; whatever runs there afterwards is ended."""
+    path = Path(tempfile.mkdtemp(dir=open_tmp))
+    path.chmod(0o755)
+    yield path
+    for state in sorted(path.rglob("cluster.json")):
+        down(state.parent)

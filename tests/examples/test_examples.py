@@ -1,0 +1,125 @@
+"""Each example trains, reports, saves when asked and goes on from what it saved."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_gateway import services
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+@dataclass(frozen=True)
+class Example:
+    """`quick` makes a short run of it, `endless` one that does not end by itself within a test."""
+
+    script: str
+    needs: Sequence[str]
+    quick: Sequence[str]
+    endless: Sequence[str]
+
+
+TRAININGS = (
+    Example("quickstart/train.py", (), ("--steps=20", "--step-s=0"), ("--steps=100000", "--step-s=0.01")),
+    Example("pytorch_sweep/train.py", ("torch",), ("--epochs=3",), ("--epochs=100000",)),
+    Example("lightning/train.py", ("torch", "lightning"), ("--epochs=3",), ("--epochs=100000",)),
+    Example("huggingface/train.py", ("torch", "transformers", "accelerate"), ("--epochs=1",), ("--epochs=100000",)),
+)
+
+
+@pytest.fixture(params=TRAININGS, ids=lambda example: example.script)
+def example(request: pytest.FixtureRequest) -> Example:
+    found: Example = request.param
+    missing = [package for package in found.needs if importlib.util.find_spec(package) is None]
+    if missing:
+        pytest.skip(f"{found.script} needs {', '.join(missing)}: pip install {' '.join(missing)}")
+    return found
+
+
+def start(example: Example, directory: Path, *more: str) -> subprocess.Popen[bytes]:
+    """In a directory of its own; reports go to `reports.jsonl` there."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "EXPLSCHED_PROGRESS_FILE": str(directory / "reports.jsonl"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+    }
+    argv = [sys.executable, str(EXAMPLES / example.script), *more]
+    with (directory / "output").open("ab") as output:
+        return subprocess.Popen(argv, cwd=directory, env=environment, stdout=output, stderr=output)
+
+
+def reports(directory: Path) -> list[dict[str, Any]]:
+    path = directory / "reports.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_for(process: subprocess.Popen[bytes], directory: Path, event: str | None, patience_s: float = 120) -> None:
+    """Until a report, or the event of this name, is there."""
+    deadline_s = time.monotonic() + patience_s
+    while not any(line.get("event") == event for line in reports(directory)):
+        assert process.poll() is None, (directory / "output").read_text()
+        assert time.monotonic() < deadline_s, f"waited in vain for {event or 'a report'}"
+        time.sleep(0.1)
+
+
+def test_a_training_reports_a_loss_that_falls(example: Example, tmp_path: Path) -> None:
+    process = start(example, tmp_path, *example.quick)
+    assert process.wait(120) == 0, (tmp_path / "output").read_text()
+    points = [line for line in reports(tmp_path) if line.get("metric") == "loss"]
+    assert [line["step"] for line in points] == sorted(line["step"] for line in points)
+    assert all(line["total_steps"] > points[0]["step"] for line in points)
+    if "huggingface" not in example.script:  # which learns nothing in a second
+        assert points[-1]["value"] < points[0]["value"]
+
+
+def test_a_training_saves_when_asked_and_goes_on_from_there(example: Example, tmp_path: Path) -> None:
+    process = start(example, tmp_path, *example.endless)
+    try:
+        wait_for(process, tmp_path, None)
+        process.send_signal(signal.SIGUSR1)
+        wait_for(process, tmp_path, "checkpoint")
+        before = len(reports(tmp_path))
+        saved_step = next(line["step"] for line in reports(tmp_path) if line.get("event") == "checkpoint")
+        deadline_s = time.monotonic() + 60
+        while len(reports(tmp_path)) == before:
+            assert process.poll() is None, (tmp_path / "output").read_text()
+            assert time.monotonic() < deadline_s, "it saved and did not go on"
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+    assert saved_step > 0
+    (tmp_path / "reports.jsonl").unlink()
+    again = start(example, tmp_path, *example.endless)
+    try:
+        wait_for(again, tmp_path, None)
+    finally:
+        again.kill()
+        again.wait()
+    assert reports(tmp_path)[0]["step"] > saved_step
+
+
+def test_the_services_file_is_valid() -> None:
+    section = services.load(EXAMPLES / "services.yaml")
+    assert list(section.services) == ["tiny"]
+
+
+def test_every_example_is_in_the_list() -> None:
+    text = (EXAMPLES / "README.md").read_text()
+    present = {path.name for path in EXAMPLES.iterdir()} - {"README.md"}
+    assert present == {name for name in present if f"({name}" in text}
