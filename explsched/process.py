@@ -55,6 +55,14 @@ def identify(pid: int) -> ProcessId | None:
         return None
 
 
+def started_s(pid: int) -> float | None:
+    """When a process started, in seconds since the epoch; None if it is gone, or hidden from us."""
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return None
+
+
 def recorded(pid_file: Path, argument: str) -> ProcessId | None:
     """The process whose pid is in the file, if it runs with this argument; a recycled pid does not."""
     collect_children()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 
 import msgspec
 from msgspec import Struct
 
-from explsched.atomic_file import atomic_write
+from explsched.atomic_file import replace_file
 
 FILE = "daemon.json"
 _MAX_BYTES = 4096
@@ -43,12 +43,7 @@ class Heartbeat(Struct, frozen=True):
 
 def write(spool: Path, heartbeat: Heartbeat) -> None:
     """Publish the heartbeat in one step, readable by everybody. Raises `OSError`."""
-
-    def fill(file: BinaryIO) -> None:
-        os.fchmod(file.fileno(), 0o644)  # whatever the umask
-        file.write(msgspec.json.encode(heartbeat))
-
-    atomic_write(spool / FILE, fill)
+    replace_file(spool / FILE, msgspec.json.encode(heartbeat), mode=0o644)
 
 
 def read(spool: Path) -> Heartbeat | None:

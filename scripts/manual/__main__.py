@@ -17,13 +17,14 @@ from pathlib import Path
 import click
 import jinja2
 
+from explsched import strict_yaml
 from explsched.cli.main import root
 from explsched.job_options import CHECKPOINT, OPTIONS, SWEEP, Option
 from explsched.job_options.comment import PREFIX
 from explsched.job_options.documentation import former_spellings
 from explsched.job_options.table import SPANK_PREFIX, VARIABLE_PREFIX
-from slurm_plugin import config_keys, daemon
-from slurm_plugin.config import DEFAULT_PATH, PATH_VARIABLE
+from slurm_plugin import daemon
+from slurm_plugin.config import DEFAULT_PATH, PATH_VARIABLE, Config
 from wrappers import sxbatch, sxreport, sxrun
 
 COMMANDS: dict[str, tuple[click.Command, int]] = {"sexplsched": (root, 1), "sexplschedd": (daemon.command, 8)}
@@ -247,9 +248,9 @@ def _entries(block: str) -> tuple[Entry, ...]:
 def _configuration_page() -> Page:
     keys = tuple(
         Entry(key.name, f"{key.meaning}. Accepted: {key.accepted}. Default: {key.default}")
-        for key in config_keys.all_keys()
+        for key in strict_yaml.keys(Config)
     )
-    sections = "\n\n".join(f"`{key}`: {meaning}" for key, meaning in config_keys.section_meanings().items())
+    sections = "\n\n".join(f"`{key}`: {meaning}" for key, meaning in strict_yaml.meanings(Config).items())
     about = (
         f"YAML, read by `sexplschedd` and by `sexplsched` from the file given with --config, else from the one that the"
         f" variable {PATH_VARIABLE} names, else from {DEFAULT_PATH}. Every key is optional; an unknown key or a wrong"

@@ -11,12 +11,12 @@ import hashlib
 import logging
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from explsched.atomic_file import replacing
 from explsched.log import event
 from slurm_plugin.instance.holder import Holder
 
@@ -68,21 +68,16 @@ class Heartbeat:
             event(_LOG, logging.WARNING, "heartbeat not removed", why=str(error))
 
     def _beat(self, silent_s: float) -> None:
-        descriptor, name = tempfile.mkstemp(prefix=self._path.name, dir=self._path.parent)
-        draft = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(Beat(self._us, silent_s)))
-            now_s = draft.stat().st_mtime
+        with replacing(self._path, mode=0o600) as file:
+            file.write(msgspec.json.encode(Beat(self._us, silent_s)))
+            file.flush()
+            now_s = os.fstat(file.fileno()).st_mtime
             found = self._read()
             if found is not None:
                 other, written_s = found
                 is_alive = now_s - written_s < min(other.silent_s, _LONGEST_S)
                 if other.holder.host != self._us.host and is_alive:
                     raise other.holder.refusal(self._cluster)
-            draft.replace(self._path)
-        finally:
-            draft.unlink(missing_ok=True)
 
     def _read(self) -> tuple[Beat, float] | None:
         """What stands there, and when it was written; None for nothing, and for what others have put there."""

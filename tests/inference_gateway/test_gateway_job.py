@@ -13,8 +13,8 @@ from inference_gateway import job, services
 from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor.child import Child
 from slurm_plugin.client.errors import SlurmError
-from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
+from tests.slurm_kit import NOW_S, FakeSlurm
 
 TEXT = """
 name: t
@@ -60,7 +60,7 @@ def test_a_successor_is_set_free_and_a_refusal_is_an_error() -> None:
     slurm = FakeSlurm()
     job.release(slurm, 3)
     assert slurm.released == [3]
-    slurm.refuses = "Job is no longer pending execution"
+    slurm.refusal = "Job is no longer pending execution"
     with pytest.raises(SlurmError, match="no longer pending"):
         job.release(slurm, 3)
 

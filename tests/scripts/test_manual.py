@@ -13,9 +13,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from explsched import strict_yaml
 from explsched.cli.main import root
 from scripts.manual.__main__ import WRAPPERS, Entry, Group, Page, pages, render
-from slurm_plugin import config, config_keys, daemon
+from slurm_plugin import config, daemon
 
 PAGES = {f"{page.name}.{page.section}": render(page) for page in pages()}
 REPOSITORY = Path(__file__).parents[2]
@@ -67,7 +68,7 @@ def test_every_command_of_a_command_and_its_options_are_explained() -> None:
 
 def test_every_key_of_the_configuration_is_explained() -> None:
     page = read("explsched.yaml.5")
-    for key in config_keys.all_keys():
+    for key in strict_yaml.keys(config.Config):
         meaning = key.meaning.replace("`", "")  # bold, in the page
         assert f"\n{key.name}\n{meaning}. Accepted: {key.accepted}. Default: {key.default}\n" in page
     assert "one of auto, pyslurm, cli. Default: auto" in page
@@ -98,10 +99,12 @@ def test_variables_that_the_manual_promises_are_read(monkeypatch: pytest.MonkeyP
 
 
 def test_the_example_is_the_default_configuration(tmp_path: Path) -> None:
-    example = config_keys.example()
+    example = config.example()
     assert config.parse(example, tmp_path) == config.Config()
     inner = re.sub(r"^#", "", example, flags=re.MULTILINE)
-    assert len([line for line in inner.splitlines() if re.match(r" *\w+:", line)]) > len(list(config_keys.all_keys()))
+    assert len([line for line in inner.splitlines() if re.match(r" *\w+:", line)]) > len(
+        list(strict_yaml.keys(config.Config))
+    )
     assert config.parse(inner, tmp_path) == config.Config()
 
 

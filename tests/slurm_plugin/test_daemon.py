@@ -23,8 +23,7 @@ from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance.heartbeat import Beat
 from slurm_plugin.instance.holder import AnotherDaemonError, Holder
-from tests.slurm_plugin.fake_slurm import FakeSlurm
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 

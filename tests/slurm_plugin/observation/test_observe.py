@@ -13,7 +13,7 @@ from slurm_plugin.config import PreemptionBudget
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import record
 
 NOW_S = 10_000.0
 ONCE = "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,because"
