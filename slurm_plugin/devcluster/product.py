@@ -32,7 +32,7 @@ class Product(Struct, frozen=True):
     directory: Path
 
     SETTINGS: ClassVar[Mapping[str, object]] = {"interval_s": 5.0, "utility": {"quantum_s": 60.0}}
-    """explsched.yaml of a private cluster, but for its paths: shorter times than at a site, for people who try it out."""
+    """explsched.yaml of a private cluster, but for its paths: shorter times than a site's, for trying out."""
 
     @property
     def config(self) -> Path:
