@@ -1,4 +1,4 @@
-"""GPUs that placements need when inference and training share them, beside exclusive placement, on made-up events.
+"""GPUs that placements need when inference and training share them, beside exclusive placement, on generated events.
 
 After the large-scale simulation of Dilu (ASPLOS 2025): 3,200 instances on 1,000 nodes with 4 GPUs each, several seeds.
 Prints for each placement, over the seeds, `ratio` (most GPUs in use over those of exclusive placement: mean, worst),
@@ -17,11 +17,11 @@ from statistics import mean
 
 import click
 
-from simulation.colocation.colocation import Colocation, colocate
-from simulation.colocation.instance_generator import generate
-from simulation.colocation.instance_trace import InstanceTrace
-from simulation.colocation.placements.gpu_loads import GpuLoads
-from simulation.colocation.placements.share_baselines import SHARE_PLACEMENTS
+from simulation.colocation.baselines import SHARE_PLACEMENTS
+from simulation.colocation.events import InstanceTrace
+from simulation.colocation.generate import generate
+from simulation.colocation.instance import GpuLoads
+from simulation.colocation.simulator import Colocation, colocate
 
 
 @dataclass(frozen=True, slots=True)

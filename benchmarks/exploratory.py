@@ -1,7 +1,7 @@
 """What a cluster learns per GPU-hour under each policy: `python -m benchmarks.exploratory --json`.
 
 Hyper-parameter sweeps of recorded learning curves arrive at twice the rate the cluster can serve, and owners give up
-jobs that lead nowhere (`simulation.exploratory.exploratory`). Average utility is the normalised loss reduction of all
+jobs that lead nowhere (`simulation.traces.exploratory`). Average utility is the normalised loss reduction of all
 jobs, each from 0 to 1 (1: the best of its sweep), over all GPU-hours they held, restarts included. Beside it stand the
 share of the possible reduction that was reached, by all jobs and by the best of each sweep, because stopping all of
 them at once would be frugal, too, and the figures at the moment when the last job arrived, because learning early is
@@ -27,10 +27,9 @@ from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Settings
-from simulation.exploratory.exploratory import Workload, abandoned_share
-from simulation.exploratory.recorded import LearningCurves
 from simulation.results.outcome import Ending, JobRecord
-from simulation.traces.learning import Learning
+from simulation.traces.exploratory import Workload, abandoned_share
+from simulation.traces.learning import Learning, LearningCurves
 from simulation.traces.trace import ClusterShape, Trace
 
 CURVES = Path(__file__).parent / "curves" / "curves.npz"

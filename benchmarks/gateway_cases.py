@@ -21,16 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulation.requests.formats import read, spread
 from simulation.requests.generate import bursty, diurnal, generate
-from simulation.requests.replay import Replay
-from simulation.requests.requests import RequestTrace, ServiceTime
-from simulation.requests.settings import Settings, StartTime
+from simulation.requests.replay import RequestReplay
+from simulation.requests.settings import RequestSettings, ServiceTime, StartTime
+from simulation.requests.trace import RequestTrace, read, spread
 
 SLOS_S = (0.5, 2.0, 5.0, 10.0)
 SLO_S = 2.0
 _MODEL = ServiceTime(prefill_ms=0.1, decode_ms=25.0)
-_USUAL = Settings(concurrency=8, start=StartTime(60.0), queue_target_s=SLO_S, slo_s=SLO_S, warmup_s=300.0)
+_USUAL = RequestSettings(concurrency=8, start=StartTime(60.0), queue_target_s=SLO_S, slo_s=SLO_S, warmup_s=300.0)
 _UTILIZATION = 0.7
 _MOONCAKE_CLOCK_S = 3.0
 
@@ -41,7 +40,7 @@ class Case:
 
     name: str
     trace: str
-    replay: Replay
+    replay: RequestReplay
     is_main: bool
 
 
@@ -72,8 +71,8 @@ def cases(traces: Path) -> list[Case]:
     return [*main, *others]
 
 
-def _case(name: str, trace_name: str, trace: RequestTrace, settings: Settings) -> Case:
-    replay = Replay.of(trace, _MODEL, settings)
+def _case(name: str, trace_name: str, trace: RequestTrace, settings: RequestSettings) -> Case:
+    replay = RequestReplay.of(trace, _MODEL, settings)
     if settings.initial is None:
         work = sum(replay.service_s) / replay.arrival_s[-1]
         initial = max(1, math.ceil(work / settings.concurrency / _UTILIZATION))

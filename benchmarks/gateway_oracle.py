@@ -15,8 +15,8 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, diags_array, hstack, vstack
 
 from inference_gateway.model import Capacity, Decision, Observation
-from simulation.requests.engine import Outcome, simulate
-from simulation.requests.replay import Replay
+from simulation.requests.engine import RequestOutcome, simulate
+from simulation.requests.replay import RequestReplay
 
 BLOCK_S = 300.0
 PRICES = tuple(2.0**power for power in range(-10, 4))
@@ -43,7 +43,7 @@ class Plan:
         return self.replicas[min(int(at_s / BLOCK_S), len(self.replicas) - 1)]
 
 
-def plans(replay: Replay) -> list[Outcome]:
+def plans(replay: RequestReplay) -> list[RequestOutcome]:
     """One run per price, from the least to the highest: the plan by dynamic programming, then simulated.
 
     The programme takes the misses of a block under n replicas from a run with n replicas throughout, and charges one
@@ -67,7 +67,7 @@ def plans(replay: Replay) -> list[Outcome]:
     return found
 
 
-def _misses_by_block(replay: Replay, count: int, blocks: int) -> list[int]:
+def _misses_by_block(replay: RequestReplay, count: int, blocks: int) -> list[int]:
     plan = Plan([count], 0.0)
     outcome = simulate(replay.arrival_s, replay.service_s, plan, replace(replay.settings, initial=count))
     late = np.asarray(outcome.wait_s) > replay.settings.slo_s
@@ -88,7 +88,7 @@ def _cheapest(cost: np.ndarray, change: np.ndarray) -> list[int]:
     return path[::-1]
 
 
-def fewest_misses(replay: Replay, replica_seconds: float) -> float:
+def fewest_misses(replay: RequestReplay, replica_seconds: float) -> float:
     """A lower bound of the requests over the SLO at this cost, from the end of the warm-up on.
 
     A linear programme with everything known: a request within the SLO holds a slot at least from its arrival plus the

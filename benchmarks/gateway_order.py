@@ -28,8 +28,7 @@ from inference_gateway.model import ScaleRule
 from inference_gateway.queueing import Fleet
 from inference_gateway.scaling.registry import build
 from simulation.requests.engine import simulate
-from simulation.requests.metrics import Metrics, measure
-from simulation.requests.replay import Replay
+from simulation.requests.replay import RequestMetrics, RequestReplay, measure
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ class InTimeFirst:
         """Put a request in that has just come."""
         self._in_time.append(request)
 
-    def look(self, now_s: float, fleet: Fleet) -> None:
+    def release_due(self, now_s: float, fleet: Fleet) -> None:
         """Nobody is held."""
 
     def take(self, now_s: float) -> int | None:
@@ -69,7 +68,7 @@ class InTimeFirst:
         (self._late or self._in_time).popleft()
 
 
-def in_time_first(replay: Replay, rule: ScaleRule, seed: int | None = None) -> Metrics:
+def in_time_first(replay: RequestReplay, rule: ScaleRule, seed: int | None = None) -> RequestMetrics:
     """The figures of a rule and the best order. `seed`: service times are shuffled among the requests."""
     service_s = list(replay.service_s)
     if seed is not None:

@@ -23,11 +23,10 @@ import numpy as np
 from benchmarks.gateway_cases import SLO_S, SLOS_S, Case, cases
 from benchmarks.gateway_oracle import PRICES, fewest_misses, plans
 from explsched.cli.progress_bars import bars
-from simulation.cli.side_by_side import run_all
-from simulation.requests.engine import Outcome
-from simulation.requests.metrics import Metrics, measure
+from simulation.cli.parallel import run_all
+from simulation.requests.engine import RequestOutcome
 from simulation.requests.plots import Point, draw
-from simulation.requests.replay import Replay
+from simulation.requests.replay import RequestMetrics, RequestReplay, measure
 
 OURS = "slurm"
 HINDSIGHT = "hindsight"
@@ -61,7 +60,7 @@ class Task:
         return self.arm.removesuffix(_OUR_QUEUE).removesuffix(_FIFO)
 
     @property
-    def replay(self) -> Replay:
+    def replay(self) -> RequestReplay:
         """What is replayed, with the queue of the arm."""
         found = self.case.replay
         if self.arm in _THEIRS or self.arm.endswith(_FIFO):
@@ -74,7 +73,7 @@ class Run:
     """One run: `target` is the swept value, None for the default; `misses` is by SLO, in the order of `SLOS_S`."""
 
     target: float | None
-    metrics: Metrics
+    metrics: RequestMetrics
     misses: tuple[int, ...]
 
 
@@ -94,7 +93,7 @@ def sweep(task: Task, progress: Callable[[int, int], None]) -> list[Run]:
     return runs
 
 
-def _run(replay: Replay, target: float | None, outcome: Outcome) -> Run:
+def _run(replay: RequestReplay, target: float | None, outcome: RequestOutcome) -> Run:
     counted = np.asarray(replay.arrival_s) >= replay.settings.warmup_s
     wait_s = np.asarray(outcome.wait_s)[counted]
     misses = tuple(int((wait_s > slo_s).sum()) for slo_s in SLOS_S)

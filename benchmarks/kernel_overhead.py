@@ -40,6 +40,7 @@ from statistics import median, quantiles
 import click
 
 from benchmarks.kernel_share_run import Bench, Client, Ended, Kernel
+from explsched.job_options import SHARE
 
 _ROUNDS = 20_000  # of 32 launches each
 _WAKES = 1_500
@@ -76,7 +77,7 @@ def _measure(build: Path) -> dict[str, float]:
     passthrough = _launch_times(build, interposed)
     absent = _launch_times(build, {**interposed, "EXPLSCHED_KM_SOCKET": "/nonexistent/kernel-manager.sock"})
     with _manager(build) as socket:
-        managed = {**interposed, "EXPLSCHED_KM_SOCKET": socket, "EXPLSCHED_CLASS": "best-effort"}
+        managed = {**interposed, "EXPLSCHED_KM_SOCKET": socket, SHARE.variable: "best-effort"}
         alone = _launch_times(build, managed)
         with _idle_client(build, managed):
             beside = _launch_times(build, managed)

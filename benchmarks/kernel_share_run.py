@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from explsched.job_options import REQUEST, SHARE
+
 _TITLE = "# explsched kernel profiles 1"
 _COLUMNS = "name_hash grid block shared_bytes cc samples gpu_ns compute_permille bandwidth_permille source name"
 _GRID, _BLOCK, _COMPUTE_CAPABILITY = "132,1,1", "256,1,1", 90
@@ -122,8 +124,8 @@ class Bench:
                 [self._client, client.kernels, str(client.pause_ms), str(start_ns), str(seconds)],
                 env={
                     **environment,
-                    "EXPLSCHED_CLASS": client.priority,
-                    "EXPLSCHED_REQUEST": str(client.request_permille),
+                    SHARE.variable: client.priority,
+                    REQUEST.variable: f"{client.request_permille / 1000:g}",
                 },
                 stdout=subprocess.PIPE,
                 text=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sched_policy.group.interleave import Ordering
 from simulation import muri
-from simulation.traces.formats.muri import read
+from simulation.traces.formats.public import MURI
 from simulation.traces.trace import ClusterShape
 
 _VARIANTS = {
@@ -23,7 +23,7 @@ _VARIANTS = {
 def main(trace: str, nodes: str, gpus_per_node: str, policy: str, variant: str) -> None:
     """Simulate and print the three published metrics."""
     options = _VARIANTS[variant]
-    outcome = muri.simulate(read(Path(trace)), ClusterShape(int(nodes), int(gpus_per_node)), policy, options)
+    outcome = muri.simulate(MURI.read(Path(trace)), ClusterShape(int(nodes), int(gpus_per_node)), policy, options)
     jct_s = sorted(job.end_s - job.submit_s for job in outcome.jobs)
     print(
         f'{{"avg_jct_s": {sum(jct_s) / len(jct_s)}, "makespan_s": {max(job.end_s for job in outcome.jobs)}, '

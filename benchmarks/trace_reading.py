@@ -18,9 +18,8 @@ from pathlib import Path
 import click
 
 from simulation.traces.formats import own, read_any
-from simulation.traces.generate import generate
+from simulation.traces.generate import WorkloadSpec, generate
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
-from simulation.traces.workload import WorkloadSpec
 
 _EPOCH_S = 1_767_225_600  # 2026-01-01
 _REPEATS = 3

@@ -15,11 +15,19 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from types import FrameType, TracebackType
 
+from explsched.job_options import CHECKPOINT
 from explsched.progress import event
 
-SIGNAL_VARIABLE = "EXPLSCHED_CHECKPOINT_SIGNAL"
+DEFAULT_SIGNAL = "USR1"
+
+
+def signal_name(environment: Mapping[str, str]) -> str:
+    """The signal that asks this job for a checkpoint, as its environment names it."""
+    names = (CHECKPOINT.variable, *CHECKPOINT.former.variables)
+    return next(filter(None, map(environment.get, names)), DEFAULT_SIGNAL)
 
 
 def signal_number(name: str) -> signal.Signals:
@@ -35,14 +43,14 @@ class CheckpointSignal:
     """Notes that a checkpoint is wanted. Must be entered in the main thread (a rule of Python for signals).
 
     Args:
-        name: signal name with or without SIG; `EXPLSCHED_CHECKPOINT_SIGNAL` by default, else USR1.
+        name: signal name with or without SIG; by default the one that the job was submitted with, else USR1.
 
     Raises ValueError for a name that is no signal a job can catch.
 
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self._number = signal_number(name or os.environ.get(SIGNAL_VARIABLE) or "USR1")
+        self._number = signal_number(name or signal_name(os.environ))
         self._previous: signal._HANDLER = signal.SIG_DFL
         self.requested = False
 

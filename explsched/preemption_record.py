@@ -4,12 +4,15 @@ Slurm is the database. Of the fields that every Slurm keeps through requeues and
 AdminComment is the one that only operators may write, so a job's owner cannot forge it, that everybody who may see the
 job may read, and that slurmdbd keeps after the job's end (`sacct -o AdminComment`).
 
-The word is `explsched:` and a URL-encoded query: `since` is the job's first submission (Slurm dates a requeued job
-anew), `n` and `lost` are totals, and each `p` is one of the latest preemptions as `run,time,gpus,lost,reason`.
+The word is `explsched-preemption:` and a URL-encoded query: `since` is the job's first submission (Slurm dates a
+requeued job anew), `n` and `lost` are totals, and each `p` is one of the latest preemptions as
+`run,time,gpus,lost,reason`. Each `for` is `run,job`: the job that needed the GPUs, of those whose reasons are kept.
+Words of others, such as `JS1:` of jobstats, stand beside it and are kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
@@ -17,7 +20,9 @@ from msgspec.structs import replace
 
 from explsched.errors import ExplschedError
 
-PREFIX = "explsched:"
+PREFIX = "explsched-preemption:"
+FORMER_PREFIX = "explsched:"
+"""As a former release wrote it, in the AdminComment; read for one release more. In the comment it means job options."""
 MOST_BYTES = 900
 """Longest word that is written. Slurm refuses comments of more than 1024 bytes."""
 
@@ -26,14 +31,15 @@ _REASON_CHARACTERS = 120
 
 
 class RecordError(ExplschedError):
-    """The AdminComment has an `explsched:` word that cannot be understood."""
+    """The AdminComment has a word of ours that cannot be understood."""
 
 
 class Interruption(Struct, frozen=True):
     """One preemption.
 
     `run` counts the job's runs from 0: the one that was ended. `lost_gpu_s` is the work that run had done since its
-    last reported checkpoint, in GPU-seconds.
+    last reported checkpoint, in GPU-seconds. `beneficiary` is the job that needed the GPUs, None if it is not known or
+    the job itself gained.
     """
 
     run: int
@@ -41,6 +47,7 @@ class Interruption(Struct, frozen=True):
     gpus: int
     lost_gpu_s: float
     reason: str = ""
+    beneficiary: int | None = None
 
 
 class PreemptionRecord(Struct, frozen=True):
@@ -80,7 +87,7 @@ class PreemptionRecord(Struct, frozen=True):
         record = replace(
             self,
             latest=(
-                *(replace(one, reason="") for one in self.latest[:-_WITH_REASON]),
+                *(replace(one, reason="", beneficiary=None) for one in self.latest[:-_WITH_REASON]),
                 *(replace(one, reason=one.reason[:_REASON_CHARACTERS]) for one in self.latest[-_WITH_REASON:]),
             ),
         )
@@ -99,6 +106,7 @@ class PreemptionRecord(Struct, frozen=True):
         pairs += [
             ("p", f"{one.run},{one.time_s:.0f},{one.gpus},{one.lost_gpu_s:.0f},{one.reason}") for one in self.latest
         ]
+        pairs += [("for", f"{one.run},{one.beneficiary}") for one in self.latest if one.beneficiary is not None]
         return PREFIX + urlencode(pairs)
 
 
@@ -109,15 +117,17 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
     Raises `RecordError`.
     """
     words = admin_comment.split()
-    ours = [word for word in words if word.startswith(PREFIX)]
-    others = admin_comment.strip() if not ours else " ".join(word for word in words if not word.startswith(PREFIX))
+    prefixes = (PREFIX, FORMER_PREFIX)
+    ours = [word for prefix in reversed(prefixes) for word in words if word.startswith(prefix)]
+    others = admin_comment.strip() if not ours else " ".join(word for word in words if not word.startswith(prefixes))
     record = PreemptionRecord(submit_s, others=others)
     if not ours:
         return record
     try:
-        pairs = parse_qsl(ours[-1].removeprefix(PREFIX), keep_blank_values=True, strict_parsing=True)
+        pairs = parse_qsl(ours[-1].partition(":")[2], keep_blank_values=True, strict_parsing=True)
         values = dict(pairs)
-        listed = [_interruption(value) for key, value in pairs if key == "p"]
+        served = dict(_beneficiary(value) for key, value in pairs if key == "for")
+        listed = [_interruption(value, served) for key, value in pairs if key == "p"]
         return replace(
             record,
             submitted_s=min(submit_s, float(int(values["since"]))),
@@ -129,6 +139,12 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
         raise RecordError(f"AdminComment {ours[-1]!r} is not a record of preemptions: {error!r}") from error
 
 
-def _interruption(text: str) -> Interruption:
+def _interruption(text: str, served: Mapping[int, int]) -> Interruption:
     run, time_s, gpus, lost_gpu_s, reason = text.split(",", 4)
-    return Interruption(int(run), float(int(time_s)), int(gpus), float(int(lost_gpu_s)), reason)
+    gained = served.get(int(run))
+    return Interruption(int(run), float(int(time_s)), int(gpus), float(int(lost_gpu_s)), reason, gained)
+
+
+def _beneficiary(text: str) -> tuple[int, int]:
+    run, job_id = text.split(",")
+    return int(run), int(job_id)

@@ -7,20 +7,16 @@ Speed is taken to grow with the number of GPUs: the rule compares sizes of one j
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from sched_policy.backfill import Shrink, Smaller
 from sched_policy.model import GpuRequest, Job, JobState
-from sched_policy.place.base import Indexed, Place
-from sched_policy.plan import Ranking, Resize, Start
-from sched_policy.preempt.displace import productive_since_s
+from sched_policy.place.base import Place
+from sched_policy.plan import Preemption, Ranking, Resize, Start
 from sched_policy.profile import AvailabilityProfile
-from sched_policy.renewal import Renewal
 from sched_policy.snapshot import Snapshot
 
 
@@ -32,6 +28,66 @@ class Grown(NamedTuple):
     replan_s: float
 
 
+class WalltimeRequeue(Struct, frozen=True):
+    """When a job is sent back to the queue because its time limit comes near.
+
+    A time limit is the user's, for the size that he had in mind, and Slurm counts it per run. A job that runs smaller
+    takes longer: it is asked to save and goes back to the queue while there is time for that, and its next run has the
+    whole limit. That ends when it has had the GPU-time that its limit means at its full size, so one that hangs ends,
+    too.
+
+    Attributes:
+        lead_s: so long before the limit: time to notice, to save and to leave.
+        quantum_s: only a run that has worked for so long, and for `lead_s`. A limit too short for that would bring
+            restarts and nothing else.
+
+    """
+
+    lead_s: float = 180.0
+    quantum_s: float = 600.0
+
+    def preemptions(self, snapshot: Snapshot) -> tuple[Preemption, ...]:
+        """The jobs that have to save now."""
+        why = "its time limit would end it at its smaller size: it saves, and its next run has the whole limit again"
+        return tuple(Preemption(job.job_id, why) for job in snapshot.running if self._is_due(job, snapshot.now_s))
+
+    def next_s(self, snapshot: Snapshot, starts: Iterable[Start]) -> float:
+        """When the next job may have to save, of those that run and those that this plan starts."""
+        jobs = {job.job_id: job for job in snapshot.jobs if job.elastic is not None and job.may_yield}
+        begun_s = {start.job_id: snapshot.now_s for start in starts}
+        begun_s |= {job.job_id: job.start_s for job in snapshot.running if job.start_s is not None}
+        limits_s = ((begun_s[i], job.time_limit_s) for i, job in jobs.items() if i in begun_s)
+        due_s = (start_s + limit_s - self.lead_s for start_s, limit_s in limits_s if limit_s is not None)
+        return min((time_s for time_s in due_s if time_s > snapshot.now_s), default=float("inf"))
+
+    def _is_due(self, job: Job, now_s: float) -> bool:
+        if not _could_be_larger(job) or not self._due_s(job) <= now_s or _has_had_its_share(job, now_s):
+            return False
+        left_s = job.known_left_s(now_s)
+        return left_s is None or left_s > job.end_s(now_s) - now_s
+
+    def _due_s(self, job: Job) -> float:
+        """When the job has to save; infinity if it has no limit, or one that leaves no time to work."""
+        if job.start_s is None or job.time_limit_s is None:
+            return float("inf")
+        due_s = job.start_s + job.time_limit_s - self.lead_s
+        worked_s = due_s - job.productive_since_s
+        return due_s if worked_s >= max(self.quantum_s, self.lead_s) else float("inf")
+
+
+def _could_be_larger(job: Job) -> bool:
+    """Whether it runs with fewer GPUs than it could use, and may be preempted."""
+    smaller = job.elastic is not None and job.request.total < job.elastic.most
+    return smaller and job.state is JobState.RUNNING and job.may_yield and not job.yielding
+
+
+def _has_had_its_share(job: Job, now_s: float) -> bool:
+    """Whether it has used the GPU-time of a whole limit at its full size, as far as its present size tells."""
+    if job.elastic is None or job.time_limit_s is None:
+        return False
+    return job.executed_s(now_s) * job.request.total >= job.time_limit_s * job.elastic.most
+
+
 class Resizing(Struct, frozen=True):
     """When elastic jobs change their size.
 
@@ -40,7 +96,7 @@ class Resizing(Struct, frozen=True):
         gain: a running job is resized only if that saves it this many times what its restart costs.
         quantum_s: a running job is left alone for this long after the first report of each run.
         most_at_once: running jobs resized per plan at most.
-        renewal: when a job that runs smaller is sent back to the queue before its time limit ends it.
+        walltime_requeue: when a job that runs smaller is sent back to the queue before its time limit ends it.
 
     """
 
@@ -48,7 +104,7 @@ class Resizing(Struct, frozen=True):
     gain: float = 3.0
     quantum_s: float = 600.0
     most_at_once: int = 8
-    renewal: Renewal = Renewal()
+    walltime_requeue: WalltimeRequeue = WalltimeRequeue()
 
     def shrink(self, now_s: float, place: Place) -> Shrink:
         """The test whether a waiting job that does not fit should start smaller.
@@ -103,17 +159,17 @@ class Resizing(Struct, frozen=True):
             at = starting.get(job.job_id)
             if at is None and (interrupted == self.most_at_once or not self._may_restart(job, snapshot.now_s)):
                 continue
-            held = profile.indexed(job.allocation if at is None else planned[at].placement)
-            found = _largest(job, held, free, profile, place)
-            if found is None or (at is None and not self._pays(job, found[0], snapshot.now_s)):
+            sizes = _larger(job) if at is not None else self._worth_a_restart(job, snapshot.now_s)
+            held = job.allocation if at is None else planned[at].placement
+            found = free.find_instead(held, sizes, job.partition, place)
+            if found is None:
                 continue
             request, there = found
             if at is None:  # until it has gone, what it holds is nobody else's
-                held_on = dict(held)
-                there = tuple((node, max(0, gpus - held_on.get(node, 0))) for node, gpus in there)
+                free.take_beyond(there, held)
             else:
-                _book(free, held, 1)
-            _book(free, there, -1)
+                free.release(held)
+                free.take(there)
             reason = f"{request.total} GPUs in place of {job.request.total}: nobody waits for them"
             resizes.append(Resize(job.job_id, request, reason))
             if at is None:
@@ -124,18 +180,18 @@ class Resizing(Struct, frozen=True):
 
     def _may_restart(self, job: Job, now_s: float) -> bool:
         ready = job.state is JobState.RUNNING and not job.yielding and job.may_yield
-        return ready and now_s >= productive_since_s(job) + self.quantum_s
+        return ready and now_s >= job.productive_since_s + self.quantum_s
 
-    def _pays(self, job: Job, request: GpuRequest, now_s: float) -> bool:
-        """Whether the time that is saved is `gain` times the restart, as long as the present run's took or longer."""
-        saved_s = job.left_s(now_s) * (1.0 - job.request.total / request.total)
+    def _worth_a_restart(self, job: Job, now_s: float) -> tuple[GpuRequest, ...]:
+        """Larger sizes at which the time saved is `gain` times the restart, as long as the present run's or longer."""
         took_s = 0.0 if job.first_report_s is None or job.start_s is None else job.first_report_s - job.start_s
-        return saved_s > self.gain * max(self.restart_s, took_s)
+        left_s, cost_s = job.left_s(now_s), self.gain * max(self.restart_s, took_s)
+        return tuple(size for size in _larger(job) if left_s * (1.0 - job.request.total / size.total) > cost_s)
 
     def _next_s(self, snapshot: Snapshot) -> float:
         """When the next running job has had its quantum."""
         jobs = (job for job in snapshot.running if job.elastic and job.may_yield)
-        ends_s = (productive_since_s(job) + self.quantum_s for job in jobs)
+        ends_s = (job.productive_since_s + self.quantum_s for job in jobs)
         return min((end_s for end_s in ends_s if end_s > snapshot.now_s), default=float("inf"))
 
 
@@ -147,27 +203,10 @@ def _elastic_jobs(snapshot: Snapshot, ranking: Ranking) -> Iterator[Job]:
             yield job
 
 
-def _largest(
-    job: Job, held: Indexed, free: NDArray[np.int64], profile: AvailabilityProfile, place: Place
-) -> tuple[GpuRequest, Indexed] | None:
-    """The largest size above its present one that fits into what is free once its own GPUs are, and where."""
-    if job.elastic is None:
-        return None
-    room = free.copy()
-    _book(room, held, 1)
-    room *= profile.usable(job.partition)
-    for request in reversed(job.elastic.requests()):
-        if request.total <= job.request.total:
-            return None
-        there = place.place(request, profile.room(room))
-        if there is not None:
-            return request, there
-    return None
-
-
-def _book(free: NDArray[np.int64], placement: Indexed, sign: int) -> None:
-    for node, gpus in placement:
-        free[node] += sign * gpus
+def _larger(job: Job) -> tuple[GpuRequest, ...]:
+    """Sizes above its present one, the largest first."""
+    sizes = () if job.elastic is None else reversed(job.elastic.requests())
+    return tuple(size for size in sizes if size.total > job.request.total)
 
 
 def _planned_s(job: Job, request: GpuRequest) -> float:

@@ -157,6 +157,9 @@ class Job(Struct, frozen=True):
         yielding: the running job has been asked to make room; its GPUs will soon be free.
         is_spared: the job has been preempted as often as its budget allows, and is left alone.
         elastic: the sizes at which it can run, None if only at the one it asks for.
+        may_displace: whether running jobs may make room for it: it is known that it would start then.
+        user_silent_s: run time that its user has lately had in trainings of sweeps that ended without having reported
+            enough for a curve.
 
     """
 
@@ -186,6 +189,15 @@ class Job(Struct, frozen=True):
     yielding: bool = False
     is_spared: bool = False
     elastic: Elastic | None = None
+    may_displace: bool = True
+    user_silent_s: float = 0.0
+
+    @property
+    def productive_since_s(self) -> float:
+        """When the present run began to earn; in the infinite future while the job is still starting up."""
+        if self.first_report_s is not None:
+            return self.first_report_s
+        return float("inf") if self.points or self.start_s is None else self.start_s
 
     @property
     def holds_gpus(self) -> bool:

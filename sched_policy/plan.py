@@ -102,10 +102,14 @@ class Group(Struct, frozen=True):
 
 
 class Preemption(Struct, frozen=True):
-    """The running job should checkpoint and go back to the queue. Only for jobs that opted in."""
+    """The running job should checkpoint and go back to the queue. Only for jobs that opted in.
+
+    `beneficiary` is the waiting job that needs its GPUs; None where the job itself gains, by another size or group.
+    """
 
     job_id: int
     reason: str
+    beneficiary: int | None = None
 
 
 class Resize(Struct, frozen=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
+from sched_policy.admission import PayoffAdmission
 from sched_policy.backfill import Backfill
 from sched_policy.elastic import Resizing
 from sched_policy.group.base import Sharing
@@ -14,9 +15,8 @@ from sched_policy.model import Job
 from sched_policy.order.base import Order
 from sched_policy.place.base import Place
 from sched_policy.place.consolidate import Consolidate
-from sched_policy.plan import Plan, Preemption, Ranking, Start
+from sched_policy.plan import Plan, Preemption, Start
 from sched_policy.preempt.displace import Displace
-from sched_policy.price import Market
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.snapshot import Snapshot
 from sched_policy.stopping import EarlyStop
@@ -43,19 +43,6 @@ class SchedulingPolicy(Protocol):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide. A pure function: the same snapshot gives the same plan everywhere."""
         ...
-
-
-class PayoffAdmission(Struct, frozen=True):
-    """Promise a start only to jobs whose payoff at the current price is positive (`sched_policy.price`).
-
-    Needs an order whose scores are utilities per GPU-second.
-    """
-
-    def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
-        """The test for this snapshot's market: (job, GPUs promised to others then) -> may be promised."""
-        value = ranking.value_of
-        market = Market.of(value.values(), snapshot.nodes.capacity)
-        return lambda job, promised: market.payoff(value[job.job_id], job.request.total, promised) > 0
 
 
 class Policy(Struct, frozen=True):
@@ -119,9 +106,9 @@ class Policy(Struct, frozen=True):
         if resize is not None:
             going = {stop.job_id for stop in stops} | {gone.job_id for gone in preemptions}
             going |= {change.job_id for change in resizes}
-            due = resize.renewal.preemptions(snapshot)
+            due = resize.walltime_requeue.preemptions(snapshot)
             preemptions += tuple(leaving for leaving in due if leaving.job_id not in going)
-            replan_s = min(replan_s, resize.renewal.next_s(snapshot, starts))
+            replan_s = min(replan_s, resize.walltime_requeue.next_s(snapshot, starts))
         return Plan(
             ranking,
             starts,

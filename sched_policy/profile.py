@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Bools, Floats, Ints
+from sched_policy.columns import Floats, Ints, Nodes
 from sched_policy.model import GpuRequest, NodeGpus
 from sched_policy.place.base import Indexed, Place, Room
 from sched_policy.snapshot import Snapshot
@@ -68,6 +68,58 @@ class _Promises:
         return slice(first, max(first, int(np.searchsorted(self.start_s, before_s, side="left"))))
 
 
+class FreeGpus:
+    """GPUs that are free now, for trying out who would fit if somebody went. Nothing is booked by it."""
+
+    def __init__(self, free: Ints, tasks: Ints, nodes: Nodes) -> None:
+        """`free` GPUs and `tasks` (jobs now) per node, shape (N,); `free` is changed, the others are not."""
+        self._free = free
+        self._tasks = tasks
+        self._nodes = nodes
+
+    def copy(self) -> FreeGpus:
+        """Another one to try things out on."""
+        return FreeGpus(self._free.copy(), self._tasks, self._nodes)
+
+    def release(self, allocation: Iterable[NodeGpus]) -> None:
+        """Count what a job holds as free; nodes that are unknown are left out."""
+        self._add(self._indexed(allocation), 1)
+
+    def hold(self, allocation: Iterable[NodeGpus]) -> None:
+        """Count what a job holds as taken again."""
+        self._add(self._indexed(allocation), -1)
+
+    def take(self, placement: Indexed) -> None:
+        """Count a placement as taken."""
+        self._add(placement, -1)
+
+    def take_beyond(self, placement: Indexed, allocation: Iterable[NodeGpus]) -> None:
+        """Count as taken what a placement has on each node beyond what the job holds there."""
+        held = dict(self._indexed(allocation))
+        self._add(tuple((node, max(0, gpus - held.get(node, 0))) for node, gpus in placement), -1)
+
+    def find(self, request: GpuRequest, partition: str, place: Place) -> Indexed | None:
+        """Where the request fits on nodes of its partition, None if it does not."""
+        return place.place(request, Room(self._free * self._nodes.usable(partition), self._tasks, self._nodes))
+
+    def find_instead(
+        self, allocation: Iterable[NodeGpus], requests: Iterable[GpuRequest], partition: str, place: Place
+    ) -> tuple[GpuRequest, Indexed] | None:
+        """The first of the requests that fits once what a job holds is free, and where; None if none does."""
+        room = self.copy()
+        room.release(allocation)
+        found = ((request, room.find(request, partition, place)) for request in requests)
+        return next(((request, there) for request, there in found if there is not None), None)
+
+    def _indexed(self, allocation: Iterable[NodeGpus]) -> Indexed:
+        index = self._nodes.position
+        return tuple((index[held.node], held.gpus) for held in allocation if held.node in index)
+
+    def _add(self, placement: Indexed, sign: int) -> None:
+        for node, gpus in placement:
+            self._free[node] += sign * gpus
+
+
 class AvailabilityProfile:
     """Free GPUs of every node from a snapshot's moment on, given when the running jobs end at the latest.
 
@@ -90,17 +142,9 @@ class AvailabilityProfile:
             self._free[node] -= gpus
             self._ends.append((end_s, node, gpus))
 
-    def free_now(self, partition: str = "") -> Ints:
-        """Free GPUs per node at the profile's start, shape (N,); unusable nodes count 0."""
-        return self._masked(self._free, partition)
-
-    def usable(self, partition: str = "") -> Bools:
-        """Nodes on which jobs of a partition may be planned, shape (N,)."""
-        return self._nodes.usable(partition)
-
-    def room(self, free: Ints) -> Room:
-        """Room of these free GPUs on the profile's nodes, with the jobs that are there now."""
-        return Room(free, self._tasks, self._nodes)
+    def free_now(self) -> FreeGpus:
+        """What is free at the profile's start, to try things out on: changing it books nothing here."""
+        return FreeGpus(np.maximum(self._free, 0), self._tasks, self._nodes)
 
     def start(self, placement: Indexed, end_s: float) -> None:
         """Book GPUs from now on until `end_s` (infinity allowed)."""
@@ -141,21 +185,16 @@ class AvailabilityProfile:
         """The same placement with node names."""
         return tuple(NodeGpus(self._nodes[node].name, gpus) for node, gpus in placement)
 
-    def indexed(self, placement: Iterable[NodeGpus]) -> Indexed:
-        """The same placement with node indices; nodes that are not in the profile are left out."""
-        index = self._nodes.position
-        return tuple((index[a.node], a.gpus) for a in placement if a.node in index)
-
     def _fits(
         self, time_s: float, request: GpuRequest, duration_s: float, partition: str, place: Place
     ) -> Indexed | None:
         free = self._free_at(time_s)
-        placement = place.place(request, self.room(self._masked(free, partition)))
+        placement = place.place(request, self._room(free, partition))
         inside = self._promises.starting_in(time_s, time_s + duration_s)
         if placement is None or inside.start == inside.stop:
             return placement
         least = np.minimum(free, self._promises.free[inside].min(axis=0))
-        return place.place(request, self.room(self._masked(least, partition)))
+        return place.place(request, self._room(least, partition))
 
     def _free_at(self, time_s: float) -> Ints:
         free = self._free.copy()
@@ -203,6 +242,9 @@ class AvailabilityProfile:
             gpus = np.array([end[2] for end in finite], dtype=np.int64)
             self._releases = _Releases(time_s, node, gpus, self._free[node] + _running_total(node, gpus))
         return self._releases
+
+    def _room(self, free: Ints, partition: str) -> Room:
+        return Room(self._masked(free, partition), self._tasks, self._nodes)
 
     def _masked(self, free: Ints, partition: str) -> Ints:
         return np.maximum(free, 0) * self._nodes.usable(partition)

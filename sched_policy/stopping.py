@@ -35,6 +35,7 @@ class EarlyStop(Struct, frozen=True):
 
     def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
         """Jobs of the snapshot that should end now."""
+        open_to_it = {job.job_id for job in snapshot.running if _may_stop(job, self.least_share)}
         known = outlook(snapshot.jobs)
         hope = known.remaining + 2 * known.remaining_std
         behind = known.best - hope * known.scale > known.best_of_sweep()
@@ -42,7 +43,7 @@ class EarlyStop(Struct, frozen=True):
         stops = []
         for i in exhausted.nonzero()[0].tolist():
             job = snapshot.jobs[known.rows[i]]
-            if _may_stop(job, self.least_share):
+            if job.job_id in open_to_it:
                 learns = f"expected to improve by {100 * known.remaining[i]:.2g} % of its sweep"
                 stops.append(Stop(job.job_id, f"{learns} and to end behind its best" if behind[i] else learns))
         return tuple(stops)

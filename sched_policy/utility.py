@@ -8,15 +8,16 @@ beside its siblings even when it moves as fast as it ever will.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
 
 from sched_policy.columns import Floats
-from sched_policy.model import Job
 from sched_policy.outlook import Outlook, outlook
+from sched_policy.prior import prior
+from sched_policy.snapshot import Snapshot
 
 
 class Utility(Struct, frozen=True):
@@ -37,11 +38,11 @@ class Utility(Struct, frozen=True):
 
 
 class Utilities(Mapping[int, Utility]):
-    """The utilities of the jobs that take part in exploration, by job id.
+    """The utilities of the jobs that take part in exploration and can be judged, by job id.
 
     Attributes:
-        known: the outlook they were made from.
-        value: `Utility.value` of each of its jobs, shape (E,).
+        known: the outlook they were made from; it has the others, too.
+        value: `Utility.value` of each of its jobs, shape (E,); not a number where nothing can be said of a job.
         std: `Utility.std` of each of its jobs, shape (E,).
 
     """
@@ -53,7 +54,8 @@ class Utilities(Mapping[int, Utility]):
 
     @cached_property
     def _position(self) -> Mapping[int, int]:
-        return {job_id: i for i, job_id in enumerate(self.known.job_id.tolist())}
+        judged = (~np.isnan(self.value)).tolist()
+        return {job_id: i for i, job_id in enumerate(self.known.job_id.tolist()) if judged[i]}
 
     def __getitem__(self, job_id: int) -> Utility:
         i = self._position[job_id]
@@ -69,38 +71,26 @@ class Utilities(Mapping[int, Utility]):
         )
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.known.job_id.tolist())
+        return iter(self._position)
 
     def __len__(self) -> int:
-        return len(self.known.job_id)
+        return len(self._position)
 
 
-def estimate(jobs: Iterable[Job], quantum_gpu_s: float) -> Utilities:
-    """Utilities of all jobs that take part in exploration (job id -> utility).
+def estimate(snapshot: Snapshot, quantum_s: float) -> Utilities:
+    """Utilities of the jobs of a snapshot that take part in exploration.
 
-    `quantum_gpu_s` is how far ahead a decision looks, per GPU of the job. Jobs without an `Exploration` have no
-    entry.
+    `quantum_s` is how far ahead a decision looks, in seconds of a job's run time. Jobs without an `Exploration` have no
+    entry, nor has one that has shown nothing and has no prior (`sched_policy.prior`): it counts as a job that does not
+    report.
     """
-    known = outlook(jobs if isinstance(jobs, tuple) else tuple(jobs))
+    known = outlook(snapshot.jobs)
     on = known.measured
-    ahead = (quantum_gpu_s * np.maximum(known.gpus, 1))[on]
+    ahead = (quantum_s * np.maximum(known.gpus, 1))[on]
     spent = known.spent_gpu_s[on]
     mean, std = known.curves.improvement(spent, spent + np.minimum(ahead, known.horizon_gpu_s[on]))
-    value_std = _prior(known, quantum_gpu_s)
+    value_std = prior(known, snapshot, quantum_s)
     value = value_std.copy()
     value[on] = mean / known.scale[on] / ahead
     value_std[on] = std / known.scale[on] / ahead
     return Utilities(known, value, value_std)
-
-
-def _prior(known: Outlook, quantum_gpu_s: float) -> Floats:
-    """What a configuration nobody has tried is expected to do in its first quantum: the best a sibling did; (E,).
-
-    Optimism in the face of uncertainty: an untried configuration may turn out as good as the best one, and a
-    short look costs little. Without any sibling's report it counts as learning the whole scale in a quantum.
-    """
-    on = known.measured
-    first, _ = known.curves.improvement(np.zeros(int(on.sum())), quantum_gpu_s * known.gpus[on])
-    best = np.full(int(known.sweep.max(initial=-1)) + 1, -np.inf)
-    np.maximum.at(best, known.sweep[on], first / known.scale[on])
-    return np.where(np.isneginf(best), 1.0, best)[known.sweep] / quantum_gpu_s

@@ -83,6 +83,9 @@ def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
         job = jobs[preemption.job_id]
         if job.state is not JobState.RUNNING or not job.may_yield:
             yield f"it preempts job {job.job_id}, which does not run or has not consented"
+        gains = None if preemption.beneficiary is None else jobs.get(preemption.beneficiary)
+        if preemption.beneficiary is not None and (gains is None or not gains.may_displace or gains.holds_gpus):
+            yield f"it preempts job {job.job_id} for job {preemption.beneficiary}, which may not displace others"
     for job_id, times in Counter(resize.job_id for resize in plan.resizes).items():
         if times > 1:
             yield f"it resizes job {job_id} {times} times"

@@ -13,10 +13,10 @@ from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
     from simulation.muri import MuriOptions
-    from simulation.results.outcome import Outcome
+    from simulation.results.outcome import TraceOutcome
 
 
-class Replay(Struct, frozen=True):
+class TraceReplay(Struct, frozen=True):
     """What is replayed, and how: `Settings` are the convention `slurm`, `MuriOptions` the convention `muri`."""
 
     trace: Trace
@@ -38,9 +38,11 @@ class Replay(Struct, frozen=True):
         from simulation import muri
 
         if policy not in muri.names():
-            raise PolicyError(f"unknown policy {policy!r} (the muri conventions have {', '.join(muri.names())})")
+            raise PolicyError(
+                f"unknown policy {policy!r} (known under the muri conventions: {', '.join(muri.names())})"
+            )
 
-    def under(self, policy: str, progress: Callable[[int, int], None] = lambda _ended, _jobs: None) -> Outcome:
+    def under(self, policy: str, progress: Callable[[int, int], None] = lambda _ended, _jobs: None) -> TraceOutcome:
         """The outcome under the policy of that name; `progress` is told (jobs ended, jobs in all) where that is known.
 
         Raises `PolicyError` as `check`, and `ExplschedError` if the replay cannot go on.

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from explsched import strict_yaml
+from explsched.preemption_record import PreemptionRecord
 from explsched.strict_yaml import ConfigError as ConfigError
 from explsched.strict_yaml import Section
 from sched_policy import catalog
-from slurm_plugin.steering.churn import Churn
 
 DEFAULT_PATH = Path("/etc/explsched/explsched.yaml")
 PATH_VARIABLE = "SEXPLSCHED_CONFIG"
@@ -137,6 +137,26 @@ class BackpressureSection(Section, frozen=True):
     widest_interval_s: Annotated[float, _seconds("passes are put off while slurmctld is busy, up to this long")] = 300.0
 
 
+HOUR_S = 3600.0
+
+
+class PreemptionBudget(Struct, frozen=True):
+    """What an admin allows: time for a checkpoint, and how often jobs are preempted.
+
+    `most_per_job` is over a job's life, None for any number.
+    """
+
+    grace_s: float
+    most_per_hour: int
+    most_per_job_per_hour: int = 1_000_000
+    most_per_job: int | None = None
+
+    def is_spent(self, record: PreemptionRecord, now_s: float) -> bool:
+        """Whether a job has been preempted as often as it may be, for now or for good."""
+        in_all = self.most_per_job is not None and record.count >= self.most_per_job
+        return in_all or record.since(now_s - HOUR_S) >= self.most_per_job_per_hour
+
+
 class Config(Section, frozen=True):
     """All of explsched.yaml."""
 
@@ -151,10 +171,10 @@ class Config(Section, frozen=True):
     progress: ProgressSection = ProgressSection()
     backpressure: BackpressureSection = BackpressureSection()
 
-    def churn(self) -> Churn:
+    def preemption_budget(self) -> PreemptionBudget:
         """The part of the configuration that bounds preemption."""
         bounds = self.preemption
-        return Churn(bounds.grace_s, bounds.most_per_hour, bounds.most_per_job_per_hour, bounds.most_per_job)
+        return PreemptionBudget(bounds.grace_s, bounds.most_per_hour, bounds.most_per_job_per_hour, bounds.most_per_job)
 
     def policy_options(self) -> catalog.PolicyOptions:
         """The part of the configuration that shapes a policy."""

@@ -20,20 +20,22 @@ import click
 from explsched import log
 from explsched.errors import ExplschedError, PolicyError
 from slurm_plugin import config as configuration
-from slurm_plugin import heartbeat
 from slurm_plugin.client.choose import choose
 from slurm_plugin.client.errors import SlurmError
-from slurm_plugin.controller import Controller
-from slurm_plugin.heartbeat import Heartbeat
+from slurm_plugin.instance.holder import AnotherDaemonError
+from slurm_plugin.instance.only_one import OnlyOne
 from slurm_plugin.notify import notify
-from slurm_plugin.steering.pace import pace
+from slurm_plugin.steering.backoff import backoff
+from slurm_plugin.steering.controller import Controller
 
 _EPILOG = """\
 SIGHUP reloads the configuration; a file that is wrong leaves the running one in force. SIGUSR2 reopens the log. SIGTERM
-and SIGINT stop after the current pass. While the daemon is away, Slurm goes on with the last order.
+and SIGINT stop after the current pass. While the daemon is away, Slurm goes on with the last order. One daemon at a
+time steers a cluster: a second one names the first (host, pid, since when) and ends.
 
 \b
-exit status: 0 after a stop or a pass; 1 if it cannot start, or if Slurm refused a change of --once; 2 for wrong usage.
+exit status: 0 after a stop or a pass; 1 if it cannot start, if another daemon steers,
+or if Slurm refused a change of --once; 2 for wrong usage.
 
 \b
 examples:
@@ -51,6 +53,9 @@ files:
   /var/log/explsched/sexplschedd.log     log of the service
 """
 _LOG = logging.getLogger("explsched.daemon")
+_BEATS_MISSED = 2
+_COMMANDS_OF_A_PASS = 4
+"""A daemon is taken for dead when it has missed so many passes, and so many of Slurm's commands may have hung."""
 
 
 class Daemon:
@@ -63,15 +68,28 @@ class Daemon:
         self._config = configuration.load(config_path)
         client = choose(self._config.slurm.client, self._config.slurm.timeout_s)
         self._controller = Controller(client, self._config)
+        self._only_one = OnlyOne()
         self._wake = threading.Event()
         self._stop = False
         self._reload = False
         self._reopen = False
         self._interval_s = self._config.interval_s
-        self._silent_because = ""
 
     def run(self) -> None:
-        """Pass after pass until a stop signal comes."""
+        """Pass after pass until a stop signal comes. Raises `AnotherDaemonError` before it changes anything more."""
+        try:
+            self._run()
+        except AnotherDaemonError as error:
+            log.event(_LOG, logging.ERROR, "not steering", why=str(error))
+            raise
+        finally:
+            self._only_one.release()
+
+    def _run(self) -> None:
+        try:
+            self._claim()
+        except SlurmError as error:
+            log.event(_LOG, logging.WARNING, "not steering yet, will try again", why=str(error))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, self._on_signal)
         log.event(_LOG, logging.INFO, "started", policy=self._config.policy, interval_s=self._config.interval_s)
@@ -82,27 +100,39 @@ class Daemon:
             began_s = time.monotonic()
             self._pass()
             took_s = time.monotonic() - began_s
-            self._publish_heartbeat()
             notify(f"STATUS=policy {self._config.policy}, the last pass took {took_s:.2f} s")
             self._wake.wait(max(0.0, self._interval_s - took_s))
         notify("STOPPING=1")
-        self._withdraw()
-        self._withdraw_heartbeat()
+        if self._only_one.is_settled:
+            self._withdraw()
         log.event(_LOG, logging.INFO, "stopped")
 
     def once(self) -> int:
-        """A single pass; returns the exit code: 1 if Slurm refused a change."""
-        return 1 if self._controller.reconcile(time.time()).failures else 0
+        """A single pass; returns the exit code: 1 if Slurm refused a change. Raises `AnotherDaemonError`."""
+        try:
+            self._claim()
+            return 1 if self._controller.reconcile(time.time()).failures else 0
+        finally:
+            self._only_one.release()
 
     def dry_run(self) -> str:
         """What a pass would change, one line a change."""
         return "\n".join(str(change) for change in self._controller.decide(time.time()).changes)
 
+    def _claim(self) -> None:
+        """Make sure that no other daemon steers. Raises `AnotherDaemonError`, and `SlurmError` if nobody answers."""
+        if not self._only_one.is_settled:
+            self._only_one.settle(self._controller.cluster(), self._config.progress.spool)
+        self._only_one.check(_BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s)
+
     def _pass(self) -> None:
-        """One pass. Slurm's absence or refusal ends the pass, never the daemon."""
+        """One pass. Slurm's absence or refusal ends the pass, never the daemon; another daemon does."""
         try:
+            self._claim()
             if self._may_pass():
                 self._controller.reconcile(time.time())
+        except AnotherDaemonError:
+            raise
         except (SlurmError, PolicyError) as error:
             log.event(_LOG, logging.ERROR, "pass given up, will try again", why=str(error))
         except Exception:
@@ -117,27 +147,9 @@ class Daemon:
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "pinned jobs stay pinned to their nodes", why=str(error))
 
-    def _publish_heartbeat(self) -> None:
-        """Tell `status` that a daemon runs. That it cannot be told is no reason to stop."""
-        now = Heartbeat.now(time.time(), self._interval_s, self._config.policy)
-        try:
-            heartbeat.write(self._config.progress.spool, now)
-            self._silent_because = ""
-        except OSError as error:
-            why = f"{self._config.progress.spool}: {error.strerror}"
-            if self._silent_because != why:  # once for each reason, not once a pass
-                self._silent_because = why
-                log.event(_LOG, logging.WARNING, "`status` will say that no daemon runs", why=why)
-
-    def _withdraw_heartbeat(self) -> None:
-        try:
-            heartbeat.remove(self._config.progress.spool)
-        except OSError as error:
-            log.event(_LOG, logging.WARNING, "`status` will notice the stop late", why=str(error))
-
     def _may_pass(self) -> bool:
         """Whether slurmctld has time for a pass now; sets the interval."""
-        now = pace(self._controller.load(), self._interval_s, self._config.interval_s, self._config.backpressure)
+        now = backoff(self._controller.load(), self._interval_s, self._config.interval_s, self._config.backpressure)
         self._interval_s = now.interval_s
         if now.is_busy:
             put_off = not now.may_pass
@@ -154,6 +166,7 @@ class Daemon:
             try:
                 self._config = configuration.load(self._config_path)
                 self._controller.reconfigure(self._config)
+                self._only_one.release()  # the spool may be another one: the next pass claims the cluster again
                 log.event(_LOG, logging.INFO, "configuration reloaded", policy=self._config.policy)
             except ExplschedError as error:
                 log.event(_LOG, logging.ERROR, "configuration not reloaded, the old one holds", why=str(error))

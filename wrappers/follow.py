@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched.job_options import METRIC
 from explsched.progress import report
 
-METRIC_VARIABLE = "EXPLSCHED_METRIC"
 POLL_S = 1.0
 _LONGEST_LINE = 1 << 16
 _MAX_READ = 1 << 20
@@ -38,7 +38,7 @@ LineReader = Callable[[bytes], Reading | None]
 def log_reader(regex: str, metric: str | None = None) -> LineReader:
     r"""A reader of log lines by a regular expression with a group `step`, and one named after each metric.
 
-    A group named `value` is the value of `metric`: `EXPLSCHED_METRIC` by default, else loss. The reader raises
+    A group named `value` is the value of `metric`: by default that of the job, else loss. The reader raises
     ValueError for a match that is no number; this function for an expression that can never be used.
     """
     try:
@@ -79,7 +79,7 @@ def json_reader(step_key: str = "step", value_key: str | None = None, metric: st
 
 def default_metric() -> str:
     """The metric named at submission (`sxbatch --metric`), else loss."""
-    return os.environ.get(METRIC_VARIABLE) or "loss"
+    return os.environ.get(METRIC.variable) or "loss"
 
 
 class Reporter:

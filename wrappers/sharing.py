@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from explsched.job_options import MPS
 from wrappers import installed, job_room, kernel_manager, mps, preload
 from wrappers.job_room import JobRoom, place, shared_place
 from wrappers.manager_watch import kept_alive
@@ -36,7 +37,7 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
             if gpu_room is not None and _is_served_in(gpu_room, command):
                 until_the_end.enter_context(kept_alive(gpu_room, _policy(share), environment, unblock))
             # MPS, too, can put a process behind others; without MPS the variable means nothing.
-            yield mps.BELOW_NORMAL | command if share.priority == "best-effort" else command
+            yield mps.BELOW_NORMAL | command if share.is_best_effort else command
     finally:
         for joined in filter(None, (gpu_room, room)):
             _leave(joined, environment)
@@ -86,7 +87,7 @@ def _mps(share: Share, room: Path, environment: Mapping[str, str], unblock: Call
     if mps.answering(environment):
         return {}
     if not share.mps:
-        _say("no CUDA MPS serves this command (--mps starts one): kernels of different processes are time-sliced")
+        _say(f"no CUDA MPS serves this command ({MPS.flag} starts one): kernels of different processes are time-sliced")
         return {}
     try:
         return mps.start(room, environment, unblock)
@@ -123,7 +124,7 @@ def _is_served_in(room: JobRoom, command: Mapping[str, str]) -> bool:
 
 
 def _policy(share: Share) -> str:
-    return "quota" if share.request_permille or share.limit_permille else "group"
+    return "quota" if share.has_quota else "group"
 
 
 def _leave(room: JobRoom, environment: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """`sxbatch`: sbatch with explsched's options. Every option that is not ours goes to sbatch untouched.
 
-sxbatch --sweep digits --checkpoint USR1 --stop --gres=gpu:1 train.sh
+sxbatch --sweep digits --checkpoint USR1 --early-stop --gres=gpu:1 train.sh
 sxbatch --sweep digits --template sweep --param-grid lr=0.1,0.01 --param gpus=1 -- python train.py
 """
 
@@ -11,18 +11,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlencode
 
-from explsched.checkpoint import SIGNAL_VARIABLE
+from explsched.job_options import CHECKPOINT, SCHEDULED, SWEEP, comment
+from explsched.job_options.environment import exported
 from wrappers import directives, template
-from wrappers.elastic import ELASTIC_VARIABLE
-from wrappers.follow import METRIC_VARIABLE
-from wrappers.own_options import VALUES, read
+from wrappers.own_options import job_values, read
 from wrappers.own_options import options_parser as options_parser  # man page and completion are made from it
 from wrappers.sbatch_options import CommandLine, SbatchOption
 from wrappers.submission import Submission, show, submit
-
-_TOKEN = "explsched:"  # noqa: S105  no secret: it marks our word of the comment
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,22 +45,19 @@ def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
         raise ValueError("--param, --param-grid and --array-limit need --template")
     elif line.rest:
         text = directives.read_script(Path(line.rest[0]))
-    own = _explsched_word(options)
+    values = job_values(options)
+    own = comment.write(values)
     kept = list(line.options)
     added = []
     if own:  # our --comment would hide the user's, wherever it comes from
         kept = [option for option in kept if option.name != "comment"]
         added.append("--comment=" + " ".join(part for part in (own, _comment(line.options, text)) if part))
-    environment = {}
-    if options.metric:
-        environment[METRIC_VARIABLE] = options.metric
-    if options.checkpoint:
+    if values.get(CHECKPOINT.name):
         added.append("--requeue")
-        environment[SIGNAL_VARIABLE] = options.checkpoint
-    if options.elastic:
-        environment[ELASTIC_VARIABLE] = options.elastic
-    if environment and not _exports_everything(kept):
-        sys.stderr.write(f"sxbatch: --export keeps {' and '.join(environment)} from the job\n")
+    environment = exported(values, SCHEDULED)
+    hidden = [o.variable for o in SCHEDULED if o.is_read_in_job and values.get(o.name)]
+    if hidden and not _exports_everything(kept):
+        sys.stderr.write(f"sxbatch: --export keeps {' and '.join(hidden)} from the job\n")
     words = [word for option in kept for word in option.words]
     script_words = [] if options.template else list(line.rest)
     end = ["--"] if script_words and script_words[0].startswith("-") else []
@@ -76,29 +69,23 @@ def _render(options: argparse.Namespace, command: Sequence[str]) -> str:
     parameters = _pairs(options.param, "--param")
     if options.array_limit:
         parameters["array_limit"] = str(options.array_limit)
-    if options.sweep:
-        parameters.setdefault("name", options.sweep)
+    sweep = job_values(options).get(SWEEP.name)
+    if sweep:
+        parameters.setdefault("name", sweep)
     return template.render(options.template, parameters, {key: v.split(",") for key, v in grid.items()}, command)
-
-
-def _explsched_word(options: argparse.Namespace) -> str:
-    """The word of the job's comment that tells the daemon about the job; URL-encoded, so it has no blanks."""
-    pairs = {key: getattr(options, key) for key in VALUES}
-    if options.stop:
-        pairs["stop"] = "1"
-    given = {key: value for key, value in pairs.items() if value}
-    return f"{_TOKEN}{urlencode(given, safe='/')}" if given else ""
 
 
 def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
     """The user's own comment, by sbatch's precedence: command line, environment, script."""
     given = [option.value for option in options if option.name == "comment"]
-    comment = given[-1] if given else os.environ.get("SBATCH_COMMENT")
-    if comment is None and script is not None:
-        comment = directives.sbatch_comment(script)
-    if comment and any(word.startswith(_TOKEN) for word in comment.split()):
-        raise ValueError(f"the comment {comment!r} has a word {_TOKEN}..., which sxbatch's options would contradict")
-    return comment or ""
+    found = given[-1] if given else os.environ.get("SBATCH_COMMENT")
+    if found is None and script is not None:
+        found = directives.sbatch_comment(script)
+    if found and comment.words(found):
+        raise ValueError(
+            f"the comment {found!r} has a word {comment.PREFIX}..., which sxbatch's options would contradict"
+        )
+    return found or ""
 
 
 def _exports_everything(options: Sequence[SbatchOption]) -> bool:

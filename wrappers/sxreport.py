@@ -17,18 +17,19 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from explsched.checkpoint import SIGNAL_VARIABLE, signal_number
+from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.job_options import CHECKPOINT, METRIC
 from explsched.progress import event, report
 from wrappers.follow import POLL_S, LineReader, Reporter, Tail, json_reader, log_reader
 
-_EPILOG = r"""
+_EPILOG = rf"""
 exit status: 0, or 2 for a call that cannot be right. A report that cannot be written is no failure: the job goes on.
 
 environment:
-  EXPLSCHED_CHECKPOINT_SIGNAL  the signal that asks the job for a checkpoint (default: USR1); ignored while following
-  EXPLSCHED_METRIC             the metric that is followed (default: loss)
-  EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
-  EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
+  {CHECKPOINT.variable:<23}  the signal that asks for a checkpoint (default: {DEFAULT_SIGNAL}); ignored while following
+  {METRIC.variable:<23}  the metric that is followed (default: loss)
+  EXPLSCHED_SPOOL          directory of the progress files (default: /var/spool/explsched/progress)
+  EXPLSCHED_PROGRESS_FILE  file to report to instead, also outside of jobs
 
 examples:
   sxreport --step 10 --loss 0.5 --metric accuracy=0.9 --total-steps 100
@@ -108,7 +109,7 @@ def _follow(options: argparse.Namespace, reader: LineReader) -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     # Meant for the training, but Slurm may send it to every process of the job.
-    signal.signal(signal_number(os.environ.get(SIGNAL_VARIABLE) or "USR1"), signal.SIG_IGN)
+    signal.signal(signal_number(signal_name(os.environ)), signal.SIG_IGN)
     gone = _watch(options.pid or os.getppid())
     tail = Tail(options.follow or options.jsonl, from_start=options.from_start)
     tail.follow(Reporter(reader, "sxreport", options.total_steps), lambda: stopped or gone() or stopped)

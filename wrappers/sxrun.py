@@ -1,8 +1,8 @@
 """`sxrun`: runs a command inside a job, passes signals on to it and tells the scheduler about the run.
 
 With `--log-regex` or `--metrics-jsonl` it also reads progress from what the command prints or writes, so that a
-training that only logs can take part. With `--share`, `--request` or `--limit` its CUDA kernels are managed, so that it
-can share a GPU with others. Whatever goes wrong with that, the command runs and its exit status is sxrun's.
+training that only logs can take part. With options of sharing its CUDA kernels are managed, so that it can share a GPU
+with others. Whatever goes wrong with that, the command runs and its exit status is sxrun's.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from signal import Signals
 
-from explsched.checkpoint import SIGNAL_VARIABLE, signal_number
+from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.job_options import CHECKPOINT, ELASTIC, METRIC, SHARING
+from explsched.job_options.documentation import variable_lines
+from explsched.job_options.environment import exported
 from explsched.progress import DEFAULT_SPOOL, event
 from wrappers.elastic import present_size
 from wrappers.follow import POLL_S, Reporter, Tail, json_reader, log_reader
 from wrappers.relay import SignalRelay
 from wrappers.share_options import Share, add_options, chosen
 
-_EPILOG = r"""
+_COLUMN = 27
+_EPILOG = rf"""
 exit status: the command's; 128 + n if signal n ended it, 126 or 127 if it cannot be started, 2 for wrong usage.
 
 environment:
-  EXPLSCHED_CHECKPOINT_SIGNAL  the signal that asks for a checkpoint (default: USR1); set for the command
-  EXPLSCHED_ELASTIC            set: variables of Slurm that tell the size of the job's submission are put right
-  EXPLSCHED_METRIC             the metric that is read (default: loss)
+  {CHECKPOINT.variable:<{_COLUMN}}  signal that asks for a checkpoint (default: {DEFAULT_SIGNAL}); set for the command
+  {ELASTIC.variable:<{_COLUMN}}  set: variables of Slurm that tell the size of the job's submission are put right
+  {METRIC.variable:<{_COLUMN}}  the metric that is read (default: loss)
+{variable_lines(SHARING, _COLUMN)}
   EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
   EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
-  EXPLSCHED_CLASS              default of --share; set for the command, as the next two
-  EXPLSCHED_REQUEST            default of --request, in thousandths of a GPU
-  EXPLSCHED_LIMIT              default of --limit, in thousandths of a GPU
-  EXPLSCHED_MPS                1: as --mps
   EXPLSCHED_INTERCEPT          off: no sharing, whatever else is said
   EXPLSCHED_INTERCEPT_LIBRARY  the interposer, if it is not where it was installed
   EXPLSCHED_KM                 the kernel manager, if it is not where it was installed
@@ -156,11 +157,12 @@ def _export() -> Signals | None:
     Not the progress file's name: a job that the command submits would inherit it and write into this job's file.
     """
     os.environ.setdefault("EXPLSCHED_SPOOL", DEFAULT_SPOOL)
-    name = os.environ.setdefault(SIGNAL_VARIABLE, "USR1")
+    name = signal_name(os.environ)
+    os.environ.update(exported({CHECKPOINT.name: name}, [CHECKPOINT]))
     try:
         return signal_number(name)
     except ValueError as error:
-        sys.stderr.write(f"sxrun: {SIGNAL_VARIABLE}: {error}\n")
+        sys.stderr.write(f"sxrun: {CHECKPOINT.variable}: {error}\n")
         return None
 
 

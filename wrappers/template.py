@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from explsched.checkpoint import DEFAULT_SIGNAL
+from explsched.job_options import CHECKPOINT
 from sbatch_templates import shell
 
+_CHECKPOINT_SIGNAL = f"${{{CHECKPOINT.variable}:-{DEFAULT_SIGNAL}}}"
+"""Shell, for double quotes: the signal that asks the job for a checkpoint."""
 _PLAIN = re.compile(r"[\w.:@%+-]*")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*")
 
@@ -65,7 +69,8 @@ def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence
         raise TemplateError(f"template {name!r} needs a command to run")
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
     try:
-        rendered = environment.from_string(text).render({**values, "grid": points, "command": list(command)})
+        made = {"grid": points, "command": list(command), "checkpoint_signal": _CHECKPOINT_SIGNAL}
+        rendered = environment.from_string(text).render({**values, **made})
     except (jinja2.TemplateError, ValueError) as error:
         raise TemplateError(f"template {name!r}: {error}") from error
     return rendered.strip("\n") + "\n"

@@ -13,8 +13,8 @@ from enum import StrEnum
 from benchmarks.controller_load import queue, sdiag, threads
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.controller import Controller
 from slurm_plugin.devcluster import Product
+from slurm_plugin.steering.controller import Controller
 
 _NICENESS = 10
 """As in the systemd unit: here, too, the daemon shares the machine with slurmctld."""

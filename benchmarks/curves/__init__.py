@@ -1,1 +1,1 @@
-"""Learning curves of real trainings, recorded once; `curves.npz` is read by `simulation.exploratory.recorded`."""
+"""Learning curves of real trainings, recorded once; `curves.npz` is read by `simulation.traces.learning`."""

@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from simulation.exploratory.recorded import Training
+from simulation.traces.learning import Training
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from statistics import median
 
 from benchmarks.gateway.upstream import free_port, haproxy, upstream
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
 
 _BODY = json.dumps({"messages": [{"role": "user", "content": "y" * 1930}], "max_tokens": 64, "model": "service-50"})
@@ -110,7 +110,7 @@ def _gateway(directory: Path, backs: list[int], keys: tuple[ApiKey, ...]) -> Ite
         try:
             for back in backs:
                 plane.add("service-50", Endpoint(f"r{back}", "127.0.0.1", back, 1000))
-            yield port, Reading(plane.files).workers().current
+            yield port, HaproxyStatistics(plane.files).workers().current
         finally:
             plane.stop(grace_s=0)
 

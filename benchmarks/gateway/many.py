@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.gateway.upstream import free_port, upstream
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.settings import GatewaySettings, HealthSettings, ServiceSettings
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
 
 
@@ -34,7 +34,7 @@ def measure(directory: Path, services: int, replicas: int) -> dict[str, float]:
             last = f"service-{services - 1}"
             figures["traffic_read_s"] = _timed(plane.traffic)
             figures["servers_read_s"] = _timed(plane.servers)
-            figures["gateway_rss_mib"] = _rss_mib(Reading(plane.files).workers().current)
+            figures["gateway_rss_mib"] = _rss_mib(HaproxyStatistics(plane.files).workers().current)
             figures["activator_rss_mib"] = _rss_mib(int(plane.files.activator_pid.read_text()))
             new = ServiceSettings("new", cold_start_limit=0, health=health)
             figures["reload_visible_s"] = _timed(
@@ -42,7 +42,7 @@ def measure(directory: Path, services: int, replicas: int) -> dict[str, float]:
             )
             figures["change_visible_s"] = _timed(lambda: _add(plane, "new", back, port))
             figures["drain_visible_s"] = _timed(lambda: _drain_all(plane, last, replicas, port))
-            figures["gateway_rss_after_reload_mib"] = _rss_mib(Reading(plane.files).workers().current)
+            figures["gateway_rss_after_reload_mib"] = _rss_mib(HaproxyStatistics(plane.files).workers().current)
         finally:
             plane.stop(grace_s=0)
     return figures

@@ -20,11 +20,11 @@ import aiohttp
 
 from benchmarks.gateway.upstream import free_port
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Capacity, Decision, Endpoint, Observation
 from simulation.requests.engine import simulate
-from simulation.requests.settings import Settings
+from simulation.requests.settings import RequestSettings
 
 _KEY = "key"
 _TOKEN_S = 0.02
@@ -66,7 +66,9 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
         label = name.replace("-", "_")
         figures[f"order_late_share_{label}"] = _late(waits)
         figures[f"order_refused_share_{label}"] = sum(wait is None for wait in waits) / len(waits)
-        settings = Settings(_CONCURRENCY, deadline_s=_DEADLINE_S, queue_target_s=_TARGETS_S[name], initial=_REPLICAS)
+        settings = RequestSettings(
+            _CONCURRENCY, deadline_s=_DEADLINE_S, queue_target_s=_TARGETS_S[name], initial=_REPLICAS
+        )
         simulated = simulate(arrival_s, [_TOKEN_S * count for count in tokens], _Fixed(), settings)
         figures[f"order_late_share_{label}_simulated"] = _late(simulated.wait_s)
     return figures
@@ -105,7 +107,7 @@ def _live(
         for service, back in zip(services, backs, strict=True):
             for replica in range(_REPLICAS):
                 plane.add(service.name, Endpoint(f"r{replica}", "127.0.0.1", back, _CONCURRENCY))
-        schedstat = Path(f"/proc/{Reading(plane.files).workers().current}/schedstat")
+        schedstat = Path(f"/proc/{HaproxyStatistics(plane.files).workers().current}/schedstat")
         before_s, began_s = int(schedstat.read_text().split()[0]) / 1e9, time.monotonic()
         found = asyncio.run(_load(port, arrival_s, tokens))
         used_s = int(schedstat.read_text().split()[0]) / 1e9 - before_s

@@ -20,9 +20,8 @@ from benchmarks.live_replay.workload import CLUSTER, compressed
 from sched_policy import catalog
 from sched_policy.options import PolicyOptions
 from simulation.cluster.settings import Settings
-from simulation.traces.checks import fit
 from simulation.traces.formats import read_any
-from simulation.traces.trace import Trace
+from simulation.traces.trace import Trace, fit
 
 # From the signal to free GPUs: the checkpoint is seen at the next pass, and the requeue takes about one more.
 _CHECKPOINT_S = 2 * live.INTERVAL_S
@@ -92,7 +91,7 @@ def _earlier(out: Path, setting: Mapping[str, object]) -> list[dict[str, object]
 def _arm(
     name: str, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, keep: Path | None
 ) -> report.Arm:
-    """An arm live, then the simulator with the cost of a launch and the schedulers' looks as measured in it."""
+    """An arm live, then the simulator with the cost of a launch and the schedulers' passes as measured in it."""
     before = os.getloadavg()[0]
     done = _live(name, trace, settings, longest_s)
     after = os.getloadavg()[0]
@@ -104,13 +103,13 @@ def _arm(
         live.INTERVAL_S,
         backfill_interval_s=live.INTERVAL_S,
         main_interval_s=live.INTERVAL_S,
-        looks=done.looks,
+        pass_times=done.pass_times,
         checkpoint_s=_CHECKPOINT_S,
         restart_s=launch_s,
     )
     options = PolicyOptions(quantum_s=live.QUANTUM_S)
     simulated = figures.simulated(figures.submitted(done.jobs), name, options, how, launches_s)
-    gaps_s = {who: figures.mean_gap_s(times_s) for who, times_s in to_builtins(done.looks).items()}
+    gaps_s = {who: figures.mean_gap_s(times_s) for who, times_s in to_builtins(done.pass_times).items()}
     return report.Arm(figures.live(done.jobs), simulated, launch_s, gaps_s, figures.lost(done.jobs), (before, after))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.live_replay import log
 from benchmarks.live_replay.workload import CLUSTER, sbatch_options
-from simulation.cluster.settings import Looks
+from simulation.cluster.settings import PassTimes
 from simulation.traces.trace import Trace, TraceJob
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
@@ -61,7 +61,7 @@ class LiveArm:
     """An arm as it went: its jobs, and when the schedulers looked at the queue."""
 
     jobs: tuple[LiveJob, ...]
-    looks: Looks
+    pass_times: PassTimes
 
 
 Tell = Callable[[int, int], None]
@@ -101,7 +101,7 @@ def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, lo
             for job, job_id in zip(trace.jobs, submitted, strict=True)
         )
         passes = product.log.read_text() if settings else ""
-        return LiveArm(jobs, log.looks(slurmctld, passes, zero_s))
+        return LiveArm(jobs, log.pass_times(slurmctld, passes, zero_s))
     finally:
         devcluster.down(directory / "cluster")
 

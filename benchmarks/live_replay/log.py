@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from simulation.cluster.settings import Looks
+from simulation.cluster.settings import PassTimes
 
 # The same words since Slurm 22.05, but 26.05 is silent about backfill. By the main scheduler, by backfill, and the
 # end of the batch script.
@@ -64,14 +64,14 @@ def submissions(text: str, zero_s: float) -> Mapping[int, float]:
     return {int(job_id): _seconds(time) - zero_s for time, job_id in _SUBMITTED.findall(text)}
 
 
-def looks(slurmctld: str, daemon: str, zero_s: float) -> Looks:
+def pass_times(slurmctld: str, daemon: str, zero_s: float) -> PassTimes:
     """When Slurm's two schedulers and the daemon looked at the queue, in seconds since `zero_s`, a Unix time.
 
     slurmctld tells it at the level `debug`. `daemon` is empty for Slurm alone, whose order is that of each backfill.
     """
     backfill_s = _times(_BACKFILL, slurmctld, zero_s)
     policy_s = _times(_PASS, daemon, zero_s) if daemon else backfill_s
-    return Looks(policy_s, backfill_s, _times(_MAIN, slurmctld, zero_s))
+    return PassTimes(policy_s, backfill_s, _times(_MAIN, slurmctld, zero_s))
 
 
 def _times(line: re.Pattern[str], text: str, zero_s: float) -> tuple[float, ...]:

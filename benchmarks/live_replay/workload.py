@@ -6,8 +6,8 @@ import math
 import random
 from dataclasses import replace
 
+from simulation.traces.generate import WorkloadSpec
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
-from simulation.traces.workload import WorkloadSpec
 
 CLUSTER = ClusterShape(4, 8)
 _MULTIPLES = WorkloadSpec(1, CLUSTER).limit_multiples

@@ -118,7 +118,7 @@ def _submit(directory: Path, configurations: Sequence[sweep.Configuration], envi
     fixed.append(f"--checkpoint-dir={directory / 'checkpoints'}")
     run_it = [sys.executable, "-m", "wrappers.sxrun", "--", *train, *fixed]
     script.write_text(f'#!/bin/bash\nexec {" ".join(run_it)} "$@"\n')
-    options = ["--sweep=digits", "--checkpoint=USR1", "--stop", "--gpus-per-node=1", "--time=30", "--parsable"]
+    options = ["--sweep=digits", "--checkpoint=USR1", "--early-stop", "--gpus-per-node=1", "--time=30", "--parsable"]
     options += ["--job-name=digits", f"--output={directory}/job-%j.out", f"--chdir={os.getcwd()}"]  # noqa: PTH109
     jobs = []
     for configuration in configurations:

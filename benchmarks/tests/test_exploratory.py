@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from benchmarks.exploratory import main, measure
 from sched_policy import catalog
 from sched_policy.model import Exploration
-from simulation.exploratory.recorded import LearningCurves, RecordedCurve, Training
-from simulation.traces.learning import Learning
+from simulation.traces.learning import Learning, LearningCurves, RecordedCurve, Training
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 
 FIFO = catalog.build("fifo")

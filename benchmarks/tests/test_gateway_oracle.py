@@ -9,17 +9,16 @@ import pytest
 from benchmarks.gateway_oracle import BLOCK_S, PRICES, Plan, _cheapest, fewest_misses, plans
 from inference_gateway.model import Observation
 from inference_gateway.scaling.bounds import Bounds
-from simulation.requests.metrics import measure
-from simulation.requests.replay import Replay
-from simulation.requests.requests import Request, RequestTrace
-from simulation.requests.settings import Settings
+from simulation.requests.replay import RequestReplay, measure
+from simulation.requests.settings import RequestSettings
+from simulation.requests.trace import Request, RequestTrace
 
-SETTINGS = Settings(concurrency=1, bounds=Bounds(1, 64, 64))
+SETTINGS = RequestSettings(concurrency=1, bounds=Bounds(1, 64, 64))
 
 
-def replay(*requests: tuple[float, float]) -> Replay:
+def replay(*requests: tuple[float, float]) -> RequestReplay:
     """From arrivals and service times."""
-    return Replay.of(RequestTrace(tuple(Request(at_s, service_s=s) for at_s, s in requests)), None, SETTINGS)
+    return RequestReplay.of(RequestTrace(tuple(Request(at_s, service_s=s) for at_s, s in requests)), None, SETTINGS)
 
 
 def test_the_bound_of_three_long_requests_at_once() -> None:

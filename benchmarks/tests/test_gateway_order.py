@@ -7,16 +7,16 @@ from benchmarks.gateway_order import InTimeFirst, in_time_first
 from inference_gateway.queueing import Fleet
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import build
-from simulation.requests.replay import Replay
-from simulation.requests.requests import Request, RequestTrace
-from simulation.requests.settings import Settings
+from simulation.requests.replay import RequestReplay
+from simulation.requests.settings import RequestSettings
+from simulation.requests.trace import Request, RequestTrace
 
-SETTINGS = Settings(concurrency=1, bounds=Bounds(1, 1, 1), slo_s=2.0, deadline_s=100.0)
+SETTINGS = RequestSettings(concurrency=1, bounds=Bounds(1, 1, 1), slo_s=2.0, deadline_s=100.0)
 
 
-def replay(arrival_s: list[float], service_s: float) -> Replay:
+def replay(arrival_s: list[float], service_s: float) -> RequestReplay:
     requests = tuple(Request(at_s, service_s=service_s) for at_s in arrival_s)
-    return Replay.of(RequestTrace(requests), None, SETTINGS)
+    return RequestReplay.of(RequestTrace(requests), None, SETTINGS)
 
 
 def fewest(arrival_s: list[float], service_s: float) -> int:

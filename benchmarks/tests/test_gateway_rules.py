@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gateway_rules import Run, _against, _along
-from simulation.requests.replay import Replay
-from simulation.requests.requests import Request, RequestTrace
-from simulation.requests.settings import Settings
+from simulation.requests.replay import RequestReplay
+from simulation.requests.settings import RequestSettings
+from simulation.requests.trace import Request, RequestTrace
 
-METRICS = Replay.of(RequestTrace((Request(0.0, service_s=1.0),)), None, Settings()).measured("dilu", {})
+METRICS = RequestReplay.of(RequestTrace((Request(0.0, service_s=1.0),)), None, RequestSettings()).measured("dilu", {})
 
 
 def run(target: float | None, replica_seconds: float, misses: int) -> Run:

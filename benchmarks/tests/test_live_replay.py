@@ -15,7 +15,7 @@ from benchmarks.live_replay import figures, live, log, report
 from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import compressed, sbatch_options
 from sched_policy.options import PolicyOptions
-from simulation.cluster.settings import Looks, Settings
+from simulation.cluster.settings import PassTimes, Settings
 from simulation.traces.trace import Trace, TraceJob
 
 TRACE = Trace.of([TraceJob(1, 100.0, 8, 500.0), TraceJob(2, 200.0, 32, 1000.0), TraceJob(3, 300.0, 1, 10.0)])
@@ -112,15 +112,15 @@ def test_the_logs_tell_when_the_schedulers_looked() -> None:
 2026-11-21 13:25:22,125 INFO explsched.controller pass jobs=3 starts=1 promises=0 changes=2 failures=0
 """
     zero_s = datetime.fromisoformat("2026-11-21T13:25:20").timestamp()
-    alone = Looks(policy_s=(1.25, 2.875), backfill_s=(1.25, 2.875), main_s=(1.5, 2.75))
-    assert log.looks(slurmctld, "", zero_s) == alone
-    assert log.looks(slurmctld, daemon, zero_s) == Looks((2.125,), alone.backfill_s, alone.main_s)
+    alone = PassTimes(policy_s=(1.25, 2.875), backfill_s=(1.25, 2.875), main_s=(1.5, 2.75))
+    assert log.pass_times(slurmctld, "", zero_s) == alone
+    assert log.pass_times(slurmctld, daemon, zero_s) == PassTimes((2.125,), alone.backfill_s, alone.main_s)
     assert figures.mean_gap_s(alone.main_s) == 1.25
     assert figures.mean_gap_s((1.0,)) is None
 
 
 def test_the_simulator_looks_when_the_schedulers_did_and_pays_for_every_launch() -> None:
-    how = Settings(1.0, backfill_interval_s=1.0, main_interval_s=1.0, looks=Looks(main_s=(100.25,)))
+    how = Settings(1.0, backfill_interval_s=1.0, main_interval_s=1.0, pass_times=PassTimes(main_s=(100.25,)))
     found = figures.simulated(Trace.of(TRACE.jobs[:2]), "slurm", PolicyOptions(), how, (2.0,))
     # Job 1 starts at 100.0 by backfill; job 2 needs all nodes and starts when job 1 has ended, at 602.
     assert found == figures.Figures((502 + 402 + 1002) / 2, 602 + 1002, preemptions=0)

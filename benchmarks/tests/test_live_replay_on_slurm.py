@@ -22,7 +22,7 @@ def test_every_job_of_a_replay_completes_under_the_daemon(place: Path) -> None:
     assert figures.lost(done) == 0
     assert told[-1] == 3
     assert all(each.end_s is not None and each.end_s >= each.submit_s for each in done)
-    assert arm.looks.policy_s
-    assert arm.looks.backfill_s
-    assert arm.looks.main_s
+    assert arm.pass_times.policy_s
+    assert arm.pass_times.backfill_s
+    assert arm.pass_times.main_s
     assert not (place / "cluster" / "cluster.json").exists()

@@ -3,8 +3,8 @@
 import numpy as np
 
 from benchmarks.exploratory import CLUSTER, CURVES
-from simulation.exploratory.exploratory import Workload, abandoned_share
-from simulation.exploratory.recorded import LearningCurves
+from simulation.traces.exploratory import Workload, abandoned_share
+from simulation.traces.learning import LearningCurves
 
 RECORDED = LearningCurves.load(CURVES)
 

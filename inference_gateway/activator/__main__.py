@@ -13,15 +13,15 @@ from pathlib import Path
 
 from aiohttp import web
 
+from inference_gateway.activator.access_log import AccessLogWriter
 from inference_gateway.activator.holding import Waiting
-from inference_gateway.activator.recorder import Recorder
 from inference_gateway.activator.server import Activator
-from inference_gateway.dataplane import pipe
+from inference_gateway.dataplane import access_log_pipe
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.reading import Reading
-from inference_gateway.dataplane.tending import Tender
+from inference_gateway.dataplane.health import HealthLoop
+from inference_gateway.dataplane.metrics import DataPlaneCollector, exposition
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.errors import GatewayError, NotRunningError
-from inference_gateway.metrics.exposition import DataPlaneCollector, exposition
 
 _TEND_S = 1.0
 _LOG = logging.getLogger("explsched.gateway.activator")
@@ -37,15 +37,15 @@ async def _serve(files: Files) -> None:
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
-    reading = Reading(files)
-    recorder = Recorder(pipe.opened(files.access_pipe), files.access_log)
-    recording = asyncio.create_task(asyncio.to_thread(recorder.run))
+    reading = HaproxyStatistics(files)
+    access_log = AccessLogWriter(access_log_pipe.opened(files.access_pipe), files.access_log)
+    recording = asyncio.create_task(asyncio.to_thread(access_log.run))
 
     def metrics(lines: Mapping[str, Waiting]) -> str:
         state = {name: line.state() for name, line in lines.items()}
         traffic = reading.traffic(sorted(lines), state)
         cold_starts = [(name, line.cold_starts) for name, line in lines.items()]
-        lost = (("disk", recorder.lost_lines), ("pipe", reading.dropped_logs()))
+        lost = (("disk", access_log.lost_lines), ("pipe", reading.dropped_logs()))
         text = exposition(DataPlaneCollector(traffic, reading.servers(state), cold_starts, lost))
         added = files.control_metrics.read_text(encoding="utf-8") if files.control_metrics.exists() else ""
         return text + added
@@ -67,23 +67,23 @@ async def _serve(files: Files) -> None:
     await ending.wait()
     tending.cancel()
     await runner.cleanup()
-    recorder.end()
+    access_log.end()
     await recording
 
 
 async def _tend(files: Files, activator: Activator) -> None:
     """Look after HAProxy once a second, for ever: an error ends one round, not the activator."""
-    tender = Tender(files)
+    health_loop = HealthLoop(files)
     resumed = False
     trouble = ""
     while True:
         try:
             activator.read_services()
             if not resumed:
-                await asyncio.to_thread(tender.resume)
+                await asyncio.to_thread(health_loop.resume)
                 resumed = True
             held = {name: line.service for name, line in activator.lines.items()}
-            for line in await asyncio.to_thread(tender.tend, held, time.monotonic()):
+            for line in await asyncio.to_thread(health_loop.tend, held, time.monotonic()):
                 _LOG.info("%s", line)
             trouble = ""
         except NotRunningError as error:

@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from inference_gateway.activator.client import ActivatorState
-from inference_gateway.activator.services import HeldService
+from inference_gateway.dataplane.activator_process import ActivatorState
+from inference_gateway.dataplane.activator_services import HeldService
 from inference_gateway.model import Endpoint
 
 _LOOK_S = 0.05

@@ -11,6 +11,13 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+
+def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """The answer that tells a client what is wrong."""
+    body = {"error": {"message": message, "type": "gateway_error", "code": status}}
+    return web.json_response(body, status=status, headers=headers)
+
+
 _CONNECT_S = 3.0
 # RFC 9110, section 7.6.1, and what is between HAProxy and the activator alone.
 _HOP_BY_HOP = frozenset(

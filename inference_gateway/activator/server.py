@@ -15,13 +15,11 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from inference_gateway.activator import services, wake
-from inference_gateway.activator.again import LIMIT, SERVICE, SecondAsking
+from inference_gateway.activator import wake
+from inference_gateway.activator.bodies import LIMIT, SERVICE, BodyRouter
 from inference_gateway.activator.holding import FullError, Waiting
-from inference_gateway.activator.places import Places
-from inference_gateway.activator.problem import problem
-from inference_gateway.activator.relay import BrokenError, Onward, UnreachableError, client, relay
-from inference_gateway.activator.services import HeldService
+from inference_gateway.activator.relay import BrokenError, Onward, UnreachableError, client, problem, relay
+from inference_gateway.dataplane.activator_services import HeldService, ReadyReplicas, read_services
 from inference_gateway.dataplane.endpoints import EndpointBook
 from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import ActivatorError
@@ -38,7 +36,7 @@ class Activator:
         self._metrics = metrics
         self._service_of: dict[str, str] = {}
         self._session: aiohttp.ClientSession | None = None
-        self._again: SecondAsking | None = None
+        self._again: BodyRouter | None = None
 
     def application(self) -> web.Application:
         """The web application, with clients to the replicas and to HAProxy for as long as it runs."""
@@ -52,7 +50,7 @@ class Activator:
         for name, service in known.items():
             line = self.lines.get(name)
             if line is None:
-                places = Places(EndpointBook(self._files.endpoints), name)
+                places = ReadyReplicas(EndpointBook(self._files.endpoints), name)
                 self.lines[name] = Waiting(service, places.ready, self._announcer(name))
             else:
                 line.service = service
@@ -63,7 +61,7 @@ class Activator:
 
     def read_services(self) -> None:
         """`update` from the data plane's file. Raises `ActivatorError`."""
-        self.update(services.read(self._files.services))
+        self.update(read_services(self._files.services))
 
     def _announcer(self, service: str) -> Callable[[int], None]:
         def announce(waiting: int) -> None:
@@ -76,7 +74,7 @@ class Activator:
 
     async def _with_client(self, _: web.Application) -> AsyncIterator[None]:
         async with client() as self._session, client(self._files.again_socket) as haproxy:
-            self._again = SecondAsking(haproxy, self._service)
+            self._again = BodyRouter(haproxy, self._service)
             yield
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:

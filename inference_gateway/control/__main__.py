@@ -22,13 +22,13 @@ from inference_gateway import accepted
 from inference_gateway.activator.wake import WakeListener
 from inference_gateway.control import lock
 from inference_gateway.control.loop import ControlPlane
+from inference_gateway.control.metrics import ControlPlaneCollector
 from inference_gateway.control.report import Report
 from inference_gateway.control.settings import settings
 from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.metrics import exposition
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import ActivatorError, GatewayError
-from inference_gateway.metrics.control import ControlPlaneCollector
-from inference_gateway.metrics.exposition import exposition
 from inference_gateway.replicas.places import Places
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError

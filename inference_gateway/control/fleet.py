@@ -14,7 +14,7 @@ from inference_gateway.control.replica import COMING, LIVE, Phase, Replica
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class ClassifiedReplicas:
     """The replicas of a service by what they are good for."""
 
     serving: tuple[Replica, ...]
@@ -37,7 +37,9 @@ class Moves:
     drain: tuple[tuple[Replica, str], ...] = ()
 
 
-def census(replicas: Sequence[Replica], generation: str, start_s: float, drain_s: float, now_s: float) -> Census:
+def classify(
+    replicas: Sequence[Replica], generation: str, start_s: float, drain_s: float, now_s: float
+) -> ClassifiedReplicas:
     """Sort the replicas. `start_s` is how long a successor may take, `drain_s` how long the last requests may."""
     live = [replica for replica in replicas if replica.phase in LIVE]
     expiring = {
@@ -46,7 +48,7 @@ def census(replicas: Sequence[Replica], generation: str, start_s: float, drain_s
         if replica.generation != generation or _ends_soon(replica, start_s + drain_s, now_s)
     }
     counted = [replica for replica in live if replica.name not in expiring]
-    return Census(
+    return ClassifiedReplicas(
         serving=tuple(replica for replica in counted if replica.phase is Phase.SERVING),
         coming=tuple(replica for replica in counted if replica.phase in COMING),
         expiring=tuple(replica for replica in live if replica.name in expiring),
@@ -61,7 +63,7 @@ def _ends_soon(replica: Replica, notice_s: float, now_s: float) -> bool:
     return replica.ends_s - now_s < min(notice_s, replica.limit_s / 2)
 
 
-def moves(found: Census, wanted: int, startable: int, in_flight: Mapping[str, int]) -> Moves:
+def moves(found: ClassifiedReplicas, wanted: int, startable: int, in_flight: Mapping[str, int]) -> Moves:
     """What brings a service to `wanted` replicas. At most `startable` are started; `in_flight` is by replica name."""
     cancel, drain = _retire(found, wanted, in_flight)
     missing = wanted - found.present
@@ -72,7 +74,7 @@ def moves(found: Census, wanted: int, startable: int, in_flight: Mapping[str, in
 
 
 def _retire(
-    found: Census, wanted: int, in_flight: Mapping[str, int]
+    found: ClassifiedReplicas, wanted: int, in_flight: Mapping[str, int]
 ) -> tuple[tuple[tuple[Replica, str], ...], tuple[tuple[Replica, str], ...]]:
     """Expiring replicas that are not needed any more: those that do not serve, and as many as successors serve."""
     idle = tuple((replica, "of an earlier configuration") for replica in found.expiring if replica.phase in COMING)
@@ -83,7 +85,7 @@ def _retire(
 
 
 def _fewer(
-    found: Census, count: int, in_flight: Mapping[str, int]
+    found: ClassifiedReplicas, count: int, in_flight: Mapping[str, int]
 ) -> tuple[tuple[tuple[Replica, str], ...], tuple[tuple[Replica, str], ...]]:
     """The least useful ones: not started first, then the burst ones, least loaded, nearest to their end."""
     # Submissions under way have no job yet that could be cancelled; they are looked at again when they have.

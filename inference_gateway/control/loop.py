@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from inference_gateway.control import adoption, state
-from inference_gateway.control.evidence import Evidence
-from inference_gateway.control.journal import Journal, Outage
-from inference_gateway.control.plane_desk import PlaneDesk
-from inference_gateway.control.readiness import Readiness
+from inference_gateway.control import state
+from inference_gateway.control.data_plane_sync import DataPlaneSync
+from inference_gateway.control.event_log import EventLog, Outage
+from inference_gateway.control.observations import Readiness, ReplicaObserver
 from inference_gateway.control.replica import Replica
+from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import Report, report
-from inference_gateway.control.roster import Roster
 from inference_gateway.control.service import ServiceControl
-from inference_gateway.control.slurm_desk import SlurmDesk
+from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.control.state import Memory, Override, ServiceMemory
 from inference_gateway.model import DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
@@ -54,14 +53,14 @@ class ControlPlane:
         self._places = places
         self._run_directory = str(run_directory)
         self._gateway_host = gateway_host
-        self._journal = Journal(places.events)
-        self._slurm = SlurmDesk(client, section.name, section.slurm.poll_s, slurm)
-        self._slurm_outage = Outage("Slurm", self._journal)
+        self._events = EventLog(places.events)
+        self._slurm = SlurmSync(client, section.name, section.slurm.poll_s, slurm)
+        self._slurm_outage = Outage("Slurm", self._events)
         concurrency = {name: service.concurrency for name, service in section.services.items()}
-        self._plane = PlaneDesk(data_plane, concurrency, self._journal)
-        self._evidence = Evidence(section.services, places, self._slurm, Readiness(probes))
+        self._plane = DataPlaneSync(data_plane, concurrency, self._events)
+        self._observer = ReplicaObserver(section.services, places, self._slurm, Readiness(probes))
         self._services: dict[str, ServiceControl] = {}
-        self._roster = Roster(self._services, (), self._journal)
+        self._registry = ReplicaRegistry(self._services, (), self._events)
         self._remembered: Memory | None = None
         self._overrides: dict[str, Override] = {}
 
@@ -71,15 +70,15 @@ class ControlPlane:
         servers = self._plane.servers()
         memory = state.read(self._places.memory, Memory) or Memory()
         self._slurm.listing = listing
-        found = adoption.adopted(listing.jobs, memory.replicas, servers, now_s)
+        found = adopted(listing.jobs, memory.replicas, servers, now_s)
         for name, service in self._section.services.items():
             self._services[name] = ServiceControl(name, service, memory.services.get(name, ServiceMemory()), now_s)
-        self._roster = Roster(self._services, found, self._journal)
+        self._registry = ReplicaRegistry(self._services, found, self._events)
         self._overrides = state.read(self._places.overrides, dict[str, Override]) or {}
         for name, override in self._overrides.items():
             if name in self._services:
                 self._services[name].set_minimum(override.minimum)
-        self._journal.note("control plane started", replicas=len(found), adopted=sorted(self._roster.names()))
+        self._events.note("control plane started", replicas=len(found), adopted=sorted(self._registry.names()))
 
     def tick(self, now_s: float) -> Report:
         """One second's work; returns what `gateway status` shows."""
@@ -87,25 +86,25 @@ class ControlPlane:
         self._read_overrides()
         self._take_submissions(now_s)
         servers, traffic = self._plane.look()
-        known = self._roster.names()
+        known = self._registry.names()
         strangers = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
-        self._roster.join(adoption.adopted(strangers, (), servers or (), now_s))
-        for replica, seen in self._evidence.gather(self._roster.all(), servers):
-            self._roster.step(replica, seen, now_s)
+        self._registry.join(adopted(strangers, (), servers or (), now_s))
+        for replica, seen in self._observer.gather(self._registry.all(), servers):
+            self._registry.step(replica, seen, now_s)
         new = self._decide(traffic, servers or (), now_s, closing=closing)
         self._remember()
         if servers is not None:
-            self._plane.bring_in_line(self._roster.all(), servers)
+            self._plane.bring_in_line(self._registry.all(), servers)
             self._plane.tell_start_times(self._services)
         for replica in new:
             self._submit(replica, now_s)
         if new:
             self._prune()
-        self._slurm.cancel(self._roster.ended_at(now_s))
+        self._slurm.cancel(self._registry.ended_at(now_s))
         for words in self._slurm.refusals():
-            self._journal.note("cancellation refused", reason=words)
-        self._evidence.ask(self._roster.all())
-        about = (self._section.name, self._run_directory, self._services, self._roster.all(), servers or ())
+            self._events.note("cancellation refused", reason=words)
+        self._observer.ask(self._registry.all())
+        about = (self._section.name, self._run_directory, self._services, self._registry.all(), servers or ())
         shown = report(*about, now_s, closing=closing)
         state.show(self._places.status, shown)
         return shown
@@ -113,9 +112,9 @@ class ControlPlane:
     def _take_submissions(self, now_s: float) -> None:
         for ended in self._slurm.advance(now_s):
             if ended.error is None:
-                self._roster.submitted(ended.key, ended.result)
+                self._registry.submitted(ended.key, ended.result)
             elif not isinstance(ended.error, SlurmUnreachableError):
-                self._roster.refused(ended.key, str(ended.error), now_s)
+                self._registry.refused(ended.key, str(ended.error), now_s)
             # Without an answer nobody knows: the jobs will tell.
         self._slurm_outage.note(str(self._slurm.fault or ""))
 
@@ -124,10 +123,10 @@ class ControlPlane:
     ) -> list[Replica]:
         """Let every service's rule decide; returns the replicas to submit."""
         in_flight = {server.name: server.in_flight for server in servers}
-        of = self._roster.by_service()
+        of = self._registry.by_service()
         new: list[Replica] = []
         for name, service in self._services.items():
-            found = service.census(of[name], now_s)
+            found = service.classify(of[name], now_s)
             if closing:
                 wanted, why = 0, "the gateway is closing"
             elif name in traffic:
@@ -135,11 +134,11 @@ class ControlPlane:
                 decision = service.decide(found, traffic[name], now_s)
                 wanted, why = decision.replicas, decision.reason
                 if before is None or before.replicas != wanted:
-                    self._journal.note("wanted", name, replicas=wanted, present=found.present, reason=why)
+                    self._events.note("wanted", name, replicas=wanted, present=found.present, reason=why)
             else:
                 continue  # nobody knows what it needs
             moves = service.moves(found, wanted, in_flight, now_s)
-            new += self._roster.move(service, found, moves, why, now_s)
+            new += self._registry.move(service, found, moves, why, now_s)
         return new
 
     def _submit(self, replica: Replica, now_s: float) -> None:
@@ -149,7 +148,7 @@ class ControlPlane:
         try:
             submission.prepare(replica.name, self._places, script)
         except OSError as error:
-            self._roster.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
+            self._registry.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
             return
         qos = submission.qos(service.replica, burst=replica.burst)
         self._slurm.submit(replica.name, script, submission.options(service, tag, replica.name, self._places, qos))
@@ -157,13 +156,13 @@ class ControlPlane:
     def _prune(self) -> None:
         """Remove the oldest directories of ended replicas."""
         try:
-            self._places.prune(self._roster.names(), KEPT_DIRECTORIES)
+            self._places.prune(self._registry.names(), KEPT_DIRECTORIES)
         except OSError as error:
-            self._journal.note("old directories not removed", reason=f"{error.filename}: {error.strerror}")
+            self._events.note("old directories not removed", reason=f"{error.filename}: {error.strerror}")
 
     def _remember(self) -> None:
         services = {name: service.memory() for name, service in self._services.items()}
-        memory = Memory(self._roster.all(), services)
+        memory = Memory(self._registry.all(), services)
         if memory != self._remembered and state.save(self._places.memory, memory):
             self._remembered = memory
 
@@ -174,5 +173,5 @@ class ControlPlane:
             if name in self._services and override != self._overrides.get(name):
                 self._services[name].set_minimum(override.minimum)
                 self._services[name].try_again()
-                self._journal.note("minimum set", name, replicas=override.minimum, reason="by command")
+                self._events.note("minimum set", name, replicas=override.minimum, reason="by command")
         self._overrides = found

@@ -1,9 +1,18 @@
-"""One replica as the control plane knows it, and the phases of its life. How it goes on is in `transitions`."""
+"""One replica from submission to its end: a state machine without I/O.
+
+    SUBMITTING -> PENDING -> STARTING -> SERVING -> DRAINING -> ENDING -> gone
+                                  (any phase) -> ENDING, or gone when its job is over
+
+What a step concludes comes from Slurm (the job), the job itself (its registration), HTTP (readiness) and HAProxy.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from inference_gateway.replicas.registration import Registration
+from slurm_plugin.client.records import SlurmJob
 
 
 class Phase(StrEnum):
@@ -52,3 +61,161 @@ class Replica:
     def to(self, phase: Phase, now_s: float, reason: str = "") -> Replica:
         """The same replica in another phase."""
         return replace(self, phase=phase, since_s=now_s, reason=reason or self.reason)
+
+
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+_RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
+
+ACTIVE = _WAITING | _RUNNING
+"""States of jobs that are there, or will be."""
+
+LOST_AFTER_S = 60.0
+"""A submission whose answer was lost and of which Slurm knows nothing after this time has failed."""
+
+AGAIN_S = 60.0
+"""A job that is still there this long after it was cancelled is cancelled again."""
+
+YOUNG_S = 60.0
+"""A replica that dies within this time of serving counts as a failed start: it may do so for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaObservation:
+    """What is known of one replica at one moment.
+
+    `job` is None when Slurm does not list it; that means something only if `listed_s`, the time at which the listing
+    began, lies after the job was known. `answered`: its health path answered 200. `server_up` and `in_flight` are the
+    data plane's, None while it does not have the replica; `plane_answers` is False while nobody knows.
+    """
+
+    job: SlurmJob | None
+    listed_s: float
+    registration: Registration | None = None
+    leaving: bool = False
+    answered: bool = False
+    server_up: bool | None = None
+    in_flight: int | None = None
+    plane_answers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a replica may take."""
+
+    start_limit_s: float
+    drain_deadline_s: float
+    down_limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What became of a replica: its next state (None: gone), and what to write in the event log.
+
+    A replica that has just entered `ENDING` has its job cancelled. `failed` says that a start went wrong,
+    `served_after_s` that it has just begun to serve, so long after it was asked for.
+    """
+
+    replica: Replica | None
+    event: str = ""
+    reason: str = ""
+    failed: bool = False
+    served_after_s: float | None = None
+
+
+def step(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
+    """The replica's next state."""
+    if replica.phase is Phase.SUBMITTING and seen.job is None:
+        if min(now_s, seen.listed_s) - replica.asked_s > LOST_AFTER_S:
+            return Step(None, "lost", "Slurm knows nothing of the submission", failed=True)
+        return Step(replica)
+    job = seen.job
+    if job is None:
+        known = seen.listed_s > max(replica.since_s, replica.asked_s)
+        return _over(replica, "Slurm no longer knows the job", now_s) if known else Step(replica)
+    if (replica.job_id, replica.limit_s) != (job.job_id, job.time_limit_s):
+        replica = replace(replica, job_id=job.job_id, limit_s=job.time_limit_s)
+    if job.state in _WAITING:
+        return _waiting(replica, job, now_s)
+    if job.state not in _RUNNING:
+        return _over(replica, f"job {job.state}{_because(job.reason)}", now_s)
+    return _running(replica, job, seen, limits, now_s)
+
+
+def _because(reason: str) -> str:
+    return "" if reason in ("", "None") else f" ({reason})"
+
+
+def _over(replica: Replica, why: str, now_s: float) -> Step:
+    if replica.phase in (Phase.DRAINING, Phase.ENDING):
+        return Step(None, "ended", replica.reason or why)
+    failed = replica.phase in COMING or now_s - replica.since_s < YOUNG_S
+    return Step(None, "failed" if failed else "died", why, failed=failed)
+
+
+def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
+    if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
+        same = replica.phase is Phase.PENDING
+        return Step(replace(replica, restarts=job.restarts) if same else replica.to(Phase.PENDING, now_s))
+    if replica.phase is Phase.DRAINING:
+        return Step(replica.to(Phase.ENDING, now_s))
+    if replica.phase is Phase.ENDING:
+        return _ending(replica, now_s)
+    again = replace(replica, restarts=job.restarts, host="", port=0, ends_s=None, sick_s=None)
+    return Step(again.to(Phase.PENDING, now_s), "requeued", f"by Slurm{_because(job.reason)}")
+
+
+def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
+    if job.start_s is not None and job.time_limit_s is not None and replica.ends_s != job.start_s + job.time_limit_s:
+        replica = replace(replica, ends_s=job.start_s + job.time_limit_s)
+    if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
+        return Step(replace(replica, restarts=job.restarts).to(Phase.STARTING, now_s), "started")
+    if replica.restarts != job.restarts:  # requeued and running again before anybody looked
+        return Step(replace(replica, restarts=job.restarts, host="", port=0).to(Phase.STARTING, now_s), "requeued")
+    if replica.phase is Phase.STARTING:
+        return _starting(replica, job, seen, limits, now_s)
+    if replica.phase is Phase.SERVING:
+        return _serving(replica, seen, limits, now_s)
+    if replica.phase is Phase.DRAINING:
+        return _draining(replica, seen, limits, now_s)
+    return _ending(replica, now_s)
+
+
+def _starting(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
+    told = seen.registration
+    if told and (told.job_id, told.restarts) == (job.job_id, job.restarts):
+        replica = replace(replica, host=told.host, port=told.port)
+    if replica.port and seen.answered:
+        return Step(replica.to(Phase.SERVING, now_s), "serving", served_after_s=now_s - replica.asked_s)
+    if now_s - replica.since_s > limits.start_limit_s:
+        why = f"not ready {limits.start_limit_s:g} s after its job started"
+        return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
+    return Step(replica)
+
+
+def _serving(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
+    if seen.leaving:
+        why = "its job was told to end"
+        return Step(replica.to(Phase.DRAINING, now_s, why), "draining", why)
+    if seen.server_up is None or seen.server_up:
+        return Step(replace(replica, sick_s=None) if replica.sick_s is not None else replica)
+    if replica.sick_s is None:
+        return Step(replace(replica, sick_s=now_s))
+    if now_s - replica.sick_s > limits.down_limit_s:
+        why = f"does not answer its health checks for {limits.down_limit_s:g} s"
+        return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
+    return Step(replica)
+
+
+def _draining(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
+    if seen.plane_answers and not seen.in_flight and now_s > replica.since_s:
+        return Step(replica.to(Phase.ENDING, now_s), "drained", replica.reason)
+    if now_s - replica.since_s > limits.drain_deadline_s:
+        why = f"{seen.in_flight} requests not finished within {limits.drain_deadline_s:g} s"
+        return Step(replica.to(Phase.ENDING, now_s), "cut", why)
+    return Step(replica)
+
+
+def _ending(replica: Replica, now_s: float) -> Step:
+    if now_s - replica.since_s > AGAIN_S:
+        return Step(replica.to(Phase.ENDING, now_s), "cancelled again", replica.reason)
+    return Step(replica)

@@ -7,16 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from inference_gateway.control import fleet
-from inference_gateway.control.arrivals import Arrivals
-from inference_gateway.control.attempts import Attempts
-from inference_gateway.control.fleet import Census, Moves
-from inference_gateway.control.replica import Replica
+from inference_gateway.control.fleet import ClassifiedReplicas, Moves
+from inference_gateway.control.replica import Limits, Replica
+from inference_gateway.control.start_backoff import Attempts
 from inference_gateway.control.state import ServiceMemory
-from inference_gateway.control.transitions import Limits
 from inference_gateway.model import Capacity, Decision, Observation, Traffic
 from inference_gateway.scaling.bounds import BoundedRule, Bounds
 from inference_gateway.scaling.registry import build
 from inference_gateway.sections import ServiceSection
+
+
+class Arrivals:
+    """Remembers the last counter of each service."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def since_last(self, traffic: Traffic) -> int:
+        """Arrivals since the last call for this service; none at the first.
+
+        A counter that has fallen was reset by a restart of the data plane: what it shows has arrived since.
+        """
+        last = self._last.get(traffic.service)
+        self._last[traffic.service] = traffic.arrivals
+        if last is None:
+            return 0
+        return traffic.arrivals - last if traffic.arrivals >= last else traffic.arrivals
+
 
 KEPT_STARTS = 50
 
@@ -97,11 +114,11 @@ class ServiceControl:
         """Forget failed starts: a person has acted."""
         self.attempts = Attempts()
 
-    def census(self, replicas: Sequence[Replica], now_s: float) -> Census:
+    def classify(self, replicas: Sequence[Replica], now_s: float) -> ClassifiedReplicas:
         """The service's replicas, sorted."""
-        return fleet.census(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
+        return fleet.classify(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
 
-    def decide(self, found: Census, traffic: Traffic, now_s: float) -> Decision:
+    def decide(self, found: ClassifiedReplicas, traffic: Traffic, now_s: float) -> Decision:
         """What the rule wants now; no fewer than there are for a while after a restart, for history is lost."""
         self.observation = Observation(
             now_s=now_s,
@@ -119,7 +136,7 @@ class ServiceControl:
         self.decision = decision
         return decision
 
-    def moves(self, found: Census, wanted: int, in_flight: Mapping[str, int], now_s: float) -> Moves:
+    def moves(self, found: ClassifiedReplicas, wanted: int, in_flight: Mapping[str, int], now_s: float) -> Moves:
         """What to do to reach the wanted number."""
         startable = self.attempts.startable(wanted, len(found.coming), self.section.scale.attempts, now_s)
         return fleet.moves(found, wanted, startable, in_flight)

@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 
 from explsched.log import event
-from inference_gateway.control.attempts import Attempts
 from inference_gateway.control.replica import Replica
+from inference_gateway.control.start_backoff import Attempts
 
 _LOG = logging.getLogger("explsched.gateway")
 _Value = TypeVar("_Value")

@@ -6,17 +6,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from inference_gateway.activator import services
-from inference_gateway.activator.client import read_state
-from inference_gateway.activator.places import Places
-from inference_gateway.activator.process import ActivatorProcess
+from inference_gateway.dataplane.activator_process import ActivatorProcess, read_state
+from inference_gateway.dataplane.activator_services import ReadyReplicas, services_text
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments
 from inference_gateway.dataplane.endpoints import EndpointBook, Listed
 from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
-from inference_gateway.dataplane.reading import Reading
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import GatewaySettings
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.errors import RefusedError, SettingsError, StartError
 from inference_gateway.model import Endpoint, ServerState, Traffic
 
@@ -39,8 +37,8 @@ class HaproxyDataPlane:
         self._helper = ActivatorProcess(self.files)
         self._api = RuntimeApi(self.files.stats_socket)
         self._book = EndpointBook(self.files.endpoints)
-        self._reading = Reading(self.files)
-        self._places: dict[str, Places] = {}
+        self._reading = HaproxyStatistics(self.files)
+        self._ready_replicas: dict[str, ReadyReplicas] = {}
 
     def alive(self) -> bool:
         """Whether HAProxy and the activator run. If not, `start` starts what is missing."""
@@ -181,14 +179,14 @@ class HaproxyDataPlane:
         connections = affordable_connections(settings.connection_limit, count)
         return {
             **maps(settings),
-            self.files.services: services.text_of(settings.services),
+            self.files.services: services_text(settings.services),
             self.files.turns: TURNS.read_text(encoding="utf-8"),
             self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }
 
     def _ready(self, service: str) -> tuple[Endpoint, ...]:
         """The replicas that take requests; of a thousand files those are read that have changed."""
-        return self._places.setdefault(service, Places(self._book, service)).ready()
+        return self._ready_replicas.setdefault(service, ReadyReplicas(self._book, service)).ready()
 
 
 def _leaving(replica: Listed) -> Listed:

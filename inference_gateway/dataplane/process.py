@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inference_gateway.dataplane import answers, daemons, pipe
+from inference_gateway.dataplane import access_log_pipe, answers, daemons
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.errors import NotRunningError, StartError
@@ -85,7 +85,7 @@ class HaproxyProcess:
             raise
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-        lines = pipe.opened(self.files.access_pipe)
+        lines = access_log_pipe.opened(self.files.access_pipe)
         try:
             return daemons.start(argv, lines, self.files.messages, self.files.directory)
         finally:

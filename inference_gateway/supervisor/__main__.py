@@ -13,7 +13,7 @@ from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.errors import GatewayError
-from inference_gateway.supervisor.life import Supervisor
+from inference_gateway.supervisor.loop import Supervisor
 
 _LOG = logging.getLogger("explsched.gateway")
 

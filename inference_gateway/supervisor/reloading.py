@@ -1,21 +1,29 @@
-"""How a command asks a running gateway to take its services file again, and hears the outcome: two small files.
+"""How a running gateway takes its services file again: when a command asks through two small files, or on SIGHUP.
 
-Files and not a signal, because the gateway may run on another node; SIGHUP to the supervisor does the same without an
-answer.
+Files and not a signal for commands, because the gateway may run on another node, and a command wants an answer. A wrong
+file leaves in force what is.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from explsched import log
+from explsched.errors import ExplschedError
+from explsched.strict_yaml import ConfigError
+from inference_gateway import accepted
+from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.places import Places
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReloadResult:
     """What became of a request. `fault` is empty if the file is in force, else why it is not."""
 
     request: str
@@ -44,11 +52,53 @@ def asked(places: Places) -> str | None:
 
 def answer(places: Places, request: str, fault: str) -> None:
     """Say what became of a request; it waits no more."""
-    state.save(places.reloaded, Outcome(request, fault))
+    state.save(places.reloaded, ReloadResult(request, fault))
     places.reload.unlink(missing_ok=True)
 
 
-def outcome(places: Places, request: str) -> Outcome | None:
+def outcome(places: Places, request: str) -> ReloadResult | None:
     """What became of this request; None as long as nobody has answered it."""
-    found = state.read(places.reloaded, Outcome)
+    found = state.read(places.reloaded, ReloadResult)
     return found if found is not None and found.request == request else None
+
+
+_LOG = logging.getLogger("explsched.gateway")
+
+
+@dataclass(slots=True)
+class Revision:
+    """What is in force now. `put` brings another one in force, or raises and leaves things as they are."""
+
+    now: Accepted
+    services_path: Path
+    places: Places
+    put: Callable[[Accepted], None]
+    _asked: bool = False
+
+    def look_now(self) -> None:
+        """Take the file at the next `tend`."""
+        self._asked = True
+
+    def tend(self) -> None:
+        """Take the services file again if a signal or a command asks for it, and answer the command."""
+        request = asked(self.places)
+        if not self._asked and request is None:
+            return
+        self._asked = False
+        fault = ""
+        try:
+            self._take()
+            log.event(_LOG, logging.INFO, "services file taken", file=str(self.services_path))
+        except (ExplschedError, OSError) as error:
+            fault = str(error)
+            log.event(_LOG, logging.ERROR, "services file not taken, what was in force stays", why=fault)
+        if request is not None:
+            answer(self.places, request, fault)
+
+    def _take(self) -> None:
+        new = accepted.read(self.services_path)
+        fault = accepted.unchangeable(self.now.section, new.section)
+        if fault:
+            raise ConfigError(f"{self.services_path}: {fault} while the gateway is up")
+        self.put(new)
+        self.now = new

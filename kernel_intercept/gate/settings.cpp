@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "explsched/job_options.h"
+#include "explsched/job_options/permille.h"
+
 namespace explsched::gate {
 
 namespace {
@@ -14,12 +17,16 @@ void copy_text(std::array<char, N>& to, const char* text) {
     if (length < N) std::memcpy(to.data(), text, length);
 }
 
+// Of a variable, or of what a former release called it.
+const char* text_of(const char* name, const char* former_name) {
+    const char* text = std::getenv(name);
+    return text == nullptr || *text == '\0' ? std::getenv(former_name) : text;
+}
+
 std::uint32_t permille(const char* name, std::uint32_t otherwise) {
     const char* text = std::getenv(name);
-    if (text == nullptr || *text == '\0') return otherwise;
-    char* end = nullptr;
-    const unsigned long value = std::strtoul(text, &end, 10);
-    return *end == '\0' && value >= 1 && value <= 1000 ? static_cast<std::uint32_t>(value) : otherwise;
+    const std::uint32_t value = text == nullptr ? 0 : expl_permille(text, nullptr);
+    return value == 0 ? otherwise : value;
 }
 
 }  // namespace
@@ -27,12 +34,12 @@ std::uint32_t permille(const char* name, std::uint32_t otherwise) {
 Settings settings_of_environment() noexcept {
     Settings settings{};
     copy_text(settings.socket_path, std::getenv(shared::kSocketVariable));
-    const char* priority = std::getenv("EXPLSCHED_CLASS");
+    const char* priority = text_of(EXPL_SHARE_VARIABLE, EXPL_SHARE_FORMER_VARIABLE);
     settings.priority = priority != nullptr && std::strcmp(priority, "high") == 0
                             ? shared::Class::kHigh
                             : shared::Class::kBestEffort;
-    settings.limit_permille = permille("EXPLSCHED_LIMIT", 1000);
-    settings.request_permille = permille("EXPLSCHED_REQUEST", settings.limit_permille);
+    settings.limit_permille = permille(EXPL_LIMIT_VARIABLE, 1000);
+    settings.request_permille = permille(EXPL_REQUEST_VARIABLE, settings.limit_permille);
     if (settings.request_permille > settings.limit_permille)
         settings.request_permille = settings.limit_permille;
     copy_text(settings.job, std::getenv("SLURM_JOB_ID"));

@@ -16,9 +16,9 @@ struct Settings {
     std::array<char, 64> job;
 };
 
-// EXPLSCHED_KM_SOCKET, EXPLSCHED_CLASS (high or best-effort), EXPLSCHED_REQUEST and EXPLSCHED_LIMIT (permille
-// of the GPU), SLURM_JOB_ID. Best-effort, with all of the GPU as the limit, is what holds when they are unset
-// or cannot be read: a wrong value must not make a job more important than others.
+// EXPLSCHED_KM_SOCKET, SLURM_JOB_ID, and the job options share, request and limit
+// (explsched/job_options/table.py). Best-effort, with all of the GPU as the limit, is what holds when they
+// are unset or cannot be read: a wrong value must not make a job more important than others.
 Settings settings_of_environment() noexcept;
 
 }  // namespace explsched::gate

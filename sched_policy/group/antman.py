@@ -1,48 +1,66 @@
-"""AntMan (OSDI 2020) as Muri's simulator models it: an opportunistic job in the idle stages of a guaranteed one."""
+"""AntMan (OSDI 2020): opportunistic jobs on the GPUs of guaranteed ones.
+
+Non-preemptive; a job never changes its class. The original lets a guaranteed job that does not fit collect GPUs while
+they stand idle; here it is promised nothing and waits its turn, since a plan holds no half gangs.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from math import floor
+from typing import ClassVar
 
-from sched_policy.model import StageProfile
+import numpy as np
+from msgspec import Struct
+
+from sched_policy.columns import Floats
+from sched_policy.group.base import Shared
+from sched_policy.group.gpus import GpuMap
+from sched_policy.group.interference import Guarantee, Interference
+from sched_policy.model import GpuRequest, Job
+from sched_policy.place.base import Place
+from sched_policy.plan import Group, Ranking, Start
+from sched_policy.snapshot import Snapshot
 
 
-@lru_cache(maxsize=1 << 14)
-def opportunistic_iteration_s(job: StageProfile, guaranteed: StageProfile) -> float:
-    """Seconds of one iteration of an opportunistic job in the gaps that a guaranteed job leaves.
+class Opportunistic(Struct, frozen=True):
+    """At most one guaranteed and one opportunistic job per GPU.
 
-    Each stage of the job runs while the guaranteed job is in another stage. The result is a whole number of the
-    guaranteed job's iterations, 0 if none is needed; the caller takes the maximum with the job's own iteration time.
+    A guaranteed job takes GPUs without another guaranteed one, unused ones first; an opportunistic job takes GPUs
+    without another opportunistic one, the least used first.
     """
-    gap_io, gap_gpu, gap_net = (
-        guaranteed.gpu_s + guaranteed.net_s,
-        guaranteed.io_s + guaranteed.net_s,
-        guaranteed.io_s + guaranteed.gpu_s,
-    )
-    gpu_s, net_s = job.gpu_s, job.net_s
 
-    rounds, rest_s = _laps(job.io_s, gap_io)
-    if rest_s > 0:
-        rounds += 1
-        gpu_s -= min(gpu_s, guaranteed.net_s, gap_io - rest_s)
+    interference: ClassVar[Interference] = Guarantee()
 
-    laps, rest_s = _laps(gpu_s, gap_gpu)
-    rounds += laps
-    if rest_s > 0:
-        rounds += 1
-        if rest_s < guaranteed.io_s:
-            net_s -= min(net_s, gap_net - rest_s)
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
+        """Guaranteed jobs first, each class in the order of `ranking`; whatever fits starts."""
+        gpus = GpuMap(snapshot)
+        waits = snapshot.columns.waits
+        queue = [row for row in ranking.rows.tolist() if waits[row]]
+        queue.sort(key=lambda row: not snapshot.jobs[row].guaranteed)
+        starts: list[Start] = []
+        groups: list[Group] = []
+        too_large: set[tuple[GpuRequest, str, bool, bool]] = set()  # within a plan room only gets less
+        for row in queue:
+            job = snapshot.jobs[row]
+            shape = (job.request, job.partition, job.guaranteed, job.may_share)
+            if shape in too_large:
+                continue
+            found = gpus.find(job.request, job.partition, place, _cost(gpus, job))
+            if found is None:
+                too_large.add(shape)
+                continue
+            beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
+            gpus.hold(row, found)
+            if beside:
+                neighbours = tuple(snapshot.jobs[other].job_id for other in beside)
+                groups.append(Group((*neighbours, job.job_id), "an opportunistic job in the gaps of a guaranteed one"))
+            kind = "guaranteed" if job.guaranteed else "opportunistic"
+            starts.append(Start(job.job_id, gpus.named(found), f"{kind}; shares with {len(beside)} job(s)"))
+        return Shared(tuple(starts), tuple(groups))
 
-    laps, rest_s = _laps(net_s, gap_net)
-    rounds += laps
-    if rest_s > guaranteed.io_s:
-        rounds += 1
-    return rounds * guaranteed.iteration_s
 
-
-def _laps(need_s: float, gap_s: float) -> tuple[int, float]:
-    """Whole gaps that a stage fills, and what remains. A guaranteed job without such gaps counts as one endless gap."""
-    if gap_s <= 0:
-        return 0, need_s
-    return floor(need_s / gap_s), need_s % gap_s
+def _cost(gpus: GpuMap, job: Job) -> Floats:
+    """Use of each GPU, infinity where a job of the same class is or one of the two shares with none, shape (N, G)."""
+    if not job.may_share:
+        return np.where(gpus.jobs > 0, np.inf, 0.0)
+    same, other = (gpus.guaranteed, gpus.opportunistic) if job.guaranteed else (gpus.opportunistic, gpus.guaranteed)
+    return np.where(same > 0, np.inf, other.astype(np.float64))

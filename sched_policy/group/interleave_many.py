@@ -1,4 +1,4 @@
-"""`interleave.iteration_s` for many groups at once."""
+"""`interleave.iteration_s` for many groups at once. Apart from it, because Muri's own simulator runs without NumPy."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import rustworkx
+from msgspec import Struct
 
 from sched_policy.columns import Bools, Floats, Ints
 
@@ -55,8 +56,6 @@ def match_kinds(counts: Sequence[int], weights: Floats) -> Ints:
     if left.sum() > EXACT_VERTICES:
         sparse = len(left) > MOST_KINDS
         if not sparse:
-            from sched_policy.group.relaxation import relaxed  # scipy: half a second that small problems need not pay
-
             pairs += np.maximum(np.floor(relaxed(left, weights).pairs + 1e-6).astype(np.int64) - 1, 0)
             left = left - pairs.sum(axis=0) - pairs.sum(axis=1)
     kind_of = np.repeat(np.arange(len(left)), left)
@@ -70,8 +69,6 @@ def match_kinds(counts: Sequence[int], weights: Floats) -> Ints:
 
 def upper_bound(counts: Sequence[int], weights: Floats) -> float:
     """No matching weighs more than this (the linear relaxation without odd-set constraints)."""
-    from sched_policy.group.relaxation import relaxed
-
     return float((relaxed(np.asarray(counts, dtype=np.int64), weights).pairs * weights).sum())
 
 
@@ -82,8 +79,6 @@ def _promising(weights: Floats) -> Bools:
     is worth its weight less both prices. Kept are every vertex's best edges, and those between clusters that the
     relaxed matching pairs.
     """
-    from sched_policy.group.relaxation import relaxed
-
     cluster_of = _clusters(weights)
     sizes = np.bincount(cluster_of)
     mean = np.zeros((len(weights), len(sizes)))
@@ -119,3 +114,37 @@ def _clusters(weights: Floats) -> Ints:
     for number, members in enumerate(sets):
         result[members] = number
     return result
+
+
+class Relaxed(Struct, frozen=True, eq=False):
+    """An optimal fractional matching.
+
+    Attributes:
+        pairs: how many pairs of kinds a <= b, shape (K, K), zero elsewhere.
+        prices: what one more vertex of a kind would add to the weight, shape (K,).
+
+    """
+
+    pairs: Floats
+    prices: Floats
+
+
+def relaxed(counts: Ints, weights: Floats) -> Relaxed:
+    """Maximise the weight of pairs with each kind used at most `counts` times, fractions allowed (HiGHS)."""
+    from scipy.optimize import linprog  # scipy loads in half a second, which small problems need not pay
+    from scipy.sparse import coo_array
+
+    first, second = np.nonzero(np.triu(weights) > 0)
+    pairs = np.zeros(weights.shape)
+    if not len(first):
+        return Relaxed(pairs, np.zeros(len(counts)))
+    edge = np.arange(len(first))
+    uses = coo_array(
+        (np.ones(2 * len(edge)), (np.concatenate([first, second]), np.concatenate([edge, edge]))),
+        shape=(len(counts), len(edge)),
+    ).tocsr()  # entries of a pair within a kind add up to 2
+    solved = linprog(-weights[first, second], A_ub=uses, b_ub=counts, bounds=(0, None), method="highs-ds")
+    if not solved.success:
+        raise RuntimeError(f"the relaxed matching has a solution, but the solver says: {solved.message}")
+    pairs[first, second] = solved.x
+    return Relaxed(pairs, -np.asarray(solved.ineqlin.marginals))

@@ -24,7 +24,6 @@ from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.model import GpuRequest, JobState
 from sched_policy.place.base import Place, Room
 from sched_policy.plan import Group, Preemption, Ranking, Start
-from sched_policy.preempt.displace import productive_since_s
 from sched_policy.snapshot import Snapshot
 
 _GROUPS_AHEAD = 8
@@ -50,10 +49,23 @@ class Interleave(Struct, frozen=True):
     interference: ClassVar[Interference] = Interleaving()
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
-        """Choose candidates, group them, give groups GPUs, and say who has to start and who has to go."""
+        """Choose candidates, group them, give groups GPUs, and say who has to start and who has to go.
+
+        Where somebody has to go, waiting jobs that may not displace others are left to Slurm.
+        """
         held = GpuMap(snapshot)
         settled = _settled(snapshot, held, self.quantum_s)
         movable = [row for row in ranking.rows.tolist() if row not in settled and _may_move(snapshot, held, row)]
+        shared = self._shared(snapshot, movable, settled, held, place)
+        displacing = [row for row in movable if held.gpus(row) or snapshot.jobs[row].may_displace]
+        if shared.preemptions and len(displacing) < len(movable):
+            return self._shared(snapshot, displacing, settled, held, place)
+        return shared
+
+    def _shared(
+        self, snapshot: Snapshot, movable: Sequence[int], settled: set[int], held: GpuMap, place: Place
+    ) -> Shared:
+        """The same for these jobs, best first."""
         free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
         for row in movable:
             free.vacate(held.gpus(row))
@@ -140,7 +152,7 @@ def _settled(snapshot: Snapshot, held: GpuMap, quantum_s: float) -> set[int]:
     stays = {
         row
         for row in rows
-        if not _may_move(snapshot, held, row) or snapshot.now_s < productive_since_s(snapshot.jobs[row]) + quantum_s
+        if not _may_move(snapshot, held, row) or snapshot.now_s < snapshot.jobs[row].productive_since_s + quantum_s
     }
     gpus = {gpu for row in stays for gpu in held.gpus(row)}
     return stays | {row for row in rows if not gpus.isdisjoint(held.gpus(row))}
@@ -235,5 +247,10 @@ def _carry_out(snapshot: Snapshot, placed: Placed, held: GpuMap, movable: Sequen
         if len(group) > 1
     ]
     why = "its group changes, or jobs before it need the GPUs"
-    preemptions = [Preemption(snapshot.jobs[row].job_id, why) for row in leaving]
+    gains = {gpu: row for row in reversed(movable) if not held.gpus(row) for gpu in home.get(row, ())}
+    preemptions = [
+        Preemption(snapshot.jobs[row].job_id, why, snapshot.jobs[gains[heir]].job_id if heir in gains else None)
+        for row in leaving
+        for heir in [next((gpu for gpu in held.gpus(row) if gpu in gains), None)]
+    ]
     return Shared(tuple(starts), tuple(groups), tuple(preemptions))

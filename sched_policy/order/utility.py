@@ -18,7 +18,7 @@ class ByUtility(Struct, frozen=True):
     """Order by utility; jobs that report nothing are ranked by `fallback` and spread evenly among the others.
 
     Spreading: the k-th best of m silent jobs gets the utility at quantile 1 - (k + 1/2)/m of the reporting
-    ones, so that neither kind can starve the other as a whole.
+    ones (of those with a prior, where none reports), so that neither kind can starve the other as a whole.
 
     Attributes:
         quantum_s: how far ahead a decision looks, in seconds of the job's run time.
@@ -33,15 +33,17 @@ class ByUtility(Struct, frozen=True):
 
     def utilities(self, snapshot: Snapshot) -> Utilities:
         """Utilities of the jobs that take part in exploration."""
-        return estimate(snapshot.jobs, self.quantum_s)
+        return estimate(snapshot, self.quantum_s)
 
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Utility in percent of the sweep's known improvement per GPU-hour."""
         utilities = self.utilities(snapshot)
         job_id = snapshot.columns.job_id
         values = np.full(len(job_id), np.nan)
-        values[utilities.known.rows] = 100.0 * 3600.0 * utilities.value
-        levels = -np.sort(-values[~np.isnan(values)])
+        rows, measured = utilities.known.rows, utilities.known.measured
+        values[rows] = 100.0 * 3600.0 * utilities.value
+        learned = values[rows[measured]]
+        levels = -np.sort(-(learned if learned.size else values[~np.isnan(values)]))
         fallback = self.fallback.rank(snapshot)
         silent = fallback.rows[np.isnan(values[fallback.rows])]
         share = (np.arange(silent.size) + 0.5) / max(silent.size, 1)
@@ -52,7 +54,10 @@ class ByUtility(Struct, frozen=True):
 
         def reason(row: int) -> str:
             utility = utilities.get(int(job_id[row]))
-            return _reason(utility) if utility else f"reports no progress; {fallback[int(place[row])].reason}"
+            if utility:
+                return _reason(utility)
+            shows = "reports no progress" if snapshot.jobs[row].exploration is None else "has shown no curve"
+            return f"{shows}; {fallback[int(place[row])].reason}"
 
         return Ranking(snapshot, values, reason)
 

@@ -6,10 +6,8 @@ from msgspec.structs import replace
 
 from sched_policy.backfill import AS_SLURM
 from sched_policy.options import PolicyOptions
-from sched_policy.order.fifo import Fifo
-from sched_policy.order.multifactor import Multifactor
-from sched_policy.place.balanced import Balanced
-from sched_policy.place.simple import Simple
+from sched_policy.order.arrival import Fifo, Multifactor
+from sched_policy.place.scored import Balanced, Simple
 from sched_policy.policies.parts import depth, resizing
 from sched_policy.policy import Policy
 

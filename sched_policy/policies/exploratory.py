@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sched_policy.admission import PayoffAdmission
 from sched_policy.options import PolicyOptions
+from sched_policy.order.arrival import Fifo
 from sched_policy.order.base import Order
-from sched_policy.order.fair import Fair
-from sched_policy.order.fifo import Fifo
+from sched_policy.order.las import Fair
 from sched_policy.order.shortest import Srsf
 from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility
 from sched_policy.policies.parts import depth, preemptive, resizing
-from sched_policy.policy import PayoffAdmission, Policy
+from sched_policy.policy import Policy
 from sched_policy.preempt.displace import Displace
 from sched_policy.stopping import EarlyStop
 

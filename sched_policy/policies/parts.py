@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from sched_policy.backfill import Backfill
-from sched_policy.elastic import Resizing
+from sched_policy.elastic import Resizing, WalltimeRequeue
 from sched_policy.options import PolicyOptions
 from sched_policy.order.base import Order
 from sched_policy.policy import Policy
 from sched_policy.preempt.displace import Displace
-from sched_policy.renewal import Renewal
 
 
 def depth(options: PolicyOptions, own: int) -> Backfill:
@@ -18,8 +17,8 @@ def depth(options: PolicyOptions, own: int) -> Backfill:
 
 def resizing(options: PolicyOptions) -> Resizing:
     """When elastic jobs change their size."""
-    renewal = Renewal(options.resize_lead_s, options.quantum_s)
-    return Resizing(options.resize_restart_s, options.resize_gain, options.quantum_s, options.most_preemptions, renewal)
+    requeue = WalltimeRequeue(options.resize_lead_s, options.quantum_s)
+    return Resizing(options.resize_restart_s, options.resize_gain, options.quantum_s, options.most_preemptions, requeue)
 
 
 def preemptive(name: str, summary: str, order: Order, options: PolicyOptions) -> Policy:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sched_policy.options import PolicyOptions
-from sched_policy.order.finish_time import FinishTimeFair
 from sched_policy.order.las import LeastAttainedService
 from sched_policy.order.shortest import Srsf, Srtf
+from sched_policy.order.themis import FinishTimeFair
 from sched_policy.policies.parts import preemptive
 from sched_policy.policy import Policy
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from sched_policy.group.antman import Opportunistic
 from sched_policy.group.bsbf import Pairs, best_benefit, first_fit
-from sched_policy.group.guarantee import Opportunistic
 from sched_policy.group.muri import Interleave
 from sched_policy.options import PolicyOptions
-from sched_policy.order.fifo import Fifo
+from sched_policy.order.arrival import Fifo
 from sched_policy.order.las import LeastAttainedService
 from sched_policy.order.shortest import Srsf, Srtf
 from sched_policy.policy import Policy

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from sched_policy.model import Job, JobState
 from sched_policy.place.base import Place
 from sched_policy.plan import Preemption, Ranking
-from sched_policy.profile import AvailabilityProfile
+from sched_policy.profile import AvailabilityProfile, FreeGpus
 from sched_policy.snapshot import Snapshot
 
 
@@ -44,6 +42,8 @@ class Displace(Struct, frozen=True):
     ) -> tuple[Preemption, ...]:
         """The preemptions that let `blocked`, (job, waiting tasks) best first, start on GPUs taken from others.
 
+        Nobody makes room for a job that may not displace others: it might not start all the same.
+
         `profile` has this plan's starts booked, so what is free in it now is free for the blocked jobs too.
 
         Victims are taken from the worst upwards, and only as many as the blocked job needs; if even all
@@ -59,32 +59,30 @@ class Displace(Struct, frozen=True):
         free = profile.free_now()
         for job in snapshot.running:  # room that earlier plans have made goes to the best blocked jobs first
             if job.yielding or job.state is JobState.COMPLETING:
-                _release(free, profile, job)
+                free.release(job.allocation)
         chosen: list[Preemption] = []
         for job, tasks in blocked:
-            if 0.0 <= value[job.job_id] < least:
+            if not job.may_displace or 0.0 <= value[job.job_id] < least:
                 continue
             for _task in range(tasks):
                 room = self.most_at_once - len(chosen)
                 if room == 0 or not victims:
                     return tuple(chosen)
                 worse = [v for v in victims if _clearly_worse(value, v, job, self.margin)]
-                needs_room = place.place(job.request, profile.room(free)) is None
-                set_ = _least_victims(job, worse[:room], free, profile, place) if needs_room else ()
+                needs_room = free.find(job.request, job.partition, place) is None
+                set_ = _least_victims(job, worse[:room], free, place) if needs_room else ()
                 if needs_room and not set_:
                     break
                 for victim in set_:
                     victims.remove(victim)
-                    _release(free, profile, victim)
-                    chosen.append(Preemption(victim.job_id, _why(victim, job, value)))
-                placement = place.place(job.request, profile.room(free))
-                for node, gpus in placement or ():
-                    free[node] -= gpus
+                    free.release(victim.allocation)
+                    chosen.append(Preemption(victim.job_id, _why(victim, job, value), job.job_id))
+                free.take(free.find(job.request, job.partition, place) or ())
         return tuple(chosen)
 
     def stable_until_s(self, snapshot: Snapshot) -> float:
         """When the next running job has had its quantum and may be asked to yield."""
-        ends_s = (productive_since_s(job) + self.quantum_s for job in snapshot.running if job.may_yield)
+        ends_s = (job.productive_since_s + self.quantum_s for job in snapshot.running if job.may_yield)
         return min((end_s for end_s in ends_s if end_s > snapshot.now_s), default=float("inf"))
 
     def _may_yield(self, job: Job, now_s: float) -> bool:
@@ -92,15 +90,8 @@ class Displace(Struct, frozen=True):
             job.state is JobState.RUNNING
             and not job.yielding
             and job.may_yield
-            and now_s >= productive_since_s(job) + self.quantum_s
+            and now_s >= job.productive_since_s + self.quantum_s
         )
-
-
-def productive_since_s(job: Job) -> float:
-    """When the present run began to earn; in the infinite future while the job is still starting up."""
-    if job.first_report_s is not None:
-        return job.first_report_s
-    return float("inf") if job.points or job.start_s is None else job.start_s
 
 
 def _sharing(snapshot: Snapshot) -> set[int]:
@@ -120,35 +111,24 @@ def _clearly_worse(value: Mapping[int, float], victim: Job, job: Job, margin: fl
     return worth > needed and victim.partition == job.partition
 
 
-def _least_victims(
-    job: Job,
-    candidates: Sequence[Job],
-    free: NDArray[np.int64],
-    profile: AvailabilityProfile,
-    place: Place,
-) -> tuple[Job, ...]:
+def _least_victims(job: Job, candidates: Sequence[Job], free: FreeGpus, place: Place) -> tuple[Job, ...]:
     """The shortest run of candidates, worst first, whose GPUs let the job start, less those it can do without."""
     trial = free.copy()
     taken: list[Job] = []
     for victim in candidates:
-        _release(trial, profile, victim)
+        trial.release(victim.allocation)
         taken.append(victim)
-        if place.place(job.request, profile.room(trial)) is not None:
+        if trial.find(job.request, job.partition, place) is not None:
             break
     else:
         return ()
     for victim in tuple(taken[:-1]):
-        without = trial.copy()
-        _release(without, profile, victim, sign=-1)
-        if place.place(job.request, profile.room(without)) is not None:
-            trial = without
+        trial.hold(victim.allocation)
+        if trial.find(job.request, job.partition, place) is not None:
             taken.remove(victim)
+        else:
+            trial.release(victim.allocation)
     return tuple(taken)
-
-
-def _release(free: NDArray[np.int64], profile: AvailabilityProfile, victim: Job, sign: int = 1) -> None:
-    for node, gpus in profile.indexed(victim.allocation):
-        free[node] += sign * gpus
 
 
 def _why(victim: Job, job: Job, value: Mapping[int, float]) -> str:

@@ -1,4 +1,4 @@
-"""`sexplsched colocate`: how many GPUs a placement needs when inference and training share them."""
+"""`sexplsched colocate`: GPUs that placements need when inference and training share them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from msgspec import Struct, to_builtins
 from explsched.cli.options import json_option
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import PolicyError
-from simulation.colocation.colocation import Colocation
-from simulation.colocation.colocation import colocate as run
-from simulation.colocation.instance_format import read_events, write_events
-from simulation.colocation.instance_generator import generate
-from simulation.colocation.instance_trace import InstanceEvent, InstanceTrace
-from simulation.colocation.placements.gpu_loads import GpuLoads
-from simulation.colocation.placements.instance import InstanceKind
-from simulation.colocation.placements.share_baselines import SHARE_PLACEMENTS, share_placement
+from simulation.colocation.baselines import SHARE_PLACEMENTS, share_placement
+from simulation.colocation.events import InstanceEvent, InstanceTrace, read_events, write_events
+from simulation.colocation.generate import generate
+from simulation.colocation.instance import GpuLoads, InstanceKind
+from simulation.colocation.simulator import Colocation
+from simulation.colocation.simulator import colocate as run
 from simulation.traces.trace import TraceError
 
 _EXAMPLES = """\b
@@ -31,7 +29,7 @@ example:
 """
 
 
-class Row(Struct, frozen=True):
+class PlacementRow(Struct, frozen=True):
     """One placement. GPUs are those in use; `ratio` is `max_gpus` over that of the first placement."""
 
     placement: str
@@ -58,22 +56,28 @@ def _names(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[st
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--events", "events_path", type=click.Path(path_type=Path), help="File of events (JSON lines).")
-@click.option("--instances", type=click.IntRange(1, 1_000_000), help="Make up events of so many instances instead.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of made-up events.")
-@click.option("--write-events", "written_path", type=click.Path(path_type=Path), help="Also write the events here.")
+@click.option("--events", "events_path", type=click.Path(path_type=Path), help="File of instance events (JSON lines).")
+@click.option("--instances", type=click.IntRange(1, 1_000_000), help="Generate events of this many instances instead.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed of generated events."
+)
+@click.option(
+    "--write-events", "written_path", type=click.Path(path_type=Path), help="Also write the events to this file."
+)
 @click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000), help="Number of nodes.")
-@click.option("--gpus-per-node", default=4, show_default=True, type=click.IntRange(1, 64), help="GPUs of each node.")
-@click.option("--gpu-memory-gib", default=40, show_default=True, type=click.IntRange(1, 4096), help="Memory of a GPU.")
+@click.option("--gpus-per-node", default=4, show_default=True, type=click.IntRange(1, 64), help="GPUs per node.")
+@click.option(
+    "--gpu-memory-gib", default=40, show_default=True, type=click.IntRange(1, 4096), help="Memory of each GPU."
+)
 @click.option(
     "--placement",
     "placements",
     default=",".join(SHARE_PLACEMENTS),
     show_default=True,
     callback=_names,
-    help="Placements to compare, separated by commas; ratios are to the first.",
+    help="Comma-separated; the first is the baseline.",
 )
-@click.option("--strict", is_flag=True, help="A line of the file that cannot be used is an error.")
+@click.option("--strict", is_flag=True, help="Fail if any line of the file cannot be used.")
 @json_option
 def colocate(
     *,
@@ -88,17 +92,18 @@ def colocate(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Compare placements of inference and training instances that share GPUs.
+    """Compare placements of instances that share GPUs.
 
-    Instances start and are deleted as the events say. An instance that does not fit is refused and does not come again.
+    Inference and training instances start and are deleted as the events say. An instance that does not fit is refused
+    and not retried.
     """
     if (events_path is None) == (instances is None):
-        raise click.UsageError("say either --events FILE or --instances N")
+        raise click.UsageError("give either --events FILE or --instances N")
     trace = read_events(events_path) if events_path else generate(instances or 0, seed)
     _report_rejected(trace, events_path, strict=strict)
     if written_path:
         write_events(written_path, trace.events)
-    rows: list[Row] = []
+    rows: list[PlacementRow] = []
     for name in placements:
         began_s = time.process_time()
         with _progress(name, trace.events) as events:
@@ -114,7 +119,7 @@ def colocate(
 
 
 def _progress(name: str, events: Sequence[InstanceEvent]) -> AbstractContextManager[Iterable[InstanceEvent]]:
-    """The events, with a progress bar for people who watch."""
+    """The events, with a progress bar if stderr is a terminal."""
     if not sys.stderr.isatty():
         return nullcontext(events)
     return click.progressbar(events, label=f"{name:<13}", file=sys.stderr, update_min_steps=100)
@@ -130,8 +135,8 @@ def _report_rejected(trace: InstanceTrace, path: Path | None, *, strict: bool) -
         click.echo(summary, err=True)
 
 
-def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Row:
-    return Row(
+def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> PlacementRow:
+    return PlacementRow(
         placement=name,
         max_gpus=found.max_active_gpus,
         mean_gpus=found.mean_active_gpus,
@@ -146,13 +151,13 @@ def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Row:
     )
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[PlacementRow]) -> str:
     titles = ("GPUS", "RATIO", "MEAN", "SM_FRAG", "MEM_FRAG", "REFUSED", "CPU_S")
     columns = (Column("PLACEMENT"), *(Column(title, ">") for title in titles))
     return "\n".join(lines(columns, map(_cells, rows), room()))
 
 
-def _cells(row: Row) -> tuple[object, ...]:
+def _cells(row: PlacementRow) -> tuple[object, ...]:
     return (
         row.placement,
         row.max_gpus,

@@ -1,4 +1,4 @@
-"""`sexplsched compare`: replay a trace under several policies, side by side."""
+"""`sexplsched compare`: replay a trace under several policies and compare their figures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
 from explsched.cli.tables import room
-from simulation.cli.figures import Column, ratio, table
-from simulation.cli.outputs import plot_option, write_files
-from simulation.cli.replaying import described, known_policy, replay_options
-from simulation.cli.side_by_side import run_all
-from simulation.replay import Replay
+from simulation.cli.outputs import Column, plot_option, ratio, table, write_files
+from simulation.cli.parallel import run_all
+from simulation.cli.replay_options import check_policy, replay_json, replay_options
+from simulation.replay import TraceReplay
 from simulation.results.metrics import Metrics, as_dict, measure
-from simulation.results.outcome import Outcome
+from simulation.results.outcome import TraceOutcome
 
 _EXAMPLES = """\b
 example:
@@ -29,10 +28,10 @@ example:
 """
 
 
-class Task(Struct, frozen=True):
+class ReplayTask(Struct, frozen=True):
     """One replay."""
 
-    replay: Replay
+    replay: TraceReplay
     policy: str
 
 
@@ -43,7 +42,7 @@ class Finished(Struct, frozen=True):
     metrics: Metrics
     events: int
     cpu_s: float
-    outcome: Outcome | None
+    outcome: TraceOutcome | None
 
     @property
     def values(self) -> dict[str, float | None]:
@@ -51,7 +50,7 @@ class Finished(Struct, frozen=True):
         return {**as_dict(self.metrics), "events": self.events, "cpu_s": round(self.cpu_s, 3)}
 
 
-def run(task: Task, progress: Callable[[int, int], None]) -> Finished:
+def run(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
     """Replay and measure."""
     before_s = time.process_time()
     outcome = task.replay.under(task.policy, progress)
@@ -59,51 +58,57 @@ def run(task: Task, progress: Callable[[int, int], None]) -> Finished:
     return Finished(task.policy, measure(outcome), outcome.events, cpu_s, outcome)
 
 
-def run_for_figures(task: Task, progress: Callable[[int, int], None]) -> Finished:
-    """Replay and measure, and forget the jobs: there may be many, and policies, too."""
+def run_for_figures(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
+    """Replay and measure without keeping the jobs, which take memory for each policy."""
     return replace(run(task, progress), outcome=None)
 
 
 def _policies(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names):
-        raise click.BadParameter(f"{text!r}: accepted are different names with commas between, such as fifo,srsf")
+        raise click.BadParameter(f"{text!r} (accepted: distinct names, comma-separated, such as fifo,srsf)")
     return names
 
 
 @click.command(epilog=_EXAMPLES)
 @replay_options
-@click.option("--policies", required=True, callback=_policies, metavar="A,B,...", help="The first is compared with.")
-@click.option("-j", "--jobs", "workers", type=click.IntRange(min=1), help="Processes.  [default: one per core]")
+@click.option(
+    "--policies",
+    required=True,
+    callback=_policies,
+    metavar="A,B,...",
+    help="Comma-separated; the first is the baseline.",
+)
+@click.option("-j", "--jobs", "workers", type=click.IntRange(min=1), help="Worker processes.  [default: one per core]")
 @plot_option
 @json_option
 def compare(
-    replay: Replay,
+    replay: TraceReplay,
     policies: tuple[str, ...],
     workers: int | None,
     plot_path: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
-    """Replay a trace of jobs under several policies, and set their figures side by side.
+    """Replay a trace under several policies and compare them.
 
-    In brackets: the ratio to the first policy. CPU_S is the CPU time of the replay alone.
+    Ratios to the baseline, the first policy, are in brackets. cpu_s is the CPU time of each replay alone.
     """
     for policy in policies:
-        known_policy(replay, policy)
-    tasks = [Task(replay, policy) for policy in policies]
+        check_policy(replay, policy)
+    tasks = [ReplayTask(replay, policy) for policy in policies]
     with bars(policies) as report:
         work = run if plot_path else run_for_figures
         finished = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)
     write_files([one.outcome for one in finished if one.outcome], plot_path, None)
     if as_json:
-        click.echo(json.dumps({**described(replay, policies), "policies": _ratios(finished)}, indent=1))
+        click.echo(json.dumps({**replay_json(replay, policies), "policies": _ratios(finished)}, indent=1))
         return
     columns = [Column(one.policy, one.values) for one in finished]
     click.echo("\n".join(table(columns, room())))
 
 
 def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
-    """What JSON says of each policy: its figures, and their ratios to the first policy's."""
+    """JSON fields of each policy: its figures, and their ratios to the baseline's."""
     first = finished[0].values
     return [
         {

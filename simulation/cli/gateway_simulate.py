@@ -5,27 +5,181 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import click
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
 from explsched.cli.tables import room
+from inference_gateway.errors import GatewayError
+from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.options import ScalingError
 from inference_gateway.scaling.registry import DEFAULT, build, rules
-from simulation.cli.figures import Column, table
-from simulation.cli.gateway_options import replay_options
-from simulation.cli.outputs import picture_file
+from simulation.cli.outputs import Column, picture_file, table
+from simulation.cli.replay_options import report_rejected
 from simulation.requests import plots
 from simulation.requests.plots import Point
-from simulation.requests.replay import Replay
+from simulation.requests.replay import RequestReplay
+from simulation.requests.settings import RequestSettings, ServiceTime, StartTime
+from simulation.requests.trace import RequestTrace, read, spread
+from simulation.traces.trace import require_all_rows
+
+_DEFAULT = RequestSettings()
+
+
+def replay_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options to a command, which gets a `replay` and `described`, its JSON fields."""
+
+    @wraps(command)
+    def wrapped(
+        requests_path: Path,
+        is_strict: bool,  # noqa: FBT001  click passes by name
+        spread_s: float,
+        service_time: str | None,
+        start_time: str,
+        bounds: tuple[int, int, int],
+        numbers: dict[str, Any],
+        **others: Any,  # noqa: ANN401  those of the command
+    ) -> None:
+        trace = _read(requests_path, spread_s, is_strict=is_strict)
+        try:
+            model = None if service_time is None else ServiceTime.parse(service_time)
+            settings = RequestSettings(start=StartTime.parse(start_time), bounds=Bounds(*bounds), **numbers)
+        except GatewayError as error:
+            raise click.UsageError(str(error)) from error
+        replay = RequestReplay.of(trace, model, settings)
+        described = {
+            "rejected": len(trace.rejected),
+            "service_time": service_time,
+            "capacity": asdict(replay.capacity),
+            "settings": asdict(settings),
+        }
+        command(replay=replay, described=described, **others)
+
+    def gathered(**given: Any) -> None:  # noqa: ANN401  click's values
+        numbers = {name: given.pop(name) for name in _NUMBERS}
+        bounds = (given.pop("minimum"), given.pop("maximum"), given.pop("max_pending"))
+        wrapped(numbers=numbers, bounds=bounds, **given)
+
+    result: Callable[..., None] = wraps(command)(gathered)
+    for option in reversed(_OPTIONS):
+        result = option(result)
+    return result
+
+
+def _read(path: Path, spread_s: float, *, is_strict: bool) -> RequestTrace:
+    trace = read(path)
+    if is_strict:
+        require_all_rows(path, trace.rejected)
+    report_rejected(path, trace.rejected)
+    return spread(trace, spread_s) if spread_s else trace
+
+
+_NUMBERS = ("concurrency", "deadline_s", "queue_target_s", "slo_s", "initial", "warmup_s", "seed")
+_OPTIONS = (
+    click.option(
+        "--requests",
+        "requests_path",
+        required=True,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="CSV of Azure's LLM traces, JSON lines of Mooncake's, or CSV with arrival_s,service_s.",
+    ),
+    click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used."),
+    click.option(
+        "--spread",
+        "spread_s",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        metavar="SECONDS",
+        help="Spread requests with equal times over this many seconds (3 for Mooncake).",
+    ),
+    click.option(
+        "--service-time",
+        metavar="SECONDS|PREFILL:DECODE",
+        help="Service time of a request: constant, or ms per input and per output token at full concurrency, such as "
+        "0.1:25. Required unless the trace has service times.",
+    ),
+    click.option(
+        "--start-time",
+        default="60",
+        show_default=True,
+        metavar="SECONDS|MEDIAN:SIGMA",
+        help="Time from requesting a replica until it serves; constant or lognormal.",
+    ),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(min=1),
+        default=_DEFAULT.concurrency,
+        show_default=True,
+        help="Requests that a replica serves at once; others queue.",
+    ),
+    click.option(
+        "--deadline",
+        "deadline_s",
+        type=float,
+        default=_DEFAULT.deadline_s,
+        show_default=True,
+        help="Seconds until a queued request fails.",
+    ),
+    click.option(
+        "--queue-target",
+        "queue_target_s",
+        type=float,
+        default=_DEFAULT.queue_target_s,
+        show_default=True,
+        help="Target queueing delay, s; late requests are deprioritised (0: FIFO).",
+    ),
+    click.option(
+        "--slo-s",
+        type=float,
+        default=_DEFAULT.slo_s,
+        show_default=True,
+        help="SLO: seconds from arrival until a replica takes the request.",
+    ),
+    click.option("--initial", type=click.IntRange(min=0), help="Replicas that are ready at time 0.  [default: --min]"),
+    click.option(
+        "--warmup",
+        "warmup_s",
+        type=float,
+        default=0.0,
+        help="Leave out of the figures what happens before this second.",
+    ),
+    click.option(
+        "--min",
+        "minimum",
+        type=int,
+        default=_DEFAULT.bounds.minimum,
+        show_default=True,
+        help="Minimum number of replicas.",
+    ),
+    click.option(
+        "--max",
+        "maximum",
+        type=int,
+        default=_DEFAULT.bounds.maximum,
+        show_default=True,
+        help="Maximum number of replicas.",
+    ),
+    click.option(
+        "--max-pending",
+        type=int,
+        default=_DEFAULT.bounds.max_pending,
+        show_default=True,
+        help="Maximum number of replicas that start at once.",
+    ),
+    click.option("--seed", type=click.IntRange(min=0), default=0, help="Random seed for start times."),
+)
+
 
 _SWEPT = "utilization"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RuleRun:
     """A rule with its options. `target` is the swept value, None for a run that is not part of a sweep."""
 
     rule: str
@@ -37,7 +191,7 @@ def _sweep(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tu
     try:
         return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError as error:
-        raise click.BadParameter(f"{text!r}: accepted are numbers with commas between, such as 0.6,0.8,1") from error
+        raise click.BadParameter(f"{text!r} (accepted: comma-separated numbers such as 0.6,0.8,1)") from error
 
 
 @click.command(
@@ -45,21 +199,29 @@ def _sweep(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tu
     + "; ".join(f"{kind.name}: {kind.described()}" for kind in rules().values())
 )
 @replay_options
-@click.option("--rule", "rules", multiple=True, metavar="RULE", help=f"{', '.join(rules())}; again for more rules.")
-@click.option("--option", "options", multiple=True, metavar="[RULE.]NAME=VALUE", help="Of the rule; may be repeated.")
 @click.option(
-    "--sweep", "targets", callback=_sweep, metavar="A,B,...", help=f"Also run with these values of `{_SWEPT}`."
+    "--rule", "rules", multiple=True, metavar="RULE", help=f"One of {', '.join(rules())}; repeat for several."
+)
+@click.option(
+    "--option", "options", multiple=True, metavar="[RULE.]NAME=VALUE", help="Option of a rule; may be repeated."
+)
+@click.option(
+    "--sweep",
+    "targets",
+    callback=_sweep,
+    metavar="A,B,...",
+    help=f"Also run with these values of the option `{_SWEPT}`.",
 )
 @click.option(
     "--plot",
     "plot_path",
     type=click.Path(dir_okay=False, path_type=Path),
     callback=picture_file,
-    help="Draw SLO misses over replica-seconds to this .png, .svg or .pdf.",
+    help="Plot SLO misses over replica-seconds to this .png, .svg or .pdf.",
 )
 @json_option
 def simulate(
-    replay: Replay,
+    replay: RequestReplay,
     described: Mapping[str, object],
     rules: tuple[str, ...],
     options: tuple[str, ...],
@@ -67,11 +229,11 @@ def simulate(
     plot_path: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
-    """Replay recorded requests under scaling rules: SLO misses, replica-seconds, queueing.
+    """Replay recorded requests under scaling rules.
 
-    The rules are those that the gateway runs. A replica serves --concurrency requests at once, each as long as
-    --service-time says; its capacity, which rules are told, is concurrency / mean service time, in requests per second.
-    A replica costs from the moment it is asked for until it has drained.
+    Prints SLO misses, replica-seconds and queueing delays. The rules are those that the gateway runs. A replica serves
+    --concurrency requests at once, each for --service-time; its capacity, which rules know, is concurrency / mean
+    service time, in requests per second. A replica costs from the moment it is requested until it has drained.
     """
     names = tuple(dict.fromkeys(rules)) or (DEFAULT,)
     runs = _runs(names, options, targets)
@@ -97,24 +259,30 @@ def simulate(
     click.echo("\n".join(table(columns, room())))
 
 
-def _runs(names: Sequence[str], options: Sequence[str], targets: Sequence[float]) -> list[Run]:
+def _runs(names: Sequence[str], options: Sequence[str], targets: Sequence[float]) -> list[RuleRun]:
     given: dict[str, dict[str, str]] = {name: {} for name in names}
     for text in options:
         key, equals, value = text.partition("=")
         rule, dot, option = key.rpartition(".")
         if not equals or (dot and rule not in given):
-            raise click.UsageError(f"--option {text!r}: accepted is NAME=VALUE, or RULE.NAME=VALUE with a rule given")
+            raise click.UsageError(
+                f"--option {text!r} (accepted: NAME=VALUE, or RULE.NAME=VALUE for a rule that --rule names)"
+            )
         for name in (rule,) if dot else names:
             given[name][option] = value
     return [
-        Run(name, given[name] if target is None else {**given[name], _SWEPT: repr(target)}, target)
+        RuleRun(name, given[name] if target is None else {**given[name], _SWEPT: repr(target)}, target)
         for name in names
         for target in (None, *targets)
     ]
 
 
 def _measured(
-    replay: Replay, run: Run, names: Sequence[str], runs: Sequence[Run], report: Callable[[int, int, int], None]
+    replay: RequestReplay,
+    run: RuleRun,
+    names: Sequence[str],
+    runs: Sequence[RuleRun],
+    report: Callable[[int, int, int], None],
 ) -> Point:
     mine = [other for other in runs if other.rule == run.rule]
     before = mine.index(run)
@@ -126,7 +294,7 @@ def _measured(
     return Point(run.target, replay.measured(run.rule, run.options, progress))
 
 
-def _figures(run: Run, point: Point) -> dict[str, object]:
+def _figures(run: RuleRun, point: Point) -> dict[str, object]:
     return {**asdict(point.metrics), "options": dict(run.options)}
 
 

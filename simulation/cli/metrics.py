@@ -1,4 +1,4 @@
-"""`sexplsched metrics`: the figures of a site's own history."""
+"""`sexplsched metrics`: figures of a site's own history."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from pathlib import Path
 import click
 
 from explsched.cli.options import json_option
-from simulation.cli.figures import explained
-from simulation.cli.outputs import jobs_option, plot_option, write_files
-from simulation.cli.replaying import cluster_option, report_rejected
+from simulation.cli.outputs import figure_lines, jobs_option, plot_option, write_files
+from simulation.cli.replay_options import cluster_option, report_rejected
 from simulation.results import history
 from simulation.results.metrics import as_dict, measure
-from simulation.traces.checks import strict
 from simulation.traces.formats.cluster import read_cluster
-from simulation.traces.trace import Trace
+from simulation.traces.trace import require_all_rows
 
 _EXAMPLES = """\b
 example:
@@ -29,7 +27,7 @@ example:
     "path",
     required=True,
     type=click.Path(path_type=Path),
-    help="Output of sacct; `sexplsched trace --help` shows how to make it.",
+    help="Output of sacct; `sexplsched trace --help` shows the command line.",
 )
 @cluster_option(required=False)
 @click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
@@ -44,13 +42,14 @@ def metrics(
     jobs_path: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Measure what happened at a site, with the figures that `simulate` and `compare` take of a replay.
+    """Measure what happened on a cluster, from sacct's output.
 
-    Without --cluster, utilisation and fairness are relative to the most GPUs that were ever held at once.
+    The figures are those of `simulate` and `compare`. Without --cluster, utilisation and fairness are relative to the
+    most GPUs that were ever held at once.
     """
     past = history.read(path, read_cluster(cluster) if cluster else None)
     if is_strict:
-        strict(Trace.of((), past.rejected), path)
+        require_all_rows(path, past.rejected)
     report_rejected(path, past.rejected)
     figures = measure(past.outcome)
     write_files([past.outcome], plot_path, jobs_path)
@@ -60,4 +59,4 @@ def metrics(
         click.echo(json.dumps({"policy": history.NAME, **as_dict(figures), **about}, indent=1))
         return
     click.echo(f"{path} on {gpus:,} GPUs{'' if cluster else ', the most that were held at once'}")
-    click.echo("\n".join(explained(figures)))
+    click.echo("\n".join(figure_lines(figures)))

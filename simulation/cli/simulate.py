@@ -10,10 +10,9 @@ import click
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
-from simulation.cli.figures import explained
-from simulation.cli.outputs import jobs_option, plot_option, write_files
-from simulation.cli.replaying import described, known_policy, replay_options
-from simulation.replay import Replay
+from simulation.cli.outputs import figure_lines, jobs_option, plot_option, write_files
+from simulation.cli.replay_options import check_policy, replay_json, replay_options
+from simulation.replay import TraceReplay
 from simulation.results.metrics import as_dict, measure
 
 _EXAMPLES = """\b
@@ -24,22 +23,23 @@ example:
 
 @click.command(epilog=_EXAMPLES)
 @replay_options
-@click.option("--policy", required=True, help="See `sexplsched policies`.")
+@click.option("--policy", required=True, help="Policy to simulate; `sexplsched policies` lists them.")
 @plot_option
 @jobs_option
 @json_option
 def simulate(
-    replay: Replay,
+    replay: TraceReplay,
     policy: str,
     plot_path: Path | None,
     jobs_path: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
-    """Replay a trace of jobs under a policy, and measure what comes of it.
+    """Replay a trace of jobs under one policy.
 
-    CPU_S in the JSON output is the CPU time of the whole command until its figures stand, user and system.
+    Prints JCT, queueing delay, utilisation and fairness. In JSON, cpu_s is the CPU time of the whole command, user and
+    system.
     """
-    known_policy(replay, policy)
+    check_policy(replay, policy)
     with bars([policy]) as report:
         outcome = replay.under(policy, lambda ended, jobs: report(0, ended, jobs))
     metrics = measure(outcome)
@@ -47,7 +47,7 @@ def simulate(
     write_files([outcome], plot_path, jobs_path)
     if as_json:
         figures = {"policy": policy, **as_dict(metrics), "events": outcome.events, "cpu_s": round(cpu_s, 3)}
-        click.echo(json.dumps({**figures, **described(replay, [policy])}, indent=1))
+        click.echo(json.dumps({**figures, **replay_json(replay, [policy])}, indent=1))
         return
     click.echo(f"{policy} on {replay.cluster.gpus} GPUs, {outcome.events} events, {cpu_s:.1f} s of CPU")
-    click.echo("\n".join(explained(metrics)))
+    click.echo("\n".join(figure_lines(metrics)))

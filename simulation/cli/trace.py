@@ -1,4 +1,4 @@
-"""`sexplsched trace`: look at traces, convert them to our own format, make some."""
+"""`sexplsched trace`: inspect traces, convert them to our own format, generate some."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from msgspec import to_builtins
 from explsched.cli.options import json_option
 from explsched.cli.tables import Column, lines, room
 from simulation.traces import formats
-from simulation.traces.checks import fit, strict
 from simulation.traces.formats import own, sacct
 from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.generate import WorkloadSpec
 from simulation.traces.generate import generate as generate_trace
 from simulation.traces.summary import Summary, summarize
-from simulation.traces.trace import ClusterShape, Trace
-from simulation.traces.workload import WorkloadSpec
+from simulation.traces.trace import ClusterShape, Trace, fit, require_all_rows
 
 _EXAMPLES = """\b
 examples:
@@ -30,16 +29,16 @@ _STDOUT = Path("-")
 _file = click.argument("file", type=click.Path(path_type=Path))
 _out = click.argument("out", type=click.Path(path_type=Path, allow_dash=True))
 _format = click.option(
-    "--format", "form", type=click.Choice(formats.NAMES), help="Format of FILE; without it, what its header says."
+    "--format", "form", type=click.Choice(formats.NAMES), help="Format of FILE.  [default: detected from the header]"
 )
 _strict = click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
-_CLUSTER_HELP = "NODESxGPUS such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV."
+_CLUSTER_HELP = "Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV."
 
 
-_HELP = f"""Look at job traces, convert them, and make some.
+_HELP = f"""Inspect, convert and generate job traces.
 
 A trace is a text file with a header, in one of four formats: `own` (CSV with columns job_id, submit_s, gpus, run_s and
-optional ones), `muri`, `philly`, and `sacct`, the history of a site. To make the latter:
+optional ones), `muri`, `philly`, and `sacct`, the history of a site, which this command writes:
 
 \b
 {sacct.COMMAND}
@@ -48,13 +47,13 @@ optional ones), `muri`, `philly`, and `sacct`, the history of a site. To make th
 
 @click.group(help=_HELP, epilog=_EXAMPLES)
 def trace() -> None:
-    """Look at job traces, convert them, and make some."""
+    """Inspect, convert and generate job traces."""
 
 
 @trace.command()
 @_file
 @_format
-@click.option("--cluster", help=f"Report the load against a cluster. {_CLUSTER_HELP}")
+@click.option("--cluster", help=f"Report the load on this cluster. {_CLUSTER_HELP}")
 @click.option("--rejected", "shown", default=10, show_default=True, type=click.IntRange(min=0), metavar="N",
               help="Show the first N rows that were left out.")  # fmt: skip
 @_strict
@@ -67,7 +66,7 @@ def summary(
     is_strict: bool,  # noqa: FBT001  click passes by name
     as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Show what a trace holds, and which rows cannot be used and why."""
+    """Show what a trace contains, and which rows cannot be used."""
     shape = None if cluster is None else read_cluster(cluster)
     read = _read(file, form, shape, is_strict=is_strict)
     figures = summarize(read)
@@ -92,7 +91,7 @@ def summary(
 @_file
 @_out
 @_format
-@click.option("--cluster", help=f"Leave out jobs that are larger than a cluster. {_CLUSTER_HELP}")
+@click.option("--cluster", help=f"Leave out jobs larger than this cluster. {_CLUSTER_HELP}")
 @_strict
 @json_option
 def convert(
@@ -103,9 +102,10 @@ def convert(
     is_strict: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Write a trace in our own format to OUT, or to the standard output if OUT is -.
+    """Convert a trace to our own format.
 
-    Rows that cannot be used are counted on the standard error and left out.
+    Writes to OUT, or to the standard output if OUT is -. Rows that cannot be used are left out and counted on the
+    standard error.
     """
     shape = None if cluster is None else read_cluster(cluster)
     _finish(_read(file, form, shape, is_strict=is_strict), out, as_json=as_json)
@@ -113,16 +113,18 @@ def convert(
 
 @trace.command()
 @_out
-@click.option("--jobs", required=True, type=click.IntRange(min=1), help="How many jobs.")
-@click.option("--seed", required=True, type=click.IntRange(min=0), help="The same seed gives the same trace.")
+@click.option("--jobs", required=True, type=click.IntRange(min=1), help="Number of jobs.")
+@click.option(
+    "--seed", required=True, type=click.IntRange(min=0), help="Random seed; the same seed gives the same trace."
+)
 @click.option("--load", default=1.0, show_default=True, type=float,
-              help="Work submitted per time over what the cluster can do.")  # fmt: skip
-@click.option("--cluster", default="8x8", show_default=True, help=f"The cluster of --load. {_CLUSTER_HELP}")
+              help="Submitted work relative to the capacity of the cluster.")  # fmt: skip
+@click.option("--cluster", default="8x8", show_default=True, help=f"Cluster that --load refers to. {_CLUSTER_HELP}")
 @click.option("--median-run", "median_run_s", default=1144.0, show_default=True, type=float, metavar="SECONDS",
-              help="Median of the log-normal run time.")  # fmt: skip
+              help="Median of the log-normal run times.")  # fmt: skip
 @click.option("--sigma", default=2.21, show_default=True, type=float,
-              help="Standard deviation of the run time's logarithm.")  # fmt: skip
-@click.option("--users", default=20, show_default=True, type=click.IntRange(min=1), help="How many owners.")
+              help="Standard deviation of the logarithm of run times.")  # fmt: skip
+@click.option("--users", default=20, show_default=True, type=click.IntRange(min=1), help="Number of users.")
 @json_option
 def generate(
     out: Path,
@@ -135,10 +137,10 @@ def generate(
     users: int,
     as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Make a trace from documented distributions and write it to OUT, or to the standard output if OUT is -.
+    """Generate a trace from documented distributions.
 
-    Models and their stage times, GPU counts and run times follow the published traces of Muri and Philly; submissions
-    are a Poisson process.
+    Writes to OUT, or to the standard output if OUT is -. Models and their stage times, GPU counts and run
+    times follow the published traces of Muri and Philly; submissions are a Poisson process.
     """
     spec = WorkloadSpec(jobs, read_cluster(cluster), load=load, median_run_s=median_run_s, sigma=sigma, users=users)
     _finish(generate_trace(spec, seed), out, as_json=as_json)
@@ -148,20 +150,22 @@ def _read(file: Path, form: str | None, shape: ClusterShape | None, *, is_strict
     found = formats.read_any(file, form)
     if shape is not None:
         found = fit(found, shape)
-    return strict(found, file) if is_strict else found
+    if is_strict:
+        require_all_rows(file, found.rejected)
+    return found
 
 
 def _finish(made: Trace, out: Path, *, as_json: bool) -> None:
-    """Write a trace and say what was written, on the standard error if the trace itself goes to the output."""
+    """Write a trace and report what was written, on the standard error if the trace goes to the standard output."""
     if out == _STDOUT:
         own.dump(made.jobs, sys.stdout)
     else:
         own.write(made, out)
-    said = {"file": str(out), "jobs": len(made.jobs), "rejected": len(made.rejected)}
-    text = json.dumps(said) if as_json else f"{said['jobs']:,} jobs written to {out}"
+    report = {"file": str(out), "jobs": len(made.jobs), "rejected": len(made.rejected)}
+    text = json.dumps(report) if as_json else f"{report['jobs']:,} jobs written to {out}"
     click.echo(text, err=out == _STDOUT)
     if made.rejected and not as_json:
-        click.echo(f"{said['rejected']:,} rows left out, see `sexplsched trace summary`", err=True)
+        click.echo(f"{report['rejected']:,} rows left out, see `sexplsched trace summary`", err=True)
 
 
 def _lines(figures: Summary, shape: ClusterShape | None, load: float | None) -> list[tuple[str, str]]:

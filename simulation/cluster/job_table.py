@@ -1,23 +1,118 @@
-"""The numbers of all jobs of a simulation."""
+"""The jobs of a simulation: how far each has come, as numbers, and as policies see them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.columns import Columns, Floats, Ints
-from sched_policy.model import NodeGpus
-from simulation.cluster.portrait import Standing
-from simulation.cluster.settings import Estimates, Settings, Source
+from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
+from simulation.cluster.settings import Estimates, EstimateSource, Settings
+from simulation.traces.learning import Learning
 from simulation.traces.trace import TraceJob
+
+_MAY_STOP = Exploration(checkpoint_signal="USR1", may_stop=True)
+
+
+class RunProgress(Struct, frozen=True):
+    """How far a job of a simulation has come.
+
+    Attributes:
+        done_s: work done, in seconds of running alone.
+        queued_s: when it last joined the queue.
+        start_s: when it got the GPUs it holds, None while it waits.
+        loaded_s: when its present run began to make progress.
+        loaded_done_s: work that was done then.
+        earlier_s: time it held GPUs in earlier runs.
+        expected_s: estimate of its whole run time that policies get, None for none.
+        preemptions: how often it was sent back to the queue.
+        held: its GPUs.
+        yielding: whether it saves its checkpoint to make room.
+        gpus: the GPUs it holds, or asks for while it waits.
+
+    """
+
+    done_s: float
+    queued_s: float
+    start_s: float | None
+    loaded_s: float
+    loaded_done_s: float
+    earlier_s: float
+    expected_s: float | None
+    preemptions: int
+    held: tuple[NodeGpus, ...]
+    yielding: bool
+    gpus: int
+
+
+def to_policy_job(job: TraceJob, progress: RunProgress, gpus_per_node: int) -> Job:
+    """The job as policies see it at this moment."""
+    learning = job.learning
+    return Job(
+        job_id=job.job_id,
+        request=_request(progress.gpus, gpus_per_node),
+        submit_s=job.submit_s,
+        user=job.user,
+        state=JobState.PENDING if progress.start_s is None else JobState.RUNNING,
+        start_s=progress.start_s,
+        first_report_s=_first_report_s(learning, progress) if learning and progress.start_s is not None else None,
+        queued_s=progress.queued_s,
+        time_limit_s=job.time_limit_s,
+        expected_s=progress.expected_s,
+        earlier_s=progress.earlier_s,
+        allocation=progress.held,
+        exploration=learning.exploration if learning else _MAY_STOP,
+        total_steps=learning.epochs if learning else None,
+        points=learning.points_until(progress.done_s, job.gpus) if learning else (),
+        restarts=progress.preemptions,
+        profile=_profile(job),
+        guaranteed=job.priority == 0,
+        yielding=progress.yielding,
+        elastic=_elastic(job, gpus_per_node),
+    )
+
+
+def _elastic(job: TraceJob, gpus_per_node: int) -> Elastic | None:
+    """On one node if the job is submitted so, else by whole nodes."""
+    if job.least_gpus is None or job.most_gpus is None:
+        return None
+    if job.gpus <= gpus_per_node:
+        return Elastic(job.least_gpus, min(job.most_gpus, gpus_per_node))
+    least, most = -(-job.least_gpus // gpus_per_node), job.most_gpus // gpus_per_node
+    return Elastic(least * gpus_per_node, most * gpus_per_node, gpus_per_node) if least < most else None
+
+
+def _profile(job: TraceJob) -> StageProfile | None:
+    if job.stages is None:
+        return None
+    return StageProfile(job.iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
+
+
+def _first_report_s(learning: Learning, progress: RunProgress) -> float | None:
+    """When the job first reported in its present run: at once if it is new, else after the epoch it had begun."""
+    began_s, epoch_s = progress.loaded_done_s, learning.epoch_s
+    after_s = (math.floor(began_s / epoch_s + 1e-6) + 1) * epoch_s - began_s if began_s > 0 else 0.0
+    return progress.loaded_s + after_s if progress.done_s >= began_s + after_s else None
+
+
+def _request(gpus: int, gpus_per_node: int) -> GpuRequest:
+    """A gang as users ask for it: on one node if it fits there, else whole nodes and a rest wherever it finds room."""
+    if gpus <= gpus_per_node:
+        return GpuRequest.on_each(1, gpus)
+    if gpus % gpus_per_node == 0:
+        return GpuRequest.on_each(gpus // gpus_per_node, gpus_per_node)
+    return GpuRequest(gpus, nodes=-(-gpus // gpus_per_node))
+
 
 NEVER_S = float("inf")
 
 
-class Phase(IntEnum):
-    """Where a job of the trace stands."""
+class JobPhase(IntEnum):
+    """The phase of a job of the trace."""
 
     FUTURE = 0
     WAITING = 1
@@ -37,8 +132,8 @@ class JobTable:
         leave_s: run time after which its owner gives it up; `work_s` if he does not.
         learns: whether it reports a learning curve.
         limit_s: time limit of a run, infinity without one.
-        expected_s: what policies are told about its run time in all, NaN for nothing.
-        phase: a `Phase`.
+        expected_s: estimate of its whole run time that policies get, NaN for none.
+        phase: a `JobPhase`.
         done_s: work done until `counted_until_s`.
         counted_until_s: moment up to which work is counted.
         loaded_s: when the present run began to make progress.
@@ -63,8 +158,8 @@ class JobTable:
         self.leave_s = np.minimum(self.work_s, [_leaves_at_s(job) for job in jobs])
         self.learns = np.array([job.learning is not None for job in jobs], dtype=np.bool_)
         self.limit_s = np.array([_or_never(job.time_limit_s) for job in jobs], dtype=np.float64)
-        self.expected_s = _expectations(self.work_s, settings.estimates, settings.seed)
-        self.phase = np.full(count, Phase.FUTURE, dtype=np.int8)
+        self.expected_s = _estimated_run_s(self.work_s, settings.estimates, settings.seed)
+        self.phase = np.full(count, JobPhase.FUTURE, dtype=np.int8)
         self.done_s = np.zeros(count)
         self.counted_until_s = np.zeros(count)
         self.loaded_s = np.zeros(count)
@@ -77,11 +172,11 @@ class JobTable:
         self.preemptions = np.zeros(count, dtype=np.int64)
         self.held_gpu_s = np.zeros(count)
 
-    def standing(self, row: int, held: tuple[NodeGpus, ...]) -> Standing:
+    def progress(self, row: int, held: tuple[NodeGpus, ...]) -> RunProgress:
         """How far a job has come, with the GPUs it holds."""
-        holds = self.phase[row] in (Phase.RUNNING, Phase.YIELDING)
+        holds = self.phase[row] in (JobPhase.RUNNING, JobPhase.YIELDING)
         expected_s = float(self.expected_s[row])
-        return Standing(
+        return RunProgress(
             done_s=float(self.done_s[row]),
             queued_s=float(self.queued_s[row]),
             start_s=float(self.start_s[row]) if holds else None,
@@ -91,19 +186,19 @@ class JobTable:
             expected_s=None if np.isnan(expected_s) else expected_s,
             preemptions=int(self.preemptions[row]),
             held=held,
-            yielding=self.phase[row] == Phase.YIELDING,
+            yielding=self.phase[row] == JobPhase.YIELDING,
             gpus=int(self.gpus[row]),
         )
 
     def columns(self, rows: Ints, now_s: float) -> Columns:
-        """What `Columns.of` would compute from the jobs of these rows, without looking at each of them."""
+        """What `Columns.of` would compute from the jobs of these rows, without building them."""
         phase = self.phase[rows]
-        holds = (phase == Phase.RUNNING) | (phase == Phase.YIELDING)
+        holds = (phase == JobPhase.RUNNING) | (phase == JobPhase.YIELDING)
         start_s = np.where(holds, self.start_s[rows], now_s)
         run_s = now_s - start_s
         executed_s = self.earlier_s[rows] + run_s
         slowed_s = np.maximum(0.0, now_s - self.counted_until_s[rows]) * (1.0 - self.speed[rows] / self.scale[rows])
-        expected_s = self.expected_s[rows] + np.where(phase == Phase.RUNNING, slowed_s, 0.0)
+        expected_s = self.expected_s[rows] + np.where(phase == JobPhase.RUNNING, slowed_s, 0.0)
         planned_s = np.where(
             np.isfinite(self.limit_s[rows]) | np.isnan(expected_s),
             self.limit_s[rows],
@@ -114,7 +209,7 @@ class JobTable:
             submit_s=self.submit_s[rows],
             gpus=self.gpus[rows],
             holds=holds,
-            waits=phase == Phase.WAITING,
+            waits=phase == JobPhase.WAITING,
             executed_s=executed_s,
             run_s=run_s,
             waited_s=start_s - self.queued_s[rows],
@@ -133,7 +228,7 @@ class JobTable:
         self.counted_until_s[row] += worked_s
         self.expected_s[row] += worked_s * (
             1.0 - self.speed[row] / self.scale[row]
-        )  # who shares takes longer than expected
+        )  # sharing a GPU takes longer than estimated
 
     def resize(self, row: int, gpus: int, scale: float) -> None:
         """A waiting job will run with so many GPUs, `scale` times as fast as with those of the trace."""
@@ -161,9 +256,9 @@ def _leaves_at_s(job: TraceJob) -> float:
     return _or_never(job.learning.abandoned_at_s if job.learning else None)
 
 
-def _expectations(work_s: Floats, estimates: Estimates, seed: int) -> Floats:
-    """What policies are told about run times, shape (J,); NaN where they are told nothing."""
-    if estimates.source is Source.LIMIT:
+def _estimated_run_s(work_s: Floats, estimates: Estimates, seed: int) -> Floats:
+    """Estimates of run times that policies get, shape (J,); NaN where they get none."""
+    if estimates.source is EstimateSource.LIMIT:
         return np.full_like(work_s, np.nan)
     noise = np.random.default_rng(seed).normal(0.0, estimates.sigma, work_s.size)
     return work_s * np.exp(noise)

@@ -1,23 +1,69 @@
-"""How a trace is replayed under the `slurm` convention."""
+"""How a trace is replayed under the `slurm` convention, and when its schedulers run their passes."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from enum import StrEnum
 from itertools import pairwise
 
 from msgspec import Struct
 
 from explsched.errors import ExplschedError
-from simulation.cluster.rhythm import Rhythm
 
 
-class SettingsError(ExplschedError):
-    """A setting that makes no sense."""
+class Period(Struct, frozen=True):
+    """When one scheduler runs its passes: every `interval_s`, `offset_s` later than its multiples.
+
+    With `measured_s`, ascending times, passes run then, and every `interval_s` after the last of them.
+    """
+
+    interval_s: float
+    offset_s: float = 0.0
+    measured_s: tuple[float, ...] = ()
+
+    def next_s(self, not_before_s: float, after_s: float) -> float:
+        """The first pass at `not_before_s` or later that is later than `after_s`, a pass or minus infinity."""
+        coming = max(bisect_left(self.measured_s, not_before_s), bisect_right(self.measured_s, after_s))
+        if coming < len(self.measured_s):
+            return self.measured_s[coming]
+        base_s = self.measured_s[-1] if self.measured_s else self.offset_s
+        number = math.ceil((not_before_s - base_s) / self.interval_s)
+        if math.isfinite(after_s):
+            number = max(number, round((after_s - base_s) / self.interval_s) + 1)
+        return base_s + number * self.interval_s
 
 
-class Source(StrEnum):
-    """What policies are told about the length of jobs."""
+class Timer:
+    """The next requested pass of one scheduler, if any. No two passes of a scheduler run at the same time."""
+
+    def __init__(self, period: Period) -> None:
+        self._period = period
+        self._next_s = math.inf
+        self._last_s = -math.inf
+
+    def request(self, not_before_s: float) -> float | None:
+        """Request a pass from then on; returns its time, or None if one is scheduled by then already."""
+        next_s = self._period.next_s(not_before_s, self._last_s)
+        if next_s >= self._next_s:
+            return None
+        self._next_s = next_s
+        return next_s
+
+    def fires(self, now_s: float) -> bool:
+        """Whether the requested pass is due now; if so, the request is done."""
+        if now_s != self._next_s:
+            return False
+        self._next_s, self._last_s = math.inf, now_s
+        return True
+
+
+class SimulationSettingsError(ExplschedError):
+    """A setting of a simulation is out of range or unknown."""
+
+
+class EstimateSource(StrEnum):
+    """What policies know about the run times of jobs."""
 
     EXACT = "exact"
     LIMIT = "limit"
@@ -27,30 +73,30 @@ class Source(StrEnum):
 class Estimates(Struct, frozen=True):
     """Where estimates of run times come from.
 
-    `exact` is an oracle. `limit` tells the time limits of the trace and nothing else. `noisy` multiplies the true run
+    `exact` is an oracle. `limit` gives the time limits of the trace and nothing else. `noisy` multiplies the true run
     time by exp(N(0, sigma)). Policies that need no durations get none.
     """
 
-    source: Source = Source.LIMIT
+    source: EstimateSource = EstimateSource.LIMIT
     sigma: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Estimates:
-        """Read `exact`, `limit` or `noisy:SIGMA`. Raises `SettingsError`."""
+        """Read `exact`, `limit` or `noisy:SIGMA`. Raises `SimulationSettingsError`."""
         name, _, number = text.partition(":")
         accepted = "accepted: exact, limit, noisy:SIGMA with a SIGMA from 0 to 10, as in noisy:0.5"
-        if name in (Source.EXACT, Source.LIMIT) and not number:
-            return cls(Source(name))
+        if name in (EstimateSource.EXACT, EstimateSource.LIMIT) and not number:
+            return cls(EstimateSource(name))
         try:
             sigma = float(number)
         except ValueError:
             sigma = math.nan
-        if name != Source.NOISY or not 0 <= sigma <= 10:
-            raise SettingsError(f"estimates {text!r} unknown ({accepted})")
-        return cls(Source.NOISY, sigma)
+        if name != EstimateSource.NOISY or not 0 <= sigma <= 10:
+            raise SimulationSettingsError(f"estimates {text!r} unknown ({accepted})")
+        return cls(EstimateSource.NOISY, sigma)
 
     def __str__(self) -> str:
-        return f"{self.source}:{self.sigma:g}" if self.source is Source.NOISY else str(self.source)
+        return f"{self.source}:{self.sigma:g}" if self.source is EstimateSource.NOISY else str(self.source)
 
 
 _SECONDS = (
@@ -64,8 +110,8 @@ _SECONDS = (
 )
 
 
-class Looks(Struct, frozen=True):
-    """When each scheduler of a live cluster really looked at the queue, in rising order, as its log tells."""
+class PassTimes(Struct, frozen=True):
+    """When the passes of each scheduler of a live cluster began, ascending, as its log has it."""
 
     policy_s: tuple[float, ...] = ()
     backfill_s: tuple[float, ...] = ()
@@ -73,26 +119,26 @@ class Looks(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """How time passes between a decision and its effect.
+    """When schedulers run, what policies know, and what decisions cost.
 
     Attributes:
-        interval_s: the policy is asked at multiples of this, if anything has changed since (the daemon's interval_s).
-        backfill_interval_s: Slurm's backfill starts the jobs, in the order in which the policy put them last, at
+        interval_s: the policy plans at multiples of this, if anything has changed since (the daemon's interval_s).
+        backfill_interval_s: Slurm's backfill starts the jobs, in the order that the policy gave them last, at
             multiples of this, if anything has changed since (bf_interval). The policy's own starts are then those of
             groups alone. None: the policy starts what it plans, as if backfill ran with it.
-        backfill_offset_s: how much later than those multiples.
+        backfill_offset_s: phase offset of the backfill cycle.
         main_interval_s: Slurm's main scheduler starts the jobs at the head of that order, up to the first that does not
-            fit, at multiples of this, if anything has changed since (batch_sched_delay, sched_interval). None: it does
-            nothing.
-        main_offset_s: how much later than those multiples.
-        looks: when they really looked; beyond the last time of each its interval goes on from there. Looks of a
-            scheduler that has no interval are ignored.
-        estimates: what policies are told about the length of jobs.
-        checkpoint_s: a preempted job holds its GPUs for so long, saving, without making progress.
-        restart_s: a job that starts again holds its GPUs for so long, loading, before it makes progress.
+            fit, at multiples of this, if anything has changed since (batch_sched_delay, sched_interval). None: it is
+            off.
+        main_offset_s: phase offset of the main scheduler's cycle.
+        pass_times: when the passes of a live cluster ran; after the last of them passes go on at the interval. Ignored
+            for a scheduler that has no interval.
+        estimates: what policies know about the run times of jobs.
+        checkpoint_s: how long a preempted job holds its GPUs while it saves, without making progress.
+        restart_s: how long a restarted job holds its GPUs while it loads, before it makes progress.
         scaling: an elastic job with n times its GPUs is n to the power of this times as fast; 1 is linear.
-        seed: of the noise in estimates.
-        until_s: the simulation ends here, whatever is still running; None runs until every job has ended.
+        seed: random seed for estimate noise.
+        until_s: when the simulation ends, whatever still runs; None: when every job has ended.
 
     """
 
@@ -101,7 +147,7 @@ class Settings(Struct, frozen=True):
     backfill_offset_s: float = 0.0
     main_interval_s: float | None = None
     main_offset_s: float = 0.0
-    looks: Looks = Looks()
+    pass_times: PassTimes = PassTimes()
     estimates: Estimates = Estimates()
     checkpoint_s: float = 10.0
     restart_s: float = 30.0
@@ -110,39 +156,43 @@ class Settings(Struct, frozen=True):
     until_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises `SettingsError` for numbers that are not finite or make no sense."""
+        """Raises `SimulationSettingsError` for numbers that are not finite or make no sense."""
         for name in _SECONDS:
             value = getattr(self, name)
             if value is None:
                 continue
             least_s = 0.001 if name.endswith("interval_s") else 0.0
             if not (math.isfinite(value) and least_s <= value <= 86_400):
-                raise SettingsError(f"{name}: {value} is out of range (accepted: {least_s:g} to 86400 seconds)")
-        for name in self.looks.__struct_fields__:
-            times_s = getattr(self.looks, name)
-            rises = all(later_s > earlier_s for earlier_s, later_s in pairwise(times_s))
-            if not (rises and all(map(math.isfinite, times_s))):
-                raise SettingsError(f"looks.{name}: not in rising order (accepted: finite times, each above the last)")
+                raise SimulationSettingsError(
+                    f"{name}: {value} is out of range (accepted: {least_s:g} to 86400 seconds)"
+                )
+        for name in self.pass_times.__struct_fields__:
+            times_s = getattr(self.pass_times, name)
+            ascending = all(later_s > earlier_s for earlier_s, later_s in pairwise(times_s))
+            if not (ascending and all(map(math.isfinite, times_s))):
+                raise SimulationSettingsError(
+                    f"pass_times.{name}: not ascending (accepted: finite times, each above the last)"
+                )
         if not 0 <= self.scaling <= 1:
-            raise SettingsError(f"scaling: {self.scaling} is out of range (accepted: 0 to 1)")
+            raise SimulationSettingsError(f"scaling: {self.scaling} is out of range (accepted: 0 to 1)")
         if self.until_s is not None and not (math.isfinite(self.until_s) and self.until_s > 0):
-            raise SettingsError(f"until_s: {self.until_s} is out of range (accepted: seconds above 0)")
+            raise SimulationSettingsError(f"until_s: {self.until_s} is out of range (accepted: seconds above 0)")
 
     @property
-    def policy_rhythm(self) -> Rhythm:
-        """When the policy is asked."""
-        return Rhythm(self.interval_s, measured_s=self.looks.policy_s)
+    def policy_period(self) -> Period:
+        """When the policy plans."""
+        return Period(self.interval_s, measured_s=self.pass_times.policy_s)
 
     @property
-    def backfill_rhythm(self) -> Rhythm | None:
-        """When Slurm's backfill looks, None if the policy starts the jobs."""
-        return _rhythm(self.backfill_interval_s, self.backfill_offset_s, self.looks.backfill_s)
+    def backfill_period(self) -> Period | None:
+        """When Slurm's backfill runs, None if the policy starts the jobs."""
+        return _period(self.backfill_interval_s, self.backfill_offset_s, self.pass_times.backfill_s)
 
     @property
-    def main_rhythm(self) -> Rhythm | None:
-        """When Slurm's main scheduler looks, None if it never does."""
-        return _rhythm(self.main_interval_s, self.main_offset_s, self.looks.main_s)
+    def main_period(self) -> Period | None:
+        """When Slurm's main scheduler runs, None if it never does."""
+        return _period(self.main_interval_s, self.main_offset_s, self.pass_times.main_s)
 
 
-def _rhythm(interval_s: float | None, offset_s: float, measured_s: tuple[float, ...]) -> Rhythm | None:
-    return None if interval_s is None else Rhythm(interval_s, offset_s, measured_s)
+def _period(interval_s: float | None, offset_s: float, measured_s: tuple[float, ...]) -> Period | None:
+    return None if interval_s is None else Period(interval_s, offset_s, measured_s)

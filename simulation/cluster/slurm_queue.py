@@ -1,9 +1,9 @@
-"""What Slurm's own two schedulers start, in the order in which the policy put the queue last. Pure.
+"""What Slurm's own two schedulers start, given the order that the policy gave the queue last. Pure functions.
 
 slurmctld runs the main scheduler at most once in `batch_sched_delay` after something has changed, and every
 `sched_interval`; it takes the queue in order of priority, and once a job does not fit, all others of the partition wait
 for backfill. Backfill runs every `bf_interval`, and promises a start to every job that does not fit. Both know
-time limits only, and choose the nodes themselves. Jobs to which the policy has given no priority yet stand last.
+time limits only, and choose the nodes themselves. Jobs that the policy has not ordered yet come last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sched_policy.snapshot import Snapshot
 _PLACE = Consolidate()
 
 
-def head(order: Sequence[int], snapshot: Snapshot) -> Iterator[Start]:
+def main_starts(order: Sequence[int], snapshot: Snapshot) -> Iterator[Start]:
     """Starts by the main scheduler: what fits, up to the first job of each partition that does not."""
     profile = AvailabilityProfile(snapshot)
     blocked: set[str] = set()
@@ -35,10 +35,10 @@ def head(order: Sequence[int], snapshot: Snapshot) -> Iterator[Start]:
         yield Start(job.job_id, profile.named(here), "at the head of the queue, and it fits")
 
 
-def backfilled(order: Sequence[int], snapshot: Snapshot) -> Sequence[Start]:
-    """Starts by backfill: what fits and delays nobody who stands before it."""
+def backfill_starts(order: Sequence[int], snapshot: Snapshot) -> Sequence[Start]:
+    """Starts by backfill: what fits without delaying a job with higher priority."""
     profile = AvailabilityProfile(snapshot)
-    return AS_SLURM.schedule(profile, snapshot.now_s, _queue(order, snapshot), _PLACE, _everyone).starts
+    return AS_SLURM.schedule(profile, snapshot.now_s, _queue(order, snapshot), _PLACE, _admit_all).starts
 
 
 def _queue(order: Sequence[int], snapshot: Snapshot) -> list[Job]:
@@ -48,5 +48,5 @@ def _queue(order: Sequence[int], snapshot: Snapshot) -> list[Job]:
     return sorted(waiting, key=lambda job: (place.get(job.job_id, len(place)), job.submit_s, job.job_id))
 
 
-def _everyone(_job: Job, _promised_gpus: int) -> bool:
+def _admit_all(_job: Job, _promised_gpus: int) -> bool:
     return True

@@ -1,7 +1,7 @@
-"""Muri's simulator (Rivendile/Muri), its conventions and quirks copied: they exist to prove the policies right.
+"""The conventions and quirks of Muri's simulator (Rivendile/Muri), to check our policies against published figures.
 
 Preemption is free, restart overhead is charged at every event, iterations take 1.5 % longer than the trace says.
-For an honest replay use the `slurm` conventions.
+To choose a policy for a site, use the `slurm` conventions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 from explsched.errors import PolicyError
 from sched_policy.group.interleave import Ordering
 from simulation.muri.loop import Discipline, replay
-from simulation.results.outcome import Outcome
+from simulation.results.outcome import TraceOutcome
 from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Grouping(StrEnum):
 
 
 class MuriOptions(Struct, frozen=True):
-    """What the original offers as flags.
+    """The flags of the original.
 
     Attributes:
         autopack: split groups that do not pay; the published figures were made before the original had it.
@@ -60,19 +60,19 @@ class MuriOptions(Struct, frozen=True):
 
 
 def _srtf(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
-    from simulation.muri.shortest import Shortest, remaining_s
+    from simulation.muri.preemptive import Shortest, remaining_s
 
     return Shortest(cluster, remaining_s)
 
 
 def _srsf(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
-    from simulation.muri.shortest import Shortest, remaining_gpu_s
+    from simulation.muri.preemptive import Shortest, remaining_gpu_s
 
     return Shortest(cluster, remaining_gpu_s)
 
 
 def _tiresias(cluster: ClusterShape, _options: MuriOptions) -> Discipline:
-    from simulation.muri.tiresias import Tiresias
+    from simulation.muri.preemptive import Tiresias
 
     return Tiresias(cluster)
 
@@ -98,7 +98,7 @@ def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
 def _muri(cluster: ClusterShape, options: MuriOptions, sorting: Sorting) -> Discipline:
     from sched_policy.group.rounds import Grouper
     from simulation.muri import interleaved
-    from simulation.muri.in_order import InOrder
+    from simulation.muri.interleaved import InOrder
 
     grouper = {Grouping.MATCHING: Grouper, Grouping.IN_ORDER: InOrder}[options.grouping]
     packing = interleaved.autopack if options.autopack else interleaved.keep_all
@@ -128,8 +128,8 @@ def names() -> tuple[str, ...]:
     return tuple(_POLICIES)
 
 
-def simulate(trace: Trace, cluster: ClusterShape, policy: str, options: MuriOptions | None = None) -> Outcome:
+def simulate(trace: Trace, cluster: ClusterShape, policy: str, options: MuriOptions | None = None) -> TraceOutcome:
     """Replay a trace. Raises `PolicyError` for an unknown policy, `TraceError` for jobs that can never run."""
     if policy not in _POLICIES:
-        raise PolicyError(f"the muri conventions have no policy {policy!r} (they have: {', '.join(_POLICIES)})")
+        raise PolicyError(f"unknown policy {policy!r} (known under the muri conventions: {', '.join(_POLICIES)})")
     return replay(policy, trace, cluster, _POLICIES[policy](cluster, options or MuriOptions()))

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from math import inf
 
-from sched_policy.group.antman import opportunistic_iteration_s
-from simulation.muri.jobs import MuriJob
-from simulation.muri.loop import Merging
+from sched_policy.group.interference import opportunistic_iteration_s
+from simulation.muri.loop import Merging, MuriJob
 from simulation.traces.trace import ClusterShape
 
 _OPPORTUNISTIC = 0.9  # utilisation that an opportunistic job adds to each of its GPUs
@@ -70,7 +69,7 @@ class AntMan:
             self._utilisation[gpu] -= _GUARANTEED if guaranteed else _OPPORTUNISTIC
 
     def schedule(self, now_s: float) -> list[MuriJob]:  # noqa: ARG002  nothing here depends on the time
-        """Start what fits, let guaranteed jobs reserve, and set the pace of the opportunistic jobs."""
+        """Start what fits, let guaranteed jobs reserve, and set the iteration times of opportunistic jobs."""
         guaranteed, opportunistic = self._waiting
         started: list[MuriJob] = []
         for job in guaranteed:
@@ -92,7 +91,7 @@ class AntMan:
             self._running = sorted([*self._running, *started], key=_rank)
         for job in self._running:
             if job.trace.priority != 0:
-                job.pace_s = self._pace_s(job)
+                job.grouped_iteration_s = self._slowed_iteration_s(job)
         return self._running.copy()
 
     def _share(self, job: MuriJob) -> bool:
@@ -152,17 +151,19 @@ class AntMan:
             self._utilisation[gpu] += _GUARANTEED - _STARTED
         self._held[job.index].extend(gpus)
 
-    def _pace_s(self, job: MuriJob) -> float:
+    def _slowed_iteration_s(self, job: MuriJob) -> float:
         """Slowed down by the worst of the guaranteed jobs that run on any of its GPUs."""
-        pace_s = job.iteration_s
+        grouped_iteration_s = job.iteration_s
         seen: set[int] = set()
         for gpu in self._held[job.index]:
             other = self._guaranteed[gpu]
             if other is not None and other.index not in seen:
                 seen.add(other.index)
                 if len(self._held[other.index]) == other.gpus:
-                    pace_s = max(pace_s, opportunistic_iteration_s(job.profile, other.profile))
-        return pace_s
+                    grouped_iteration_s = max(
+                        grouped_iteration_s, opportunistic_iteration_s(job.profile, other.profile)
+                    )
+        return grouped_iteration_s
 
     def _gpus_of(self, node: int) -> range:
         return range(node * self._per_node, (node + 1) * self._per_node)

@@ -1,4 +1,4 @@
-"""The event loop of Muri's simulator: arrivals, completions, and what policies add to them."""
+"""The event loop of Muri's simulator, and the state and constants that it attaches to each job."""
 
 from __future__ import annotations
 
@@ -8,9 +8,96 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from simulation.muri.jobs import ITERATION_FACTOR, MuriJob
-from simulation.results.outcome import JobRecord, Outcome, Usage
-from simulation.traces.trace import ClusterShape, Trace, TraceError
+from sched_policy.model import StageProfile
+from simulation.results.outcome import JobRecord, TraceOutcome, Usage
+from simulation.traces.trace import ClusterShape, Trace, TraceError, TraceJob
+
+ITERATION_FACTOR = 1.015  # every iteration takes this much longer than the trace says, under every policy
+
+# Seconds of overhead for 1, 2, 4, 8, 16, 32 GPUs; charged again at every event, see `loop.advance`.
+_SIZES = (1, 2, 4, 8, 16, 32)
+_OVERHEAD_S = {
+    "vgg16": (7, 7, 8, 9, 9, 10),
+    "vgg19": (7, 7, 8, 9, 10, 10),
+    "resnet18": (4, 5, 5, 7, 7, 7),
+    "shufflenet_v2_x1_0": (4, 4, 5, 5, 7, 8),
+    "bert": (10, 10, 10, 10, 10, 10),
+    "gpt2": (10, 10, 10, 10, 10, 10),
+    "a2c": (38, 39, 39, 46, 46, 46),
+    "dqn": (5, 5, 6, 6, 8, 8),
+}
+_UNKNOWN_OVERHEAD_S = 10
+
+
+def overhead_s(model: str, gpus: int) -> int:
+    """Restart overhead in seconds; 10 for a model or a number of GPUs that the table does not have."""
+    if model not in _OVERHEAD_S or gpus not in _SIZES:
+        return _UNKNOWN_OVERHEAD_S
+    return _OVERHEAD_S[model][_SIZES.index(gpus)]
+
+
+class MuriJob(Struct, eq=False):
+    """One job and how far it has come.
+
+    Attributes:
+        index: position in the trace, ordered by submission.
+        trace: the job as the trace has it.
+        gpus: GPUs of its gang.
+        iteration_s: seconds of one iteration alone, the factor 1.015 included.
+        profile: iteration and stage times alone.
+        overhead_s: its own overhead.
+        left: iterations left.
+        grouped_iteration_s: seconds of one iteration now, in its group.
+        group_overhead_s: overhead that is charged to it now, that of its whole group.
+        executed_s: time it has held GPUs.
+        key: what its policy sorts by.
+        running: whether it holds GPUs.
+        chosen_at: number of the event that last chose it to run.
+        start_s: when it first ran; meaningful once it ran.
+        ever_ran: whether it ever did.
+        end_s: when it ended, infinity until then.
+        preemptions: how often it lost its GPUs.
+
+    """
+
+    index: int
+    trace: TraceJob
+    gpus: int
+    iteration_s: float
+    profile: StageProfile
+    overhead_s: int
+    left: float
+    grouped_iteration_s: float
+    group_overhead_s: int
+    executed_s: float = 0.0
+    key: float = 0.0
+    running: bool = False
+    chosen_at: int = -1
+    start_s: float = 0.0
+    ever_ran: bool = False
+    end_s: float = inf
+    preemptions: int = 0
+
+    @classmethod
+    def of(cls, index: int, job: TraceJob) -> MuriJob:
+        """The job before it starts.
+
+        A trace without iteration counts is taken as one iteration per job. Rounding to nanoseconds undoes the
+        noise of dividing the run time by the iterations: equal jobs must have exactly equal keys.
+        """
+        iteration_s = round(job.iteration_s * 1000.0, 6) * ITERATION_FACTOR / 1000.0
+        overhead = overhead_s(job.model, job.gpus)
+        left = float(job.iterations) if job.iterations > 0 else 1.0
+        profile = _profile(job, iteration_s)
+        return cls(index, job, job.gpus, iteration_s, profile, overhead, left, iteration_s, overhead)
+
+
+def _profile(job: TraceJob, iteration_s: float) -> StageProfile:
+    """A job without stage times is all computation."""
+    if job.stages is None:
+        return StageProfile(iteration_s, 0.0, iteration_s, 0.0)
+    return StageProfile(iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
+
 
 _ARRIVAL_REL = 1e-9
 
@@ -64,17 +151,17 @@ class Discipline(Protocol):
         ...
 
     def schedule(self, now_s: float) -> Sequence[MuriJob]:
-        """The jobs that hold GPUs from now on, in the policy's order, their pace and drag set."""
+        """The jobs that hold GPUs from now on, in the policy's order, their iteration times and overheads set."""
         ...
 
 
-def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipline) -> Outcome:
+def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipline) -> TraceOutcome:
     """Run a trace to its end. Raises `TraceError` if a job needs more GPUs than there are, or can never start."""
     jobs = [MuriJob.of(index, job) for index, job in enumerate(trace.jobs)]
     for job in jobs:
         if not 0 < job.gpus <= cluster.gpus:
             raise TraceError(
-                f"job {job.trace.job_id} wants {job.gpus} GPUs; the cluster has {cluster.gpus}, and 1 is the least"
+                f"job {job.trace.job_id} asks for {job.gpus} GPUs (accepted: 1 to {cluster.gpus}, those of the cluster)"
             )
     arrivals = _arrivals(jobs)
     merging = discipline.merging
@@ -91,7 +178,7 @@ def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipl
             now_s, ended, arrives = discipline.wake_s, False, False
         if now_s == inf:
             waiting = [job.trace.job_id for job in jobs if job.end_s == inf and not job.running]
-            raise TraceError(f"nothing can start any more under {policy}; waiting jobs: {waiting[:10]}")
+            raise TraceError(f"policy {policy!r} can start no more jobs; waiting: {waiting[:10]}")
         if ended:
             _finish(due, last_s, now_s, discipline)
             active -= len(due)
@@ -109,7 +196,7 @@ def replay(policy: str, trace: Trace, cluster: ClusterShape, discipline: Discipl
         due_s, due = _completions(running, now_s, merging)
         usage.append(Usage(now_s, discipline.busy_gpus, discipline.idle_node_gpus, len(running), active - len(running)))
         events += 1
-    return Outcome(policy, cluster, tuple(_record(job) for job in jobs), tuple(usage), events)
+    return TraceOutcome(policy, cluster, tuple(_record(job) for job in jobs), tuple(usage), events)
 
 
 def _finish(due: Sequence[MuriJob], last_s: float, now_s: float, discipline: Discipline) -> None:
@@ -129,9 +216,9 @@ def advance(running: Sequence[MuriJob], last_s: float, now_s: float) -> None:
     """
     elapsed_s = now_s - last_s
     for job in running:
-        worked_s = elapsed_s - job.drag_s
+        worked_s = elapsed_s - job.group_overhead_s
         if worked_s > 0:
-            job.left -= worked_s / job.pace_s
+            job.left -= worked_s / job.grouped_iteration_s
         job.executed_s = job.executed_s + now_s - last_s
 
 
@@ -172,7 +259,7 @@ def _completions(running: Sequence[MuriJob], now_s: float, merging: Merging) -> 
     """The next completions and their time: that of the first job, in the policy's order, of those merged."""
     if not running:
         return inf, []
-    ends_s = [now_s + job.left * job.pace_s for job in running]
+    ends_s = [now_s + job.left * job.grouped_iteration_s for job in running]
     first_s = min(ends_s)
     # Several times the tolerance: a job may be merged with one that ends a little after the earliest.
     window_s = first_s + 4.0 * max(merging.completion_rel * first_s, merging.completion_s)

@@ -9,15 +9,14 @@ import numpy as np
 
 from sched_policy.columns import Floats, Ints
 from sched_policy.order.themis import Claims, central_shares, jitter, whole_shares
-from simulation.muri.jobs import MuriJob
-from simulation.muri.loop import Merging
-from simulation.muri.yarn import Refilling, Yarn
+from simulation.muri.loop import Merging, MuriJob
+from simulation.muri.preemptive import Refilling, Yarn
 from simulation.traces.trace import ClusterShape
 
 _NEVER_RAN = 1e9
 _LEAST_LEFT = 1e-9  # iterations; a job about to end still has a share
 
-# Rows of the ledger: what finish-time fairness knows of each job.
+# Rows of the table: the data of finish-time fairness for each job, one column per job.
 _SUBMIT_S, _ITERATION_S, _GPUS, _FACTOR = 0, 1, 2, 3  # the factor breaks ties, see `jitter`
 _LEFT, _BEFORE = 4, 5  # iterations left now, and at the last event
 _PART = 6  # part of the cluster alone, at the last event
@@ -64,17 +63,17 @@ class Themis(Refilling):
         super().__init__(cluster)
         self._shares = shares
         self._jobs: list[MuriJob] = []
-        self._ledger = np.zeros((_ROWS, 64))
+        self._table = np.zeros((_ROWS, 64))
         self._order: Ints = np.zeros(0, dtype=np.int64)
         self._last_s = 0.0
 
     def arrive(self, job: MuriJob) -> None:
         """To the end of the list."""
-        if job.index >= self._ledger.shape[1]:
-            self._ledger = np.concatenate([self._ledger, np.zeros_like(self._ledger)], axis=1)
+        if job.index >= self._table.shape[1]:
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
         factor = float(jitter(np.array([job.trace.job_id]))[0])
         row = (job.trace.submit_s, job.iteration_s, job.gpus, factor, job.left, job.left, 1.0, 0.0, 0.0, 0.0)
-        self._ledger[:, job.index] = row
+        self._table[:, job.index] = row
         self._jobs.append(job)
         self._order = np.append(self._order, job.index)
 
@@ -85,19 +84,19 @@ class Themis(Refilling):
     def schedule(self, now_s: float) -> list[MuriJob]:
         """Solve, sort, choose in order, place the chosen ones largest first."""
         for job in self._running:
-            self._ledger[_LEFT, job.index] = job.left
-            self._ledger[_EXECUTED_S, job.index] = job.executed_s
+            self._table[_LEFT, job.index] = job.left
+            self._table[_EXECUTED_S, job.index] = job.executed_s
         self._yarn = Yarn(self._cluster)
         self._running = []
         if len(self._order):
-            rows = self._ledger[:, self._order]
+            rows = self._table[:, self._order]
             shares = self._shares(self._claims(rows, now_s), rows[_ITERATION_S]) * rows[_FACTOR]
-            falling = self._falling(rows, shares)
+            descending = self._descending(rows, shares)
             rows[_DUE_S] += shares * (now_s - self._last_s)
-            self._ledger[:, self._order] = rows
-            chosen = Yarn(self._cluster).fill(map(self._jobs.__getitem__, self._order[falling].tolist()))
+            self._table[:, self._order] = rows
+            chosen = Yarn(self._cluster).fill(map(self._jobs.__getitem__, self._order[descending].tolist()))
             self._running = self._yarn.fill(sorted(chosen, key=_largest_first))
-            self._order = self._order[falling][np.argsort(-rows[_GPUS][falling], kind="stable")]
+            self._order = self._order[descending][np.argsort(-rows[_GPUS][descending], kind="stable")]
         self._last_s = now_s
         return self._running
 
@@ -116,8 +115,8 @@ class Themis(Refilling):
         )
 
     @staticmethod
-    def _falling(rows: Floats, shares: Floats) -> Ints:
-        """The order by (priority, deficit, share), all falling; equal ones keep their order."""
+    def _descending(rows: Floats, shares: Floats) -> Ints:
+        """The order by (priority, deficit, share), all descending; equal ones keep their order."""
         received_s = rows[_EXECUTED_S]
         priority = shares * _NEVER_RAN
         np.divide(shares, received_s, out=priority, where=received_s > 0)

@@ -1,10 +1,10 @@
-"""The event loop: requests arrive, wait in one queue, are served, and a rule is asked once a second.
+"""The event loop: requests arrive, wait in one queue and are served; a rule decides once a second.
 
 The data plane is that of the gateway: one queue per service with a deadline, in the order of `queueing`, replicas that
-take at most `concurrency` requests each, and the least loaded one first. A replica costs from the moment it is asked
-for until it is gone: a job that waits or loads counts like one that serves, and a draining one until its last answer.
-Events at the same time are handled in the order: answers, replicas that become ready, looks of held requests, arrivals,
-the rule.
+take at most `concurrency` requests each, and the least loaded one first. A replica costs from the moment it is
+requested until it is gone: a job that waits or loads counts like one that serves, and a draining one until its last
+answer. Events at the same time are handled in the order: answers, replicas that become ready, re-checks of held
+requests, arrivals, the rule.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from dataclasses import dataclass, field
 from inference_gateway.model import Decision, Observation, ScaleRule
 from inference_gateway.queueing import LOOK_S, Turns
 from inference_gateway.scaling.bounds import BoundedRule
-from simulation.requests.queue import FirstInFirstOut, InTurn, Waiting
-from simulation.requests.replicas import Replica, Replicas
-from simulation.requests.requests import SimulationError
-from simulation.requests.settings import Settings
+from simulation.requests.service import FirstInFirstOut, InTurn, RequestQueue, SimulatedReplica, SimulatedReplicas
+from simulation.requests.settings import RequestReplayError, RequestSettings
 
-_ANSWER, _READY, _LOOK = range(3)
-_Event = tuple[float, int, int, Replica | None]
+_ANSWER, _READY, _RECHECK = range(3)
+_Event = tuple[float, int, int, SimulatedReplica | None]
 """Time, kind, sequence number, replica."""
 
 
@@ -38,7 +36,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """What became of each request, in order of arrival, and of each replica.
 
     `wait_s` is the time until a replica took the request; a request that failed waited until the deadline and is in
@@ -50,7 +48,7 @@ class Outcome:
     service_s: Sequence[float]
     wait_s: Sequence[float]
     failed: frozenset[int]
-    replicas: Sequence[Replica]
+    replicas: Sequence[SimulatedReplica]
     scalings: Sequence[Scaling]
     end_s: float
 
@@ -59,16 +57,16 @@ def simulate(
     arrival_s: Sequence[float],
     service_s: Sequence[float],
     rule: ScaleRule,
-    settings: Settings,
+    settings: RequestSettings,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-    queue: Waiting | None = None,
-) -> Outcome:
+    queue: RequestQueue | None = None,
+) -> RequestOutcome:
     """Replay requests, with the gateway's queue or another order.
 
-    Arrival times must rise from 0 or later. Raises `SimulationError` if there is no request.
+    Arrival times must rise from 0 or later. Raises `RequestReplayError` if there is no request.
     """
     if not arrival_s:
-        raise SimulationError("no requests to replay")
+        raise RequestReplayError("no requests to replay")
     run = _Run(arrival_s, service_s, BoundedRule(rule, settings.bounds), settings)
     if queue is not None:
         run.queue = queue
@@ -87,15 +85,15 @@ class _Run:
     arrival_s: Sequence[float]
     service_s: Sequence[float]
     rule: BoundedRule
-    settings: Settings
-    replicas: Replicas = field(init=False)
+    settings: RequestSettings
+    replicas: SimulatedReplicas = field(init=False)
     open: int = field(init=False)
-    queue: Waiting = field(init=False)
+    queue: RequestQueue = field(init=False)
     _wait_s: list[float] = field(init=False)
     _failed: set[int] = field(default_factory=set)
     _events: list[_Event] = field(default_factory=list)
     _scalings: list[Scaling] = field(default_factory=list)
-    _looking: bool = False
+    _recheck_pending: bool = False
     _next: int = 0
     _sequence: int = 0
     _arrivals: int = 0
@@ -103,7 +101,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.replicas = Replicas(settings.start, settings.concurrency, random.Random(settings.seed))  # noqa: S311
+        self.replicas = SimulatedReplicas(settings.start, settings.concurrency, random.Random(settings.seed))  # noqa: S311
         self.open = len(self.arrival_s)
         requests_per_s = settings.concurrency * self.open / sum(self.service_s)
         turns = Turns(settings.queue_target_s, settings.deadline_s, requests_per_s, settings.concurrency)
@@ -124,11 +122,11 @@ class _Run:
                 self._next += 1
                 self._arrivals += 1
                 self._dispatch(arrival_s)
-                self._look_again(arrival_s)
+                self._schedule_recheck(arrival_s)
         self._expire(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Ask the rule, and do what it says."""
+        """Let the rule decide, and apply its decision."""
         replicas = self.replicas
         present = len(replicas.ready) + len(replicas.starting)
         seen = Observation(
@@ -149,11 +147,11 @@ class _Run:
             self._push(replica.ready_s, _READY, replica)
         replicas.release(max(0, present - decision.replicas), now_s)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RequestOutcome:
         """What became of everything. Called when no request is open."""
         for replica in self.replicas.every:
             replica.gone_s = self._end_s if replica.gone_s is None else min(replica.gone_s, self._end_s)
-        return Outcome(
+        return RequestOutcome(
             rule=self.rule.name,
             arrival_s=self.arrival_s,
             service_s=self.service_s,
@@ -164,16 +162,16 @@ class _Run:
             end_s=self._end_s,
         )
 
-    def _push(self, at_s: float, kind: int, replica: Replica | None) -> None:
+    def _push(self, at_s: float, kind: int, replica: SimulatedReplica | None) -> None:
         self._sequence += 1
         heapq.heappush(self._events, (at_s, kind, self._sequence, replica))
 
     def _handle(self, event: _Event) -> None:
         at_s, kind, _sequence, replica = event
         if replica is None:
-            self._looking = False
-            self.queue.look(at_s, self.replicas.fleet)
-            self._look_again(at_s)
+            self._recheck_pending = False
+            self.queue.release_due(at_s, self.replicas.fleet)
+            self._schedule_recheck(at_s)
         elif kind == _READY:
             self.replicas.started(replica)
         else:
@@ -181,14 +179,14 @@ class _Run:
             self._close(at_s)
         self._dispatch(at_s)
 
-    def _look_again(self, now_s: float) -> None:
-        """Have the held requests look, if there are any and it is not to be done anyway."""
-        if self.queue.held and not self._looking:
-            self._looking = True
-            self._push(now_s + LOOK_S, _LOOK, None)
+    def _schedule_recheck(self, now_s: float) -> None:
+        """Schedule a re-check of the held requests, if there are any and none is scheduled."""
+        if self.queue.held and not self._recheck_pending:
+            self._recheck_pending = True
+            self._push(now_s + LOOK_S, _RECHECK, None)
 
     def _dispatch(self, now_s: float) -> None:
-        """Give waiting requests to replicas with room."""
+        """Give waiting requests to replicas that have a free slot."""
         self._expire(now_s)
         while self.queue and (replica := self.replicas.least_loaded()) is not None:
             request = self.queue.take(now_s)
@@ -199,7 +197,7 @@ class _Run:
             self._push(now_s + self.service_s[request], _ANSWER, replica)
 
     def _expire(self, now_s: float) -> None:
-        """Fail what reached its deadline. All have the same one, so the oldest is the first."""
+        """Fail the requests that reached their deadline. All have the same one, so the oldest is the first."""
         deadline_s = self.settings.deadline_s
         while self.queue and self.arrival_s[self.queue.oldest] + deadline_s <= now_s:
             request = self.queue.oldest

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulation.requests.requests import Request, RequestTrace
+from simulation.requests.trace import Request, RequestTrace
 
 Rate = Callable[[float], float]
 """Requests per second at a time in seconds."""

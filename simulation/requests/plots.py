@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulation.requests.metrics import Metrics
+from simulation.requests.replay import RequestMetrics
 from simulation.results.plots import check
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Point:
     """A run under a rule. `target` is the swept value, None for the rule's default."""
 
     target: float | None
-    metrics: Metrics
+    metrics: RequestMetrics
 
 
 Curves = Mapping[str, Sequence[Point]]

@@ -1,25 +1,85 @@
-"""What a simulation is told besides requests and rule."""
+"""How long replicas work on a request, how long they take to start, and how replicas and queue behave."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
-from simulation.requests.requests import SimulationError
+from simulation.requests.trace import Request
+
+_LONGEST_S = 86_400.0
+
+
+class RequestReplayError(GatewayError):
+    """Requests cannot be replayed with these settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime:
+    """Seconds a replica works on a request: constant_s + input x prefill + output x decode (per token).
+
+    It does not depend on how many requests the replica serves at once: give the time per token at full concurrency.
+    """
+
+    constant_s: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> ServiceTime:
+        """`SECONDS` or `PREFILL:DECODE` in ms per token. Raises `RequestReplayError`."""
+        parts = text.split(":")
+        try:
+            numbers = [float(part) for part in parts]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, 2) or not all(0 <= n < math.inf for n in numbers) or not any(numbers):
+            raise RequestReplayError(
+                f"service time {text!r} (accepted: seconds such as 0.25, or ms per input and output token such as "
+                "0.1:25)"
+            )
+        return cls(constant_s=numbers[0]) if len(numbers) == 1 else cls(0.0, numbers[0], numbers[1])
+
+    def seconds(self, request: Request) -> float:
+        """How long a replica works on this request; what the trace says of it comes first."""
+        if request.service_s is not None:
+            return request.service_s
+        tokens_ms = request.input_tokens * self.prefill_ms + request.output_tokens * self.decode_ms
+        return self.constant_s + tokens_ms / 1000
+
+
+def service_times(requests: Sequence[Request], model: ServiceTime | None) -> list[float]:
+    """Seconds of work for each request.
+
+    Raises `RequestReplayError` where the model gives none or more than a day, or where there is no model and a request
+    has no service time of its own.
+    """
+    if model is None and any(request.service_s is None for request in requests):
+        raise RequestReplayError("the trace has no service times: a service-time model is needed")
+    times = [(model or ServiceTime()).seconds(request) for request in requests]
+    for request, seconds in zip(requests, times, strict=True):
+        if not 0 < seconds <= _LONGEST_S:
+            raise RequestReplayError(
+                f"service time of the request at {request.arrival_s:.3f} s ({request.input_tokens} input, "
+                f"{request.output_tokens} output tokens): {seconds:g} s (accepted: up to a day)"
+            )
+    return times
 
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Time from asking for a replica until it serves: lognormal with this median; sigma 0 makes it constant."""
+    """Time from requesting a replica until it serves: lognormal with this median; sigma 0 makes it constant."""
 
     median_s: float = 60.0
     sigma: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> StartTime:
-        """`SECONDS` or `MEDIAN:SIGMA`. Raises `SimulationError`."""
+        """`SECONDS` or `MEDIAN:SIGMA`. Raises `RequestReplayError`."""
         try:
             numbers = [float(part) for part in text.split(":")]
         except ValueError:
@@ -27,9 +87,9 @@ class StartTime:
         if len(numbers) not in (1, 2) or not all(
             0 <= n <= limit for n, limit in zip(numbers, (86_400, 3), strict=False)
         ):
-            raise SimulationError(
-                f"start time {text!r}: accepted are seconds up to a day, such as 60, or the median and sigma of a "
-                "lognormal distribution, such as 60:0.5 (sigma up to 3)"
+            raise RequestReplayError(
+                f"start time {text!r} (accepted: seconds up to a day, such as 60, or the median and sigma of a "
+                "lognormal distribution, such as 60:0.5 with sigma up to 3)"
             )
         return cls(*numbers)
 
@@ -44,14 +104,14 @@ class StartTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RequestSettings:
     """How replicas and queue behave.
 
     Attributes:
         concurrency: requests a replica serves at once.
         start: how long replicas take to start.
         deadline_s: a request that waited this long fails with 503.
-        queue_target_s: a request that would wait longer lets others pass, see `queueing`; 0: first in, first out.
+        queue_target_s: target queueing delay; late requests are deprioritised, see `queueing` (0: first in, first out).
         slo_s: the longest wait within the SLO, from arrival until a replica takes the request.
         initial: replicas that are ready at time 0; None takes the least of the bounds.
         warmup_s: figures count from then on; before, the rule fills its windows.
@@ -72,17 +132,17 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
-            raise SimulationError(f"concurrency {self.concurrency}: accepted are whole numbers from 1")
+            raise RequestReplayError(f"concurrency {self.concurrency} (accepted: whole numbers from 1)")
         if not 0 < self.deadline_s <= 86_400:
-            raise SimulationError(f"deadline {self.deadline_s:g} s: accepted are times up to a day")
+            raise RequestReplayError(f"deadline {self.deadline_s:g} s (accepted: up to a day)")
         if not 0 <= self.queue_target_s <= 86_400:
-            raise SimulationError(f"queue target {self.queue_target_s:g} s: accepted are times up to a day")
+            raise RequestReplayError(f"queue target {self.queue_target_s:g} s (accepted: up to a day)")
         if not 0 <= self.slo_s <= self.deadline_s:
-            raise SimulationError(f"SLO {self.slo_s:g} s: accepted are 0 to the deadline, {self.deadline_s:g} s")
+            raise RequestReplayError(f"SLO {self.slo_s:g} s (accepted: 0 to the deadline, {self.deadline_s:g} s)")
         if not 0 <= self.warmup_s < math.inf:
-            raise SimulationError(f"warm-up {self.warmup_s:g} s: accepted are times from 0")
+            raise RequestReplayError(f"warm-up {self.warmup_s:g} s (accepted: 0 or more)")
         if self.initial is not None and not 0 <= self.initial <= self.bounds.maximum:
-            raise SimulationError(f"initial {self.initial}: accepted are 0 to max, {self.bounds.maximum}")
+            raise RequestReplayError(f"initial {self.initial} (accepted: 0 to max, {self.bounds.maximum})")
 
     @property
     def initial_replicas(self) -> int:

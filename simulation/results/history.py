@@ -7,12 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from simulation.results.outcome import Ending, JobRecord, Outcome, Usage
-from simulation.traces.formats.base import first_reasons
-from simulation.traces.formats.sacct import FORMAT
-from simulation.traces.formats.sacct_history import PastJob, read_history
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome, Usage
+from simulation.traces.formats.sacct import FORMAT, PastJob, read_history
 from simulation.traces.formats.table import open_table
-from simulation.traces.trace import ClusterShape, Rejected, TraceError
+from simulation.traces.trace import ClusterShape, Rejected, TraceError, first_reasons
 
 NAME = "history"
 """Stands where an outcome has the name of its policy."""
@@ -28,7 +26,7 @@ _ENDINGS = {
 class History(Struct, frozen=True):
     """A site's history: its outcome, the most GPUs that were held at once, and the rows that were left out."""
 
-    outcome: Outcome
+    outcome: TraceOutcome
     peak_gpus: int
     rejected: tuple[Rejected, ...]
 
@@ -53,7 +51,7 @@ def read(path: Path, cluster: ClusterShape | None = None) -> History:
         raise TraceError(f"{path}: jobs held {peak:,} GPUs at once, the cluster has {cluster.gpus:,}")
     jobs = sorted((_record(job, first_s) for job in past), key=lambda job: (job.submit_s, job.job_id))
     events = sum(1 + 2 * len(job.runs) for job in past)
-    outcome = Outcome(NAME, cluster or ClusterShape(1, peak), tuple(jobs), usage, events)
+    outcome = TraceOutcome(NAME, cluster or ClusterShape(1, peak), tuple(jobs), usage, events)
     return History(outcome, peak, tuple(sorted(rejected, key=lambda row: row.line)))
 
 

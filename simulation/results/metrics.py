@@ -1,16 +1,18 @@
-"""The figures of an outcome. Names, units and meanings are written once, here; tables, JSON and docs take them."""
+"""The figures of an outcome. Names, units and meanings are written once, here; tables, JSON and docs take them.
+
+Without numpy: importing it would take longer than measuring a thousand jobs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from math import fsum
 from typing import Any
 
-from simulation.results.fairness import finish_time_fairness
-from simulation.results.outcome import Ending, JobRecord, Outcome
-from simulation.results.steps import Steps
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome
 
 _NO_RESULT = (Ending.TIME_LIMIT, Ending.FAILED)
 _ROUNDING = 1e-9  # relative: sums of times end a little beside what they should be
@@ -74,7 +76,7 @@ def as_dict(metrics: Metrics) -> dict[str, float | None]:
     return asdict(metrics)
 
 
-def measure(outcome: Outcome) -> Metrics:
+def measure(outcome: TraceOutcome) -> Metrics:
     """All figures of an outcome. Without jobs the counts are 0 and everything else is None."""
     jobs = outcome.jobs
     ended = [job for job in jobs if job.ending is not Ending.UNFINISHED]
@@ -109,14 +111,14 @@ def measure(outcome: Outcome) -> Metrics:
     )
 
 
-def span_s(outcome: Outcome) -> tuple[float, float]:
+def span_s(outcome: TraceOutcome) -> tuple[float, float]:
     """First submission and last end, or the end of the simulation if that came first; (0, 0) without jobs."""
     if not outcome.jobs:
         return 0.0, 0.0
     return min(job.submit_s for job in outcome.jobs), max(job.end_s for job in outcome.jobs)
 
 
-def utilisation_series(outcome: Outcome, intervals: int) -> tuple[list[float], list[float]]:
+def utilisation_series(outcome: TraceOutcome, intervals: int) -> tuple[list[float], list[float]]:
     """The held share of all GPUs in equal intervals from first submission to last end.
 
     Returns the edges in seconds, of which there is one more than intervals, and the mean share between them; both are
@@ -139,7 +141,7 @@ class _Use:
     held_gpu_h: float | None = None
 
 
-def _use(outcome: Outcome) -> _Use:
+def _use(outcome: TraceOutcome) -> _Use:
     """The use of the cluster between first submission and last end."""
     first_s, last_s = span_s(outcome)
     if not outcome.usage or last_s <= first_s:
@@ -153,12 +155,12 @@ def _use(outcome: Outcome) -> _Use:
     return _Use(busy_gpus / gpus, fragmentation, busy_gpus * (last_s - first_s) / 3600)
 
 
-def _busy_gpus(outcome: Outcome) -> Steps:
+def _busy_gpus(outcome: TraceOutcome) -> Steps:
     """GPUs held by at least one job, over time."""
     return Steps([entry.time_s for entry in outcome.usage], [entry.busy_gpus for entry in outcome.usage])
 
 
-def _stranded_gpus(outcome: Outcome) -> Steps | None:
+def _stranded_gpus(outcome: TraceOutcome) -> Steps | None:
     """Free GPUs on partly used nodes over time; None where the nodes are not known."""
     stranded = []
     for entry in outcome.usage:
@@ -185,3 +187,60 @@ def _median(in_order: Sequence[float]) -> float | None:
 
 def _p99(in_order: Sequence[float]) -> float | None:
     return in_order[int(0.99 * len(in_order))] if in_order else None
+
+
+def finish_time_fairness(outcome: TraceOutcome) -> list[float]:
+    """Rho of every completed job, in the outcome's order; 1 is fair, above 1 the job got less than its share.
+
+    Themis (Mahajan et al., NSDI 2020, section 3) divides a job's time in the shared cluster by its time in a cluster of
+    its own with 1/N of the GPUs. Here, with G the GPUs of the cluster and N the mean number of jobs in the system
+    (waiting or running, the job itself included) between the job's submission and its end::
+
+        rho = JCT / (run_s * max(1, gpus * N / G))
+
+    A share smaller than the gang slows the job in proportion; a larger one does not make it faster. Jobs that did not
+    complete, or need no time, have no rho and are left out.
+    """
+    active = Steps.of_changes(chain.from_iterable(((job.submit_s, 1.0), (job.end_s, -1.0)) for job in outcome.jobs))
+    rho = []
+    for job in outcome.jobs:
+        if job.ending is Ending.COMPLETED and job.run_s > 0 and job.end_s > job.submit_s:
+            sharers = active.mean(job.submit_s, job.end_s)
+            alone_s = job.run_s * max(1.0, job.gpus * sharers / outcome.cluster.gpus)
+            rho.append((job.end_s - job.submit_s) / alone_s)
+    return rho
+
+
+class Steps:
+    """A count over time: `values[i]` holds from `times_s[i]` until `times_s[i + 1]`, the last one for good.
+
+    Before the first time it is 0. Times must not fall; without any the count is 0 throughout.
+    """
+
+    __slots__ = ("_area", "_times_s", "_values")
+
+    def __init__(self, times_s: Sequence[float], values: Sequence[float]) -> None:
+        """A count from its steps; both sequences have the same length."""
+        self._times_s = times_s
+        self._values = values
+        areas = (
+            value * (until_s - from_s) for value, (from_s, until_s) in zip(values, pairwise(times_s), strict=False)
+        )
+        self._area = list(accumulate(areas, initial=0.0))
+
+    @classmethod
+    def of_changes(cls, changes: Iterable[tuple[float, float]]) -> Steps:
+        """The count that changes at each (time, by how much), given in any order."""
+        ordered = sorted(changes)
+        return cls([time_s for time_s, _ in ordered], list(accumulate(by for _, by in ordered)))
+
+    def integral(self, until_s: float) -> float:
+        """The count summed over all time until then, in count x seconds."""
+        step = bisect_right(self._times_s, until_s) - 1
+        if step < 0:
+            return 0.0
+        return self._area[step] + self._values[step] * (until_s - self._times_s[step])
+
+    def mean(self, from_s: float, until_s: float) -> float:
+        """The mean count between two different times."""
+        return (self.integral(until_s) - self.integral(from_s)) / (until_s - from_s)

@@ -1,9 +1,11 @@
-"""What a simulation yields: one record per job, and the use of the cluster over time."""
+"""What a simulation yields: one record per job, which can be written as CSV, and the use of the cluster over time."""
 
 from __future__ import annotations
 
+import csv
 from enum import StrEnum
 from math import isnan
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -79,7 +81,7 @@ class Usage(Struct, frozen=True):
     pending_jobs: int
 
 
-class Outcome(Struct, frozen=True):
+class TraceOutcome(Struct, frozen=True):
     """A finished simulation. `jobs` in order of (submit time, job id); `usage` in order of time; `events` handled."""
 
     policy: str
@@ -87,3 +89,19 @@ class Outcome(Struct, frozen=True):
     jobs: tuple[JobRecord, ...]
     usage: tuple[Usage, ...]
     events: int
+
+
+def write_jobs_csv(outcome: TraceOutcome, path: Path) -> None:
+    """One line for each job, in the outcome's order: `JobRecord` field by field, then `jct_s` and `queue_s`.
+
+    Starts and delays are empty for jobs that never started, JCTs for those that have not ended. Raises `OSError` if the
+    file cannot be written.
+    """
+    names = list(JobRecord.__struct_fields__)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        table = csv.writer(stream)
+        table.writerow((*names, "jct_s", "queue_s"))
+        for job in outcome.jobs:
+            cells = ["" if name == "start_s" and not job.started else getattr(job, name) for name in names]
+            jct_s = "" if job.ending is Ending.UNFINISHED else job.end_s - job.submit_s
+            table.writerow((*cells, jct_s, job.start_s - job.submit_s if job.started else ""))

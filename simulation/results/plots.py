@@ -15,7 +15,7 @@ import numpy as np
 
 from explsched.errors import ExplschedError
 from simulation.results.metrics import span_s, utilisation_series
-from simulation.results.outcome import Ending, JobRecord, Outcome
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,12 +39,12 @@ class PlotError(ExplschedError):
 def check(path: Path) -> None:
     """Raise `PlotError` if no picture could be drawn to this path, without drawing. Cheap: imports nothing."""
     if path.suffix.lower() not in SUFFIXES:
-        raise PlotError(f"{path}: unknown kind of picture {path.suffix!r}; accepted are {', '.join(SUFFIXES)}")
+        raise PlotError(f"{path}: unknown kind of picture {path.suffix!r}; accepted: {', '.join(SUFFIXES)}")
     if find_spec("matplotlib") is None:
         raise PlotError(f"{path}: pictures need matplotlib, which is not installed: pip install 'explsched[plots]'")
 
 
-def draw(outcomes: Sequence[Outcome], path: Path) -> None:
+def draw(outcomes: Sequence[TraceOutcome], path: Path) -> None:
     """Write one picture of all outcomes, overlaid; with Gantt charts if none has more than `GANTT_MAX_JOBS` jobs.
 
     Raises `PlotError`, or `OSError` if the file cannot be written.
@@ -66,12 +66,12 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def has_gantt(outcomes: Sequence[Outcome]) -> bool:
+def has_gantt(outcomes: Sequence[TraceOutcome]) -> bool:
     """Whether the picture of these outcomes shows single jobs."""
     return bool(outcomes) and all(0 < len(outcome.jobs) <= GANTT_MAX_JOBS for outcome in outcomes)
 
 
-def _distribution(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+def _distribution(axes: Axes, outcomes: Sequence[TraceOutcome]) -> None:
     for (colour, dash), outcome in zip(_styles(), outcomes, strict=False):
         ended = [job for job in outcome.jobs if job.ending is not Ending.UNFINISHED]
         jct_s = np.sort([job.end_s - job.submit_s for job in ended])
@@ -94,7 +94,7 @@ def _distribution(axes: Axes, outcomes: Sequence[Outcome]) -> None:
         axes.legend(fontsize="small")
 
 
-def _utilisation(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+def _utilisation(axes: Axes, outcomes: Sequence[TraceOutcome]) -> None:
     second, unit = _time_unit(outcomes)
     for (colour, dash), outcome in zip(_styles(), outcomes, strict=False):
         edges_s, share = utilisation_series(outcome, _INTERVALS)
@@ -111,7 +111,7 @@ def _utilisation(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     axes.grid(alpha=0.3)
 
 
-def _gantt(charts: Sequence[Axes], outcomes: Sequence[Outcome]) -> None:
+def _gantt(charts: Sequence[Axes], outcomes: Sequence[TraceOutcome]) -> None:
     second, unit = _time_unit(outcomes)
     for (colour, _dash), axes, outcome in zip(_styles(), charts, outcomes, strict=False):
         rows = range(len(outcome.jobs))
@@ -144,7 +144,7 @@ def _styles() -> Iterator[tuple[str, str]]:
     return cycle((colour, dash) for dash in _DASHES for colour in _COLOURS)
 
 
-def _time_unit(outcomes: Sequence[Outcome]) -> tuple[float, str]:
+def _time_unit(outcomes: Sequence[TraceOutcome]) -> tuple[float, str]:
     """Seconds of the unit in which the longest of these spans reads well, and its name."""
     last_s = max((span_s(outcome)[1] for outcome in outcomes), default=0.0)
     return next(((second, unit) for second, unit in _UNITS if last_s >= 2 * second), _UNITS[-1])

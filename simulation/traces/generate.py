@@ -1,6 +1,6 @@
 """Makes traces from documented distributions, for tests and benchmarks that need no site's data.
 
-* Model: uniform over those of `stage_profile`, as in the traces of the Muri simulator.
+* Model: uniform over `MODELS`, as in the traces of the Muri simulator.
 * GPUs: in given proportions, by default those of Muri's first trace; counts that the cluster lacks are left out.
 * Run time: log-normal with given median and sigma, within bounds, then whole iterations. The default has the median
   (1,144 s) and mean (13,136 s) of the Philly trace (Jeon et al., USENIX ATC 2019): sigma = sqrt(2 ln(mean / median)).
@@ -11,6 +11,8 @@
   8 or 12 h, 1, 2 or 3 days, whole weeks). Users ask for round times well above their need: Mu'alem and Feitelson, IEEE
   TPDS 12(6), 2001. No job is cut off by its limit.
 * Priority: opportunistic (AntMan) with a given probability; about half in Muri's traces.
+* Stage times: those of eight models on 1 to 32 GPUs, as the traces of the Muri simulator state them (Zhao et al.,
+  "Multi-Resource Interleaving for Deep Learning Training", SIGCOMM 2022; github.com/Rivendile/Muri).
 """
 
 from __future__ import annotations
@@ -19,12 +21,166 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sched_policy.model import StageProfile
-from simulation.traces.stage_profile import MODELS, profile
-from simulation.traces.trace import StageTimes, Trace, TraceJob
-from simulation.traces.workload import WorkloadSpec
+from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceError, TraceJob
+
+GPU_COUNTS = (1, 2, 4, 8, 16, 32)
+
+
+# Per GPU count: iteration, loading data (storage and CPU), computing on the GPU, synchronising; ms per iteration.
+_STAGES_MS: dict[str, tuple[tuple[float, float, float, float], ...]] = {
+    "vgg16": (
+        (107, 117, 68, 0),
+        (191, 114, 72, 40),
+        (201, 82, 72, 67),
+        (214, 82, 75, 66),
+        (332, 83, 68, 110),
+        (336, 87, 67, 131),
+    ),
+    "vgg19": (
+        (109, 114, 80, 0),
+        (205, 115, 83, 41),
+        (212, 84, 85, 73),
+        (226, 82, 88, 60),
+        (302, 102, 78, 123),
+        (356, 89, 79, 141),
+    ),
+    "resnet18": (
+        (779, 711, 110, 0),
+        (881, 687, 110, 95),
+        (921, 723, 113, 73),
+        (1010, 784, 117, 77),
+        (1055, 736, 108, 93),
+        (1059, 712, 111, 93),
+    ),
+    "shufflenet_v2_x1_0": (
+        (798, 706, 59, 0),
+        (850, 747, 58, 18),
+        (886, 703, 62, 17),
+        (957, 769, 57, 10),
+        (1006, 776, 57, 21),
+        (1019, 799, 56, 24),
+    ),
+    "bert": (
+        (178, 0.5, 160, 0),
+        (195, 0.5, 163, 18),
+        (190, 0.5, 163, 18),
+        (192, 0.5, 167, 59),
+        (244, 0.5, 166, 86),
+        (260, 0.5, 166, 133),
+    ),
+    "gpt2": (
+        (426, 0.6, 410, 0),
+        (464, 0.7, 416, 40),
+        (433, 0.6, 413, 20),
+        (437, 0.6, 419, 49),
+        (491, 0.6, 415, 137),
+        (514, 0.7, 414, 216),
+    ),
+    "a2c": (
+        (517, 514, 14, 0),
+        (525, 504, 14, 0.5),
+        (533, 502, 10, 0.3),
+        (555, 502, 14, 0.4),
+        (567, 514, 14, 1.2),
+        (585, 507, 14, 2),
+    ),
+    "dqn": (
+        (490, 446, 8, 0),
+        (495, 441, 8, 0.6),
+        (505, 440, 8, 0.4),
+        (509, 435, 8, 0.5),
+        (525, 438, 8, 1.2),
+        (546, 437, 8, 1.6),
+    ),
+}
+
+MODELS = tuple(_STAGES_MS)
+
+
+def profile(model: str, gpus: int = 1) -> StageProfile:
+    """The stage times of a model of `MODELS` on a GPU count of `GPU_COUNTS`. Raises `KeyError` or `ValueError`."""
+    iteration, io, gpu, net = _STAGES_MS[model][GPU_COUNTS.index(gpus)]
+    return StageProfile(iteration / 1000, io / 1000, gpu / 1000, net / 1000)
+
+
+class GangShare(Struct, frozen=True):
+    """So many jobs (any unit: only proportions count) ask for so many GPUs."""
+
+    gpus: int
+    jobs: float
+
+
+class WorkloadSpec(Struct, frozen=True):
+    """The distributions of a generated trace. Raises `TraceError` naming the first value that cannot be used.
+
+    Attributes:
+        jobs: how many.
+        cluster: the cluster the load refers to; no job asks for more GPUs than it has.
+        load: work submitted per time over what the cluster can do, GPU-seconds per GPU-second; above 1 the queue grows.
+        shares: proportions of GPU counts.
+        median_run_s: median of the run time before it is bounded.
+        sigma: standard deviation of the logarithm of the run time.
+        shortest_run_s, longest_run_s: bounds of the run time.
+        users: how many owners.
+        zipf_exponent: 0 gives all users equal shares.
+        limit_multiples: equally likely ratios of time limit to run time, before rounding up.
+        opportunistic: share of jobs without a resource guarantee.
+
+    """
+
+    jobs: int
+    cluster: ClusterShape
+    load: float = 1.0
+    shares: tuple[GangShare, ...] = (
+        GangShare(1, 536),
+        GangShare(2, 5),
+        GangShare(4, 423),
+        GangShare(8, 465),
+        GangShare(16, 40),
+        GangShare(32, 25),
+    )
+    median_run_s: float = 1144.0
+    sigma: float = 2.21
+    shortest_run_s: float = 10.0
+    longest_run_s: float = 60 * 86400.0
+    users: int = 20
+    zipf_exponent: float = 1.0
+    limit_multiples: tuple[float, ...] = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
+    opportunistic: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("jobs", self.jobs, 1, 100_000_000),
+            ("load", self.load, 1e-6, 1e6),
+            ("median_run_s", self.median_run_s, 1e-3, 1e9),
+            ("sigma", self.sigma, 0, 10),
+            ("shortest_run_s", self.shortest_run_s, 1e-3, 1e9),
+            ("longest_run_s", self.longest_run_s, self.shortest_run_s, 1e9),
+            ("users", self.users, 1, 1_000_000),
+            ("zipf_exponent", self.zipf_exponent, 0, 10),
+            ("opportunistic", self.opportunistic, 0, 1),
+            *(("limit_multiples", multiple, 1, 1000) for multiple in self.limit_multiples),
+            *(("shares", share.jobs, 0, 1e18) for share in self.shares),
+        ):
+            if not least <= value <= most:
+                raise TraceError(f"{name} is {value:g}, accepted: {least:g} to {most:g}")
+        for share in self.shares:
+            if share.gpus not in GPU_COUNTS:
+                raise TraceError(f"shares: {share.gpus} GPUs, accepted: {', '.join(map(str, GPU_COUNTS))}")
+        if not self.limit_multiples:
+            raise TraceError("limit_multiples is empty, accepted: one or more")
+        if not any(share.jobs > 0 for share in self.fitting):
+            raise TraceError(f"shares: no job fits the cluster's {self.cluster.gpus} GPUs")
+
+    @property
+    def fitting(self) -> tuple[GangShare, ...]:
+        """The shares whose jobs fit the cluster."""
+        return tuple(share for share in self.shares if share.gpus <= self.cluster.gpus)
+
 
 _ASKED_S = tuple(3600.0 * hours for hours in (1 / 6, 0.5, 1, 2, 4, 8, 12, 24, 48, 72))
 _WEEK_S = 7 * 86400.0

@@ -21,14 +21,14 @@ class RunTimes(Struct, frozen=True):
     max_s: float
 
 
-class Size(Struct, frozen=True):
+class JobsOfSize(Struct, frozen=True):
     """How many jobs have a gang of so many GPUs."""
 
     gpus: int
     jobs: int
 
 
-class Fault(Struct, frozen=True):
+class RejectedRows(Struct, frozen=True):
     """How many rows were left out for what one column holds; `row` where no single column is at fault."""
 
     column: str
@@ -59,13 +59,13 @@ class Summary(Struct, frozen=True):
     span_s: float
     work_gpu_s: float
     run: RunTimes | None
-    gpus: tuple[Size, ...]
+    gpus: tuple[JobsOfSize, ...]
     users: int
     queues: int
     with_stages: int
     with_time_limit: int
     rejected: int
-    rejected_by: tuple[Fault, ...]
+    rejected_by: tuple[RejectedRows, ...]
 
     def load(self, cluster: ClusterShape) -> float | None:
         """Work submitted per time over what the cluster can do; None if all jobs are submitted at once."""
@@ -85,7 +85,7 @@ def summarize(trace: Trace) -> Summary:
         run=RunTimes(float(np.median(run_s)), float(run_s.mean()), float(np.quantile(run_s, 0.99)), float(run_s.max()))
         if jobs
         else None,
-        gpus=tuple(Size(gpus, sizes[gpus]) for gpus in sorted(sizes)),
+        gpus=tuple(JobsOfSize(gpus, sizes[gpus]) for gpus in sorted(sizes)),
         users=len({job.user for job in jobs if job.user}),
         queues=len({job.queue for job in jobs if job.queue}),
         with_stages=sum(job.stages is not None for job in jobs),
@@ -95,7 +95,7 @@ def summarize(trace: Trace) -> Summary:
     )
 
 
-def _by_column(rejected: Iterable[Rejected]) -> tuple[Fault, ...]:
-    # A reason starts with the column at fault, see `formats.cells.RowError`.
+def _by_column(rejected: Iterable[Rejected]) -> tuple[RejectedRows, ...]:
+    # A reason starts with the column at fault, see `formats.table.RowError`.
     columns = Counter(row.reason.partition(":")[0] for row in rejected)
-    return tuple(Fault(name, columns[name]) for name in sorted(columns, key=lambda name: (-columns[name], name)))
+    return tuple(RejectedRows(name, columns[name]) for name in sorted(columns, key=lambda name: (-columns[name], name)))

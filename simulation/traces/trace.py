@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explsched.errors import ExplschedError
 
 if TYPE_CHECKING:  # it would load numpy, which most traces do not need
     from simulation.traces.learning import Learning
+
+_SHOWN_ROWS = 3
 
 
 class TraceError(ExplschedError):
@@ -110,3 +113,35 @@ class ClusterShape:
     def gpus(self) -> int:
         """GPUs in all."""
         return self.nodes * self.gpus_per_node
+
+
+def fit(trace: Trace, cluster: ClusterShape) -> Trace:
+    """The trace without the jobs that ask for more GPUs than the cluster has; these join the rejected rows."""
+    kept = [job for job in trace.jobs if job.gpus <= cluster.gpus]
+    if len(kept) == len(trace.jobs):
+        return trace
+    too_large = (
+        Rejected(
+            job.line,
+            f"gpus: job {job.job_id} asks for {job.gpus:,}, accepted: up to {cluster.gpus:,} "
+            f"({cluster.nodes:,} nodes with {cluster.gpus_per_node:,} GPUs)",
+        )
+        for job in trace.jobs
+        if job.gpus > cluster.gpus
+    )
+    rejected = sorted((*trace.rejected, *too_large), key=lambda row: row.line)
+    return Trace.of(kept, rejected, trace.source_format)
+
+
+def require_all_rows(path: Path, rejected: Sequence[Rejected]) -> None:
+    """Raise `TraceError` naming the first rejected rows of a file, if there are any."""
+    if rejected:
+        raise TraceError(f"{path}: {len(rejected):,} rows cannot be used{first_reasons(rejected)}")
+
+
+def first_reasons(rejected: Sequence[Rejected]) -> str:
+    """The first rejected rows as the end of a message; nothing if there are none."""
+    if not rejected:
+        return ""
+    listed = "; ".join(f"line {row.line}: {row.reason}" for row in rejected[:_SHOWN_ROWS])
+    return f": {listed}" + (f"; and {len(rejected) - _SHOWN_ROWS:,} more" if len(rejected) > _SHOWN_ROWS else "")

@@ -15,7 +15,7 @@ from sched_policy.model import Job, JobState
 from slurm_plugin.cli.job_row import rows
 from slurm_plugin.cli.session import clock, look
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requeue_delay import SETTLE_S, waits_for_requeue_delay
+from slurm_plugin.observation.startable import SETTLE_S, waits_for_requeue_delay
 
 if TYPE_CHECKING:
     from slurm_plugin.cli.view import View
@@ -35,10 +35,23 @@ def explain(job_id: int, as_json: bool, config_path: Path | None) -> None:  # no
     view = look(config_path)
     row = next((row for row in rows(view) if row.jobid == job_id), None)
     if row is None:
-        raise click.ClickException(f"job {job_id} neither waits nor runs (or is in a partition that is not steered)")
+        raise click.ClickException(_not_steered(view, job_id))
     job = next(job for job in view.seen.snapshot.jobs if job.job_id == job_id)
     lines = list(_sentences(view, job))
     click.echo(json.dumps({**to_builtins(row), "explanation": lines}, indent=1) if as_json else "\n".join(lines))
+
+
+def _not_steered(view: View, job_id: int) -> str:
+    """Why a job is not in the view."""
+    from slurm_plugin.observation.observe import asks_for_gpus
+    from slurm_plugin.observation.shards import per_gpu
+
+    record = view.seen.jobs.get(job_id)
+    if record is None:
+        return f"job {job_id} neither waits nor runs"
+    if not asks_for_gpus(record, per_gpu(view.seen.nodes.values())):
+        return f"job {job_id} asks for no GPUs, so it is left to Slurm, which says: {record.reason}"
+    return f"job {job_id} is in partition {record.partition}, which is not steered; Slurm says: {record.reason}"
 
 
 def _sentences(view: View, job: Job) -> Iterator[str]:
@@ -59,6 +72,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
     yield from _history(view, job)
     yield from _sizes(view, job)
     yield from _sharing(view, job)
+    yield from _former_spellings(view, job)
 
 
 def _waiting(view: View, job: Job) -> str:
@@ -75,8 +89,6 @@ def _waiting(view: View, job: Job) -> str:
     promise = view.promises.get(job.job_id)
     if promise is not None:
         return f"It is promised a start at {clock(promise.start_s)}: {promise.reason}."
-    if job.request.total == 0:
-        return "It asks for no GPUs, so its start is left to Slurm."
     return "It is blocked by jobs of higher rank, and starts when they leave room."
 
 
@@ -159,6 +171,12 @@ def _sharing(view: View, job: Job) -> Iterator[str]:
         "limit": _fraction(options.sharing.limit_permille),
     }
     yield f"Its kernels share a GPU: {', '.join(f'{name} {value}' for name, value in told.items() if value)}."
+
+
+def _former_spellings(view: View, job: Job) -> Iterator[str]:
+    options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
+    for warning in options.warnings if options else ():
+        yield f"In its comment {warning}."
 
 
 def _fraction(permille: int | None) -> str | None:

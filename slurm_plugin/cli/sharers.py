@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from sched_policy.model import Job
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.steering.groups.annotation import Mark
+from slurm_plugin.steering.groups.annotation import GroupAnnotation
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
 from slurm_plugin.steering.groups.log import device_name
 
@@ -55,7 +55,7 @@ class Sharers(Struct, frozen=True):
     def sentences(self, job: Job) -> Iterator[str]:
         """What there is to explain."""
         record, others, held = self.seen.jobs[job.job_id], self.beside(job.job_id), self.device(job.job_id)
-        mark, group = Mark.of(record.admin_comment), self.groups.get(job.job_id)
+        note, group = GroupAnnotation.of(record.admin_comment), self.groups.get(job.job_id)
         if held:
             yield f"It holds GPU {held}{f', together with {_list(others)}' if others else ''}."
         elif job.may_share and record.shards_per_node:
@@ -63,10 +63,10 @@ class Sharers(Struct, frozen=True):
         if group is not None:
             named = f"group {group.number} ({_list(group.job_ids)})"
             yield f"It is one of the {group.size} jobs of {named}: {_state(group)}."
-        if mark.pause_s > self.seen.snapshot.now_s:
+        if note.pause_s > self.seen.snapshot.now_s:
             yield "It did not start where it was meant to: it is left to Slurm for some minutes."
-        elif mark.node and record.state == "PENDING":
-            yield f"It is pinned to node {mark.node}, where it fits now; it is let go if it does not start at once."
+        elif note.node and record.state == "PENDING":
+            yield f"It is pinned to node {note.node}, where it fits now; it is let go if it does not start at once."
 
 
 def _gpus(seen: Observation, job_id: int) -> Iterator[Gpu]:

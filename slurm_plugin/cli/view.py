@@ -33,7 +33,11 @@ class View(Struct, frozen=True):
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of what Slurm has told. Raises `PolicyError` if the policy fails."""
         seen = observe(
-            records, ProgressSpool(config.progress.spool), now_s, config.slurm.partitions, churn=config.churn()
+            records,
+            ProgressSpool(config.progress.spool),
+            now_s,
+            config.slurm.partitions,
+            budget=config.preemption_budget(),
         )
         plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
         return cls(
@@ -41,7 +45,7 @@ class View(Struct, frozen=True):
             seen,
             plan,
             {score.job_id: score for score in plan.scores},
-            estimate(seen.snapshot.jobs, config.utility.quantum_s),
+            estimate(seen.snapshot, config.utility.quantum_s),
             {start.job_id: start for start in plan.starts},
             {promise.job_id: promise for promise in plan.reservations},
             Sharers.of(seen),

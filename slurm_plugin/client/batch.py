@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from slurm_plugin.client.changes import (
     AttachReservation,
     Change,
+    ChangeFailure,
     ClearDependency,
     CreateReservation,
     DeleteReservation,
@@ -129,13 +130,27 @@ def _safe(word: str, accepted: re.Pattern[str] = _SAFE) -> str:
     return word
 
 
+def refusal(change: Change) -> ChangeFailure | None:
+    """Why scontrol cannot be given this change, None if it can.
+
+    Asked of each change before a batch is written, so that one odd name does not keep all the others from Slurm.
+    """
+    try:
+        _ = command(change) if fits_a_line(change) else arguments(change)
+    except SlurmError as error:
+        return ChangeFailure(change, str(error))
+    return None
+
+
 def fits_a_line(change: Change) -> bool:
     """Whether scontrol can read the change on a line: quotes around blanks would become part of the text."""
     return not isinstance(change, TargetJob | SetAdminComment) or _SAFE_NOTE.fullmatch(change.admin_comment) is not None
 
 
-def arguments(change: TargetJob | SetAdminComment) -> list[str]:
-    """The same change as arguments of a scontrol process of its own."""
+def arguments(change: Change) -> list[str]:
+    """A change that does not fit a line as arguments of a scontrol process of its own. Raises `SlurmError`."""
+    if not isinstance(change, TargetJob | SetAdminComment):
+        raise SlurmError(f"scontrol has no arguments for {change}")
     nodes = [f"ReqNodeList={_list(change.nodes)}"] if isinstance(change, TargetJob) else []
     return ["update", f"JobId={int(change.job_id)}", *nodes, f"AdminComment={change.admin_comment}"]
 

@@ -132,6 +132,12 @@ class Capabilities(Struct, frozen=True):
         per_s = number("rl_refill_rate", 2) / max(1, number("rl_refill_period", 1))
         return RateLimit(number("rl_bucket_size", 30), per_s)
 
+    @property
+    def cluster(self) -> str:
+        """What tells this cluster from others: its name, and where its slurmctld listens."""
+        keys = ("ClusterName", "SlurmctldHost[0]", "SlurmctldPort")
+        return "/".join(self.settings.get(key, "?") for key in keys)
+
     def __iter__(self) -> Iterator[tuple[Capability, bool]]:
         return ((capability, self.has(capability)) for capability in TABLE)
 

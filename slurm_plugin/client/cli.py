@@ -110,13 +110,17 @@ class CliClient:
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         """Carry out the changes: comments and site factors, scontrol's in order in one process, then signals.
 
-        There is one scancel per kind of signal, and one scontrol per comment.
+        There is one scancel per kind of signal, and one scontrol per comment. A change that scontrol cannot be given
+        safely is refused by itself; the others are carried out.
         """
         factors = [change for change in changes if isinstance(change, SetSiteFactor)]
         program = self._site_factor_program if factors else None
         failed = list(site_factors.write(program, factors, self._timeout_s, self._environment)) if program else []
         written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
-        steering = [change for change in changes if not isinstance(change, written)]
+        wanted = [change for change in changes if not isinstance(change, written)]
+        refused = {i: failure for i, change in enumerate(wanted) if (failure := batch.refusal(change))}
+        failed += refused.values()
+        steering = [change for i, change in enumerate(wanted) if i not in refused]
         for change in steering:
             if isinstance(change, TargetJob | SetAdminComment) and not batch.fits_a_line(change):
                 failed += self._apply_alone(change)

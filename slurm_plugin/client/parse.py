@@ -46,6 +46,7 @@ JOB_FIELDS = (
     "ReqNodes",
     "admin_comment",
     "RestartCnt",
+    "HetJobID",
     "Name",
     "Comment",
 )
@@ -104,6 +105,7 @@ def job(fields: Sequence[str]) -> SlurmJob:
         tasks=tasks,
         cpus=int(f["NumCPUs"].partition("-")[0]),
         gres_per_node=as_gres(f["tres-per-node"]),
+        het_job_id=int(f["HetJobID"]) or None if f["HetJobID"].isdigit() else None,
     )
 
 

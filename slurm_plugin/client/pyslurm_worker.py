@@ -54,6 +54,8 @@ def apply(changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
             _carry_out(pyslurm, change)
         except pyslurm.RPCError as error:
             failed.append(ChangeFailure(change, str(error)))
+        except (KeyError, TypeError, ValueError) as error:  # a value that pyslurm cannot put into a request
+            failed.append(ChangeFailure(change, f"pyslurm: {type(error).__name__}: {error}"))
     return tuple(failed)
 
 

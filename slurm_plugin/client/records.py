@@ -24,7 +24,8 @@ class SlurmJob(Struct, frozen=True):
 
     `shards_per_node` is what the job asks of gres/shard, 0 for none. `node_names` are the nodes of the allocation, and
     `gpu_indices` is (node, indices of its GPUs there) as far as Slurm tells; it is asked only where jobs want shards.
-    `required_nodes` are those that a waiting job must have.
+    `required_nodes` are those that a waiting job must have. `het_job_id` is the first component's id for each component
+    of a heterogeneous job, which start together or not at all; None for other jobs.
     """
 
     job_id: int
@@ -60,6 +61,7 @@ class SlurmJob(Struct, frozen=True):
     node_names: tuple[str, ...] = ()
     gpu_indices: tuple[tuple[str, tuple[int, ...]], ...] = ()
     required_nodes: tuple[str, ...] = ()
+    het_job_id: int | None = None
 
 
 class SlurmNode(Struct, frozen=True):

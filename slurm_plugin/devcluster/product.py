@@ -15,7 +15,8 @@ from typing import ClassVar
 import yaml
 from msgspec import Struct
 
-from slurm_plugin import config, heartbeat
+from slurm_plugin import config
+from slurm_plugin.instance import sighting
 
 DAEMON = "sexplschedd"
 """The daemon's name among those of a cluster."""
@@ -83,8 +84,8 @@ class Product(Struct, frozen=True):
         return (sys.executable, "-m", "slurm_plugin.daemon", "--config", str(self.config))
 
     def daemon_works(self) -> bool:
-        """Whether the daemon has made a pass."""
-        return heartbeat.read(self.spool) is not None
+        """Whether a daemon has claimed the cluster."""
+        return sighting.last(self.spool) is not None
 
     @contextmanager
     def daemon(self, environment: Mapping[str, str], niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:

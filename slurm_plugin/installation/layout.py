@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from explsched.job_options import lua
 from slurm_plugin import config_keys
 from slurm_plugin.config import DEFAULT_PATH
 from slurm_plugin.manual import book, completion
@@ -57,11 +58,16 @@ def items(places: Places) -> tuple[Item, ...]:
         Item(lib / "systemd/system/sexplschedd.service", unit),
         Item(lib / "sysusers.d/explsched.conf", _shipped("explsched.sysusers")),
         Item(lib / "tmpfiles.d/explsched.conf", _shipped("explsched.tmpfiles")),
-        Item(share / "explsched/job_submit.lua", _shipped("job_submit.lua")),
+        Item(share / "explsched/job_submit.lua", job_submit()),
         Item(share / "explsched/explsched.yaml", config_keys.example()),
         *(Item(share / f"man/man{name[-1]}" / name, text) for name, text in pages),
         *(Item(share / "bash-completion/completions" / name, text) for name, text in completions),
     )
+
+
+def job_submit() -> str:
+    """The text of job_submit.lua, which slurmctld runs."""
+    return lua.filled(_shipped("job_submit.lua.in"))
 
 
 def _shipped(name: str) -> str:

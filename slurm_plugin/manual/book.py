@@ -6,6 +6,10 @@ import argparse
 from collections.abc import Iterator
 from importlib import metadata
 
+from explsched.job_options import CHECKPOINT, OPTIONS, SWEEP, Option
+from explsched.job_options.comment import PREFIX
+from explsched.job_options.documentation import former_spellings
+from explsched.job_options.table import SPANK_PREFIX, VARIABLE_PREFIX
 from slurm_plugin import config_keys
 from slurm_plugin.config import DEFAULT_PATH, PATH_VARIABLE
 from slurm_plugin.manual import from_argparse, from_click, roff
@@ -26,6 +30,7 @@ def pages() -> Iterator[Page]:
         else:
             yield from from_click.pages(name, command, _section(name))
     yield _configuration_page(see_also)
+    yield _job_options_page()
 
 
 def render_all() -> dict[str, str]:
@@ -36,6 +41,32 @@ def render_all() -> dict[str, str]:
 
 def _section(name: str) -> int:
     return 8 if name in _DAEMONS else 1
+
+
+def _job_options_page() -> Page:
+    sweep, checkpoint = SWEEP.name, CHECKPOINT.name
+    return Page(
+        "explsched-options",
+        7,
+        "what a job can tell explsched",
+        description="Each option has one name. On the command line it is `--NAME` of `sxbatch`, some are options"
+        f" of `sxrun`, too, and `--{SPANK_PREFIX}NAME` of `sbatch`, `srun` and `salloc` where the site has the SPANK"
+        f" plugin. In the environment it is `{VARIABLE_PREFIX}NAME`, in capitals and with `_` for `-`. In the job's"
+        f" comment it is a key of the word `{PREFIX}NAME=VALUE&NAME=VALUE`, values URL-encoded. The command line"
+        " counts first, then the environment, then #SXBATCH lines of the script. Inside a job the variables are that"
+        " job's own: a job that it submits does not inherit its permissions.",
+        options=tuple(_job_option(option) for option in OPTIONS),
+        examples=f"sxbatch --{sweep} digits --{checkpoint} USR1 train.sh\n"
+        f"sbatch --{SPANK_PREFIX}{sweep}=digits --{SPANK_PREFIX}{checkpoint}=USR1 train.sh\n"
+        f'sbatch --requeue --comment="{PREFIX}{sweep}=digits&{checkpoint}=USR1" train.sh',
+        see_also=("sxbatch(1)", "sxrun(1)", "sbatch(1)"),
+    )
+
+
+def _job_option(option: Option) -> Entry:
+    former = former_spellings(option)
+    text = f"{option.help[:1].upper()}{option.help[1:]}. Accepted: {option.kind.accepted}."
+    return Entry(option.name, f"{text} Formerly {', '.join(former)}." if former else text)
 
 
 def _configuration_page(see_also: tuple[str, ...]) -> Page:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -11,14 +12,16 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.preemption_record import PreemptionRecord, RecordError
 from explsched.preemption_record import read as read_record
-from sched_policy.model import Elastic, Exploration, Job, JobState, Node
+from sched_policy.model import Elastic, Job, JobState, Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.config import PreemptionBudget
 from slurm_plugin.observation import shards
+from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
-from slurm_plugin.observation.requeue_delay import waits_for_begin, waits_for_requeue_delay
-from slurm_plugin.steering.churn import Churn
+from slurm_plugin.observation.startable import may_be_planned, waits_for_room
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {
@@ -30,13 +33,13 @@ _STATES = {
     "STOPPED": JobState.RUNNING,
     "SIGNALING": JobState.RUNNING,
 }
-_CANNOT_START = ("JobHeld", "Dependency", "JobArrayTaskLimit", "Invalid", "BadConstraints", "Assoc", "QOS")
 
 
 class Observation(Struct, frozen=True):
     """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
 
-    `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses.
+    `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses. `leased_in_vain` are
+    waiting jobs that get no lease any more.
     """
 
     snapshot: Snapshot
@@ -47,6 +50,7 @@ class Observation(Struct, frozen=True):
     preempted: Mapping[int, PreemptionRecord] = field(default_factory=dict)
     nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
     shard_rule: ShardRule = ShardRule.FIRST_FIT
+    leased_in_vain: frozenset[int] = frozenset()
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
@@ -58,14 +62,15 @@ def observe(
     spool: ProgressSpool,
     now_s: float,
     partitions: Iterable[str] = (),
-    yielding: Container[int] = (),
-    churn: Churn | None = None,
+    remembered: Remembered | None = None,
+    budget: PreemptionBudget | None = None,
 ) -> Observation:
     """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
 
-    `yielding` are jobs that have been asked to make room. `partitions` limits which jobs are seen as ours to order;
+    `remembered` is what a daemon knows from earlier passes. `partitions` limits which jobs are seen as ours to order;
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
-    Jobs that have been preempted as often as `churn` allows are left alone; None allows any number.
+    Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
+    Jobs that have been preempted as often as `budget` allows are left alone; None allows any number.
     """
     wanted = frozenset(partitions)
     records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
@@ -73,25 +78,47 @@ def observe(
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
     per_gpu = shards.per_gpu(seen.nodes)
+    known = remembered or Remembered()
+    in_vain = served_in_vain(records, known.served_s, preempted.values())
+    only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
     jobs = []
     for record in records.values():
         ours = not wanted or record.partition in wanted
-        if ours or record.state != "PENDING":
+        if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
             past = preempted.get(record.job_id)
             sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
             reported = progress.get(record.job_id, JobProgress())
-            job = _job(record, reported, _options(record, faults), sizes, now_s, per_gpu)
+            job = _job(record, reported, _options(record, faults), sizes, per_gpu)
+            planned = may_be_planned(record, now_s, consents=job.consents, only_leases=only_leases)
             jobs.append(
                 replace(
                     job,
                     submit_s=past.submitted_s if past else job.submit_s,
-                    yielding=record.job_id in yielding,
-                    is_spared=past is not None and churn is not None and churn.is_spent(past, now_s),
+                    eligible=job.holds_gpus or planned,
+                    may_displace=waits_for_room(record) and record.job_id not in in_vain,
+                    yielding=record.job_id in known.yielding,
+                    user_silent_s=known.silent_s.get(record.user, 0.0),
+                    is_spared=past is not None and budget is not None and budget.is_spent(past, now_s),
                 )
             )
     snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
     by_name = {node.name: node for node in seen.nodes}
-    return Observation(snapshot, records, seen.reservations, progress, faults, preempted, by_name, seen.shard_rule)
+    return Observation(
+        snapshot,
+        records,
+        seen.reservations,
+        progress,
+        faults,
+        preempted,
+        by_name,
+        seen.shard_rule,
+        known.leased_in_vain,
+    )
+
+
+def asks_for_gpus(record: SlurmJob, shards_per_gpu: int) -> bool:
+    """Whether the job asks for GPUs, or for parts of some. Others are none of ours: nothing of them is ever changed."""
+    return shards.request(record, shards_per_gpu).total > 0
 
 
 def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tuple[str, ...]:
@@ -106,11 +133,20 @@ def _node(node: SlurmNode) -> Node:
 
 def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:
     try:
-        return job_options.parse(record.comment)
+        found = job_options.parse(record.comment)
     except job_options.JobOptionError as error:
         faults[record.job_id] = str(error)
         event(_LOG, logging.WARNING, "job options ignored", job=record.job_id, why=str(error))
         return None
+    if found is not None and found.warnings:
+        _log_former_spelling(record.job_id, found.warnings)
+    return found
+
+
+@lru_cache(maxsize=10_000)
+def _log_former_spelling(job_id: int, warnings: tuple[str, ...]) -> None:
+    """Cached, so that it is logged once for a job and not in every pass."""
+    event(_LOG, logging.WARNING, "job options in a former spelling", job=job_id, why="; ".join(warnings))
 
 
 def _preempted(record: SlurmJob) -> PreemptionRecord | None:
@@ -124,23 +160,11 @@ def _preempted(record: SlurmJob) -> PreemptionRecord | None:
         return None
 
 
-def _may_start(record: SlurmJob, exploration: Exploration | None, now_s: float) -> bool:
-    """Whether a waiting job can be planned. Slurm's delay after a requeue is no obstacle where the daemon lifts it.
-
-    So the GPUs of a job that comes back in some seconds are not given away, and its size is settled before it starts.
-    """
-    if record.reason.startswith(_CANNOT_START):
-        return False
-    consents = exploration is not None and exploration.checkpoint_signal is not None
-    return not waits_for_begin(record, now_s) or (consents and waits_for_requeue_delay(record, now_s))
-
-
 def _job(
     record: SlurmJob,
     progress: JobProgress,
     options: job_options.JobOptions | None,
     sizes: tuple[tuple[int, int], ...],
-    now_s: float,
     per_gpu: int,
 ) -> Job:
     """The job as policies see it; `sizes` are the GPUs of earlier runs, as far as they are known."""
@@ -155,7 +179,6 @@ def _job(
         user=record.user,
         partition=record.partition,
         state=state,
-        eligible=_may_start(record, exploration, now_s),
         start_s=None if state is JobState.PENDING else record.start_s,
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         queued_s=earlier[-1].end_s if earlier else None,

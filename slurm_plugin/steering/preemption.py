@@ -16,41 +16,52 @@ from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.steering.churn import HOUR_S, Churn
 
 
 class _Underway(Struct, frozen=True):
-    """A preemption that has been signalled but not finished. `noted`: its cost has been written down."""
+    """A preemption that has been signalled but not finished. `noted`: its cost has been written down.
+
+    `beneficiary` is the waiting job that needs the GPUs, None if the job itself gains.
+    """
 
     signalled_s: float
     restarts: int
     checkpoint_before_s: float | None
     reason: str
+    beneficiary: int | None
     noted: bool = False
 
 
-class PreemptionDesk:
+class PreemptionTracker:
     """Keeps the preemptions underway and the hourly budget of the site.
 
     What is underway is memory only: after a restart of the daemon a job that was signalled simply goes on, and the next
-    plan decides anew. What preemption has cost each job, and so the budgets, is in Slurm: `preemption_record`.
+    plan decides anew. What preemption has cost each job, and for whom it was, is in Slurm: `preemption_record`. So
+    budgets, and jobs that were served and did not start (`steering.beneficiaries`), outlive the daemon.
     """
 
-    def __init__(self, churn: Churn) -> None:
-        self._churn = churn
+    def __init__(self, preemption_budget: PreemptionBudget) -> None:
+        self._budget = preemption_budget
         self._underway: dict[int, _Underway] = {}
         self._begun_s: deque[float] = deque()
         self._remembers = False
+        self._served_s: dict[int, float] = {}
 
     @property
     def underway(self) -> frozenset[int]:
         """Jobs that have been signalled and not yet requeued."""
         return frozenset(self._underway)
 
-    def limits(self, churn: Churn) -> None:
+    @property
+    def served_s(self) -> Mapping[int, float]:
+        """Jobs for which others have been requeued, and when last; only jobs that wait."""
+        return self._served_s
+
+    def limits(self, preemption_budget: PreemptionBudget) -> None:
         """Take new limits (configuration reload); what is underway stays."""
-        self._churn = churn
+        self._budget = preemption_budget
 
     def advance(
         self,
@@ -62,6 +73,8 @@ class PreemptionDesk:
     ) -> tuple[Change, ...]:
         """The next step of each preemption: requeues of jobs that are ready, signals to new ones."""
         self._remember(records.values(), now_s)
+        waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
+        self._served_s = {job_id: time_s for job_id, time_s in self._served_s.items() if job_id in waiting}
         changes: list[Change] = []
         for job_id, step in tuple(self._underway.items()):
             job = jobs.get(job_id)
@@ -70,12 +83,16 @@ class PreemptionDesk:
                 del self._underway[job_id]  # it ended or was requeued by somebody: nothing left to do
             elif reported.ended:
                 del self._underway[job_id]  # its work is done: a requeue would only run it again
+            elif step.beneficiary is not None and not _still_waits(jobs.get(step.beneficiary)):
+                del self._underway[job_id]  # nobody would gain; the job has saved, and goes on
             elif self._is_ready(step, reported, now_s):
                 if not step.noted:
                     record = records.get(job_id, PreemptionRecord(job.submit_s))
-                    cost = interruption(job, reported, step.reason, now_s)
+                    cost = replace(interruption(job, reported, step.reason, now_s), beneficiary=step.beneficiary)
                     changes.append(SetAdminComment(job_id, record.plus(cost).text()))
                     self._underway[job_id] = replace(step, noted=True)
+                    if step.beneficiary is not None:
+                        self._served_s[step.beneficiary] = now_s
                 changes.append(RequeueJob(job_id))  # stays underway until it is seen to have left
         for preemption in preemptions:
             job = jobs[preemption.job_id]
@@ -83,12 +100,14 @@ class PreemptionDesk:
                 continue
             if job.exploration is None or job.exploration.checkpoint_signal is None:
                 continue  # never touch a job that did not opt in, whatever a plan says
-            if job.job_id in records and self._churn.is_spent(records[job.job_id], now_s):
+            if job.job_id in records and self._budget.is_spent(records[job.job_id], now_s):
                 continue
             reported = progress.get(job.job_id, JobProgress())
             if not _listens(reported, job.restarts):
                 continue
-            self._underway[job.job_id] = _Underway(now_s, job.restarts, reported.checkpoint_s, preemption.reason)
+            self._underway[job.job_id] = _Underway(
+                now_s, job.restarts, reported.checkpoint_s, preemption.reason, preemption.beneficiary
+            )
             self._begun_s.append(now_s)
             changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
         return tuple(changes)
@@ -102,12 +121,17 @@ class PreemptionDesk:
 
     def _is_ready(self, step: _Underway, progress: JobProgress, now_s: float) -> bool:
         saved = progress.checkpoint_s is not None and progress.checkpoint_s != step.checkpoint_before_s
-        return saved or now_s - step.signalled_s >= self._churn.grace_s
+        return saved or now_s - step.signalled_s >= self._budget.grace_s
 
     def _within_budget(self, now_s: float) -> bool:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
-        return len(self._begun_s) < self._churn.most_per_hour
+        return len(self._begun_s) < self._budget.most_per_hour
+
+
+def _still_waits(job: Job | None) -> bool:
+    """Whether a beneficiary still waits, and Slurm has not found meanwhile that it cannot start."""
+    return job is not None and job.state is JobState.PENDING and job.eligible
 
 
 def interruption(job: Job, progress: JobProgress, reason: str, now_s: float) -> Interruption:

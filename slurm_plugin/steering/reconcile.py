@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Self
 
 from msgspec import Struct
@@ -22,15 +21,14 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import Config
+from slurm_plugin.observation.leases import lease_name, leased_job
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.requeue_delay import has_settled, waits_for_requeue_delay
+from slurm_plugin.observation.startable import has_settled, may_keep_lease, waits_for_requeue_delay, waits_for_room
 from slurm_plugin.steering.groups.grouping import group_changes, in_order
 from slurm_plugin.steering.groups.release import releases
 from slurm_plugin.steering.order import OrderLimits, order_changes
 from slurm_plugin.steering.resizing import resize_changes
 
-LEASE_PREFIX = "explsched_"
-_LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
 LEASE_MIN = 2
 """Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""
 
@@ -53,17 +51,6 @@ class SteeringLimits(Struct, frozen=True):
         slurm = config.slurm
         order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.most_per_pass)
         return cls(order, config.backfill.slack_s)
-
-
-def lease_name(job_id: int) -> str:
-    """The name of the reservation that promises `job_id` its start."""
-    return f"{LEASE_PREFIX}{job_id}"
-
-
-def leased_job(name: str) -> int | None:
-    """The job a lease is for; None for a reservation that is not ours."""
-    match = _LEASE_NAME.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
@@ -100,14 +87,15 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
     """Create, renew and remove leases, so that those that exist are those the plan wants.
 
     Slurm reserves whole nodes, so only promises of whole nodes become leases: a lease for a part of a node would keep
-    others from the rest. For small jobs the order is enough, Slurm's own backfill holds their place.
+    others from the rest. For small jobs the order is enough, Slurm's own backfill holds their place. And only jobs of
+    which Slurm says that they wait for room get one, for `lease_use.LONGEST_S` in all.
 
     A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
     changed, and extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
-    wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen.jobs, r.job_id)}
+    wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen, r.job_id)}
     result: list[Change] = []
     standing: set[int] = set()
     for lease in seen.reservations:
@@ -142,10 +130,13 @@ def _whole_nodes(promise: Reservation, seen: Observation) -> bool:
     return all(share.gpus == sizes[share.node] for share in promise.placement)
 
 
-def _can_be_leased(jobs: Mapping[int, SlurmJob], job_id: int) -> bool:
-    """A job that waits, and that its owner has not put into a reservation himself."""
-    job = jobs[job_id]
-    return job.state == "PENDING" and (not job.reservation or leased_job(job.reservation) == job_id)
+def _can_be_leased(seen: Observation, job_id: int) -> bool:
+    """A job that waits for room, and that its owner has not put into a reservation himself."""
+    job = seen.jobs[job_id]
+    if job_id in seen.leased_in_vain or (job.reservation and leased_job(job.reservation) != job_id):
+        return False
+    has_one = any(lease.name == lease_name(job_id) for lease in seen.reservations)
+    return waits_for_room(job) or (has_one and may_keep_lease(job))
 
 
 def _still_right(lease: SlurmReservation, promise: Reservation, now_s: float, slack_s: float) -> bool:

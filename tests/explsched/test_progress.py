@@ -155,7 +155,7 @@ def test_the_handler_before_is_back_afterwards(spool: Path) -> None:
 @pytest.mark.parametrize("name", ["NONE", "KILL", "sigstop", ""])
 def test_only_signals_that_can_be_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not name:
-        monkeypatch.setenv("EXPLSCHED_CHECKPOINT_SIGNAL", "NONE")
+        monkeypatch.setenv("EXPLSCHED_CHECKPOINT", "NONE")
     with pytest.raises(ValueError, match="can catch"):
         CheckpointSignal(name or None)
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from inference_gateway import job
-from inference_gateway.cli import down as command
+from inference_gateway.cli import down
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.replicas.places import Places
@@ -59,7 +59,7 @@ class Site:
         state.save(self.places.status, Report("t", "/run", NOW_S - seconds_ago, closing=False, services=()))
 
     def down(self, *argv: str) -> str:
-        done = CliRunner().invoke(command.down, ["-s", str(self.directory / "services.yaml"), *argv])
+        done = CliRunner().invoke(down.down, ["-s", str(self.directory / "services.yaml"), *argv])
         assert done.exit_code == 0, done.output
         return done.output
 
@@ -67,8 +67,8 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(tmp_path)
-    monkeypatch.setattr(command, "time", made)
-    monkeypatch.setattr(command, "CliClient", lambda _timeout_s: made.slurm)
+    monkeypatch.setattr(down, "time", made)
+    monkeypatch.setattr(down, "CliClient", lambda _timeout_s: made.slurm)
     return made
 
 

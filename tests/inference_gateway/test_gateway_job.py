@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from inference_gateway import job, services
-from inference_gateway.children import Child
 from inference_gateway.replicas.places import Places
+from inference_gateway.supervisor.child import Child
 from slurm_plugin.client.errors import SlurmError
 from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
@@ -106,7 +106,7 @@ class TestChild:
         assert child.pid is None
 
     def test_it_is_ended_even_if_it_ignores_sigterm(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("inference_gateway.children._TERM_S", 0.2)
+        monkeypatch.setattr("inference_gateway.supervisor.child._TERM_S", 0.2)
         ready = tmp_path / "ready"
         stubborn = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
         child = Child("x", ["bash", "-c", stubborn])

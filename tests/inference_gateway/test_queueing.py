@@ -3,7 +3,7 @@
 import pytest
 
 from inference_gateway.queueing import Fleet, Turns
-from simulation.requests.queue import FirstInFirstOut, InTurn
+from simulation.requests.service import FirstInFirstOut, InTurn
 from tests.simulation.requests.test_engine import run
 
 TURNS = Turns(target_s=2.0, deadline_s=30.0, requests_per_s=10.0, concurrency=8)
@@ -47,11 +47,11 @@ def test_the_oldest_in_time_goes_first_and_the_late_ones_last() -> None:
     order = []
     while queue.held > 2:
         order.append(queue.take(3.0))
-        queue.look(3.0, full)
+        queue.release_due(3.0, full)
     order.append(queue.take(3.0))
-    queue.look(3.0, full)
+    queue.release_due(3.0, full)
     assert queue.take(3.0) is None  # late ones do not wait in HAProxy's queue
-    queue.look(3.0, Fleet(ready=1, free=8))
+    queue.release_due(3.0, Fleet(ready=1, free=8))
     order += [queue.take(3.0), queue.take(3.0)]
     assert order == [0, 3, 4, 1, 2]
 
@@ -69,16 +69,16 @@ def test_the_reserve_holds_late_ones_back() -> None:
     """0.15 of 8 places are 1.2: two must be free, and of four two more may go."""
     queue = filled([0.0, 0.1, 0.2, 0.3, 0.4])
     assert queue.take(9.0) == 0
-    queue.look(9.0, Fleet(ready=1, free=1))
+    queue.release_due(9.0, Fleet(ready=1, free=1))
     assert queue.take(9.0) is None
-    queue.look(9.0, Fleet(ready=1, free=4))
+    queue.release_due(9.0, Fleet(ready=1, free=4))
     assert [queue.take(9.0) for _ in range(4)] == [1, 2, 3, None]
     assert queue.held == 1
 
 
 def test_the_oldest_and_its_deadline() -> None:
     queue = filled([0.0, 0.1, 0.2, 5.0])
-    queue.look(5.0, Fleet(ready=1, free=0))
+    queue.release_due(5.0, Fleet(ready=1, free=0))
     oldest = []
     while queue:
         oldest.append(queue.oldest)
@@ -100,7 +100,7 @@ def test_first_in_first_out() -> None:
     queue = FirstInFirstOut()
     for request in range(3):
         queue.add(request, 0.0, Fleet(ready=1, free=0))
-    queue.look(100.0, Fleet(ready=1, free=0))
+    queue.release_due(100.0, Fleet(ready=1, free=0))
     assert (queue.oldest, queue.held, len(queue)) == (0, 0, 3)
     queue.drop_oldest()
     assert [queue.take(100.0) for _ in range(3)] == [1, 2, None]

@@ -76,10 +76,10 @@ def test_bad_rows_are_named_and_strict_makes_them_fatal(requests: Path) -> None:
     ("arguments", "message"),
     [
         (("--rule", "dilo"), "nearest: dilu"),
-        (("--rule", "dilu", "--option", "window"), "accepted is NAME=VALUE"),
-        (("--rule", "dilu", "--option", "slurm.headroom=1"), "with a rule given"),
+        (("--rule", "dilu", "--option", "window"), "accepted: NAME=VALUE"),
+        (("--rule", "dilu", "--option", "slurm.headroom=1"), "for a rule that --rule names"),
         (("--rule", "dilu", "--option", "windows=1"), "nearest: window"),
-        (("--sweep", "a,b"), "accepted are numbers"),
+        (("--sweep", "a,b"), "accepted: comma-separated numbers"),
         (("--sweep", "7"), "option utilization"),
         (("--start-time", "never"), "start time 'never'"),
         (("--service-time", "1:2:3"), "service time '1:2:3'"),

@@ -89,6 +89,11 @@ def test_room_that_is_being_made_is_for_the_best_that_is_blocked(fields: dict[st
     assert preempted(worth, leaves, holding(2, "n2"), job(3), job(4), on=on) == [2]
 
 
+def test_nobody_goes_for_a_job_of_which_it_is_not_known_that_it_would_start() -> None:
+    assert preempted({1: 1.0, 2: 9.0}, holding(1), job(2, may_displace=False)) == []
+    assert preempted({1: 1.0, 2: 9.0, 3: 8.0}, holding(1), job(2, may_displace=False), job(3)) == [1]
+
+
 def test_as_few_as_it_takes() -> None:
     """The worst is tried first, but is on a node where it would not help."""
     gang = job(4, request=GpuRequest.on_each(1, 4))

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from explsched.errors import PolicyError
 from sched_policy import catalog
+from sched_policy.admission import Market
 from sched_policy.model import Direction, Exploration, GpuRequest, Job, JobState, ProgressPoint
 from sched_policy.plan import Plan
-from sched_policy.price import Market
 from sched_policy.utility import estimate
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes, row, running, snapshot
 
@@ -34,7 +34,7 @@ def test_losses_of_different_sweeps_compare() -> None:
     small = running(1, "n1", exploration=EXPLORING, points=curve(0.1, 1.0, 200))
     scaled = tuple(replace(p, value=1000 * p.value) for p in small.points)
     large = running(2, "n1", exploration=replace(EXPLORING, sweep="other"), points=scaled)
-    utilities = estimate(snapshot(small, large).jobs, 100)
+    utilities = estimate(snapshot(small, large), 100)
     assert utilities[1].value == pytest.approx(utilities[2].value)
 
 
@@ -43,14 +43,14 @@ def test_a_metric_to_be_maximised_counts_upwards() -> None:
     rising_points = tuple(replace(p, value=-p.value) for p in falling.points)
     accuracy = Exploration(sweep="acc", metric="accuracy", direction=Direction.MAX)
     rising = running(2, "n1", exploration=accuracy, points=rising_points)
-    utilities = estimate(snapshot(falling, rising).jobs, 100)
+    utilities = estimate(snapshot(falling, rising), 100)
     assert utilities[2].value == pytest.approx(utilities[1].value)
 
 
 def test_two_gpus_for_the_same_gain_are_worth_half() -> None:
     one = running(1, "n1", exploration=EXPLORING, points=curve(0.1, 1.0, 200))
     two = replace(one, job_id=2, request=GpuRequest(2), points=tuple(replace(p, gpu_s=2 * p.gpu_s) for p in one.points))
-    utilities = estimate(snapshot(one, two).jobs, 100)
+    utilities = estimate(snapshot(one, two), 100)
     assert utilities[2].value == pytest.approx(utilities[1].value / 2, rel=1e-3)
 
 

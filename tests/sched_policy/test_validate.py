@@ -90,6 +90,13 @@ WRONG = [
     ),
     (Plan(preemptions=(Preemption(1, ""),)), (replace(HELD, state=JobState.COMPLETING),), "which does not run"),
     (Plan(preemptions=(Preemption(2, ""),)), (job(2, exploration=CONSENT),), "which does not run"),
+    (
+        Plan(preemptions=(Preemption(1, "", 2),)),
+        (HELD, job(2, may_displace=False)),
+        "for job 2, which may not displace",
+    ),
+    (Plan(preemptions=(Preemption(1, "", 2),)), (HELD, running(2, "n1")), "for job 2, which may not displace"),
+    (Plan(preemptions=(Preemption(1, "", 9),)), (HELD,), "for job 9, which may not displace"),
     (Plan(stops=(Stop(1, ""),)), (HELD,), "stops job 1, which .* has not consented"),
     (Plan(stops=(Stop(1, ""),)), (running(1, "n1"),), "stops job 1, which .* has not consented"),
     (Plan(stops=(Stop(2, ""),)), (job(2, exploration=Exploration(may_stop=True)),), "stops job 2, which does not run"),

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from simulation.results.outcome import JobRecord, Outcome
-from simulation.traces.stage_profile import profile
+from simulation.results.outcome import JobRecord, TraceOutcome
+from simulation.traces.generate import profile
 from simulation.traces.trace import StageTimes, Trace, TraceJob
 
 MODELS = ("vgg16", "vgg19", "resnet18", "shufflenet_v2_x1_0", "bert", "gpt2", "a2c", "dqn")
@@ -41,5 +41,5 @@ def generated(jobs: int, seed: int = 0) -> Trace:
     return Trace.of(made)
 
 
-def record(outcome: Outcome, job_id: int) -> JobRecord:
+def record(outcome: TraceOutcome, job_id: int) -> JobRecord:
     return next(job for job in outcome.jobs if job.job_id == job_id)

@@ -15,7 +15,7 @@ from sched_policy.group.interleave import iteration_s
 from sched_policy.model import StageProfile
 from sched_policy.order.themis import Claims
 from simulation import muri
-from simulation.muri.jobs import MuriJob, overhead_s
+from simulation.muri.loop import MuriJob, overhead_s
 from simulation.muri.themis import Themis, early
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceError
 from tests.simulation.muri_jobs import generated, job, model_job, record
@@ -109,13 +109,13 @@ def test_tiresias_does_not_displace_a_running_job_for_an_older_one_of_its_queue(
     assert record(outcome, 2).start_s == record(outcome, 3).end_s
 
 
-def _falling(claims: Claims, _iteration_s: np.ndarray) -> np.ndarray:
+def _descending(claims: Claims, _iteration_s: np.ndarray) -> np.ndarray:
     return np.linspace(1.0, 0.5, len(claims.gpus))
 
 
 def test_themis_places_the_chosen_jobs_again_and_one_may_not_fit() -> None:
     """In order 4, 3, 3, 4, 3, 3 fill two nodes of ten; largest first the threes no longer fit."""
-    themis = Themis(ClusterShape(2, 10), _falling)
+    themis = Themis(ClusterShape(2, 10), _descending)
     for index, gpus in enumerate([4, 3, 3, 4, 3, 3]):
         themis.arrive(MuriJob.of(index, job(index, 0.0, gpus, 100)))
     assert [chosen.index for chosen in themis.schedule(0.0)] == [0, 3, 1, 2, 4]
@@ -196,11 +196,13 @@ def test_muri_runs_complementary_jobs_on_one_gpu() -> None:
         for job in (reader, computer)
         if job.stages
     ]
-    pace_s = iteration_s(members)
+    grouped_iteration_s = iteration_s(members)
     assert record(outcome, 1).start_s == record(outcome, 2).start_s == 0.0
-    assert record(outcome, 1).end_s == pytest.approx(1000 * pace_s)
-    left = 2000 - (1000 * pace_s - 38 - 10) / pace_s  # the group is charged the overheads of both
-    assert record(outcome, 2).end_s == pytest.approx(1000 * pace_s + left * 0.426 * 1.015)
+    assert record(outcome, 1).end_s == pytest.approx(1000 * grouped_iteration_s)
+    left = (
+        2000 - (1000 * grouped_iteration_s - 38 - 10) / grouped_iteration_s
+    )  # the group is charged the overheads of both
+    assert record(outcome, 2).end_s == pytest.approx(1000 * grouped_iteration_s + left * 0.426 * 1.015)
 
 
 def test_muri_groups_only_for_lack_of_gpus_and_only_equal_sizes() -> None:
@@ -238,9 +240,9 @@ def test_muri_s_starts_from_the_declared_duration_and_muri_l_from_nothing() -> N
 
 
 def test_unknown_policies_and_impossible_jobs_are_named() -> None:
-    with pytest.raises(PolicyError, match=r"no policy 'sjf' \(they have: srtf, srsf"):
+    with pytest.raises(PolicyError, match=r"unknown policy 'sjf' \(known under the muri conventions: srtf, srsf"):
         muri.simulate(Trace.of([]), ClusterShape(1, 1), "sjf")
-    with pytest.raises(TraceError, match="job 5 wants 3 GPUs; the cluster has 2"):
+    with pytest.raises(TraceError, match=r"job 5 asks for 3 GPUs \(accepted: 1 to 2"):
         muri.simulate(Trace.of([job(5, 0.0, 3, 1)]), ClusterShape(1, 2), "srtf")
 
 

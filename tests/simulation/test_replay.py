@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from explsched.errors import PolicyError
 from simulation.cluster.settings import Settings
 from simulation.muri import MuriOptions
-from simulation.replay import Replay
+from simulation.replay import TraceReplay
 from simulation.results.metrics import measure
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 
 _JOBS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 4), st.integers(1, 900)), min_size=1, max_size=8)
 
 
-def replay(jobs: list[tuple[int, int, int]], how: Settings | MuriOptions) -> Replay:
+def replay(jobs: list[tuple[int, int, int]], how: Settings | MuriOptions) -> TraceReplay:
     trace = Trace.of(TraceJob(n + 1, float(at), gpus, float(run)) for n, (at, gpus, run) in enumerate(jobs))
-    return Replay(trace, ClusterShape(2, 4), how)
+    return TraceReplay(trace, ClusterShape(2, 4), how)
 
 
 @pytest.mark.parametrize("how", [Settings(interval_s=10.0), MuriOptions()])

@@ -15,7 +15,7 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.devcluster.waiting import until as until
-from slurm_plugin.observation.requeue_delay import has_settled, waits_for_requeue_delay
+from slurm_plugin.observation.startable import has_settled, waits_for_requeue_delay
 
 
 def environment(cluster: Cluster, **more: str) -> dict[str, str]:

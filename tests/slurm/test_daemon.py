@@ -14,7 +14,7 @@ import pytest
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up
-from slurm_plugin.steering.reconcile import leased_job
+from slurm_plugin.observation.leases import leased_job
 from tests.slurm.jobs import (
     a_daemon,
     command,
@@ -179,6 +179,23 @@ def test_sighup_takes_a_good_file_and_survives_a_bad_one(
         assert daemon.wait(timeout=30) == 0
 
 
+def test_a_second_daemon_does_not_steer(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:
+    full = submit(small, "--nodes=2", "--gpus-per-node=4")
+    until(lambda: state_of(client, full) == "RUNNING", "the cluster is full")
+    log = tmp_path / "log"
+    other = tmp_path / "other"  # with another configuration and another spool, but of the same cluster
+    other.mkdir()
+    with a_daemon(small, tmp_path, config(spool, "fifo")) as first:
+        until(lambda: log.exists() and " pass " in log.read_text(), "the first one works")
+        for argv in ("--once", "--log-level=error"):
+            refused = once(small, other, config(other, "srsf"), argv)
+            assert refused.returncode == 1
+            assert f"pid {first.pid} on host " in refused.stderr
+            assert "one at a time may" in refused.stderr
+        assert once(small, other, config(other, "srsf"), "--dry-run").returncode == 0
+    assert once(small, other, config(other, "srsf"), "--once").returncode == 0
+
+
 def test_hostile_progress_files_do_not_stop_the_daemon(
     small: Cluster, client: CliClient, spool: Path, tmp_path: Path
 ) -> None:
@@ -188,14 +205,14 @@ def test_hostile_progress_files_do_not_stop_the_daemon(
     (spool / f"{jobs[2]}.jsonl").write_text('{"time_s": 1, "step": 1, "metric": "loss", "value": 1}\n')
     os.chown(spool / f"{jobs[2]}.jsonl", 65534, 65534)
     os.mkfifo(spool / f"{jobs[3]}.jsonl")
-    submit(small, "--comment=explsched:stop=maybe", "--gres=gpu:1")
+    submit(small, "--comment=explsched:early-stop=maybe", "--gres=gpu:1")
     done = once(small, tmp_path, config(spool))
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     shown = status(small, tmp_path / "once.yaml")
     reasons = {row["jobid"]: row["reason"] for row in shown}
     assert "owned by uid 65534" in reasons[jobs[2]]
-    assert any("accepted are 0 and 1" in reason for reason in reasons.values())
+    assert any("accepted: 0, 1" in reason for reason in reasons.values())
     assert {row["jobid"]: row["malformed"] for row in shown}[jobs[0]] > 0
 
 
@@ -263,7 +280,7 @@ def test_leases_of_a_dead_daemon_do_their_work_and_vanish(
 
 def test_commands(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:
     full = submit(small, "--nodes=2", "--gpus-per-node=4", "--job-name=evil\x1b[31m")
-    waiting = submit(small, "--nodes=2", "--gpus-per-node=4", "--comment=explsched:sweep=s&stop=1")
+    waiting = submit(small, "--nodes=2", "--gpus-per-node=4", "--comment=explsched:sweep=s&early-stop=1")
     until(lambda: state_of(client, full) == "RUNNING", "the cluster is full")
     path = tmp_path / "explsched.yaml"
     path.write_text(config(spool))

@@ -58,7 +58,7 @@ def test_it_starts_smaller_and_grows_by_a_requeue(
     assert "nobody waits for them" in log
     shown = run(small, "scontrol", "show", "job", str(job_id))
     assert "Restarts=1" in shown
-    assert "AdminComment=explsched:" in shown
+    assert "AdminComment=explsched-preemption:" in shown
 
 
 def test_it_grows_by_nodes_and_its_steps_know(

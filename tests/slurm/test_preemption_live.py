@@ -103,9 +103,8 @@ def test_a_requeued_job_keeps_its_place(small: Cluster, client: CliClient, spool
     until(lambda: state_of(client, first) == "RUNNING", "the first one runs")
     submitted_s = next(job.submit_s for job in client.jobs())
     others = [submit(small, *whole) for _ in range(2)]
-    comment = (
-        f"AdminComment=of the site explsched:since={submitted_s:.0f}&n=0&lost=0&p=0,{submitted_s:.0f},8,40,because"
-    )
+    past = f"since={submitted_s:.0f}&n=0&lost=0&p=0,{submitted_s:.0f},8,40,because"
+    comment = f"AdminComment=of the site explsched-preemption:{past}"
     run(small, "scontrol", "update", f"JobId={first}", comment)
     holder = submit(small, *whole, "--priority=4000000000")  # keeps the cluster, so that all of them wait
     run(small, "scontrol", stdin=f"requeue Incomplete {first}\n")
@@ -118,7 +117,7 @@ def test_a_requeued_job_keeps_its_place(small: Cluster, client: CliClient, spool
     ranked = sorted((job for job in client.jobs() if job.state == "PENDING"), key=lambda job: -job.priority)
     assert [job.job_id for job in ranked] == [first, *others]
     assert told(small, path)[first]["lost_gpu_s"] == 40.0
-    assert record.admin_comment.startswith("of the site explsched:")
+    assert record.admin_comment.startswith("of the site explsched-preemption:")
 
 
 def test_a_job_that_was_preempted_often_is_left_alone(

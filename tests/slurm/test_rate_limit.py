@@ -12,8 +12,8 @@ import pytest
 from slurm_plugin.client.capabilities import RATE_LIMIT
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import Config, ProgressSection
-from slurm_plugin.controller import Controller
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, programs, up
+from slurm_plugin.steering.controller import Controller
 from tests.slurm.jobs import submit, until
 from tests.slurm.users import OPERATOR, add_users, as_user
 

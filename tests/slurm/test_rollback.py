@@ -11,6 +11,7 @@ import pytest
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from slurm_plugin.installation import layout
 from tests.slurm.jobs import a_daemon, final_state, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
@@ -32,10 +33,9 @@ def installed(open_tmp: Path) -> Path:
 
 @pytest.fixture
 def site(needs_slurm: None, open_tmp: Path, installed: Path) -> Iterator[Cluster]:
-    lua = (ROOT / "slurm_plugin" / "etc" / "job_submit.lua").read_text()
     plugstack = f"optional {installed / PLUGIN.name} spool={open_tmp}/spool\n"
     extra = (("JobSubmitPlugins", "lua"), ("MinJobAge", "3600"))
-    files = (("plugstack.conf", plugstack), ("job_submit.lua", lua))
+    files = (("plugstack.conf", plugstack), ("job_submit.lua", layout.job_submit()))
     place = open_tmp / "rollback"
     yield up(ClusterSpec(nodes=1, gpus_per_node=2, extra=extra, files=files), place)
     down(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from explsched.job_options import SCHEDULED
 from slurm_plugin import job_options
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from slurm_plugin.installation import layout
 from tests.slurm.jobs import command, until
 from wrappers import installed
 
@@ -44,8 +47,7 @@ def site(needs_slurm: None, open_tmp: Path, library: Path) -> Iterator[Cluster]:
     (files_of_site / "spool").mkdir()
     socket = files_of_site / "km" / "kernel-manager.sock"
     words = f"library={library} spool={files_of_site}/spool manager_socket={socket}"
-    lua = (ROOT / "slurm_plugin" / "etc" / "job_submit.lua").read_text()
-    files = (("plugstack.conf", f"optional {plugin} {words}\n"), ("job_submit.lua", lua))
+    files = (("plugstack.conf", f"optional {plugin} {words}\n"), ("job_submit.lua", layout.job_submit()))
     place = open_tmp / "spank"
     yield up(ClusterSpec(nodes=1, extra=(("JobSubmitPlugins", "lua"),), files=files), place)
     down(place)
@@ -62,7 +64,12 @@ def environment_of(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 def test_sbatch_tells_the_daemon(site: Cluster) -> None:
-    options = ("--expl-sweep=digits", "--expl-checkpoint=SIGUSR1", "--expl-stop", "--expl-policy-class=opportunistic")
+    options = (
+        "--expl-sweep=digits",
+        "--expl-checkpoint=SIGUSR1",
+        "--expl-early-stop",
+        "--expl-job-class=opportunistic",
+    )
     done = run(site, "sbatch", "--parsable", "--hold", "--comment=mine", *options, script="#!/bin/sh\ntrue\n")
     assert done.returncode == 0, done.stderr
     (job,) = [job for job in CliClient(environment=site.env()).jobs() if job.job_id == int(done.stdout)]
@@ -99,8 +106,8 @@ def test_a_task_of_sbatch_preloads_the_library(
     assert done.returncode == 0, done.stderr
     found = dict(line.split("=", 1) for line in out.read_text().splitlines() if "=" in line)
     assert found["LD_PRELOAD"] == str(library)
-    assert found["EXPLSCHED_CLASS"] == "best-effort"
-    assert found["EXPLSCHED_LIMIT"] == "300"
+    assert found["EXPLSCHED_SHARE"] == "best-effort"
+    assert found["EXPLSCHED_LIMIT"] == "0.3"
     assert found["EXPLSCHED_KM_SOCKET"] == f"{library.parent}/km/kernel-manager.sock"
     assert found["EXPLSCHED_SPOOL"] == f"{library.parent}/spool"
 
@@ -115,14 +122,14 @@ def test_srun_keeps_what_the_user_preloads(site: Cluster, library: Path) -> None
 def test_without_options_a_task_is_left_alone(site: Cluster) -> None:
     found = environment_of(run(site, "srun", "env"))
     assert "LD_PRELOAD" not in found
-    assert "EXPLSCHED_CLASS" not in found
+    assert "EXPLSCHED_SHARE" not in found
 
 
 def test_the_command_line_wins_over_the_variable(site: Cluster) -> None:
     found = environment_of(
         run(site, "srun", "--expl-request=0.25", "env", EXPLSCHED_REQUEST="0.5", EXPLSCHED_LIMIT="0.75")
     )
-    assert (found["EXPLSCHED_REQUEST"], found["EXPLSCHED_LIMIT"]) == ("250", "750")
+    assert (found["EXPLSCHED_REQUEST"], found["EXPLSCHED_LIMIT"]) == ("0.25", "0.75")
 
 
 def test_a_step_inside_a_job_sees_the_jobs_options_once(site: Cluster, library: Path) -> None:
@@ -131,7 +138,7 @@ def test_a_step_inside_a_job_sees_the_jobs_options_once(site: Cluster, library: 
     done = run(site, "sbatch", "--wait", f"--output={out}", "--expl-request=0.4", script=script)
     assert done.returncode == 0, out.read_text()
     found = dict(line.split("=", 1) for line in out.read_text().splitlines() if "=" in line)
-    assert found["EXPLSCHED_REQUEST"] == "400"
+    assert found["EXPLSCHED_REQUEST"] == "0.4"
     assert found["LD_PRELOAD"] == str(library)
 
 
@@ -141,11 +148,11 @@ def test_a_step_inside_a_job_sees_the_jobs_options_once(site: Cluster, library: 
         ("--expl-share=most", "--expl-share=most: accepted: high, best-effort"),
         ("--expl-request=2e-1", "accepted: 0.001 to 1"),
         ("--expl-limit=1001", "accepted: 0.001 to 1"),
-        ("--expl-sweep=a&stop=1", "letters, digits"),
+        ("--expl-sweep=a\tb", "without control characters"),
         ("--expl-checkpoint=KILL", "USR1, USR2"),
-        ("--expl-elastic=8-1", "sizes such as 1-8"),
-        ("--expl-elastic=1--8", "sizes such as 1-8"),
-        ("--expl-elastic=1-8/", "sizes such as 1-8"),
+        ("--expl-elastic=8-1", "such as 1-8"),
+        ("--expl-elastic=1--8", "such as 1-8"),
+        ("--expl-elastic=1-8/", "such as 1-8"),
     ],
 )
 def test_nonsense_is_refused_at_submission(site: Cluster, option: str, words: str) -> None:
@@ -155,8 +162,8 @@ def test_nonsense_is_refused_at_submission(site: Cluster, option: str, words: st
 
 
 def test_a_variable_with_nonsense_is_named_and_ignored(site: Cluster) -> None:
-    done = run(site, "srun", "env", EXPLSCHED_CLASS="most")
-    assert "EXPLSCHED_CLASS=most is ignored" in done.stderr
+    done = run(site, "srun", "env", EXPLSCHED_SHARE="most")
+    assert "EXPLSCHED_SHARE=most is ignored" in done.stderr
     assert "LD_PRELOAD" not in environment_of(done)
 
 
@@ -164,7 +171,7 @@ def test_a_variable_with_nonsense_is_named_and_ignored(site: Cluster) -> None:
     ("options", "words"),
     [
         (("--expl-checkpoint=USR1", "--no-requeue"), "a job that is preempted must be requeued"),
-        (("--expl-stop", "--comment=explsched:stop=0"), "give them in one place"),
+        (("--expl-early-stop", "--comment=explsched:early-stop=0"), "give them in one place"),
     ],
 )
 def test_contradictions_are_refused_by_slurmctld(site: Cluster, options: tuple[str, ...], words: str) -> None:
@@ -223,4 +230,24 @@ exec {NATIVE}/share/share_client 'step*4' 0 0 1000000000
 
 def test_help_lists_the_options(site: Cluster) -> None:
     for tool in ("sbatch", "srun", "salloc"):
-        assert run(site, tool, "--help").stdout.count("[explsched]") == 10
+        shown = run(site, tool, "--help").stdout
+        assert set(re.findall(r"--(expl-[\w-]+)", shown)) >= {option.spank_name for option in SCHEDULED}
+
+
+def test_former_spellings_are_read_and_the_present_ones_are_told(site: Cluster) -> None:
+    options = ("--expl-stop", "--expl-utility=eval/acc")
+    done = run(site, "sbatch", "--parsable", "--hold", *options, script="#!/bin/sh\ntrue\n", EXPLSCHED_CLASS="high")
+    assert done.returncode == 0, done.stderr
+    for words in ("--expl-stop is now --expl-early-stop", "--expl-utility is now --expl-metric"):
+        assert words in done.stderr
+    assert "EXPLSCHED_CLASS=high is now EXPLSCHED_SHARE=high" in done.stderr
+    (job,) = [job for job in CliClient(environment=site.env()).jobs() if job.job_id == int(done.stdout)]
+    run(site, "scancel", done.stdout.strip())
+    assert job.comment == "explsched:metric=eval/acc&early-stop=1&share=high"
+
+
+def test_former_keys_of_a_comment_are_told(site: Cluster) -> None:
+    done = run(site, "sbatch", "--parsable", "--hold", "--comment=explsched:stop=1", script="#!/bin/sh\ntrue\n")
+    run(site, "scancel", done.stdout.strip())
+    assert done.returncode == 0, done.stderr
+    assert "the comment's key stop is now early-stop" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ class FakeSlurm:
 
     records: tuple[SlurmJob, ...] = ()
     refuses: Callable[[Change], bool] = lambda _change: False
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=lambda: {"ClusterName": f"fake of process {os.getpid()}"})
     applied: list[tuple[Change, ...]] = field(default_factory=list)
     name: str = "fake"
 

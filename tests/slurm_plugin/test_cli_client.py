@@ -8,12 +8,16 @@ import pytest
 
 from slurm_plugin.client import site_factors
 from slurm_plugin.client.changes import (
+    AttachReservation,
     CancelJob,
+    Change,
     ChangeFailure,
+    CreateReservation,
     RequeueJob,
     SetAdminComment,
     SetSiteFactor,
     SignalJob,
+    TargetJob,
 )
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmUnreachableError
@@ -74,6 +78,22 @@ def test_of_site_factors_that_were_refused_together_the_one_is_found(log: Path) 
     told = [line for line in log.read_text().splitlines() if not line.startswith("explsched-")]
     assert told.count("u job=1 sitef=30") == 2  # once with the others, once alone
     assert told.count("requeue Incomplete 9") == 1  # what may not be given twice is not
+
+
+def test_an_odd_name_refuses_its_own_change_and_no_other(log: Path) -> None:
+    """Domain users have a backslash in their names; scontrol might read it as something else."""
+    odd = CreateReservation("explsched_7", 0.0, 2, ("n1",), ("CORP\\alice",), "main")
+    pinned = TargetJob(8, ("n 1",), "two words")
+    rest: list[Change] = [*FACTORS, AttachReservation(9, "explsched_9"), RequeueJob(9), SignalJob(10, "USR1")]
+    failures = CliClient().apply([odd, pinned, *rest])
+    assert {failure.change for failure in failures} == {odd, pinned, FACTORS[1]}
+    assert "'CORP\\\\alice' cannot be given to scontrol" in failures[0].message
+    told = log.read_text()
+    assert "u job=3 sitef=10" in told
+    assert "update JobId=9 ReservationName=explsched_9" in told
+    assert "requeue Incomplete 9" in told
+    assert "scancel --verbose --signal=USR1 --batch --state=RUNNING 10" in told
+    assert "alice" not in told
 
 
 def test_words_of_others_in_a_comment_never_stand_on_a_line(log: Path) -> None:

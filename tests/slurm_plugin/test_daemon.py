@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from explsched.errors import PolicyError
-from slurm_plugin import heartbeat
+from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import TargetJob
 from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
+from slurm_plugin.instance import sighting
+from slurm_plugin.instance.heartbeat import Beat
+from slurm_plugin.instance.holder import AnotherDaemonError, Holder
 from tests.slurm_plugin.fake_slurm import FakeSlurm
 from tests.slurm_plugin.steering.test_reconcile import record
 
@@ -110,6 +114,57 @@ def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(
     assert "configuration not reloaded, the old one holds" in caplog.text
 
 
+def test_a_second_daemon_changes_nothing_and_names_the_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Eventful((record(5),)), FakeSlurm((record(5),))
+
+    def meanwhile() -> None:
+        monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: second)
+        for start in (lambda: Daemon(config, "info", None).run(), Daemon(config, "info", None).once):
+            with pytest.raises(AnotherDaemonError, match=f"pid {os.getpid()} on host .*, since "):
+                start()
+        assert Daemon(config, "info", None).dry_run() != ""
+
+    first.events = [meanwhile]
+    lived(first, config, monkeypatch)
+    assert second.applied == []
+    assert Daemon(config, "info", None).once() == 0  # the first has ended
+    assert len(second.applied) == 1
+
+
+def test_a_daemon_that_another_host_has_taken_over_from_stops_steering(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Eventful((record(5),))
+    other = Holder("another host", 1, 0.0)
+
+    def taken_over() -> None:
+        (path,) = tmp_path.glob(".sexplschedd-*")
+        path.write_bytes(msgspec.json.encode(Beat(other, 60.0)))
+
+    slurm.events = [taken_over]
+    with pytest.raises(AnotherDaemonError, match="on host another host"):
+        lived(slurm, config, monkeypatch)
+    assert len(slurm.applied) == 1
+
+
+def test_while_nobody_tells_which_cluster_it_is_nothing_is_steered(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm = Eventful((record(5),))
+    answers = iter([fails(SlurmUnreachableError("nobody answers"))] * 2)
+
+    def capabilities() -> Capabilities:
+        next(answers, lambda: None)()
+        return FakeSlurm.capabilities(slurm)
+
+    monkeypatch.setattr(slurm, "capabilities", capabilities)
+    slurm.events = [lambda: None]
+    lived(slurm, config, monkeypatch)
+    assert "not steering yet, will try again" in caplog.text
+    assert "pass given up, will try again" in caplog.text
+    assert len(slurm.applied) >= 1
+
+
 def test_an_error_at_the_start_names_the_program_and_the_file(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "slurm_plugin.daemon", "--config", str(tmp_path / "none.yaml"), "--dry-run"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -117,25 +172,8 @@ def test_an_error_at_the_start_names_the_program_and_the_file(tmp_path: Path) ->
     assert done.stderr == f"sexplschedd: error: {tmp_path}/none.yaml: cannot be read: No such file or directory\n"
 
 
-def test_a_daemon_publishes_a_heartbeat_and_removes_it_when_it_stops(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-
-    def look() -> None:
-        found = heartbeat.read(tmp_path)
-        seen.append(found.policy if found else "none")
-
-    lived(Eventful(events=[look, look]), config, monkeypatch)
-    assert seen == ["none", "fifo"]
-    assert heartbeat.read(tmp_path) is None
-
-
-def test_a_daemon_that_cannot_publish_its_heartbeat_goes_on_and_says_so_once(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    config.write_text(config.read_text().replace(f"spool: {tmp_path}", f"spool: {tmp_path}/missing"))
-    slurm = Eventful((record(5, site_factor=None),), events=[lambda: None] * 3)
-    lived(slurm, config, monkeypatch)
-    assert len(slurm.applied) >= 1
-    assert caplog.text.count("`status` will say that no daemon runs") == 1
+def test_status_sees_a_daemon_as_long_as_it_runs(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[sighting.Sighting | None] = []
+    lived(Eventful(events=[lambda: seen.append(sighting.last(tmp_path))]), config, monkeypatch)
+    assert [found.holder.pid for found in seen if found] == [os.getpid()]
+    assert sighting.last(tmp_path) is None

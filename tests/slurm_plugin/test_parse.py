@@ -164,3 +164,8 @@ def test_durations(text: str, seconds: float | None) -> None:
 def test_sdiag_without_its_numbers_is_an_error() -> None:
     with pytest.raises(ValueError, match="thread count"):
         parse.load("nothing")
+
+
+@pytest.mark.parametrize(("told", "first"), [("5", 5), ("N/A", None), ("0", None)])
+def test_the_components_of_a_heterogeneous_job_name_their_first_one(told: str, first: int | None) -> None:
+    assert parse.job(list((RECORD | {"HetJobID": told}).values())).het_job_id == first

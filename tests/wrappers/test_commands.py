@@ -20,7 +20,7 @@ SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job's environment; returns its progress file."""
     monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(tmp_path / "progress"))
-    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_CHECKPOINT_SIGNAL"):
+    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_CHECKPOINT", "EXPLSCHED_CHECKPOINT_SIGNAL"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "progress"
 
@@ -61,12 +61,12 @@ def test_steps_of_an_elastic_job_get_its_present_size(job: Path, monkeypatch: py
 def test_the_command_is_told_where_to_report_and_what_asks_for_a_checkpoint(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    argv = [*SXRUN, "sh", "-c", "echo $EXPLSCHED_SPOOL $EXPLSCHED_CHECKPOINT_SIGNAL"]
+    argv = [*SXRUN, "sh", "-c", "echo $EXPLSCHED_SPOOL $EXPLSCHED_CHECKPOINT $EXPLSCHED_CHECKPOINT_SIGNAL"]
     monkeypatch.delenv("EXPLSCHED_SPOOL", raising=False)
-    assert subprocess.check_output(argv, text=True) == "/var/spool/explsched/progress USR1\n"
+    assert subprocess.check_output(argv, text=True) == "/var/spool/explsched/progress USR1 USR1\n"
     monkeypatch.setenv("EXPLSCHED_SPOOL", "/scratch/spool")
     monkeypatch.setenv("EXPLSCHED_CHECKPOINT_SIGNAL", "USR2")
-    assert subprocess.check_output(argv, text=True) == "/scratch/spool USR2\n"
+    assert subprocess.check_output(argv, text=True) == "/scratch/spool USR2 USR2\n"
 
 
 def test_a_run_ended_by_a_signal_is_not_the_end_of_the_job(job: Path) -> None:
@@ -155,8 +155,8 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {record}\nexit 5\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for name in ("SWEEP", "METRIC", "DIRECTION", "CHECKPOINT", "STOP", "TEMPLATE"):
-        monkeypatch.delenv(f"SXBATCH_{name}", raising=False)
+    for name in [name for name in os.environ if name.startswith(("SXBATCH_", "EXPLSCHED_"))]:
+        monkeypatch.delenv(name)
     return record
 
 
@@ -177,7 +177,7 @@ def test_foreign_options_and_the_exit_status_pass_through(sbatch: Path, script: 
 def test_command_line_over_environment_over_script(sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sxbatch.main([script])
     assert "sweep=fromscript" in sbatch.read_text()
-    monkeypatch.setenv("SXBATCH_SWEEP", "fromenv")
+    monkeypatch.setenv("EXPLSCHED_SWEEP", "fromenv")
     sxbatch.main([script])
     assert "sweep=fromenv&metric=acc" in sbatch.read_text()
     sxbatch.main(["--sweep", "given", script])
@@ -185,8 +185,8 @@ def test_command_line_over_environment_over_script(sbatch: Path, script: str, mo
 
 
 def test_the_users_comment_is_kept(sbatch: Path, script: str) -> None:
-    sxbatch.main(["--comment", "my own", "--stop", script])
-    assert sbatch.read_text().splitlines()[0].endswith("stop=1 my own")
+    sxbatch.main(["--comment", "my own", "--early-stop", script])
+    assert sbatch.read_text().splitlines()[0].endswith("&early-stop=1 my own")
 
 
 def test_a_checkpoint_signal_means_requeue(sbatch: Path, script: str) -> None:
@@ -195,9 +195,9 @@ def test_a_checkpoint_signal_means_requeue(sbatch: Path, script: str) -> None:
 
 
 def test_dry_run_submits_nothing(sbatch: Path, script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sxbatch.main(["--dry-run", "--stop", script]) == 0
+    assert sxbatch.main(["--dry-run", "--early-stop", script]) == 0
     shown = capsys.readouterr().out
-    assert shown.splitlines()[0].endswith(f"stop=1' {script}")
+    assert shown.splitlines()[0].endswith(f"&early-stop=1' {script}")
     assert shown.partition("\n")[2] == Path(script).read_text()
     assert not sbatch.exists()
 

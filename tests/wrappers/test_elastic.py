@@ -1,10 +1,8 @@
 """What an elastic job is told of its size."""
 
-import argparse
-
 import pytest
 
-from wrappers.elastic import present_size, sizes
+from wrappers.elastic import present_size
 
 RESIZED = {
     "EXPLSCHED_ELASTIC": "2-8/2",
@@ -35,14 +33,3 @@ def test_what_was_not_set_stays_so() -> None:
     assert present_size({"EXPLSCHED_ELASTIC": "1-4", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "4"}) == {}
     without = {name: value for name, value in RESIZED.items() if name != "SLURM_NPROCS"}
     assert "SLURM_NPROCS" not in present_size(without)
-
-
-@pytest.mark.parametrize("text", ["1-8", "8-32/8", ""])
-def test_sizes_that_can_be(text: str) -> None:
-    assert sizes(text) == text
-
-
-@pytest.mark.parametrize("text", ["8", "0-4", "4-4", "8-1", "2-7/2", "1-8/0", "1-8/", "a-b", "1-8 ", "-1-8"])
-def test_sizes_that_cannot_be(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="such as 1-8 or 8-32/8"):
-        sizes(text)

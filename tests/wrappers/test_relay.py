@@ -19,7 +19,7 @@ SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
 @pytest.fixture(autouse=True)
 def outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_JOB_ID", "EXPLSCHED_PROGRESS_FILE", "EXPLSCHED_CHECKPOINT_SIGNAL"):
+    for name in ("SLURM_JOB_ID", "EXPLSCHED_PROGRESS_FILE", "EXPLSCHED_CHECKPOINT", "EXPLSCHED_CHECKPOINT_SIGNAL"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -112,7 +112,7 @@ def test_a_signal_that_is_blocked_for_a_moment_is_not_taken_for_sigwait(monkeypa
 def test_any_signal_may_ask_for_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
     script = f"trap 'exit 4' {int(number)}; echo ready >> {log}; while :; do sleep 0.05; done"
-    environment = {**os.environ, "EXPLSCHED_CHECKPOINT_SIGNAL": number.name}
+    environment = {**os.environ, "EXPLSCHED_CHECKPOINT": number.name}
     running = subprocess.Popen([*SXRUN, "--", "bash", "-c", script], env=environment)
     wait_for(log, "ready")
     running.send_signal(number)
@@ -174,7 +174,7 @@ def test_an_inherited_disposition_of_sigchld_does_no_harm() -> None:
 
 
 def test_an_unknown_checkpoint_signal_is_said_and_the_command_runs() -> None:
-    environment = {**os.environ, "EXPLSCHED_CHECKPOINT_SIGNAL": "NONE"}
+    environment = {**os.environ, "EXPLSCHED_CHECKPOINT": "NONE"}
     done = subprocess.run([*SXRUN, "echo", "hello"], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "hello\n"
     assert "not a signal that a job can catch" in done.stderr

@@ -9,7 +9,7 @@ import pytest
 from wrappers import sxbatch
 from wrappers.sbatch_options import split
 
-OWN = {"sweep": True, "stop": False}
+OWN = {"sweep": True, "early-stop": False}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def script(tmp_path: Path) -> str:
         ["--job", "x"],
         ["--job-name=--sweep"],
         ["-J", "--sweep"],
-        ["--comment", "--stop"],
+        ["--comment", "--early-stop"],
         ["--container-image", "ubuntu"],
         ["--new-switch"],
         ["-W", "--wrap", "sleep 1"],
@@ -61,12 +61,12 @@ def test_options_of_sbatch_are_told_from_the_script(before: list[str], script: s
 
 
 def test_two_dashes_end_the_options() -> None:
-    assert split(["--stop", "--", "--sweep", "x"], OWN).rest == ("--sweep", "x")
+    assert split(["--early-stop", "--", "--sweep", "x"], OWN).rest == ("--sweep", "x")
 
 
 def test_the_script_may_not_exist_here(sbatch: Path) -> None:
-    assert sxbatch.main(["--stop", "elsewhere.sh", "--sweep", "x"]) == 0
-    assert sbatch.read_text().splitlines() == ["--comment=explsched:stop=1", "elsewhere.sh", "--sweep", "x"]
+    assert sxbatch.main(["--early-stop", "elsewhere.sh", "--sweep", "x"]) == 0
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:early-stop=1", "elsewhere.sh", "--sweep", "x"]
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_the_script_may_not_exist_here(sbatch: Path) -> None:
         (["--sweeep", "x", "a.sh"], "did you mean --sweep?"),
         (["--check=USR1", "a.sh"], "did you mean --checkpoint?"),
         (["--sweep"], "--sweep needs a value"),
-        (["--checkpoint", "KILL", "a.sh"], "can catch"),
+        (["--checkpoint", "KILL", "a.sh"], "accepted: USR1, USR2"),
         (["--direction", "up", "a.sh"], "--direction"),
-        (["--stop=yes", "a.sh"], "--stop"),
+        (["--early-stop=yes", "a.sh"], "--early-stop"),
         (["--array-limit", "2", "a.sh"], "need --template"),
         (["--array-limit", "0", "--template", "sweep", "x"], "whole number"),
         (["--template", "sweep", "--param", "a", "x"], "is not KEY=VALUE"),
         (["--template", "sweep", "--param-grid", "a=1", "--param-grid", "a=2", "x"], "twice"),
-        (["--stop", "--comment=explsched:sweep=x", "a.sh"], "contradict"),
+        (["--early-stop", "--comment=explsched:sweep=x", "a.sh"], "contradict"),
     ],
 )
 def test_errors_of_ours(sbatch: Path, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,9 +102,9 @@ def test_an_option_that_the_sites_sbatch_has_is_not_ours(sbatch: Path, script: s
 def test_the_users_comment_is_kept_wherever_it_comes_from(sbatch: Path, given: list[str], tmp_path: Path) -> None:
     script = tmp_path / "commented.sh"
     script.write_text("#!/bin/sh\n#SBATCH -N 1 --comment='in the script' # why\n" if not given else "#!/bin/sh\n")
-    sxbatch.main(["--stop", *given, str(script)])
+    sxbatch.main(["--early-stop", *given, str(script)])
     own = "mine" if given else "in the script"
-    assert sbatch.read_text().splitlines() == [f"--comment=explsched:stop=1 {own}", str(script)]
+    assert sbatch.read_text().splitlines() == [f"--comment=explsched:early-stop=1 {own}", str(script)]
 
 
 def test_without_options_of_ours_nothing_changes(sbatch: Path, script: str) -> None:
@@ -138,13 +138,13 @@ def test_lines_behind_the_first_command_are_text(sbatch: Path, tmp_path: Path) -
 
 def test_a_pipe_is_not_read_twice(sbatch: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert sxbatch.main(["--stop", str(tmp_path / "pipe")]) == 0
+    assert sxbatch.main(["--early-stop", str(tmp_path / "pipe")]) == 0
 
 
 def test_the_job_learns_its_metric_and_signal(sbatch: Path, script: str, tmp_path: Path) -> None:
     sxbatch.main(["--metric", "acc", "--checkpoint", "sigusr2", script])
     environment = (tmp_path / "env").read_text().splitlines()
-    assert {"EXPLSCHED_METRIC=acc", "EXPLSCHED_CHECKPOINT_SIGNAL=USR2"} <= set(environment)
+    assert {"EXPLSCHED_METRIC=acc", "EXPLSCHED_CHECKPOINT=USR2", "EXPLSCHED_CHECKPOINT_SIGNAL=USR2"} <= set(environment)
 
 
 @pytest.mark.parametrize(("export", "warnings"), [("NONE", 1), ("HOME", 1), ("ALL,X=1", 0)])
@@ -152,11 +152,11 @@ def test_an_export_that_hides_the_signal_is_said(
     sbatch: Path, script: str, export: str, warnings: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sxbatch.main(["--checkpoint=USR1", f"--export={export}", script])
-    assert capsys.readouterr().err.count("EXPLSCHED_CHECKPOINT_SIGNAL") == warnings
+    assert capsys.readouterr().err.count("EXPLSCHED_CHECKPOINT") == warnings
 
 
 def test_json(sbatch: Path, script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sxbatch.main(["--json", "--stop", script]) == 0
+    assert sxbatch.main(["--json", "--early-stop", script]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["job_id"], found["cluster"]) == (17, "east")
     assert sbatch.read_text().splitlines()[0] == "--parsable"
@@ -167,12 +167,78 @@ def test_json(sbatch: Path, script: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_dry_run_is_one_comment_line_and_the_script(
     sbatch: Path, script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sxbatch.main(["--dry-run", "--stop", "--comment", "a\ntouch canary\x1b[2J é'", script])
+    sxbatch.main(["--dry-run", "--early-stop", "--comment", "a\ntouch canary\x1b[2J é'", script])
     first, _, rest = capsys.readouterr().out.partition("\n")
-    assert first.startswith("# sbatch $'--comment=explsched:stop=1 a\\x0atouch canary\\x1b[2J ")
+    assert first.startswith(
+        "# EXPLSCHED_EARLY_STOP=1 sbatch $'--comment=explsched:early-stop=1 a\\x0atouch canary\\x1b[2J "
+    )
     assert rest == Path(script).read_text()
 
 
 def test_a_script_whose_name_begins_like_an_option(sbatch: Path) -> None:
-    assert sxbatch.main(["--stop", "--", "-odd.sh", "-x"]) == 0
-    assert sbatch.read_text().splitlines() == ["--comment=explsched:stop=1", "--", "-odd.sh", "-x"]
+    assert sxbatch.main(["--early-stop", "--", "-odd.sh", "-x"]) == 0
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:early-stop=1", "--", "-odd.sh", "-x"]
+
+
+FORMER = [
+    (["--stop"], {}, "#!/bin/sh\n", "sxbatch: --stop is now --early-stop;"),
+    ([], {"SXBATCH_STOP": "1"}, "#!/bin/sh\n", "sxbatch: SXBATCH_STOP is now EXPLSCHED_EARLY_STOP;"),
+    ([], {"EXPLSCHED_STOP": "1"}, "#!/bin/sh\n", "sxbatch: EXPLSCHED_STOP is now EXPLSCHED_EARLY_STOP;"),
+    ([], {}, "#!/bin/sh\n#SXBATCH --stop\n", "sxbatch: line 2 of the script: #SXBATCH --stop is now --early-stop;"),
+]
+
+
+@pytest.mark.parametrize(("words", "variables", "text", "warning"), FORMER)
+def test_former_spellings_are_read_and_the_present_one_is_named(
+    sbatch: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    variables: dict[str, str],
+    text: str,
+    warning: str,
+) -> None:
+    script = tmp_path / "former.sh"
+    script.write_text(text)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert sxbatch.main([*words, str(script)]) == 0
+    assert sbatch.read_text().splitlines()[0] == "--comment=explsched:early-stop=1"
+    assert capsys.readouterr().err.startswith(warning)
+
+
+def test_an_empty_value_sets_the_environment_aside(sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLSCHED_SWEEP", "of-the-variable")
+    assert sxbatch.main(["--sweep=", "--metric=acc", script]) == 0
+    assert sbatch.read_text().splitlines()[0] == "--comment=explsched:metric=acc"
+    assert "EXPLSCHED_SWEEP=" in (sbatch.parent / "env").read_text().splitlines()  # nor does the SPANK plugin take it
+
+
+def test_a_variable_with_nonsense_is_named_and_ignored(
+    sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EXPLSCHED_DIRECTION", "up")
+    assert sxbatch.main([script]) == 0
+    assert sbatch.read_text().splitlines() == [script]
+    assert "EXPLSCHED_DIRECTION is ignored: found 'up', accepted: min, max" in capsys.readouterr().err
+
+
+def test_a_job_does_not_consent_for_those_that_it_submits(
+    sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPLSCHED_CHECKPOINT", "USR1")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert sxbatch.main([script]) == 0
+    assert sbatch.read_text().splitlines() == [script]
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert sxbatch.main([script]) == 0
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:checkpoint=USR1", "--requeue", script]
+
+
+def test_sharing_a_gpu_can_be_asked_for_at_submission(sbatch: Path, script: str) -> None:
+    assert sxbatch.main(["--share=best-effort", "--limit", "0.30", script]) == 0
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:share=best-effort&limit=0.3", script]
+    assert {"EXPLSCHED_SHARE=best-effort", "EXPLSCHED_LIMIT=0.3"} <= set(
+        (sbatch.parent / "env").read_text().splitlines()
+    )

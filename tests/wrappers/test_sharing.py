@@ -38,9 +38,9 @@ def test_the_command_gets_what_it_asked_for_and_nothing_is_left(node: GpuNode) -
     assert room.parent == node.directory / "tmp"
     expected = {
         "LD_PRELOAD": str(node.library),
-        "EXPLSCHED_CLASS": "best-effort",
-        "EXPLSCHED_REQUEST": "250",
-        "EXPLSCHED_LIMIT": "500",
+        "EXPLSCHED_SHARE": "best-effort",
+        "EXPLSCHED_REQUEST": "0.25",
+        "EXPLSCHED_LIMIT": "0.5",
         "CUDA_MPS_CLIENT_PRIORITY": "1",
     }
     assert {name: given[name] for name in expected} == expected
@@ -62,17 +62,27 @@ def test_a_command_that_asks_for_nothing_gets_nothing(node: GpuNode) -> None:
 
 
 def test_the_environment_asks_too_and_options_count_first(node: GpuNode) -> None:
-    variables = {"EXPLSCHED_CLASS": "high", "EXPLSCHED_LIMIT": "300", "EXPLSCHED_MPS": "1"}
+    variables = {"EXPLSCHED_SHARE": "high", "EXPLSCHED_LIMIT": "0.3", "EXPLSCHED_MPS": "1"}
     given = node.sxrun("--limit", "0.4", "--", "env", **variables).variables()
-    assert (given["EXPLSCHED_CLASS"], given["EXPLSCHED_LIMIT"]) == ("high", "400")
+    assert (given["EXPLSCHED_SHARE"], given["EXPLSCHED_LIMIT"]) == ("high", "0.4")
     assert "CUDA_MPS_PIPE_DIRECTORY" in given
     assert "CUDA_MPS_CLIENT_PRIORITY" not in given
+
+
+def test_former_variables_are_read_and_the_present_ones_are_named(node: GpuNode) -> None:
+    done = node.sxrun("--mps", "--", "env", EXPLSCHED_CLASS="high", EXPLSCHED_LIMIT="300")
+    given = done.variables()
+    assert (given["EXPLSCHED_SHARE"], given["EXPLSCHED_CLASS"], given["EXPLSCHED_LIMIT"]) == ("high", "high", "0.3")
+    assert [line.partition(";")[0] for line in done.err.splitlines()] == [
+        "sxrun: EXPLSCHED_CLASS is now EXPLSCHED_SHARE",
+        "sxrun: EXPLSCHED_LIMIT=300 is now EXPLSCHED_LIMIT=0.3",
+    ]
 
 
 def test_the_kill_switch(node: GpuNode) -> None:
     done = node.sxrun(*SHARE, "--limit", "0.5", "--", "env", EXPLSCHED_INTERCEPT="off")
     assert (done.status, done.err, node.log()) == (0, "", [])
-    assert not {"LD_PRELOAD", "EXPLSCHED_CLASS", "EXPLSCHED_LIMIT"} & set(done.variables())
+    assert not {"LD_PRELOAD", "EXPLSCHED_SHARE", "EXPLSCHED_LIMIT"} & set(done.variables())
 
 
 def test_without_mps_it_is_said_what_that_means(node: GpuNode) -> None:
@@ -306,9 +316,9 @@ def test_a_directory_too_long_for_sockets_is_not_used() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--share", "low"], "invalid choice: 'low'"),
-        (["--limit", "2"], "found '2', accepted are fractions of a GPU from 0.001 to 1"),
-        (["--request", "nan"], "found 'nan', accepted are fractions"),
+        (["--share", "low"], "found 'low', accepted: high, best-effort"),
+        (["--limit", "1.5"], "found '1.5', accepted: 0.001 to 1"),
+        (["--request", "nan"], "found 'nan', accepted: 0.001 to 1"),
         (["--request", "0.5", "--limit", "0.25"], "--request 0.5 is more than --limit 0.25"),
     ],
 )
@@ -321,11 +331,11 @@ def test_wrong_options_are_refused(node: GpuNode, arguments: list[str], message:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"EXPLSCHED_CLASS": "low"}, "EXPLSCHED_CLASS: found 'low', accepted are high and best-effort"),
-        ({"EXPLSCHED_LIMIT": "0.5"}, "EXPLSCHED_LIMIT: found '0.5', accepted are thousandths of a GPU from 1 to 1000"),
+        ({"EXPLSCHED_SHARE": "low"}, "EXPLSCHED_SHARE is ignored: found 'low', accepted: high, best-effort"),
+        ({"EXPLSCHED_LIMIT": "50%"}, "EXPLSCHED_LIMIT is ignored: found '50%', accepted: 0.001 to 1"),
         (
-            {"EXPLSCHED_REQUEST": "500", "EXPLSCHED_LIMIT": "300", "EXPLSCHED_MPS": "1"},
-            "the request of 500 permille is lowered to the limit of 300",
+            {"EXPLSCHED_REQUEST": "0.5", "EXPLSCHED_LIMIT": "0.3", "EXPLSCHED_MPS": "1"},
+            "the request of 0.5 is lowered to the limit of 0.3",
         ),
     ],
 )

@@ -51,7 +51,7 @@ set -u
 # node differ. Which node hosts it is said outright: torchrun would compare addresses, and a node may have several.
 # srun signals every process of the step: torchrun would die of a checkpoint signal, so it is started ignoring it. Its
 # workers answer it from the moment they install their own handler.
-exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT_SIGNAL:-USR1}"
+exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT:-USR1}"
 exec torchrun --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-conf="is_host=$((SLURM_NODEID == 0))" \\
   --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$((20000 + SLURM_JOB_ID % 10000))" \\
   --nnodes="$SLURM_NNODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" "$@"' bash \\

@@ -5,12 +5,11 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from simulation.traces.formats import muri, own, philly, sacct
-from simulation.traces.formats.base import Format
-from simulation.traces.formats.table import Table, open_table
+from simulation.traces.formats import own, public, sacct
+from simulation.traces.formats.table import Format, Table, open_table
 from simulation.traces.trace import Trace, TraceError
 
-_FORMATS = {form.name: form for form in (own.FORMAT, muri.FORMAT, philly.FORMAT, sacct.FORMAT)}
+_FORMATS = {form.name: form for form in (own.FORMAT, public.MURI, public.PHILLY, sacct.FORMAT)}
 
 NAMES = tuple(_FORMATS)
 """Names of the formats that can be read."""
@@ -25,7 +24,7 @@ def read_any(path: Path, format: str | None = None) -> Trace:  # noqa: A002  the
     if format is not None and format not in _FORMATS:
         near = get_close_matches(format, NAMES, n=1)
         hint = f" (nearest: {near[0]})" if near else ""
-        raise TraceError(f"unknown trace format {format!r}{hint}, accepted are {', '.join(NAMES)}")
+        raise TraceError(f"unknown trace format {format!r}{hint}, accepted: {', '.join(NAMES)}")
     with open_table(path) as table:
         return (_detect(table) if format is None else _FORMATS[format]).read_table(table)
 

@@ -6,12 +6,11 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from simulation.traces.formats.cells import shown, whole
-from simulation.traces.formats.table import collect, open_table
+from simulation.traces.formats.table import collect, open_table, shown, whole
 from simulation.traces.trace import ClusterShape, TraceError
 
 ACCEPTED = (
-    "accepted are NODESxGPUS such as 8x8, a YAML or JSON file with nodes and gpus_per_node, "
+    "accepted: NODESxGPUS such as 8x8, a YAML or JSON file with nodes and gpus_per_node, "
     "or a cluster file of the Muri simulator"
 )
 _MOST_NODES = 1_000_000
@@ -66,7 +65,7 @@ def _read_own(path: Path) -> ClusterShape:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise TraceError(f"{path}: not YAML: {' '.join(str(error).split())}; {ACCEPTED}") from error
     if not isinstance(found, dict):
-        raise TraceError(f"{path}: found {type(found).__name__}, accepted are the keys {' and '.join(_KEYS)}")
+        raise TraceError(f"{path}: found {type(found).__name__}, accepted: the keys {' and '.join(_KEYS)}")
     for key in found:
         if key not in _KEYS:
             near = get_close_matches(str(key), _KEYS, n=1) or [" and ".join(_KEYS)]
@@ -74,7 +73,7 @@ def _read_own(path: Path) -> ClusterShape:
     for key in _KEYS:
         if type(found.get(key)) is not int:  # True is an int to isinstance
             what = type(found[key]).__name__ if key in found else "nothing"
-            raise TraceError(f"{path}: {key}: found {what}, accepted are whole numbers from 1")
+            raise TraceError(f"{path}: {key}: found {what}, accepted: whole numbers from 1")
     return _shape(str(path), found["nodes"], found["gpus_per_node"])
 
 
@@ -95,5 +94,5 @@ def _read_muri(path: Path) -> ClusterShape:
     if rejected:
         raise TraceError(f"{path}: line {rejected[0].line}: {rejected[0].reason}")
     if len(rows) != 1:
-        raise TraceError(f"{path}: found {len(rows)} rows, accepted is one")
+        raise TraceError(f"{path}: found {len(rows)} rows, accepted: one")
     return _shape(str(path), *rows[0])

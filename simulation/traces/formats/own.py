@@ -12,20 +12,22 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TextIO
 
-from simulation.traces.formats.base import Format, trace_of
-from simulation.traces.formats.cells import (
+from simulation.traces.formats.table import (
     LARGEST_ID,
     LONGEST_S,
     MOST_GPUS,
     MOST_ITERATIONS,
     SHORTEST_RUN_S,
+    Format,
     RowError,
+    Table,
+    collect,
     label,
     number,
     shown,
+    trace_of,
     whole,
 )
-from simulation.traces.formats.table import Table, collect
 from simulation.traces.trace import StageTimes, Trace, TraceError, TraceJob
 
 _REQUIRED = ("job_id", "submit_s", "gpus", "run_s")
@@ -150,7 +152,7 @@ def _sizes(gpus: str, least: str, most: str) -> tuple[int | None, int | None]:
     if not least and not most:
         return None, None
     if not (least and most):
-        raise RowError("least_gpus, most_gpus: found one of them, accepted are both or none")
+        raise RowError("least_gpus, most_gpus: found one of them, accepted: both or none")
     asked = whole("gpus", gpus, 1, MOST_GPUS)
     return whole("least_gpus", least, 1, asked), whole("most_gpus", most, asked, MOST_GPUS)
 
@@ -161,7 +163,7 @@ def _stages(texts: tuple[str, str, str]) -> StageTimes | None:
         return None
     if not all(texts):
         missing = ", ".join(column for column, text in zip(_STAGES, texts, strict=True) if not text)
-        raise RowError(f"{missing}: found nothing, accepted are all three stage times or none")
+        raise RowError(f"{missing}: found nothing, accepted: all three stage times or none")
     return StageTimes(*(number(column, text, 0, LONGEST_S) for column, text in zip(_STAGES, texts, strict=True)))
 
 

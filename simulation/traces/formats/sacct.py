@@ -1,13 +1,205 @@
-"""A site's own history, as Slurm's sacct prints it, as a trace. An admin makes the file with `COMMAND`."""
+"""A site's own history, as Slurm's sacct prints it: jobs with their runs. An admin makes the file with `COMMAND`.
+
+Slurm keeps one record per run. A requeued job has several rows with one id, each with the time of its requeue as Submit
+(sacct(1), field Submit); a heterogeneous job has one row per component. Ids may be given again after a reset. Seen on
+Slurm 22.05: a job that is resized gets a new row, too, with the time of the change as Submit and the old Start; a job
+that is requeued after its end has its first row rewritten, as if it had run until the requeue.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
-from simulation.traces.formats.base import Format, trace_of
-from simulation.traces.formats.sacct_columns import REQUIRED
-from simulation.traces.formats.table import Table
-from simulation.traces.trace import Trace, TraceJob
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explsched import preemption_record
+from simulation.traces.formats.sacct_rows import REQUIRED, SacctRow, row_parser
+from simulation.traces.formats.table import LONGEST_S, MOST_GPUS, Format, RowError, Table, collect, trace_of
+from simulation.traces.trace import Rejected, Trace, TraceJob
+
+_MAY_RUN_AGAIN = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RESIZING"})
+"""States of a run after which Slurm may run the same job again."""
+
+_WILL_RUN_AGAIN = frozenset({"REQUEUED", "RESIZING"})
+"""States of a run after which Slurm does run the same job again."""
+
+
+class PastRun(Struct, frozen=True):
+    """One run of a job: seconds since 1970, and `held_s`, its length without the time it was suspended."""
+
+    start_s: float
+    end_s: float
+    held_s: float
+    gpus: int
+    state: str
+
+
+class PastJob(Struct, frozen=True):
+    """A job that has ended.
+
+    Attributes:
+        job_id: Slurm's number; a task of an array has its own.
+        submit_s: when it was first submitted, in seconds since 1970.
+        eligible_s: when it could first have started, not before `submit_s` (dependencies, --begin, holds).
+        runs: at least one, in order of time. All but the last were cut short: requeued, preempted, node failure.
+        state: how it ended, in Slurm's words.
+        time_limit_s: its limit per run, None if it had none or its partition's.
+        user: its owner.
+        queue: its partition.
+        lost_gpu_s: work that preemption made it do again, as far as its AdminComment tells.
+        line: where its last row stands in the file.
+
+    """
+
+    job_id: int
+    submit_s: float
+    eligible_s: float
+    runs: tuple[PastRun, ...]
+    state: str
+    time_limit_s: float | None
+    user: str
+    queue: str
+    line: int
+    lost_gpu_s: float = 0.0
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of its gang, the largest of its runs."""
+        return max(run.gpus for run in self.runs)
+
+    @property
+    def arrival_s(self) -> float:
+        """When it began to wait: submitted and eligible. An admin may have started it before its eligible time."""
+        return min(self.eligible_s, self.runs[0].start_s)
+
+    @property
+    def held_s(self) -> float:
+        """How long it held its GPUs, all runs together."""
+        return sum(run.held_s for run in self.runs)
+
+
+def read_history(table: Table) -> tuple[list[PastJob], list[Rejected]]:
+    """The jobs of an open sacct table, in order of their first row, and the rows and jobs that cannot be used.
+
+    Job steps are part of their job and passed over. Without the column JobIDRaw, tasks of arrays get numbers above all
+    others in the file, and so does a job whose id another one had before.
+    """
+    found, rejected = collect(table, row_parser(table))
+    rows = [row for row in found if row is not None]
+    by_id: dict[tuple[int, str], list[SacctRow]] = {}
+    for row in rows:
+        by_id.setdefault((row.slurm_id.base, row.slurm_id.task), []).append(row)
+    spare_id = max((max(row.raw_id or 0, row.slurm_id.base) for row in rows), default=0)
+    jobs: list[PastJob] = []
+    taken: set[int] = set()
+    for same_id in by_id.values():
+        for job_rows in _split_reused_ids(_whole_runs(same_id, rejected)):
+            try:
+                job = _job(job_rows)
+            except RowError as error:
+                rejected.append(Rejected(job_rows[-1].line, str(error)))
+                continue
+            if not job.job_id or job.job_id in taken:
+                spare_id += 1
+                job = replace(job, job_id=spare_id)
+            taken.add(job.job_id)
+            jobs.append(job)
+    return jobs, rejected
+
+
+def _whole_runs(rows: list[SacctRow], rejected: list[Rejected]) -> list[SacctRow]:
+    """Rows of one id in order of time: the same run only once, the components of a heterogeneous job as one gang."""
+    if len(rows) == 1:
+        return rows
+    components: dict[int, dict[tuple[float, float | None], SacctRow]] = {}
+    for row in rows:
+        runs = components.setdefault(row.slurm_id.component or 0, {})
+        other = runs.get((row.submit_s, row.start_s))
+        if other is not None:
+            # Files of neighbouring months both hold a job that ran across midnight, ended only in the later one.
+            row, other = (row, other) if other.end_s is None else (other, row)
+            rejected.append(Rejected(other.line, f"JobID: this run is on line {row.line} as well"))
+        runs[row.submit_s, row.start_s] = row
+    in_order = [
+        sorted(components[component].values(), key=lambda row: (row.submit_s, row.start_s or LONGEST_S))
+        for component in sorted(components)
+    ]
+    return [_gang([row for row in run if row is not None]) for run in zip_longest(*in_order)]
+
+
+def _gang(components: list[SacctRow]) -> SacctRow:
+    """The components of one run as one row."""
+    leader = components[0]
+    if len(components) == 1:
+        return leader
+    starts = [row.start_s for row in components if row.start_s is not None]
+    ends = [row.end_s for row in components if row.end_s is not None]
+    return replace(
+        leader,
+        start_s=min(starts, default=None),
+        end_s=max(ends) if len(ends) == len(components) else None,
+        held_s=max(row.held_s for row in components),
+        gpus=sum(row.gpus for row in components),
+    )
+
+
+def _split_reused_ids(rows: list[SacctRow]) -> Iterator[list[SacctRow]]:
+    """Split the rows of one id where another job got the id: after an end that was not a requeue."""
+    job_rows: list[SacctRow] = []
+    for row in rows:
+        if job_rows and not (job_rows[-1].state in _MAY_RUN_AGAIN or row.submit_s == job_rows[-1].end_s):
+            yield job_rows
+            job_rows = []
+        job_rows.append(row)
+    if job_rows:
+        yield job_rows
+
+
+def _job(job_rows: list[SacctRow]) -> PastJob:
+    """The job that some rows are the runs of; its id is 0 if the file has no number for it."""
+    last = job_rows[-1]
+    # sacct does not show a requeued job again before it is eligible.
+    if last.end_s is None or last.state in _WILL_RUN_AGAIN:
+        raise RowError(f"State: found {last.state}, accepted: jobs that have ended")
+    runs = tuple(run for run in map(_run, job_rows) if run is not None)
+    if not runs:
+        raise RowError(f"Start: the job never ran (State {last.state}), accepted: jobs that did")
+    if not 1 <= max(run.gpus for run in runs) <= MOST_GPUS:
+        raise RowError("AllocTRES: found no GPUs, accepted: jobs that held some (gres/gpu=1)")
+    submit_s = min(row.submit_s for row in job_rows)
+    return PastJob(
+        job_id=job_rows[0].raw_id or (0 if job_rows[0].slurm_id.task else job_rows[0].slurm_id.base),
+        submit_s=submit_s,
+        eligible_s=max(
+            submit_s, min((row.eligible_s for row in job_rows if row.eligible_s is not None), default=submit_s)
+        ),
+        runs=runs,
+        state=last.state,
+        time_limit_s=last.time_limit_s,
+        user=last.user,
+        queue=last.queue,
+        line=last.line,
+        lost_gpu_s=_lost_gpu_s(last, len(job_rows) - 1),
+    )
+
+
+def _lost_gpu_s(last: SacctRow, requeues: int) -> float:
+    try:
+        return preemption_record.read(last.admin_comment, last.submit_s, requeues).lost_gpu_s
+    except preemption_record.RecordError as error:
+        raise RowError(str(error)) from error
+
+
+def _run(row: SacctRow) -> PastRun | None:
+    if row.start_s is None or row.end_s is None:
+        return None
+    start_s = max(row.start_s, row.submit_s)
+    held_s = max(row.held_s - (start_s - row.start_s), 0.0)
+    return PastRun(start_s, row.end_s, held_s, row.gpus, row.state) if held_s > 0 else None
+
 
 COMMAND = """\
 SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates \\
@@ -35,8 +227,6 @@ def read(path: Path) -> Trace:
 
 
 def _parse(table: Table) -> Trace:
-    from simulation.traces.formats.sacct_history import read_history  # late: other formats do not need it
-
     past, rejected = read_history(table)
     first_s = min((job.arrival_s for job in past), default=0.0)
     jobs = (

@@ -1,4 +1,4 @@
-"""Opens delimited text with a header, row by row, whatever is in it.
+"""Delimited text with a header: its cells, its rows, and what a trace format makes of them.
 
 Reading is linear in the file's size and holds one line at a time. A row is one line: no cell of a trace spans lines, so
 that a quotation mark left open spoils its own row only. A file that is no table raises `TraceError`.
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import csv
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from difflib import get_close_matches
+from functools import lru_cache
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
@@ -17,11 +20,84 @@ from typing import BinaryIO, TypeVar
 
 from msgspec import Struct
 
-from simulation.traces.formats.cells import RowError, shown
-from simulation.traces.trace import Rejected, TraceError
+from simulation.traces.trace import Rejected, Trace, TraceError, TraceJob, first_reasons
+
+LONGEST_S = 1e10
+"""Times above this (317 years) are taken for a mistake of units."""
+
+SHORTEST_RUN_S = 0.001
+"""Runs shorter than this are taken for a mistake of units."""
+
+MOST_GPUS = 1_000_000
+MOST_ITERATIONS = 1e15
+LARGEST_ID = 2**63 - 1
+_LONGEST_LABEL = 256
+_SHOWN_CHARACTERS = 40
+_EPOCH = datetime(1970, 1, 1)
+
+
+class RowError(Exception):
+    """A row that cannot be used. The message starts with the column, or with "row" where no single cell is at fault."""
+
+
+def number(column: str, text: str, least: float, most: float) -> float:
+    """A finite number from `least` to `most`. Raises `RowError`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    # Python's own spellings (1_000, digits of other scripts) are in no trace on purpose. NaN fails the comparison.
+    if not (least <= value <= most) or "_" in text or not text.isascii():
+        raise RowError(f"{column}: found {shown(text)}, accepted: numbers from {least:,.15g} to {most:,.15g}")
+    return value
+
+
+def whole(column: str, text: str, least: int, most: int) -> int:
+    """A whole number from `least` to `most`; `8.0`, as spreadsheets write it, is 8. Raises `RowError`."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = _from_decimal(text, least - 1)
+    if not (least <= value <= most) or "_" in text or not text.isascii():
+        raise RowError(f"{column}: found {shown(text)}, accepted: whole numbers from {least:,} to {most:,}")
+    return value
+
+
+def _from_decimal(text: str, otherwise: int) -> int:
+    try:
+        value = float(text)
+    except ValueError:
+        return otherwise
+    # From 2**53 on a decimal no longer tells neighbouring whole numbers apart.
+    return int(value) if abs(value) < 2**53 and value.is_integer() else otherwise
+
+
+@lru_cache(4096)  # equal names of many rows share one string
+def label(column: str, text: str) -> str:
+    """A name: up to 256 printable characters. Raises `RowError`, because names reach terminals."""
+    if text.isprintable() and len(text) <= _LONGEST_LABEL:
+        return text
+    raise RowError(f"{column}: found {shown(text)}, accepted: up to {_LONGEST_LABEL} printable characters")
+
+
+def date_time_s(column: str, text: str) -> float:
+    """Seconds since 1970 of a time such as `2017-10-09 07:01:55` (or with a T), taken as UTC. Raises `RowError`."""
+    try:
+        # fromisoformat knows many more spellings, some with a zone; the marks let only this one through.
+        if len(text) == 19 and text.isascii() and text[4] == text[7] == "-" and text[13] == text[16] == ":":
+            return (datetime.fromisoformat(text) - _EPOCH).total_seconds()
+    except ValueError:
+        pass
+    raise RowError(f"{column}: found {shown(text)}, accepted: times such as 2017-10-09 07:01:55")
+
+
+def shown(text: str) -> str:
+    """What was found, quoted, without control characters, cut to a readable length."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "...")
+
 
 MOST_LINE_BYTES = 1 << 20
-ACCEPTED = "accepted is a text file in UTF-8 with a header line, see `sexplsched trace --help`"
+ACCEPTED = "accepted: a text file in UTF-8 with a header line, see `sexplsched trace --help`"
 
 _MAGIC = (
     (b"\x1f\x8b", "compressed with gzip; unpack it first, for example with `gunzip --keep`"),
@@ -165,10 +241,60 @@ def collect(table: Table, parse: Callable[[int, list[str]], T]) -> tuple[list[T]
             if len(fields) == width:
                 good.append(parse(line, fields))
             elif text.strip():
-                raise RowError(f"row: found {len(fields)} fields, accepted are {width}, as the header has")
+                raise RowError(f"row: found {len(fields)} fields, accepted: {width}, as the header has")
         except RowError as error:
             rejected.append(Rejected(line, str(error)))
         except csv.Error as error:
             hint = ", a quotation mark is left open" if text.count('"') % 2 else ""
             rejected.append(Rejected(line, f"row: {error}{hint}"))
     return good, rejected
+
+
+class Format(Struct, frozen=True):
+    """A trace format. A table is of this format if its header has all `required` columns, in any order and case."""
+
+    name: str
+    required: tuple[str, ...]
+    parse: Callable[[Table], Trace]
+
+    def missing(self, table: Table) -> tuple[str, ...]:
+        """The required columns that a table lacks."""
+        return tuple(column for column in self.required if table.index(column) is None)
+
+    def require(self, table: Table) -> None:
+        """Raise `TraceError` if a table is not of this format."""
+        missing = self.missing(table)
+        if missing:
+            near = get_close_matches(missing[0], table.header, n=1)
+            hint = f" (is {near[0]} meant to be {missing[0]}?)" if near else ""
+            raise TraceError(
+                f"{table.where}: the header lacks {', '.join(missing)}{hint}; "
+                f"format {self.name} needs {', '.join(self.required)}"
+            )
+
+    def read(self, path: Path) -> Trace:
+        """The jobs of a file. Raises `TraceError` if it is not of this format or no row can be used."""
+        with open_table(path) as table:
+            return self.read_table(table)
+
+    def read_table(self, table: Table) -> Trace:
+        """The jobs of an open table, see `read`."""
+        self.require(table)
+        trace = self.parse(table)
+        if not trace.jobs:
+            raise TraceError(f"{table.name}: no row can be used{first_reasons(trace.rejected)}")
+        return trace
+
+
+def trace_of(jobs: Iterable[TraceJob], rejected: Iterable[Rejected], source_format: str) -> Trace:
+    """A trace in which every job id is unique: of several jobs with one id all but the first are rejected."""
+    first_line: dict[int, int] = {}
+    kept: list[TraceJob] = []
+    out = list(rejected)
+    for job in jobs:
+        line = first_line.setdefault(job.job_id, job.line)
+        if line == job.line:
+            kept.append(job)
+        else:
+            out.append(Rejected(job.line, f"job_id: {job.job_id} is already on line {line}"))
+    return Trace.of(kept, sorted(out, key=lambda row: row.line), source_format)

@@ -21,7 +21,7 @@ _KEPT = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
 _LONGEST = 900  # bytes; Slurm refuses more than 1024
 
 
-class Mark(Struct, frozen=True):
+class GroupAnnotation(Struct, frozen=True):
     """What is known of one job.
 
     Attributes:
@@ -41,7 +41,7 @@ class Mark(Struct, frozen=True):
 
     @classmethod
     def of(cls, admin_comment: str) -> Self:
-        """The mark in a job's AdminComment, an empty one where there is none."""
+        """The annotation in a job's AdminComment, an empty one where there is none."""
         match = next(filter(None, map(_WORD.fullmatch, admin_comment.split())), None)
         if match is None:
             return cls()
@@ -57,12 +57,12 @@ class Mark(Struct, frozen=True):
         return PREFIX + "&".join(words) if words else ""
 
     def written(self, admin_comment: str) -> str:
-        """The AdminComment with this mark in it."""
+        """The AdminComment with this annotation in it."""
         return " ".join([*_others(admin_comment), *filter(None, [str(self)])])
 
 
-def may_be_marked(admin_comment: str) -> bool:
-    """Whether there is room for a mark, and nothing in the AdminComment that could not be written back as it is."""
+def may_be_annotated(admin_comment: str) -> bool:
+    """Whether there is room for an annotation, and nothing in the AdminComment that could not be written back."""
     kept = _others(admin_comment)
     return all(map(_KEPT.fullmatch, kept)) and len(" ".join(kept)) <= _LONGEST
 

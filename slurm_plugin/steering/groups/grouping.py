@@ -2,8 +2,8 @@
 
 A waiting job is never held. It is pinned to its node (ReqNodeList) when Slurm would now start it on the right GPU, and
 let go again when the plan changes or it has not started in time. A group's members are pinned in one batch and come
-first in the order, so that Slurm starts them together. Each carries an annotation (`annotation`): Slurm is the database.
-A group is over when one of its jobs has ended or runs on another GPU: the others go on, and are planned anew.
+first in the order, so that Slurm starts them together. Each carries an `annotation`: Slurm is the database. A
+group is over when one of its jobs has ended or runs on another GPU: the others go on, and are planned anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sched_policy.plan import Plan, Score
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.steering.groups.annotation import Mark, may_be_marked
+from slurm_plugin.steering.groups.annotation import GroupAnnotation, may_be_annotated
 from slurm_plugin.steering.groups.release import Releases, may_be_pinned
 
 PATIENCE_S = 60.0
@@ -70,12 +70,12 @@ class LiveGroup(Struct, frozen=True):
 
 
 def live_groups(jobs: Iterable[SlurmJob]) -> tuple[LiveGroup, ...]:
-    """The groups that marks tell of, in order of their numbers."""
+    """The groups that annotations tell of, in order of their numbers."""
     members: defaultdict[tuple[int, int], list[SlurmJob]] = defaultdict(list)
     for job in jobs:
-        mark = Mark.of(job.admin_comment)
-        if mark.group is not None and job.state != "COMPLETING":
-            members[mark.group, mark.size].append(job)
+        note = GroupAnnotation.of(job.admin_comment)
+        if note.group is not None and job.state != "COMPLETING":
+            members[note.group, note.size].append(job)
     return tuple(_group(*key, tuple(members[key])) for key in sorted(members))
 
 
@@ -87,7 +87,9 @@ def _group(number: int, size: int, members: tuple[SlurmJob, ...]) -> LiveGroup:
 def withdrawal(jobs: Iterable[SlurmJob]) -> tuple[Change, ...]:
     """Lets go of every waiting job that we pinned: for a daemon that stops."""
     waiting = (job for job in jobs if job.state == "PENDING")
-    return tuple(change for job in waiting for change in _change(job, Mark.of(job.admin_comment), Mark()))
+    return tuple(
+        change for job in waiting for change in _change(job, GroupAnnotation.of(job.admin_comment), GroupAnnotation())
+    )
 
 
 def in_order(plan: Plan, releases: Releases) -> Sequence[Score]:
@@ -104,7 +106,7 @@ def in_order(plan: Plan, releases: Releases) -> Sequence[Score]:
 
 
 def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Change, ...]:
-    """Pins and marks that have to change."""
+    """Pins and annotations that have to change."""
     now_s = int(seen.snapshot.now_s)
     wanted = {**dict(_wanted(releases, seen.jobs, now_s)), **dict(_waiting_groups(plan, releases, seen))}
     standing = {
@@ -118,53 +120,53 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
     for record in seen.jobs.values():
         if record.state == "COMPLETING" or record.job_id in yielding:
             continue
-        present = Mark.of(record.admin_comment)
+        present = GroupAnnotation.of(record.admin_comment)
         if record.job_id in wanted:
-            mark = _patient(wanted[record.job_id], present, now_s)
+            note = _patient(wanted[record.job_id], present, now_s)
         elif record.state == "PENDING":
-            mark = present if present.pause_s > now_s else Mark()
+            note = present if present.pause_s > now_s else GroupAnnotation()
         else:  # the pin of a running job stays on record: if it is requeued, it must be known as ours
-            mark = present if record.job_id in standing else replace(present, group=None, size=0)
-        changes += _change(record, present, mark)
+            note = present if record.job_id in standing else replace(present, group=None, size=0)
+        changes += _change(record, present, note)
     return tuple(changes)
 
 
-def _wanted(releases: Releases, jobs: Mapping[int, SlurmJob], now_s: int) -> Iterator[tuple[int, Mark]]:
+def _wanted(releases: Releases, jobs: Mapping[int, SlurmJob], now_s: int) -> Iterator[tuple[int, GroupAnnotation]]:
     for sharers in releases.sharers:
-        in_group = [job_id for job_id in sharers.job_ids if may_be_marked(jobs[job_id].admin_comment)]
+        in_group = [job_id for job_id in sharers.job_ids if may_be_annotated(jobs[job_id].admin_comment)]
         number, size = (min(in_group), len(in_group)) if len(in_group) > 1 else (None, 0)
         for job_id in in_group:
-            present = Mark.of(jobs[job_id].admin_comment)
+            present = GroupAnnotation.of(jobs[job_id].admin_comment)
             if job_id in sharers.running:
                 yield job_id, replace(present, group=number, size=size)
             else:
-                yield job_id, Mark(number, size, sharers.node, now_s)
+                yield job_id, GroupAnnotation(number, size, sharers.node, now_s)
 
 
-def _waiting_groups(plan: Plan, releases: Releases, seen: Observation) -> Iterator[tuple[int, Mark]]:
+def _waiting_groups(plan: Plan, releases: Releases, seen: Observation) -> Iterator[tuple[int, GroupAnnotation]]:
     """Groups of which all members wait for GPUs: marked, but pinned to no node."""
     released = set(releases.order)
     for group in plan.groups:
         records = [seen.jobs[job_id] for job_id in group.job_ids]
         if released.isdisjoint(group.job_ids) and all(may_be_pinned(record, seen.snapshot.now_s) for record in records):
             for record in records:
-                yield record.job_id, Mark(min(group.job_ids), len(records))
+                yield record.job_id, GroupAnnotation(min(group.job_ids), len(records))
 
 
-def _patient(wanted: Mark, present: Mark, now_s: int) -> Mark:
+def _patient(wanted: GroupAnnotation, present: GroupAnnotation, now_s: int) -> GroupAnnotation:
     """A pin keeps its time from pass to pass; one that has lasted too long becomes a pause."""
     if not present.node or present.node != wanted.node:
         return wanted
     if now_s - present.since_s > PATIENCE_S and wanted.since_s == now_s:
-        return Mark(pause_s=now_s + int(PAUSE_S))
+        return GroupAnnotation(pause_s=now_s + int(PAUSE_S))
     return replace(wanted, since_s=present.since_s)
 
 
-def _change(record: SlurmJob, present: Mark, mark: Mark) -> Iterator[Change]:
+def _change(record: SlurmJob, present: GroupAnnotation, note: GroupAnnotation) -> Iterator[Change]:
     """Nodes that the job's owner asked for, before or after our pin, are never taken away."""
     ours = bool(present.node) and record.required_nodes == (present.node,)
-    pins = bool(mark.node) and record.required_nodes != (mark.node,)
-    if record.state == "PENDING" and (pins or (ours and not mark.node)):
-        yield TargetJob(record.job_id, (mark.node,) if mark.node else (), mark.written(record.admin_comment))
-    elif mark != present:
-        yield SetAdminComment(record.job_id, mark.written(record.admin_comment))
+    pins = bool(note.node) and record.required_nodes != (note.node,)
+    if record.state == "PENDING" and (pins or (ours and not note.node)):
+        yield TargetJob(record.job_id, (note.node,) if note.node else (), note.written(record.admin_comment))
+    elif note != present:
+        yield SetAdminComment(record.job_id, note.written(record.admin_comment))

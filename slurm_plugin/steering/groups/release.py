@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from sched_policy.plan import Plan, Start
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.requeue_delay import waits_for_begin
-from slurm_plugin.steering.groups.annotation import Mark, may_be_marked
+from slurm_plugin.observation.startable import waits_for_begin
+from slurm_plugin.steering.groups.annotation import GroupAnnotation, may_be_annotated
 from slurm_plugin.steering.groups.packing import choice, free_shards
 
 
@@ -81,10 +81,10 @@ def may_be_pinned(record: SlurmJob, now_s: float) -> bool:
 
     One that Slurm would not start now, because of its begin time, is not foreseen.
     """
-    mark = Mark.of(record.admin_comment)
-    if record.state != "PENDING" or record.array_tasks > 1 or mark.pause_s > now_s or waits_for_begin(record, now_s):
+    note = GroupAnnotation.of(record.admin_comment)
+    if record.state != "PENDING" or record.array_tasks > 1 or note.pause_s > now_s or waits_for_begin(record, now_s):
         return False
-    return may_be_marked(record.admin_comment) and record.required_nodes in ((), (mark.node,))
+    return may_be_annotated(record.admin_comment) and record.required_nodes in ((), (note.node,))
 
 
 def _one_gpu(start: Start) -> bool:

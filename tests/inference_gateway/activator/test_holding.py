@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from inference_gateway.activator import holding
-from inference_gateway.activator.client import ActivatorState
 from inference_gateway.activator.holding import FullError, Waiting
-from inference_gateway.activator.services import HeldService
+from inference_gateway.dataplane.activator_process import ActivatorState
+from inference_gateway.dataplane.activator_services import HeldService
 from inference_gateway.model import Endpoint
 
 SERVICE = HeldService("chat", (), 3, 10.0, 1.0, 1, 0.5, 30.0)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from inference_gateway.activator import services
 from inference_gateway.activator.server import Activator
+from inference_gateway.dataplane.activator_services import services_text
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import ServiceSettings
 
@@ -21,7 +21,7 @@ def activator(directory: Path, *known: ServiceSettings) -> Activator:
 
 def tell(directory: Path, *known: ServiceSettings) -> None:
     """The data plane writes its services."""
-    Files(directory).services.write_text(services.text_of(known))
+    Files(directory).services.write_text(services_text(known))
 
 
 def test_new_bounds_hold_for_a_line_that_is_there(tmp_path: Path) -> None:

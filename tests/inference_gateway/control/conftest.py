@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.control import readiness
+from inference_gateway.control import observations
 from tests.inference_gateway.control.doubles import Rig
 
 UNREADY: set[str] = set()
@@ -15,7 +15,7 @@ UNREADY: set[str] = set()
 @pytest.fixture(autouse=True)
 def _answers(monkeypatch: pytest.MonkeyPatch) -> None:
     UNREADY.clear()
-    monkeypatch.setattr(readiness, "ready", lambda question: question.name not in UNREADY and "*" not in UNREADY)
+    monkeypatch.setattr(observations, "ready", lambda question: question.name not in UNREADY and "*" not in UNREADY)
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.control.adoption import adopted
-from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.transitions import LOST_AFTER_S
+from inference_gateway.control.replica import LOST_AFTER_S, Phase, Replica
+from inference_gateway.control.replica_registry import adopted
 from inference_gateway.model import ServerState
 from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import NOW_S, job

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_gateway.control.attempts import Attempts
-from inference_gateway.control.fleet import Census, Moves, census, moves
+from inference_gateway.control.fleet import ClassifiedReplicas, Moves, classify, moves
 from inference_gateway.control.replica import LIVE, Phase, Replica
+from inference_gateway.control.start_backoff import Attempts
 
 NOW_S = 1000.0
 
@@ -22,8 +22,8 @@ def names(found: tuple[tuple[Replica, str], ...]) -> list[str]:
     return [one.name for one, _reason in found]
 
 
-def sorted_out(*replicas: Replica) -> Census:
-    return census(replicas, "g1", start_s=60, drain_s=60, now_s=NOW_S)
+def sorted_out(*replicas: Replica) -> ClassifiedReplicas:
+    return classify(replicas, "g1", start_s=60, drain_s=60, now_s=NOW_S)
 
 
 def test_what_counts() -> None:

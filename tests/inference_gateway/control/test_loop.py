@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.control import loop, state
+from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.report import Report
 from inference_gateway.control.state import Override
-from inference_gateway.control.transitions import LOST_AFTER_S
 from inference_gateway.errors import RefusedError
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas import registration, submission
@@ -187,7 +187,7 @@ def test_a_submission_that_arrives_after_it_was_taken_for_lost_is_adopted(rig: R
     """A slurmctld that hangs may work off an sbatch that was given up long ago."""
     rig.slurm.silent = True
     rig.tick(1)
-    (lost,) = rig.control._roster.all()
+    (lost,) = rig.control._registry.all()
     rig.slurm.silent = False
     rig.tick(int(LOST_AFTER_S) + 10)
     rig.serve(1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from inference_gateway.control.plane import Add, Drain, Remove, changes
+from inference_gateway.control.data_plane_sync import Add, Drain, Remove, changes
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.model import Endpoint, ServerState
 

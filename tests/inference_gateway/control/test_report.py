@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from inference_gateway.control.attempts import Attempts
+from inference_gateway.control.metrics import ControlPlaneCollector
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.report import ReplicaReport, Report, report
+from inference_gateway.control.start_backoff import Attempts
 from inference_gateway.control.state import ServiceMemory
-from inference_gateway.metrics.control import ControlPlaneCollector
-from inference_gateway.metrics.exposition import exposition
+from inference_gateway.dataplane.metrics import exposition
 from inference_gateway.model import ServerState, Traffic
 from tests.inference_gateway.control.test_service import NOW_S, control
 
@@ -19,7 +19,7 @@ def shown() -> Report:
     service = control(ServiceMemory(starts_s=(12.34,)), hold_s=0)
     others = [Replica("chat", f"chat-{phase}-{n}", "g", phase, 2.0, 1.0) for n, phase in enumerate(PHASES)]
     strange = Replica("gone", "gone-1", "g", Phase.ENDING, 2.0, 1.0)
-    found = service.census([replace(SERVING, generation=service.generation)], NOW_S)
+    found = service.classify([replace(SERVING, generation=service.generation)], NOW_S)
     for counter in (10, 14):
         service.decide(found, Traffic("chat", counter, 0, 5, 6), NOW_S)
     server = ServerState("chat", "chat-1", "n1", 20001, "up", 3)

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from inference_gateway import services
-from inference_gateway.control.attempts import Attempts
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.service import KEPT_STARTS, ServiceControl
+from inference_gateway.control.start_backoff import Attempts
 from inference_gateway.control.state import ServiceMemory
 from inference_gateway.model import Observation, Traffic
 from inference_gateway.sections import ServiceSection
@@ -38,14 +38,14 @@ def replicas(service: ServiceControl, *phases: Phase, **fields: Any) -> list[Rep
 
 
 def decide(service: ServiceControl, present: int, in_flight: int, now_s: float, queued: int = 0) -> int:
-    found = service.census(replicas(service, *[Phase.SERVING] * present), now_s)
+    found = service.classify(replicas(service, *[Phase.SERVING] * present), now_s)
     return service.decide(found, Traffic("chat", 0, 0, in_flight, queued), now_s).replicas
 
 
 def test_the_rule_sees_what_there_is() -> None:
     service = control()
     phases = (Phase.SERVING, Phase.SERVING, Phase.PENDING, Phase.STARTING, Phase.SUBMITTING, Phase.DRAINING)
-    found = service.census(replicas(service, *phases), NOW_S)
+    found = service.classify(replicas(service, *phases), NOW_S)
     service.decide(found, Traffic("chat", 100, 0, 3, 4), NOW_S)
     service.decide(found, Traffic("chat", 107, 0, 3, 4), NOW_S + 1)
     assert service.observation == Observation(NOW_S + 1, 7, 3, 4, ready=2, starting=3, leaving=1)
@@ -55,7 +55,7 @@ def test_the_rule_sees_what_there_is() -> None:
 def test_counters_that_fall_were_reset(counters: tuple[int, int], arrivals: int) -> None:
     service = control()
     for counter in counters:
-        service.decide(service.census([], NOW_S), Traffic("chat", counter, 0, 0, 0), NOW_S)
+        service.decide(service.classify([], NOW_S), Traffic("chat", counter, 0, 0, 0), NOW_S)
     assert service.observation is not None
     assert service.observation.arrivals == arrivals
 
@@ -111,7 +111,7 @@ class TestStartTimes:
         """90 s to start, 40 s to drain."""
         service = control(ServiceMemory(starts_s=(10.0,) * 4 + (90.0,)))
         (one,) = replicas(service, Phase.SERVING, ends_s=NOW_S + left_s, limit_s=3600.0)
-        assert bool(service.census([one], NOW_S).expiring) == expires
+        assert bool(service.classify([one], NOW_S).expiring) == expires
 
 
 class TestAMinimumSetByCommand:
@@ -132,7 +132,7 @@ class TestFailedStarts:
     def test_they_hold_back_what_is_started_and_nothing_else(self) -> None:
         service = control()
         service.attempts = Attempts().failed(NOW_S, NOW_S)
-        four = service.census(replicas(service, *[Phase.SERVING] * 4), NOW_S)
+        four = service.classify(replicas(service, *[Phase.SERVING] * 4), NOW_S)
         assert service.moves(four, 8, {}, NOW_S + 1).start == 0
         assert service.moves(four, 8, {}, NOW_S + 5).start == 1
         assert len(service.moves(four, 1, {}, NOW_S + 1).drain) == 3
@@ -142,7 +142,7 @@ class TestFailedStarts:
     def test_one_at_a_time_until_one_serves(self) -> None:
         service = control()
         service.attempts = Attempts().failed(NOW_S, NOW_S)
-        coming = service.census(replicas(service, Phase.SUBMITTING), NOW_S)
+        coming = service.classify(replicas(service, Phase.SUBMITTING), NOW_S)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 0
         service.served(5.0)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 7

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.transitions import (
+from inference_gateway.control.replica import (
     AGAIN_S,
     LOST_AFTER_S,
     YOUNG_S,
     Limits,
+    Phase,
+    Replica,
+    ReplicaObservation,
     Step,
-    Witnesses,
     step,
 )
 from inference_gateway.replicas.registration import Registration
@@ -34,16 +35,16 @@ def listed(state: str, **fields: Any) -> SlurmJob:
     return job(7, "chat-1", "igw:g:chat:g1", state=state, **fields)
 
 
-def seen(found: SlurmJob | None, **fields: Any) -> Witnesses:
-    return Witnesses(found, **{"listed_s": NOW_S, **fields})
+def seen(found: SlurmJob | None, **fields: Any) -> ReplicaObservation:
+    return ReplicaObservation(found, **{"listed_s": NOW_S, **fields})
 
 
-def after(one: Replica, witnesses: Witnesses, now_s: float = NOW_S) -> Step:
-    return step(one, witnesses, LIMITS, now_s)
+def after(one: Replica, observations: ReplicaObservation, now_s: float = NOW_S) -> Step:
+    return step(one, observations, LIMITS, now_s)
 
 
-def phase_after(one: Replica, witnesses: Witnesses, now_s: float = NOW_S) -> Phase | None:
-    done = after(one, witnesses, now_s).replica
+def phase_after(one: Replica, observations: ReplicaObservation, now_s: float = NOW_S) -> Phase | None:
+    done = after(one, observations, now_s).replica
     return done.phase if done else None
 
 

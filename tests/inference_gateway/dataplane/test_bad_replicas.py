@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.activator.services import HeldService
+from inference_gateway.dataplane.activator_services import HeldService
 from inference_gateway.dataplane.answers import ServerRow
-from inference_gateway.dataplane.reading import Reading
+from inference_gateway.dataplane.health import HealthLoop
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
-from inference_gateway.dataplane.tending import Tender
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
 from tests.inference_gateway.rig import REPLICA_KEY, Answer, Replica, Rig, gateway, replicas, wait_until
 
@@ -116,7 +116,7 @@ def test_one_that_was_taken_out_comes_back(rig: Rig, servers: list[Replica]) -> 
     until_ejected(rig, "brief")
     servers[0].behave()
     wait_until(lambda: rig.replica_states("brief")["r1"] == "up")
-    rows = {row.name: (row.state, row.watched) for row in Reading(rig.plane.files).states("brief")}
+    rows = {row.name: (row.state, row.watched) for row in HaproxyStatistics(rig.plane.files).states("brief")}
     assert rows == dict.fromkeys(("r1", "r2", "r3"), ("up", True))
 
 
@@ -133,9 +133,9 @@ def test_a_replica_that_has_come_back_meanwhile_is_taken_out_all_the_same(
     service = HeldService("once", (), 1, 0.0, 1.0, 1, floor_share=floor_share, ejection_s=2.0)
     states = {"r1": ("DOWN", "HANA"), "r2": ("UP", "L7OK"), "r3": ("UP", "L7OK")}
     told = [ServerRow("once", name, status, check, "") for name, (status, check) in states.items()]
-    orders = Tender(rig.plane.files)._treat(service, told, 0.0, [])
+    orders = HealthLoop(rig.plane.files)._treat(service, told, 0.0, [])
     RuntimeApi(rig.plane.files.stats_socket).order(orders)
-    rows = {row.name: (row.state, row.watched) for row in Reading(rig.plane.files).states("once")}
+    rows = {row.name: (row.state, row.watched) for row in HaproxyStatistics(rig.plane.files).states("once")}
     assert rows == {"r1": (state, watched), "r2": ("up", True), "r3": ("up", True)}
 
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.activator.client import read_state
-from inference_gateway.dataplane.reading import Reading
+from inference_gateway.dataplane.activator_process import read_state
 from inference_gateway.dataplane.settings import ServiceSettings
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
 from simulation.requests.engine import simulate
-from simulation.requests.settings import Settings
+from simulation.requests.settings import RequestSettings
 from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Answer, Rig, gateway, wait_until
 from tests.simulation.requests.test_engine import Scripted
 
@@ -227,7 +227,7 @@ def test_a_reload_loses_nobody_who_is_held(directory: Path, gate: tuple[Gate, in
         clients.queue_up("bcd")
         plane = clients.rig.plane
         plane.apply(dataclasses.replace(plane.settings, services=(service_of("reloaded", retry_after_s=9),)))
-        wait_until(lambda: Reading(plane.files).workers().leaving)
+        wait_until(lambda: HaproxyStatistics(plane.files).workers().leaving)
         assert queued(clients.rig) == 3
         replica.released.release(4)
         assert clients.statuses("abcd") == [200] * 4
@@ -238,7 +238,7 @@ def test_the_simulator_does_the_same(target_s: float, order: str) -> None:
     """A replica that takes 10 s for each request: c and d have waited for 29 s when e and f come."""
     arrivals = [0.0, 0.1, 0.2, 0.3, 29.5, 29.6]
     services = [29.8, *[10.0] * 5]
-    outcome = simulate(arrivals, services, Scripted(1), Settings(concurrency=1, queue_target_s=target_s))
+    outcome = simulate(arrivals, services, Scripted(1), RequestSettings(concurrency=1, queue_target_s=target_s))
     begun = sorted(range(6), key=lambda i: arrivals[i] + outcome.wait_s[i])
     assert "".join("abcdef"[i] for i in begun) == order
     assert not outcome.failed

@@ -13,7 +13,7 @@ from lupa.lua53 import LuaRuntime
 
 from inference_gateway.dataplane.plane import TURNS
 from inference_gateway.queueing import LOOK_S, Fleet, Turns
-from simulation.requests.queue import InTurn
+from simulation.requests.service import InTurn
 
 SECOND = 1000
 TARGET_S = 2.0
@@ -117,7 +117,7 @@ class PythonQueue:
         before = -1
         while before != len(self.gone):
             before = len(self.gone)
-            self.queue.look(now_s, self.haproxy.fleet)
+            self.queue.release_due(now_s, self.haproxy.fleet)
             self._dispatch()
 
     def _dispatch(self) -> None:

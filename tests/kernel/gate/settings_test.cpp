@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "explsched/job_options.h"
 #include "tests/kernel/gate/check.hpp"
 
 using namespace explsched;
@@ -15,8 +16,8 @@ namespace {
 
 // The settings of an environment with this variable alone, or with none.
 Settings with(const char* name = nullptr, const std::string& value = "") {
-    for (const char* each :
-         {"EXPLSCHED_KM_SOCKET", "EXPLSCHED_CLASS", "EXPLSCHED_REQUEST", "EXPLSCHED_LIMIT", "SLURM_JOB_ID"}) {
+    for (const char* each : {"EXPLSCHED_KM_SOCKET", EXPL_SHARE_VARIABLE, EXPL_SHARE_FORMER_VARIABLE,
+                             EXPL_REQUEST_VARIABLE, EXPL_LIMIT_VARIABLE, "SLURM_JOB_ID"}) {
         unsetenv(each);
     }
     if (name != nullptr) setenv(name, value.c_str(), 1);
@@ -30,28 +31,38 @@ void nothing_said_is_best_effort_without_a_limit() {
 }
 
 void only_high_is_high() {
-    CHECK(with("EXPLSCHED_CLASS", "high").priority == Class::kHigh);
+    CHECK(with(EXPL_SHARE_VARIABLE, "high").priority == Class::kHigh);
     for (const char* text : {"", "best-effort", "High", "highest", "high ", "1"})
-        CHECK(with("EXPLSCHED_CLASS", text).priority == Class::kBestEffort);
+        CHECK(with(EXPL_SHARE_VARIABLE, text).priority == Class::kBestEffort);
 }
 
-void shares_are_permille_and_others_count_as_unset() {
-    CHECK(with("EXPLSCHED_REQUEST", "1").request_permille == 1);
-    CHECK(with("EXPLSCHED_REQUEST", "300").request_permille == 300);
-    CHECK(with("EXPLSCHED_LIMIT", "1000").limit_permille == 1000);
-    for (const char* text : {"", "0", "-5", "1001", "0.3", "300x", "x", "99999999999999999999"}) {
-        CHECK(with("EXPLSCHED_REQUEST", text).request_permille == 1000);
-        CHECK(with("EXPLSCHED_LIMIT", text).limit_permille == 1000);
+void the_former_name_is_read_where_the_present_one_says_nothing() {
+    CHECK(with(EXPL_SHARE_FORMER_VARIABLE, "high").priority == Class::kHigh);
+    setenv(EXPL_SHARE_VARIABLE, "", 1);
+    CHECK(gate::settings_of_environment().priority == Class::kHigh);
+    setenv(EXPL_SHARE_VARIABLE, "best-effort", 1);
+    CHECK(gate::settings_of_environment().priority == Class::kBestEffort);
+}
+
+void shares_are_fractions_and_others_count_as_unset() {
+    CHECK(with(EXPL_REQUEST_VARIABLE, "0.001").request_permille == 1);
+    CHECK(with(EXPL_REQUEST_VARIABLE, "0.3").request_permille == 300);
+    CHECK(with(EXPL_LIMIT_VARIABLE, "1").limit_permille == 1000);
+    CHECK(with(EXPL_REQUEST_VARIABLE, "300").request_permille == 300);  // thousandths: the former way
+    CHECK(with(EXPL_LIMIT_VARIABLE, "1000").limit_permille == 1000);
+    for (const char* text : {"", "0", "-5", "1001", "1.5", "0.3x", "300x", "x", "99999999999999999999"}) {
+        CHECK(with(EXPL_REQUEST_VARIABLE, text).request_permille == 1000);
+        CHECK(with(EXPL_LIMIT_VARIABLE, text).limit_permille == 1000);
     }
 }
 
 // The manager refuses a client whose request exceeds its limit.
 void the_limit_bounds_the_request() {
-    CHECK(with("EXPLSCHED_LIMIT", "200").request_permille == 200);
-    with("EXPLSCHED_LIMIT", "200");
-    setenv("EXPLSCHED_REQUEST", "700", 1);
+    CHECK(with(EXPL_LIMIT_VARIABLE, "0.2").request_permille == 200);
+    with(EXPL_LIMIT_VARIABLE, "0.2");
+    setenv(EXPL_REQUEST_VARIABLE, "0.7", 1);
     CHECK(gate::settings_of_environment().request_permille == 200);
-    setenv("EXPLSCHED_REQUEST", "100", 1);
+    setenv(EXPL_REQUEST_VARIABLE, "0.1", 1);
     CHECK(gate::settings_of_environment().request_permille == 100);
 }
 
@@ -70,7 +81,8 @@ void what_is_too_long_is_left_out() {
 int main() {
     nothing_said_is_best_effort_without_a_limit();
     only_high_is_high();
-    shares_are_permille_and_others_count_as_unset();
+    the_former_name_is_read_where_the_present_one_says_nothing();
+    shares_are_fractions_and_others_count_as_unset();
     the_limit_bounds_the_request();
     what_is_too_long_is_left_out();
     return check::result();

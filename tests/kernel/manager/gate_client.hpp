@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "explsched/job_options.h"
 #include "kernel_intercept/gate/gate.hpp"
 #include "tests/kernel/gate/check.hpp"
 #include "tests/kernel/manager/daemon.hpp"
@@ -66,7 +67,7 @@ void in_client(const Daemon& daemon, const char* priority, const Test& test) {
     CHECK(status_of(child_that([&] {
               check::failures = 0;
               setenv("EXPLSCHED_KM_SOCKET", daemon.socket().c_str(), 1);
-              setenv("EXPLSCHED_CLASS", priority, 1);
+              setenv(EXPL_SHARE_VARIABLE, priority, 1);
               setenv("SLURM_JOB_ID", "7", 1);
               gate::attach(0, kGpu);
               test();

@@ -20,6 +20,7 @@
 #include <random>
 #include <string>
 
+#include "explsched/job_options.h"
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "tests/kernel/gate/check.hpp"
@@ -50,7 +51,7 @@ void raise_to(std::atomic<std::uint64_t>& most, std::uint64_t value) {
 [[noreturn]] void launch_for_ever(const std::string& socket, Tally& tally, unsigned seed) {
     gate::reset_after_fork();
     setenv("EXPLSCHED_KM_SOCKET", socket.c_str(), 1);
-    setenv("EXPLSCHED_REQUEST", "250", 1);
+    setenv(EXPL_REQUEST_VARIABLE, "0.25", 1);
     std::mt19937 generator(seed);
     const auto random = [&] { return static_cast<std::uint32_t>(generator()); };
     gate::attach(0, {{1}, 90, 132});

@@ -7,7 +7,7 @@ import numpy as np
 from sched_policy.columns import Floats
 from sched_policy.group.interleave_many import efficiencies
 from sched_policy.model import StageProfile
-from simulation.traces.stage_profile import MODELS, profile
+from simulation.traces.generate import MODELS, profile
 
 
 def profiles(gpus: int = 1) -> list[StageProfile]:

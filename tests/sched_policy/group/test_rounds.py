@@ -3,7 +3,7 @@ import pytest
 from sched_policy.group import rounds
 from sched_policy.group.matching import match
 from sched_policy.group.rounds import Bucket, Grouper
-from simulation.traces.stage_profile import profile
+from simulation.traces.generate import profile
 from tests.sched_policy.group.profiles import different, efficiencies_of_pairs
 
 

@@ -155,6 +155,17 @@ def test_muri_merges_running_groups_where_somebody_of_higher_rank_needs_a_gpu() 
     assert made.starts == ()  # not before it has gone
 
 
+def test_muri_sends_nobody_away_for_a_job_of_which_it_is_not_known_that_it_would_start() -> None:
+    pair = [holding(1, "n1", 0, profile=READS), holding(2, "n1", 1, profile=COMPUTES)]
+    higher = job(3, may_share=False, time_limit_s=60.0)
+    assert [(gone.job_id, gone.beneficiary) for gone in plan("muri-s", *pair, higher).preemptions] == [(2, 3)]
+    untested = replace(higher, may_displace=False)
+    assert plan("muri-s", *pair, untested).preemptions == ()
+    assert list(started(plan("muri-s", *pair, untested, gpus=3))) == [3]  # where there is room it has its place
+    late = plan("muri-s", *pair, untested, job(4, may_share=False, time_limit_s=70.0))
+    assert [(gone.job_id, gone.beneficiary) for gone in late.preemptions] == [(2, 4)]
+
+
 def test_muri_leaves_a_job_where_it_is_beside_one_that_must_stay() -> None:
     pair = [holding(1, "n1", 0), holding(2, "n1", 0, exploration=None)]
     higher = [job(3 + i, may_share=False, time_limit_s=60.0) for i in range(2)]

@@ -6,9 +6,8 @@ import pytest
 from sched_policy import catalog
 from sched_policy.columns import Nodes
 from sched_policy.model import GpuRequest, Node
-from sched_policy.place.balanced import Balanced
 from sched_policy.place.base import Place, Room
-from sched_policy.place.simple import Simple
+from sched_policy.place.scored import Balanced, Simple
 from tests.sched_policy.builders import job, nodes, running, snapshot
 
 

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli.main import root
-from simulation.colocation.instance_format import write_events
-from simulation.colocation.instance_generator import generate
+from simulation.colocation.events import write_events
+from simulation.colocation.generate import generate
 from simulation.traces.trace import TraceError
 
 
@@ -58,8 +58,8 @@ def test_lines_left_out_are_reported_and_fatal_if_strict(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "say either --events FILE or --instances N"),
-        (["--events", "f", "--instances", "3"], "say either --events FILE or --instances N"),
+        ([], "give either --events FILE or --instances N"),
+        (["--events", "f", "--instances", "3"], "give either --events FILE or --instances N"),
         (["--instances", "3", "--placement", "exclusiv"], "did you mean 'exclusive'"),
         (["--instances", "0"], "0 is not in the range"),
     ],

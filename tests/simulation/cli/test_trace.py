@@ -60,8 +60,8 @@ def test_summary_shows_jobs_load_and_rejected_rows(file: Path) -> None:
         "owners      1 users, 1 queues\n"
         "load        1 on 2x4 (8 GPUs)\n"
         "left out    2 rows (gpus 2)\n"
-        "line 3: gpus: found '0', accepted are whole numbers from 1 to 1,000,000\n"
-        "line 5: gpus: job 4 asks for 64, accepted are up to 8 (2 nodes with 4 GPUs)\n"
+        "line 3: gpus: found '0', accepted: whole numbers from 1 to 1,000,000\n"
+        "line 5: gpus: job 4 asks for 64, accepted: up to 8 (2 nodes with 4 GPUs)\n"
     )
 
 
@@ -139,7 +139,7 @@ def test_wrong_usage(file: Path, arguments: tuple[str, ...], words: str) -> None
         (("summary", "/nowhere.csv"), "/nowhere.csv: No such file"),
         (("summary", "{file}", "--format", "philly"), "header lacks timestamp"),
         (("summary", "{file}", "--cluster", "8"), "cluster '8': neither a shape nor a file"),
-        (("generate", "-", "--jobs", "5", "--seed", "1", "--load", "0"), "load is 0, accepted are"),
+        (("generate", "-", "--jobs", "5", "--seed", "1", "--load", "0"), "load is 0, accepted: "),
         (("convert", "{file}", "/nowhere/out.csv"), "/nowhere/out.csv: cannot be written"),
     ],
 )

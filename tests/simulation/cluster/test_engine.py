@@ -1,4 +1,4 @@
-"""The honest simulator: a decision takes effect at an interval and costs what it costs."""
+"""The cluster simulator: a decision takes effect at an interval and costs what it costs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.columns import Columns
 from sched_policy.model import Exploration, NodeGpus
-from sched_policy.order.fifo import Fifo
+from sched_policy.order.arrival import Fifo
 from sched_policy.plan import Plan, Ranking, Start
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Snapshot
 from simulation.cluster.engine import SimulationError, simulate
-from simulation.cluster.settings import Estimates, Looks, Settings, SettingsError
-from simulation.results.outcome import Ending, JobRecord, Outcome
+from simulation.cluster.settings import Estimates, PassTimes, Settings, SimulationSettingsError
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from tests.sched_policy.builders import row
@@ -38,7 +38,7 @@ def trace(*jobs: tuple[float, int, float], **fields: Any) -> Trace:
     return Trace.of(TraceJob(i + 1, *job, **fields) for i, job in enumerate(jobs))
 
 
-def by_id(outcome: Outcome) -> dict[int, JobRecord]:
+def by_id(outcome: TraceOutcome) -> dict[int, JobRecord]:
     return {record.job_id: record for record in outcome.jobs}
 
 
@@ -77,23 +77,23 @@ def test_backfill_keeps_the_starts_that_it_promised_whatever_the_policy_promises
     assert [found[n].start_s for n in (1, 2, 3)] == [0, 50, 60]
 
 
-def test_schedulers_look_when_they_really_looked_as_far_as_that_was_measured() -> None:
-    looks = Looks(policy_s=(0.5, 3.0), backfill_s=(1.25,), main_s=(2.75, 9.5))
-    how = replace(EXACT, interval_s=5, backfill_interval_s=4, main_interval_s=2, looks=looks)
+def test_passes_run_at_measured_times_then_at_the_interval() -> None:
+    pass_times = PassTimes(policy_s=(0.5, 3.0), backfill_s=(1.25,), main_s=(2.75, 9.5))
+    how = replace(EXACT, interval_s=5, backfill_interval_s=4, main_interval_s=2, pass_times=pass_times)
     jobs = by_id(simulate(trace((0, 1, 1), (0, 1, 1), (0, 1, 1), (0, 1, 9), (0, 1, 1)), ONE_GPU, GREEDY, how))
     # Backfill at 1.25, 5.25, ..., the main scheduler at 2.75, 9.5, 11.5, ...
     assert [jobs[n].start_s for n in (1, 2, 3, 4, 5)] == [1.25, 2.75, 5.25, 9.25, 19.5]
 
 
 @pytest.mark.parametrize("times_s", [(1.0, 1.0), (2.0, 1.0), (0.0, math.nan), (0.0, math.inf)])
-def test_measured_looks_must_rise(times_s: tuple[float, ...]) -> None:
-    with pytest.raises(SettingsError, match=r"looks\.main_s"):
-        Settings(looks=Looks(main_s=times_s))
+def test_measured_pass_times_must_ascend(times_s: tuple[float, ...]) -> None:
+    with pytest.raises(SimulationSettingsError, match=r"pass_times\.main_s"):
+        Settings(pass_times=PassTimes(main_s=times_s))
 
 
 @pytest.mark.parametrize("name", ["main_interval_s", "main_offset_s", "backfill_interval_s", "backfill_offset_s"])
 def test_the_times_of_slurms_schedulers_must_make_sense(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name}: -1"):
+    with pytest.raises(SimulationSettingsError, match=f"{name}: -1"):
         Settings(**{name: -1.0})
 
 
@@ -114,7 +114,7 @@ def test_a_time_limit_ends_a_job() -> None:
     assert by_id(simulate(trace((0, 1, 60), time_limit_s=60), ONE_GPU, GREEDY, EXACT))[1].ending is Ending.COMPLETED
 
 
-def test_the_policy_is_asked_once_per_interval_while_jobs_report() -> None:
+def test_the_policy_plans_once_per_interval_while_jobs_report() -> None:
     learning = Learning(np.array([1.0, 0.5, 0.2]), 2, 15.0, 0.2, Exploration(sweep="s"))
     reporting = trace((0, 1, 30), learning=learning)
     for interval_s in (10.0, 0.1):
@@ -174,7 +174,7 @@ def shown(estimates: str, spy: Spy) -> float | None:
     return spy.seen[0].jobs[0].expected_s
 
 
-def test_estimates_are_told_only_as_asked_and_only_to_whom_they_matter() -> None:
+def test_only_policies_that_need_durations_get_estimates() -> None:
     assert shown("exact", LengthSpy()) == 100
     assert shown("limit", LengthSpy()) is None
     assert shown("exact", Spy()) is None
@@ -184,14 +184,14 @@ def test_estimates_are_told_only_as_asked_and_only_to_whom_they_matter() -> None
 
 @pytest.mark.parametrize("text", ["oracle", "noisy", "noisy:", "noisy:-1", "noisy:nan", "exact:1", ""])
 def test_unknown_estimates_are_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="exact, limit, noisy:SIGMA"):
+    with pytest.raises(SimulationSettingsError, match="exact, limit, noisy:SIGMA"):
         Estimates.parse(text)
 
 
 @pytest.mark.parametrize("field_", ["interval_s", "checkpoint_s", "restart_s"])
 def test_absurd_settings_are_refused(field_: str) -> None:
     for value in (float("nan"), -1.0, 1e9):
-        with pytest.raises(SettingsError, match=field_):
+        with pytest.raises(SimulationSettingsError, match=field_):
             Settings(**{field_: value})
 
 
@@ -207,7 +207,7 @@ def test_columns_say_what_the_jobs_say() -> None:
 
 
 @dataclass(frozen=True)
-class Scripted:
+class ScriptedPolicy:
     """A policy of somebody else's, with plans of its own."""
 
     make: Any
@@ -232,12 +232,12 @@ class Scripted:
 )
 def test_a_plan_that_cannot_be_is_refused_by_name(make: Any, fault: str) -> None:
     with pytest.raises(PolicyError, match=f"elsewhere.*{fault}"):
-        simulate(trace((0, 1, 10), (0, 1, 10)), ONE_GPU, Scripted(make), EXACT)
+        simulate(trace((0, 1, 10), (0, 1, 10)), ONE_GPU, ScriptedPolicy(make), EXACT)
 
 
 def test_a_policy_that_starts_nothing_is_named() -> None:
     with pytest.raises(SimulationError, match="elsewhere.*never starts 1 job"):
-        simulate(trace((0, 1, 10)), ONE_GPU, Scripted(lambda _s: Plan()), EXACT)
+        simulate(trace((0, 1, 10)), ONE_GPU, ScriptedPolicy(lambda _s: Plan()), EXACT)
 
 
 @settings(max_examples=40)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sched_policy.model import GpuRequest, Job, Node
-from simulation.cluster.slurm_queue import backfilled, head
+from simulation.cluster.slurm_queue import backfill_starts, main_starts
 from tests.sched_policy.builders import job, nodes, running, snapshot
 
 WAITING = (job(1), job(2), job(3), job(4))
@@ -11,11 +11,11 @@ WHOLE = GpuRequest(4)
 
 
 def by_main(order: tuple[int, ...], *jobs: Job) -> list[int]:
-    return [start.job_id for start in head(order, snapshot(*jobs))]
+    return [start.job_id for start in main_starts(order, snapshot(*jobs))]
 
 
 def by_backfill(order: tuple[int, ...], *jobs: Job) -> list[int]:
-    return [start.job_id for start in backfilled(order, snapshot(*jobs))]
+    return [start.job_id for start in backfill_starts(order, snapshot(*jobs))]
 
 
 def test_the_main_scheduler_ends_at_the_first_job_that_does_not_fit() -> None:
@@ -39,7 +39,7 @@ def test_jobs_that_hold_gpus_are_not_in_the_queue_but_their_gpus_are_taken() -> 
 def test_a_blocked_job_holds_up_its_own_partition_only() -> None:
     jobs = (job(1, request=GpuRequest.on_each(3, 4)), job(2), job(3, partition="other"))
     both = (Node("n1", 4, frozenset({"main", "other"})),)
-    assert [start.job_id for start in head((1, 2, 3), snapshot(*jobs, on=both))] == [3]
+    assert [start.job_id for start in main_starts((1, 2, 3), snapshot(*jobs, on=both))] == [3]
 
 
 def test_backfill_starts_what_ends_before_the_gpus_that_it_delays_are_needed() -> None:

@@ -11,10 +11,9 @@ from inference_gateway.queueing import Fleet, Turns
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import build, rules
 from simulation.requests import engine
-from simulation.requests.engine import Outcome, simulate
-from simulation.requests.metrics import measure, replica_seconds_of
-from simulation.requests.requests import SimulationError
-from simulation.requests.settings import Settings, StartTime
+from simulation.requests.engine import RequestOutcome, simulate
+from simulation.requests.replay import measure, replica_seconds_of
+from simulation.requests.settings import RequestReplayError, RequestSettings, StartTime
 
 
 class Scripted:
@@ -34,8 +33,8 @@ class Scripted:
         raise AssertionError(capacity)
 
 
-def run(arrivals: list[float], services: list[float], *replicas: int, **how: object) -> Outcome:
-    return simulate(arrivals, services, Scripted(*replicas), Settings(**how))
+def run(arrivals: list[float], services: list[float], *replicas: int, **how: object) -> RequestOutcome:
+    return simulate(arrivals, services, Scripted(*replicas), RequestSettings(**how))
 
 
 def test_one_request_after_the_other() -> None:
@@ -58,14 +57,14 @@ def test_the_deadline() -> None:
     outcome = run([0.0, 1.0, 95.0], [100.0, 1.0, 1.0], 1, concurrency=1, deadline_s=30.0)
     assert outcome.failed == {1}
     assert outcome.wait_s == [0.0, 30.0, 5.0]
-    metrics = measure(outcome, Settings(concurrency=1, slo_s=10.0))
+    metrics = measure(outcome, RequestSettings(concurrency=1, slo_s=10.0))
     assert (metrics.slo_misses, metrics.failed, metrics.requests) == (1, 1, 3)
 
 
 def test_at_one_time_answers_come_before_arrivals_and_these_before_the_rule() -> None:
     assert run([0.0, 2.0], [2.0, 1.0], 1, concurrency=1).wait_s == [0.0, 0.0]
     rule = Scripted(1)
-    simulate([1.0, 1.5], [1.0, 1.0], rule, Settings(concurrency=1))
+    simulate([1.0, 1.5], [1.0, 1.0], rule, RequestSettings(concurrency=1))
     assert [(seen.arrivals, seen.in_flight) for seen in rule.seen[:2]] == [(1, 1), (1, 1)]
     ready = run([0.0, 11.0], [100.0, 1.0], 2, concurrency=1, start=StartTime(10.0))
     assert ready.wait_s == [0.0, 0.0]
@@ -85,7 +84,7 @@ def test_a_run_ends_with_its_last_answer_or_failure() -> None:
 
 def test_progress_is_told_every_second() -> None:
     told: list[tuple[int, int]] = []
-    simulate([0.0, 1.5], [1.5, 1.0], Scripted(1), Settings(), lambda done, of: told.append((done, of)))
+    simulate([0.0, 1.5], [1.5, 1.0], Scripted(1), RequestSettings(), lambda done, of: told.append((done, of)))
     assert told == [(0, 2), (1, 2), (2, 2)]
 
 
@@ -139,7 +138,7 @@ def test_another_order_of_the_waiting_requests() -> None:
             raise AssertionError
 
     order = Stack()
-    outcome = simulate([0.0, 0.5, 1.0], [2.0, 1.0, 1.0], Scripted(1), Settings(concurrency=1), queue=order)
+    outcome = simulate([0.0, 0.5, 1.0], [2.0, 1.0, 1.0], Scripted(1), RequestSettings(concurrency=1), queue=order)
     assert outcome.wait_s == [0.0, 2.5, 1.0]
 
 
@@ -150,7 +149,7 @@ def test_the_least_loaded_replica_gets_the_request() -> None:
 
 def test_what_a_rule_sees() -> None:
     rule = Scripted(3)
-    simulate([0.1, 0.2, 0.3, 1.5], [5.0] * 4, rule, Settings(concurrency=2, start=StartTime(60.0)))
+    simulate([0.1, 0.2, 0.3, 1.5], [5.0] * 4, rule, RequestSettings(concurrency=2, start=StartTime(60.0)))
     first, second = rule.seen[:2]
     assert (first.now_s, first.arrivals, first.in_flight, first.queued) == (1.0, 3, 2, 1)
     assert (first.ready, first.starting, first.leaving) == (1, 0, 0)
@@ -183,7 +182,7 @@ def test_replicas_of_the_future_cost_nothing() -> None:
 
 
 def test_no_requests() -> None:
-    with pytest.raises(SimulationError, match="no requests"):
+    with pytest.raises(RequestReplayError, match="no requests"):
         run([], [], 1)
 
 
@@ -217,7 +216,7 @@ def test_every_request_is_answered_once_or_failed_once(
 ) -> None:
     arrivals = [sum(gaps[: i + 1]) for i in range(len(gaps))]
     services = [service_s * (1 + i % 3) for i in range(len(gaps))]
-    how = Settings(concurrency, start, deadline_s, min(1.0, deadline_s), bounds=Bounds(least, 6, 3))
+    how = RequestSettings(concurrency, start, deadline_s, min(1.0, deadline_s), bounds=Bounds(least, 6, 3))
     rule = build(name, {}, Capacity(concurrency / service_s, concurrency, start.mean_s))
     outcome = simulate(arrivals, services, rule, how)
 
@@ -245,13 +244,13 @@ def test_every_request_is_answered_once_or_failed_once(
     assert metrics.utilization <= 1.0001
 
 
-def _rows(outcome: Outcome) -> list[tuple[float, float, float]]:
+def _rows(outcome: RequestOutcome) -> list[tuple[float, float, float]]:
     return list(zip(outcome.arrival_s, outcome.wait_s, outcome.service_s, strict=True))
 
 
 def test_a_warm_up_counts_neither_requests_nor_replica_seconds() -> None:
     outcome = run([0.0, 100.0], [50.0, 50.0], 1, concurrency=1)
-    metrics = measure(outcome, Settings(concurrency=1, warmup_s=60.0))
+    metrics = measure(outcome, RequestSettings(concurrency=1, warmup_s=60.0))
     assert (metrics.requests, metrics.replica_seconds) == (1, 90.0)
-    with pytest.raises(SimulationError, match="the last request arrives at 100 s"):
-        measure(outcome, Settings(concurrency=1, warmup_s=101.0))
+    with pytest.raises(RequestReplayError, match="the last request arrives at 100 s"):
+        measure(outcome, RequestSettings(concurrency=1, warmup_s=101.0))

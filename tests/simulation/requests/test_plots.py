@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from simulation.requests.plots import Point, draw
-from simulation.requests.replay import Replay
-from simulation.requests.requests import Request, RequestTrace
-from simulation.requests.settings import Settings
+from simulation.requests.replay import RequestReplay
+from simulation.requests.settings import RequestSettings
+from simulation.requests.trace import Request, RequestTrace
 from simulation.results.plots import PlotError
 
-REPLAY = Replay.of(RequestTrace(tuple(Request(i / 2, service_s=3.0) for i in range(60))), None, Settings(concurrency=2))
+REPLAY = RequestReplay.of(
+    RequestTrace(tuple(Request(i / 2, service_s=3.0) for i in range(60))), None, RequestSettings(concurrency=2)
+)
 
 
 def test_a_picture(tmp_path: Path) -> None:

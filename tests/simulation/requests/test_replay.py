@@ -5,15 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.requests.generate import bursty, diurnal, generate, step
-from simulation.requests.replay import Replay
-from simulation.requests.requests import (
-    Request,
-    RequestTrace,
-    ServiceTime,
-    SimulationError,
-    service_times,
-)
-from simulation.requests.settings import Settings, StartTime
+from simulation.requests.replay import RequestReplay
+from simulation.requests.settings import RequestReplayError, RequestSettings, ServiceTime, StartTime, service_times
+from simulation.requests.trace import Request, RequestTrace
 
 
 def test_service_times() -> None:
@@ -24,21 +18,21 @@ def test_service_times() -> None:
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "0", "1:2:3", "nan", "inf", "1:", "0:0"])
 def test_service_times_that_make_no_sense(text: str) -> None:
-    with pytest.raises(SimulationError, match="accepted are"):
+    with pytest.raises(RequestReplayError, match="accepted: "):
         ServiceTime.parse(text)
 
 
 def test_a_model_is_needed_unless_the_trace_has_times() -> None:
     assert service_times([Request(0.0, service_s=1.0)], None) == [1.0]
-    with pytest.raises(SimulationError, match="a service-time model is needed"):
+    with pytest.raises(RequestReplayError, match="a service-time model is needed"):
         service_times([Request(0.0, service_s=1.0), Request(0.0, 5, 5)], None)
-    with pytest.raises(SimulationError, match=r"request at 3.000 s \(0 input, 0 output tokens\): 0 s"):
+    with pytest.raises(RequestReplayError, match=r"request at 3.000 s \(0 input, 0 output tokens\): 0 s"):
         service_times([Request(3.0)], ServiceTime.parse("1:1"))
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "60:-1", "60:0.5:1", "60:9", "nan", "1e9"])
 def test_start_times_that_make_no_sense(text: str) -> None:
-    with pytest.raises(SimulationError, match="accepted are"):
+    with pytest.raises(RequestReplayError, match="accepted: "):
         StartTime.parse(text)
 
 
@@ -52,8 +46,8 @@ def test_start_times() -> None:
     [{"concurrency": 0}, {"deadline_s": 0.0}, {"slo_s": 400.0}, {"initial": 65}, {"warmup_s": -1.0}],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, float]) -> None:
-    with pytest.raises(SimulationError, match=r"accepted are|warm-up"):
-        Settings(**wrong)
+    with pytest.raises(RequestReplayError, match=r"accepted: |warm-up"):
+        RequestSettings(**wrong)
 
 
 def test_generated_rates_and_repeatability() -> None:
@@ -81,7 +75,7 @@ def test_bursts_do_not_depend_on_the_order_of_questions(seed: int, times: list[f
 
 def test_capacity_is_concurrency_over_the_mean_service_time() -> None:
     trace = RequestTrace((Request(0.0, 0, 100), Request(1.0, 0, 300)))
-    replay = Replay.of(trace, ServiceTime.parse("0:10"), Settings(concurrency=8, start=StartTime(45.0)))
+    replay = RequestReplay.of(trace, ServiceTime.parse("0:10"), RequestSettings(concurrency=8, start=StartTime(45.0)))
     assert replay.capacity.requests_per_s == pytest.approx(8 / 2.0)
     assert (replay.capacity.concurrency, replay.capacity.start_s) == (8, 45.0)
 
@@ -89,8 +83,8 @@ def test_capacity_is_concurrency_over_the_mean_service_time() -> None:
 @pytest.mark.parametrize("rule", ["slurm", "dilu", "knative", "target"])
 def test_every_rule_follows_a_step(rule: str) -> None:
     trace = generate(step(1.0, 6.0, 600.0, 1800.0), 6.0, 2400.0, seed=3)
-    settings = Settings(concurrency=4, start=StartTime(60.0), warmup_s=0.0)
-    replay = Replay.of(trace, ServiceTime(constant_s=2.0), settings)
+    settings = RequestSettings(concurrency=4, start=StartTime(60.0), warmup_s=0.0)
+    replay = RequestReplay.of(trace, ServiceTime(constant_s=2.0), settings)
     metrics = replay.measured(rule, {})
     # 6 requests/s of 2 s on replicas of 4 need 3 replicas, 1 request/s one.
     assert metrics.peak_replicas >= 3
@@ -99,5 +93,7 @@ def test_every_rule_follows_a_step(rule: str) -> None:
 
 
 def test_requests_must_be_in_order() -> None:
-    with pytest.raises(SimulationError, match="order"):
-        Replay.of(RequestTrace((Request(1.0, service_s=1.0), Request(0.0, service_s=1.0))), None, Settings())
+    with pytest.raises(RequestReplayError, match="order"):
+        RequestReplay.of(
+            RequestTrace((Request(1.0, service_s=1.0), Request(0.0, service_s=1.0))), None, RequestSettings()
+        )

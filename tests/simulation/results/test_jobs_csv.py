@@ -6,14 +6,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from simulation.results import jobs_csv
-from simulation.results.outcome import Ending
+from simulation.results.outcome import Ending, write_jobs_csv
 from tests.simulation.results.outcomes import outcome, record
 
 
 def test_every_job_is_a_line(tmp_path: Path) -> None:
     first = replace(record(1, 10, 30, 100, 2, preemptions=1), user='a,"b"', ending=Ending.STOPPED, gain=0.25)
-    jobs_csv.write(outcome(first, record(2, 20, 20, 50)), tmp_path / "jobs.csv")
+    write_jobs_csv(outcome(first, record(2, 20, 20, 50)), tmp_path / "jobs.csv")
     with (tmp_path / "jobs.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 2
@@ -39,7 +38,7 @@ def test_every_job_is_a_line(tmp_path: Path) -> None:
 
 def test_what_has_not_happened_is_empty(tmp_path: Path) -> None:
     never = replace(record(1, 10, 10, 100), start_s=nan, ending=Ending.UNFINISHED)
-    jobs_csv.write(outcome(never), tmp_path / "jobs.csv")
+    write_jobs_csv(outcome(never), tmp_path / "jobs.csv")
     with (tmp_path / "jobs.csv").open(newline="") as stream:
         (row,) = csv.DictReader(stream)
     assert (row["start_s"], row["jct_s"], row["queue_s"], row["ending"]) == ("", "", "", "unfinished")

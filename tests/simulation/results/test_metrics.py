@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simulation.results.fairness import finish_time_fairness
-from simulation.results.metrics import Metrics, as_dict, figures, measure, utilisation_series
+from simulation.results.metrics import (
+    Metrics,
+    Steps,
+    as_dict,
+    figures,
+    finish_time_fairness,
+    measure,
+    utilisation_series,
+)
 from simulation.results.outcome import Ending, Usage
-from simulation.results.steps import Steps
 from tests.simulation.results.outcomes import outcome, record, worked_example
 
 

@@ -8,11 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from simulation.traces.generate import asked_s, generate
-from simulation.traces.stage_profile import GPU_COUNTS, MODELS, profile
+from simulation.traces.generate import GPU_COUNTS, MODELS, GangShare, WorkloadSpec, asked_s, generate, profile
 from simulation.traces.summary import summarize
 from simulation.traces.trace import ClusterShape, StageTimes, TraceError
-from simulation.traces.workload import GpuShare, WorkloadSpec
 
 CLUSTER = ClusterShape(8, 8)
 
@@ -59,7 +57,7 @@ def test_run_times_are_log_normal_within_bounds() -> None:
 
 
 def test_gpu_counts_are_in_proportion_and_fit_the_cluster() -> None:
-    spec = WorkloadSpec(20_000, ClusterShape(2, 4), shares=(GpuShare(1, 3), GpuShare(8, 1), GpuShare(16, 96)))
+    spec = WorkloadSpec(20_000, ClusterShape(2, 4), shares=(GangShare(1, 3), GangShare(8, 1), GangShare(16, 96)))
     counts = Counter(job.gpus for job in generate(spec, 8).jobs)
     assert set(counts) == {1, 8}
     assert counts[1] / counts[8] == pytest.approx(3, rel=0.1)
@@ -120,19 +118,19 @@ def test_every_model_has_a_profile_for_every_count() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"jobs": 0}, "jobs is 0, accepted are 1 to"),
+        ({"jobs": 0}, "jobs is 0, accepted: 1 to"),
         ({"load": 0}, "load is 0"),
         ({"load": math.nan}, "load is nan"),
         ({"sigma": -1}, "sigma is -1"),
         ({"median_run_s": math.inf}, "median_run_s is inf"),
-        ({"longest_run_s": 1}, "longest_run_s is 1, accepted are 10 to"),
+        ({"longest_run_s": 1}, "longest_run_s is 1, accepted: 10 to"),
         ({"users": 0}, "users is 0"),
         ({"limit_multiples": ()}, "limit_multiples is empty"),
-        ({"limit_multiples": (0.5,)}, "limit_multiples is 0.5, accepted are 1 to"),
-        ({"shares": (GpuShare(3, 1),)}, "shares: 3 GPUs, accepted are 1, 2, 4, 8, 16, 32"),
-        ({"shares": (GpuShare(1, -1),)}, "shares is -1"),
-        ({"shares": (GpuShare(1, 0),)}, "no job fits"),
-        ({"cluster": ClusterShape(1, 1), "shares": (GpuShare(2, 1),)}, "no job fits the cluster's 1 GPUs"),
+        ({"limit_multiples": (0.5,)}, "limit_multiples is 0.5, accepted: 1 to"),
+        ({"shares": (GangShare(3, 1),)}, "shares: 3 GPUs, accepted: 1, 2, 4, 8, 16, 32"),
+        ({"shares": (GangShare(1, -1),)}, "shares is -1"),
+        ({"shares": (GangShare(1, 0),)}, "no job fits"),
+        ({"cluster": ClusterShape(1, 1), "shares": (GangShare(2, 1),)}, "no job fits the cluster's 1 GPUs"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(fields: dict[str, object], words: str) -> None:

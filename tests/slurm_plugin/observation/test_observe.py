@@ -8,29 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from sched_policy.model import Elastic, Job
-from slurm_plugin.client.records import ClusterRecords, SlurmJob
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.config import PreemptionBudget
+from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.churn import Churn
 from tests.slurm_plugin.steering.test_reconcile import record
 
 NOW_S = 10_000.0
-ONCE = "explsched:since=50&n=0&lost=0&p=0,9000,4,120,because"
+ONCE = "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,because"
 
 
-def seen(tmp_path: Path, *records: SlurmJob, churn: Churn | None = None) -> Observation:
-    return observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, churn=churn)
+def seen(tmp_path: Path, *records: SlurmJob, budget: PreemptionBudget | None = None) -> Observation:
+    return observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, budget=budget)
 
 
-def job_of(tmp_path: Path, churn: Churn | None = None, **fields: Any) -> Job:
-    (job,) = seen(tmp_path, record(5, submit_s=9000.0, **fields), churn=churn).snapshot.jobs
+def job_of(tmp_path: Path, budget: PreemptionBudget | None = None, **fields: Any) -> Job:
+    (job,) = seen(tmp_path, record(5, submit_s=9000.0, **fields), budget=budget).snapshot.jobs
     return job
 
 
 def test_a_preempted_job_is_dated_to_its_first_submission(tmp_path: Path) -> None:
     assert job_of(tmp_path, admin_comment=ONCE, restarts=1).submit_s == 50.0
     assert job_of(tmp_path).submit_s == 9000.0
-    assert job_of(tmp_path, admin_comment="JS1:abc explsched:nonsense").submit_s == 9000.0
+    assert job_of(tmp_path, admin_comment="JS1:abc explsched-preemption:nonsense").submit_s == 9000.0
 
 
 def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> None:
@@ -40,10 +41,10 @@ def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> 
 
 
 def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
-    spent, left = Churn(1.0, 10, most_per_job_per_hour=1), Churn(1.0, 10, most_per_job_per_hour=2)
+    spent, left = PreemptionBudget(1.0, 10, most_per_job_per_hour=1), PreemptionBudget(1.0, 10, most_per_job_per_hour=2)
     consents = "explsched:checkpoint=USR1"
-    for churn, may_yield in ((spent, False), (left, True), (None, True)):
-        job = job_of(tmp_path, churn, comment=consents, admin_comment=ONCE, restarts=1)
+    for budget, may_yield in ((spent, False), (left, True), (None, True)):
+        job = job_of(tmp_path, budget, comment=consents, admin_comment=ONCE, restarts=1)
         assert (job.consents, job.may_yield) == (True, may_yield)
 
 
@@ -84,9 +85,60 @@ def test_jobs_of_other_partitions_are_seen_as_long_as_they_hold_gpus(tmp_path: P
     assert {job.job_id for job in every.snapshot.jobs} == {1, 2, 3, 4}
 
 
+def test_others_make_room_only_for_a_job_that_would_start(tmp_path: Path) -> None:
+    for reason, eligible, may_displace in (
+        ("Resources", True, True),
+        ("None", True, False),
+        ("PartitionTimeLimit", False, False),
+        ("ReqNodeNotAvail, Reserved for maintenance", False, False),
+    ):
+        job = job_of(tmp_path, reason=reason)
+        assert (job.eligible, job.may_displace) == (eligible, may_displace), reason
+    served = Remembered(served_s={5: NOW_S - 60})
+    records = ClusterRecords((), (record(5, submit_s=9000.0), record(6)), ())
+    found = observe(records, ProgressSpool(tmp_path), NOW_S, remembered=served).snapshot.jobs
+    assert {job.job_id: (job.eligible, job.may_displace) for job in found} == {5: (True, False), 6: (True, True)}
+
+
+def test_what_a_user_has_had_in_silence_is_known_to_the_policy(tmp_path: Path) -> None:
+    records = ClusterRecords((), (record(5), record(6, user="eve")), ())
+    found = observe(records, ProgressSpool(tmp_path), NOW_S, remembered=Remembered(silent_s={"eve": 50.0}))
+    assert {job.user: job.user_silent_s for job in found.snapshot.jobs} == {"ada": 0.0, "eve": 50.0}
+
+
+def test_what_only_our_leases_keep_from_starting_has_a_place_in_the_plan(tmp_path: Path) -> None:
+    def is_planned(*names: str) -> bool:
+        reserved = tuple(SlurmReservation(name, NOW_S, NOW_S + 120, ("n1",), (), frozenset()) for name in names)
+        waits = record(5, reason="ReqNodeNotAvail, Reserved for maintenance")
+        (job,) = observe(ClusterRecords((), (waits,), reserved), ProgressSpool(tmp_path), NOW_S).snapshot.jobs
+        return job.eligible
+
+    assert is_planned("explsched_6")
+    assert not is_planned("explsched_6", "maintenance")
+    assert not is_planned()
+
+
+def test_jobs_without_gpus_are_none_of_ours(tmp_path: Path) -> None:
+    no_gpus = {"gpus": 0, "gpus_per_node": None}
+    records = (
+        record(1, **no_gpus),
+        record(2, state="RUNNING", comment="explsched:checkpoint=USR1&stop=1", **no_gpus),
+        record(3, shards_per_node=1, **no_gpus),
+        record(4),
+    )
+    node = SlurmNode("n1", "IDLE", 4, frozenset({"main"}), shards=8)
+    found = observe(ClusterRecords((node,), records, ()), ProgressSpool(tmp_path), NOW_S)
+    assert {job.job_id for job in found.snapshot.jobs} == {3, 4}
+    without_shards = observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S)
+    assert {job.job_id for job in without_shards.snapshot.jobs} == {4}
+    assert set(found.jobs) == {1, 2, 3, 4}
+
+
 def test_who_was_asked_to_make_room_is_known_to_the_policy(tmp_path: Path) -> None:
     records = (record(1, state="RUNNING"), record(2, state="RUNNING"))
-    found = observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, yielding={2})
+    found = observe(
+        ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, remembered=Remembered(frozenset({2}))
+    )
     assert {job.job_id: job.yielding for job in found.snapshot.jobs} == {1: False, 2: True}
 
 

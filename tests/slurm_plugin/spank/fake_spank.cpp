@@ -19,8 +19,15 @@ int task_init(std::vector<std::string> words) {
     return slurm_spank_task_init(nullptr, static_cast<int>(words.size()), arguments.data());
 }
 
+static std::string formatted(const char* format, va_list arguments) {
+    char text[1024];
+    std::vsnprintf(text, sizeof(text), format, arguments);
+    return text;
+}
+
 }  // namespace fake_spank
 
+using fake_spank::formatted;
 using fake_spank::slurm;
 
 constexpr auto kSuccess = static_cast<spank_err_t>(ESPANK_SUCCESS);  // an int in some releases
@@ -60,12 +67,17 @@ spank_err_t spank_job_control_setenv(spank_t, const char* name, const char* valu
 const char* spank_strerror(spank_err_t) { return "refused"; }
 
 void slurm_error(const char* format, ...) {
-    char text[1024];
     va_list arguments;
     va_start(arguments, format);
-    std::vsnprintf(text, sizeof(text), format, arguments);
+    slurm.errors.push_back(formatted(format, arguments));
     va_end(arguments);
-    slurm.errors.emplace_back(text);
+}
+
+void slurm_info(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    slurm.advice.push_back(formatted(format, arguments));
+    va_end(arguments);
 }
 
 }  // extern "C"

@@ -21,8 +21,8 @@ std::optional<std::string> canonical(const std::string& name, const std::string&
     for (std::size_t i = 0; i < expl_option_count; ++i) {
         char value[EXPL_VALUE_SIZE] = "";
         if (name != expl_options[i].name) continue;
-        return expl_options[i].canonical(text.c_str(), value) ? std::optional<std::string>(value)
-                                                              : std::nullopt;
+        const expl_verdict verdict = expl_options[i].canonical(expl_options[i].choices, text.c_str(), value);
+        return verdict == EXPL_REFUSED ? std::nullopt : std::optional<std::string>(value);
     }
     std::abort();
 }
@@ -32,8 +32,8 @@ bool refused(const std::string& name, const std::string& text) { return !canonic
 void options_are_there_where_jobs_are_made_and_run_and_nowhere_else() {
     for (const spank_context_t context : {S_CTX_LOCAL, S_CTX_ALLOCATOR, S_CTX_REMOTE}) {
         in_process(context, [] {
-            CHECK(init() == 0 && slurm.options.size() == expl_option_count);
-            CHECK(slurm.options.at("expl-stop").argument.empty());
+            CHECK(init() == 0 && slurm.options.size() == expl_option_count + expl_former_option_count);
+            CHECK(slurm.options.at("expl-early-stop").argument.empty());
             CHECK(slurm.options.at("expl-sweep").argument == "NAME");
         });
     }
@@ -44,12 +44,12 @@ void options_are_there_where_jobs_are_made_and_run_and_nowhere_else() {
 void what_slurm_refuses_is_logged_and_no_job_fails() {
     in_process(S_CTX_ALLOCATOR, [] {
         slurm.refuses = true;
-        CHECK(init() == 0 && slurm.errors.size() == expl_option_count);
+        CHECK(init() == 0 && slurm.errors.size() == expl_option_count + expl_former_option_count);
         CHECK(logged("option --expl-share cannot be registered"));
     });
     in_process(S_CTX_ALLOCATOR, [] {
         init();
-        CHECK(give("expl-stop") == 0);
+        CHECK(give("expl-early-stop") == 0);
         slurm.refuses = true;
         CHECK(submit() == 0 && logged("the scheduler will not know of this job's options"));
     });
@@ -67,14 +67,15 @@ void nonsense_is_refused_with_what_is_accepted() {
 void slurmctld_is_told_what_was_given_and_nothing_else() {
     in_process(S_CTX_LOCAL, [] {
         init();
-        CHECK(give("expl-sweep", "a") == 0 && give("expl-stop") == 0);
+        CHECK(give("expl-sweep", "a b&c") == 0 && give("expl-early-stop") == 0);
         CHECK(give("expl-checkpoint", "SIGUSR1") == 0);
-        CHECK(submit() == 0 && comment() == "sweep=a&checkpoint=USR1&stop=1" && slurm.errors.empty());
+        CHECK(submit() == 0 && comment() == "sweep=a%20b%26c&checkpoint=USR1&early-stop=1");
+        CHECK(slurm.errors.empty() && slurm.advice.empty());
     });
     in_process(S_CTX_ALLOCATOR, [] {  // inside a job, which has options of its own
         slurm.control["EXPLSCHED_OPTIONS"] = "sweep=of-the-outer-job";
         init();
-        CHECK(give("expl-stop") == 0 && submit() == 0 && comment() == "stop=1");
+        CHECK(give("expl-early-stop") == 0 && submit() == 0 && comment() == "early-stop=1");
     });
     in_process(S_CTX_ALLOCATOR, [] {
         init();
@@ -82,7 +83,7 @@ void slurmctld_is_told_what_was_given_and_nothing_else() {
     });
     in_process(S_CTX_REMOTE, [] {  // a step of the job: slurmctld knows
         init();
-        CHECK(give("expl-stop") == 0 && submit() == 0 && slurm.control.empty());
+        CHECK(give("expl-early-stop") == 0 && submit() == 0 && slurm.control.empty());
     });
 }
 
@@ -91,7 +92,7 @@ void the_last_option_wins_over_earlier_ones_and_over_the_variable() {
         setenv("EXPLSCHED_SWEEP", "of-the-variable", 1);
         setenv("EXPLSCHED_METRIC", "accuracy", 1);
         setenv("EXPLSCHED_DIRECTION", "", 1);
-        slurm.environment["EXPLSCHED_CLASS"] = "high";  // of a task, none of which is here
+        slurm.environment["EXPLSCHED_SHARE"] = "high";  // of a task, none of which is here
         init();
         give("expl-sweep", "first");
         give("expl-sweep", "second");
@@ -102,41 +103,96 @@ void the_last_option_wins_over_earlier_ones_and_over_the_variable() {
 void a_variable_with_nonsense_is_told_and_ignored() {
     in_process(S_CTX_ALLOCATOR, [] {
         setenv("EXPLSCHED_LIMIT", "2000", 1);
-        setenv("EXPLSCHED_STOP", "1", 1);
+        setenv("EXPLSCHED_EARLY_STOP", "1", 1);
         init();
-        CHECK(submit() == 0 && comment() == "stop=1");
+        CHECK(submit() == 0 && comment() == "early-stop=1");
         CHECK(logged("EXPLSCHED_LIMIT=2000 is ignored: accepted: 0.001 to 1"));
     });
 }
 
-void shares_are_fractions_or_permille() {
+// One release more. A step of the job is told the same again: that is no news.
+void former_spellings_are_read_and_the_present_one_is_named() {
+    in_process(S_CTX_ALLOCATOR, [] {
+        init();
+        CHECK(give("expl-utility", "accuracy") == 0 && advised("--expl-utility is now --expl-metric;"));
+        CHECK(give("expl-stop") == 0 && advised("--expl-stop is now --expl-early-stop;"));
+        CHECK(give("expl-policy-class", "vip") == -1);
+        CHECK(logged("--expl-policy-class=vip: accepted: guaranteed, opportunistic"));
+        CHECK(give("expl-limit", "300") == 0 && advised("--expl-limit=300 is now --expl-limit=0.3;"));
+        CHECK(submit() == 0 && comment() == "metric=accuracy&early-stop=1&limit=0.3");
+    });
+    in_process(S_CTX_ALLOCATOR, [] {
+        setenv("EXPLSCHED_CLASS", "high", 1);
+        setenv("EXPLSCHED_STOP", "1", 1);
+        setenv("EXPLSCHED_EARLY_STOP", "0", 1);
+        init();
+        CHECK(submit() == 0 && comment() == "early-stop=0&share=high" && slurm.advice.size() == 1);
+        CHECK(advised("EXPLSCHED_CLASS=high is now EXPLSCHED_SHARE=high;"));
+    });
+    in_process(S_CTX_REMOTE, [] {
+        init();
+        CHECK(give("expl-utility", "accuracy") == 0 && give("expl-limit", "300") == 0);
+        CHECK(slurm.advice.empty());
+    });
+}
+
+void a_job_does_not_consent_for_those_that_it_submits() {
+    in_process(S_CTX_ALLOCATOR, [] {
+        setenv("SLURM_JOB_ID", "7", 1);
+        setenv("EXPLSCHED_CHECKPOINT", "USR1", 1);
+        setenv("EXPLSCHED_EARLY_STOP", "1", 1);
+        setenv("EXPLSCHED_SWEEP", "s", 1);
+        init();
+        CHECK(submit() == 0 && comment() == "sweep=s");
+        CHECK(give("expl-checkpoint", "USR2") == 0 && submit() == 0);
+        CHECK(comment() == "sweep=s&checkpoint=USR2");
+    });
+    in_process(S_CTX_ALLOCATOR, [] {
+        unsetenv("SLURM_JOB_ID");
+        setenv("EXPLSCHED_CHECKPOINT", "USR1", 1);
+        init();
+        CHECK(submit() == 0 && comment() == "checkpoint=USR1");
+    });
+}
+
+void shares_are_fractions() {
     for (const char* name : {"expl-request", "expl-limit"}) {
-        CHECK(canonical(name, "0.25") == "250" && canonical(name, "0.001") == "1");
-        CHECK(canonical(name, "1") == "1000" && canonical(name, "1.0") == "1000");
-        CHECK(canonical(name, "2") == "2" && canonical(name, "1000") == "1000");
-        CHECK(canonical(name, "0.57") == "570" && canonical(name, "0.9999") == "1000");  // 0.57 * 1000 < 570
-        for (const char* text : {"", "0", "0.0004", "1001", "1000.5", "99999999999999999999", "-1", "1e-1",
-                                 "0x1", "inf", "nan", " 1", "0.5.", ".", "0.00000000000000000001"}) {
+        CHECK(canonical(name, "0.25") == "0.25" && canonical(name, "0.001") == "0.001");
+        CHECK(canonical(name, "1") == "1" && canonical(name, "1.0") == "1" && canonical(name, ".5") == "0.5");
+        CHECK(canonical(name, "2") == "0.002" && canonical(name, "1000") == "1");  // thousandths, as before
+        CHECK(canonical(name, "0.57") == "0.57" && canonical(name, "0.9999") == "1");
+        for (const char* text : {"", "0", "0.0004", "1001", "1000.5", "1.5", "99999999999999999999", "-1",
+                                 "1e-1", "0x1", "inf", "nan", " 1", "0.5.", ".", "0.00000000000000000001"}) {
             CHECK(refused(name, text));
         }
     }
 }
 
 void sizes_are_a_range_of_gpus() {
-    for (const char* text : {"1-2", "1-8", "8-32/8", "1-999999"})
+    for (const char* text : {"1-2", "1-8", "8-32/8", "1-100000"})
         CHECK(canonical("expl-elastic", text) == text);
     for (const char* text : {"", "8", "8-8", "8-4", "0-8", "-1-8", "1--8", "1-8/", "1-8/0", "1-8/-2", "1-8x",
-                             "1-8/2/2", "1-99999999", "000000000000000000001-2"}) {
+                             "1-8/2/2", "2-7/2", "1-100001", "1-99999999", "000000000000000000001-2"}) {
         CHECK(refused("expl-elastic", text));
     }
 }
 
-void names_mean_nothing_in_a_query_or_a_path() {
-    CHECK(canonical("expl-sweep", "Ab9_.@-") == "Ab9_.@-");
-    CHECK(canonical("expl-sweep", std::string(64, 'x')) == std::string(64, 'x'));
-    for (const char* text : {"", "a b", "a&b", "a=b", "a/b", "a%20", "a+b", "\xc3\xa4"})
-        CHECK(refused("expl-sweep", text));
-    CHECK(refused("expl-sweep", std::string(65, 'x')));
+void stages_are_milliseconds() {
+    for (const char* text : {"110/60/45/5", "110/60/45.5/0", "0.5/0/0/0.000001", "999999999/1/1/1"})
+        CHECK(canonical("expl-stages", text) == text);
+    for (const char* text :
+         {"", "1", "1/2/3", "1/2/3/4/5", "1/2/3/", "/1/2/3", "0/1/1/1", "1/0/0.0/0", "1/-1/1/1", "1/nan/1/1",
+          "1/1e2/1/1", "1./1/1/1", ".5/1/1/1", "1/1/1/1 ", "1000000000/1/1/1", "0.0000001/1/1/1"}) {
+        CHECK(refused("expl-stages", text));
+    }
+}
+
+void names_are_any_text_without_control_characters() {
+    for (const char* text : {"Ab9_.@-", "eval/loss", "a b", "a&b=%20+c", "\xc3\xa4"})
+        CHECK(canonical("expl-sweep", text) == text);
+    CHECK(canonical("expl-sweep", std::string(128, 'x')) == std::string(128, 'x'));
+    for (const char* text : {"", "a\nb", "\x1b[2J", "\x7f"}) CHECK(refused("expl-sweep", text));
+    CHECK(refused("expl-sweep", std::string(129, 'x')));
 }
 
 void words_are_those_of_a_list() {
@@ -144,25 +200,29 @@ void words_are_those_of_a_list() {
         CHECK(canonical("expl-checkpoint", text) == text);
         CHECK(canonical("expl-checkpoint", std::string("SIG") + text) == text);
     }
-    for (const char* text : {"KILL", "STOP", "CONT", "usr1", "10", "", "SIG"})
+    CHECK(canonical("expl-checkpoint", "sigusr2") == "USR2");
+    for (const char* text : {"KILL", "STOP", "CONT", "USR", "10", "", "SIG"})
         CHECK(refused("expl-checkpoint", text));
     for (const char* text : {"high", "best-effort"}) CHECK(canonical("expl-share", text) == text);
-    for (const char* text : {"guaranteed", "opportunistic"})
-        CHECK(canonical("expl-policy-class", text) == text);
+    for (const char* text : {"guaranteed", "opportunistic"}) CHECK(canonical("expl-job-class", text) == text);
     for (const char* text : {"min", "max"}) CHECK(canonical("expl-direction", text) == text);
-    for (const char* name : {"expl-share", "expl-policy-class", "expl-direction", "expl-stop"})
-        for (const char* text : {"", "0", "High", "low", "mean"}) CHECK(refused(name, text));
+    for (const char* text : {"0", "1"}) CHECK(canonical("expl-early-stop", text) == text);
+    for (const char* name : {"expl-share", "expl-job-class", "expl-direction", "expl-early-stop"})
+        for (const char* text : {"", "2", "High", "low", "mean"}) CHECK(refused(name, text));
 }
 
-// Each as long as it can be.
+// Each as long as it can be, in characters that take most room.
 void all_options_together_fit_into_the_comment() {
     expl_values values{};
     std::string expected;
     for (std::size_t i = 0; i < expl_option_count; ++i) {
-        std::string(EXPL_VALUE_SIZE - 1, 'x').copy(values.text[i], EXPL_VALUE_SIZE - 1);
-        expected += (i > 0 ? "&" : "") + std::string(expl_options[i].key) + "=" + values.text[i];
+        expected += (i > 0 ? "&" : "") + std::string(expl_options[i].key) + "=";
+        for (int n = 0; n < EXPL_VALUE_SIZE - 1; ++n) {
+            values.text[i][n] = '%';
+            expected += "%25";
+        }
     }
-    std::string word(EXPL_OPTION_MAX * EXPL_VALUE_SIZE, '\0');
+    std::string word(EXPL_WORD_SIZE, '\0');
     CHECK(expl_comment_word(&values, word.data(), word.size()) && word.c_str() == expected);
     CHECK(expl_comment_word(&values, word.data(), expected.size() + 1));
     CHECK(!expl_comment_word(&values, word.data(), expected.size()));
@@ -177,9 +237,12 @@ int main() {
     slurmctld_is_told_what_was_given_and_nothing_else();
     the_last_option_wins_over_earlier_ones_and_over_the_variable();
     a_variable_with_nonsense_is_told_and_ignored();
-    shares_are_fractions_or_permille();
+    former_spellings_are_read_and_the_present_one_is_named();
+    a_job_does_not_consent_for_those_that_it_submits();
+    shares_are_fractions();
     sizes_are_a_range_of_gpus();
-    names_mean_nothing_in_a_query_or_a_path();
+    stages_are_milliseconds();
+    names_are_any_text_without_control_characters();
     words_are_those_of_a_list();
     all_options_together_fit_into_the_comment();
     return check::result();

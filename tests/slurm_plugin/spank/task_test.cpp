@@ -31,9 +31,9 @@ void without_options_a_task_is_left_alone() {
         CHECK(task_init({"library=" + library, "manager_socket=/s", "mps_pipe_directory=/"}) == 0);
         CHECK(slurm.environment.empty() && slurm.errors.empty());
     });
-    in_step({{"expl-stop", nullptr}}, [] {  // not about sharing
+    in_step({{"expl-early-stop", nullptr}}, [] {  // not about sharing
         CHECK(task_init({"library=" + library, "manager_socket=/s"}) == 0);
-        CHECK((slurm.environment == Variables{{"EXPLSCHED_STOP", "1"}}));
+        CHECK((slurm.environment == Variables{{"EXPLSCHED_EARLY_STOP", "1"}}));
     });
 }
 
@@ -49,21 +49,30 @@ void each_way_to_ask_for_sharing_preloads_the_library() {
     }
     in_step({{"expl-share", "high"}}, [] {  // a site without the kernel level
         CHECK(task_init({"spool=/spool"}) == 0 && slurm.errors.empty());
-        CHECK((slurm.environment == Variables{{"EXPLSCHED_CLASS", "high"}, {"EXPLSCHED_SPOOL", "/spool"}}));
+        CHECK((slurm.environment == Variables{{"EXPLSCHED_SHARE", "high"},
+                                              {"EXPLSCHED_CLASS", "high"},  // for one release more
+                                              {"EXPLSCHED_SPOOL", "/spool"}}));
     });
 }
 
 void a_variable_of_the_job_asks_too_and_is_written_as_the_programs_read_it() {
     in_step({}, [] {
-        setenv("EXPLSCHED_CLASS", "high", 1);  // slurmstepd's own: not the job's
-        slurm.environment = {{"EXPLSCHED_LIMIT", "0.25"}, {"EXPLSCHED_REQUEST", "3000"}};
+        setenv("EXPLSCHED_SHARE", "high", 1);  // slurmstepd's own: not the job's
+        slurm.environment = {{"EXPLSCHED_LIMIT", "250"}, {"EXPLSCHED_REQUEST", "3000"}};
         CHECK(task_init({"library=" + library}) == 0);
-        CHECK(slurm.environment["EXPLSCHED_LIMIT"] == "250" && slurm.environment["LD_PRELOAD"] == library);
-        CHECK(logged("EXPLSCHED_REQUEST=3000 is ignored") && slurm.environment.count("EXPLSCHED_CLASS") == 0);
+        CHECK(slurm.environment["EXPLSCHED_LIMIT"] == "0.25" && slurm.environment["LD_PRELOAD"] == library);
+        CHECK(logged("EXPLSCHED_REQUEST=3000 is ignored") && slurm.environment.count("EXPLSCHED_SHARE") == 0);
     });
     in_step({{"expl-limit", "0.5"}}, [] {
-        slurm.environment = {{"EXPLSCHED_LIMIT", "250"}};
-        CHECK(task_init() == 0 && slurm.environment["EXPLSCHED_LIMIT"] == "500");
+        slurm.environment = {{"EXPLSCHED_LIMIT", "0.25"}};
+        CHECK(task_init() == 0 && slurm.environment["EXPLSCHED_LIMIT"] == "0.5");
+    });
+    in_step({}, [] {  // a job that was submitted before the last upgrade
+        slurm.environment = {{"EXPLSCHED_CLASS", "high"}, {"EXPLSCHED_CHECKPOINT_SIGNAL", "USR2"}};
+        CHECK(task_init({"library=" + library}) == 0 && slurm.environment["LD_PRELOAD"] == library);
+        CHECK(slurm.environment["EXPLSCHED_SHARE"] == "high" &&
+              slurm.environment["EXPLSCHED_CHECKPOINT"] == "USR2");
+        CHECK(slurm.advice.empty());
     });
 }
 
@@ -116,7 +125,7 @@ void a_library_that_cannot_be_preloaded_is_left_out() {
         in_step({{"expl-share", "high"}}, [&] {
             CHECK(task_init({"library=" + path, "manager_socket=/s"}) == 0);
             CHECK(slurm.environment.count("LD_PRELOAD") == 0 &&
-                  slurm.environment["EXPLSCHED_CLASS"] == "high");
+                  slurm.environment["EXPLSCHED_SHARE"] == "high");
             CHECK(logged("kernels are not gated") && logged(why));
         });
     };
@@ -154,7 +163,7 @@ void what_slurm_refuses_is_logged_and_the_task_starts() {
     in_step({{"expl-share", "high"}}, [] {
         slurm.refuses = true;
         CHECK(task_init({"library=" + library, "spool=/s"}) == 0);
-        CHECK(logged("EXPLSCHED_CLASS: refused") && logged("EXPLSCHED_SPOOL: refused"));
+        CHECK(logged("EXPLSCHED_SHARE: refused") && logged("EXPLSCHED_SPOOL: refused"));
     });
 }
 

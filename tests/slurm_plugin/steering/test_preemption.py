@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
-from sched_policy.model import Exploration, JobState
+from sched_policy.model import Exploration, Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, Report
-from slurm_plugin.steering.churn import HOUR_S, Churn
-from slurm_plugin.steering.preemption import PreemptionDesk, interruption
-from tests.sched_policy.builders import NOW_S, running
+from slurm_plugin.steering.preemption import PreemptionTracker, interruption
+from tests.sched_policy.builders import NOW_S, job, running
 
 CONSENT = Exploration(checkpoint_signal="USR1")
 
 
 def steps(
-    desk: PreemptionDesk,
+    tracker: PreemptionTracker,
     now_s: float,
     *preempt: int,
     progress: JobProgress | None = None,
@@ -28,64 +28,93 @@ def steps(
     jobs = {5: running(5, "n1", exploration=CONSENT), 6: running(6, "n1")}
     reports = {5: progress} if progress else {}
     wanted = tuple(Preemption(job_id, "why") for job_id in preempt)
-    changes = desk.advance(wanted, jobs, reports, {5: record} if record else {}, now_s)
+    changes = tracker.advance(wanted, jobs, reports, {5: record} if record else {}, now_s)
     return [change for change in changes if not isinstance(change, SetAdminComment)]
 
 
 def test_signal_then_requeue_when_the_checkpoint_is_reported() -> None:
-    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
-    assert steps(desk, 0, 5) == [SignalJob(5, "USR1")]
-    assert steps(desk, 10, 5) == []
-    assert steps(desk, 20, 5, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
+    assert steps(tracker, 10, 5) == []
+    assert steps(tracker, 20, 5, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
 
 
 def test_requeue_when_the_grace_is_over() -> None:
-    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
-    steps(desk, 0, 5, progress=JobProgress(checkpoint_s=-50))
-    assert steps(desk, 50, 5, progress=JobProgress(checkpoint_s=-50)) == []  # an old checkpoint does not count
-    assert steps(desk, 100, 5) == [RequeueJob(5)]
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    steps(tracker, 0, 5, progress=JobProgress(checkpoint_s=-50))
+    assert steps(tracker, 50, 5, progress=JobProgress(checkpoint_s=-50)) == []  # an old checkpoint does not count
+    assert steps(tracker, 100, 5) == [RequeueJob(5)]
 
 
 def test_a_job_that_is_still_starting_is_not_signalled() -> None:
-    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
     earlier = Report(1.0, restart=0, step=1, metric="loss", value=1.0)
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     wanted = (Preemption(5, ""),)
-    assert desk.advance(wanted, jobs, {5: JobProgress(reports=(earlier,))}, {}, 0) == ()
+    assert tracker.advance(wanted, jobs, {5: JobProgress(reports=(earlier,))}, {}, 0) == ()
     ready = JobProgress(reports=(earlier, Report(1.0, restart=1, step=1, metric="loss", value=1.0)))
-    assert desk.advance(wanted, jobs, {5: ready}, {}, 0) == (SignalJob(5, "USR1"),)
+    assert tracker.advance(wanted, jobs, {5: ready}, {}, 0) == (SignalJob(5, "USR1"),)
 
 
 def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
-    assert steps(PreemptionDesk(Churn(100, 10)), 0, 6) == []
+    assert steps(PreemptionTracker(PreemptionBudget(100, 10)), 0, 6) == []
     without_signal = {5: running(5, "n1", exploration=Exploration(sweep="digits", may_stop=True))}
-    assert PreemptionDesk(Churn(100, 10)).advance((Preemption(5, ""),), without_signal, {}, {}, 0) == ()
+    assert PreemptionTracker(PreemptionBudget(100, 10)).advance((Preemption(5, ""),), without_signal, {}, {}, 0) == ()
 
 
 def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
-    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
-    steps(desk, 0, 5)
-    assert steps(desk, 200, progress=JobProgress(checkpoint_s=5, ended=True)) == []
-    steps(desk, 200, 5)
-    gone = desk.advance((), {5: replace(running(5, "n1"), state=JobState.PENDING)}, {}, {}, 900)
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    steps(tracker, 0, 5)
+    assert steps(tracker, 200, progress=JobProgress(checkpoint_s=5, ended=True)) == []
+    steps(tracker, 200, 5)
+    gone = tracker.advance((), {5: replace(running(5, "n1"), state=JobState.PENDING)}, {}, {}, 900)
     assert gone == ()
-    assert desk.underway == frozenset()
+    assert tracker.underway == frozenset()
 
 
 def test_a_job_that_was_requeued_by_somebody_else_is_not_requeued_again() -> None:
-    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
-    steps(desk, 0, 5)
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    steps(tracker, 0, 5)
     runs_again = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
-    assert desk.advance((), runs_again, {}, {}, 900) == ()
-    assert desk.underway == frozenset()
+    assert tracker.advance((), runs_again, {}, {}, 900) == ()
+    assert tracker.underway == frozenset()
 
 
 def test_the_hourly_budget_bounds_the_churn() -> None:
-    desk = PreemptionDesk(Churn(grace_s=1, most_per_hour=1))
-    assert steps(desk, 0, 5) == [SignalJob(5, "USR1")]
-    desk.advance((), {}, {}, {}, 10)
-    assert steps(desk, 20, 5) == []
-    assert steps(desk, 3601, 5) == [SignalJob(5, "USR1")]
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=1, most_per_hour=1))
+    assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
+    tracker.advance((), {}, {}, {}, 10)
+    assert steps(tracker, 20, 5) == []
+    assert steps(tracker, 3601, 5) == [SignalJob(5, "USR1")]
+
+
+def served(tracker: PreemptionTracker, now_s: float, beneficiary: Job | None, **reported: float) -> list[object]:
+    """One pass; job 5 makes room for job 7, which is as given."""
+    jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: beneficiary} if beneficiary else {})
+    return list(tracker.advance((Preemption(5, "", 7),), jobs, {5: JobProgress(**reported)}, {}, now_s))
+
+
+@pytest.mark.parametrize("now", [None, running(7, "n2"), job(7, eligible=False)])
+def test_a_job_is_not_requeued_when_nobody_would_gain_by_it_any_more(now: Job | None) -> None:
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    assert served(tracker, 0, job(7)) == [SignalJob(5, "USR1")]
+    jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: now} if now else {})
+    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10) == ()
+    assert tracker.underway == frozenset()
+    assert tracker.served_s == {}
+
+
+def test_for_whom_a_job_was_requeued_is_remembered_and_written_down() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    served(tracker, NOW_S, job(7))
+    assert tracker.served_s == {}
+    note, requeue = served(tracker, NOW_S + 10, job(7), checkpoint_s=NOW_S + 5)
+    assert requeue == RequeueJob(5)
+    assert tracker.served_s == {7: NOW_S + 10}
+    assert isinstance(note, SetAdminComment)
+    assert [one.beneficiary for one in read(note.admin_comment, NOW_S, restarts=1).latest] == [7]
+    served(tracker, NOW_S + 20, running(7, "n1"))
+    assert tracker.served_s == {}
 
 
 def past(*times_s: float) -> PreemptionRecord:
@@ -93,48 +122,48 @@ def past(*times_s: float) -> PreemptionRecord:
 
 
 def test_the_budgets_of_a_job_hold_in_an_hour_and_in_all() -> None:
-    hourly = Churn(grace_s=1, most_per_hour=100, most_per_job_per_hour=2)
-    assert steps(PreemptionDesk(hourly), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
-    assert steps(PreemptionDesk(hourly), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
-    assert steps(PreemptionDesk(hourly), NOW_S + HOUR_S, 5, record=past(NOW_S - 20, NOW_S - 10)) != []
-    in_all = Churn(grace_s=1, most_per_hour=100, most_per_job=3)
-    assert steps(PreemptionDesk(in_all), NOW_S, 5, record=replace(past(1.0), older=1)) == [SignalJob(5, "USR1")]
-    assert steps(PreemptionDesk(in_all), NOW_S, 5, record=replace(past(1.0), older=2)) == []
+    hourly = PreemptionBudget(grace_s=1, most_per_hour=100, most_per_job_per_hour=2)
+    assert steps(PreemptionTracker(hourly), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
+    assert steps(PreemptionTracker(hourly), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
+    assert steps(PreemptionTracker(hourly), NOW_S + HOUR_S, 5, record=past(NOW_S - 20, NOW_S - 10)) != []
+    in_all = PreemptionBudget(grace_s=1, most_per_hour=100, most_per_job=3)
+    assert steps(PreemptionTracker(in_all), NOW_S, 5, record=replace(past(1.0), older=1)) == [SignalJob(5, "USR1")]
+    assert steps(PreemptionTracker(in_all), NOW_S, 5, record=replace(past(1.0), older=2)) == []
 
 
 def test_a_new_daemon_remembers_what_the_last_one_spent() -> None:
-    churn = Churn(grace_s=1, most_per_hour=2)
-    assert steps(PreemptionDesk(churn), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
-    assert steps(PreemptionDesk(churn), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
+    budget = PreemptionBudget(grace_s=1, most_per_hour=2)
+    assert steps(PreemptionTracker(budget), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
+    assert steps(PreemptionTracker(budget), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
 
 
 def test_what_the_last_daemon_spent_counts_once() -> None:
-    desk = PreemptionDesk(Churn(grace_s=1, most_per_hour=2))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=1, most_per_hour=2))
     for later_s in (0, 15, 30):
-        steps(desk, NOW_S + later_s, record=past(NOW_S - 10))
-    assert steps(desk, NOW_S + 45, 5, record=past(NOW_S - 10)) == [SignalJob(5, "USR1")]
+        steps(tracker, NOW_S + later_s, record=past(NOW_S - 10))
+    assert steps(tracker, NOW_S + 45, 5, record=past(NOW_S - 10)) == [SignalJob(5, "USR1")]
 
 
 def test_new_limits_hold_for_what_is_underway() -> None:
-    desk = PreemptionDesk(Churn(grace_s=1000, most_per_hour=10))
-    steps(desk, 0, 5)
-    desk.limits(Churn(grace_s=10, most_per_hour=10))
-    assert steps(desk, 20, 5) == [RequeueJob(5)]
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=1000, most_per_hour=10))
+    steps(tracker, 0, 5)
+    tracker.limits(PreemptionBudget(grace_s=10, most_per_hour=10))
+    assert steps(tracker, 20, 5) == [RequeueJob(5)]
 
 
 def test_what_a_preemption_costs_is_written_down_once_before_the_requeue() -> None:
-    desk = PreemptionDesk(Churn(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
     jobs = {5: running(5, "n1", gpus=4, ran_s=300.0, exploration=CONSENT)}
-    desk.advance((Preemption(5, "job 7 waits"),), jobs, {}, {}, NOW_S)
+    tracker.advance((Preemption(5, "job 7 waits"),), jobs, {}, {}, NOW_S)
     reported = {5: JobProgress(checkpoint_s=NOW_S + 20)}
-    note, requeue = desk.advance((), jobs, reported, {}, NOW_S + 30)
+    note, requeue = tracker.advance((), jobs, reported, {}, NOW_S + 30)
     assert requeue == RequeueJob(5)
     assert isinstance(note, SetAdminComment)
     found = read(note.admin_comment, NOW_S + 30, restarts=1)
     assert found.latest == (Interruption(0, NOW_S + 30, 4, 4 * 10.0, "job 7 waits"),)
     assert found.submitted_s == jobs[5].submit_s
     assert read(note.admin_comment, NOW_S + 30, restarts=0).count == 0  # Slurm refused: nothing has happened
-    assert desk.advance((), jobs, reported, {}, NOW_S + 31) == (RequeueJob(5),)
+    assert tracker.advance((), jobs, reported, {}, NOW_S + 31) == (RequeueJob(5),)
 
 
 def test_without_a_checkpoint_of_its_own_the_whole_run_is_lost() -> None:
@@ -153,12 +182,13 @@ interruptions = st.builds(
     st.integers(0, 4096),
     st.integers(0, 10**9).map(float),
     st.text(max_size=300),
+    st.none() | st.integers(1, 2**31),
 )
 
 
 @given(st.lists(interruptions, max_size=60, unique_by=lambda one: one.run), st.text(max_size=50))
 def test_a_record_is_kept_by_an_admin_comment(listed: list[Interruption], others: str) -> None:
-    record = read(others.replace("explsched:", ""), 1_700_000_000.0, 100)
+    record = read(others.replace("explsched", ""), 1_700_000_000.0, 100)
     for one in listed:
         record = record.plus(one)
     text = record.text()
@@ -168,6 +198,9 @@ def test_a_record_is_kept_by_an_admin_comment(listed: list[Interruption], others
     assert found.others.split() == record.others.split()
     assert len(text) <= MOST_BYTES + 1 + len(record.others)
     assert [one.run for one in found.latest] == [one.run for one in listed][len(listed) - len(found.latest) :]
+    assert [one.beneficiary for one in found.latest[-3:]] == [one.beneficiary for one in listed][
+        -len(found.latest[-3:]) :
+    ]
     if listed:
         assert found.latest[-1].reason == listed[-1].reason[:120]
 
@@ -186,7 +219,18 @@ def test_a_years_budget_is_still_listed() -> None:
     assert read(record.text(), 0.0, 100).since(0.0) >= 12
 
 
-@pytest.mark.parametrize("word", ["explsched:", "explsched:since=x&n=0&lost=0", "explsched:since=1&n=0&lost=0&p=1,2"])
+@pytest.mark.parametrize(
+    "word", ["explsched-preemption:", "explsched-preemption:since=x&n=0&lost=0", "explsched:since=1&n=0&lost=0&p=1,2"]
+)
 def test_a_word_that_is_no_record_is_named(word: str) -> None:
     with pytest.raises(RecordError, match="is not a record of preemptions"):
         read(f"other {word}", 0.0, 0)
+
+
+def test_a_record_of_a_former_release_is_read_and_written_anew() -> None:
+    former = "JS1:abc explsched:since=50&n=1&lost=7&p=2,9000,4,120,because more"
+    record = read(former, 100.0, 9)
+    assert (record.count, record.lost_gpu_s, record.others) == (2, 127.0, "JS1:abc more")
+    assert record.text() == "JS1:abc more explsched-preemption:since=50&n=1&lost=7&p=2%2C9000%2C4%2C120%2Cbecause"
+    both = f"{record.text()} explsched:since=1&n=99&lost=0"
+    assert (read(both, 100.0, 9).count, read(both, 100.0, 9).others) == (2, "JS1:abc more")

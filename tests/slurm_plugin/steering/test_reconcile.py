@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from sched_policy.model import Exploration, GpuRequest, Job, NodeGpus
@@ -20,7 +21,7 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.requeue_delay import SETTLE_S
+from slurm_plugin.observation.startable import SETTLE_S
 from slurm_plugin.steering.order import OrderLimits
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_changes
 from slurm_plugin.steering.resizing import resize_changes, restored
@@ -147,6 +148,31 @@ def test_a_job_in_its_owners_reservation_is_left_there() -> None:
 def test_only_jobs_that_wait_are_leased() -> None:
     runs = record(5, state="RUNNING")
     assert lease_changes(Plan(reservations=(promise(5),)), seen(runs), LIMITS) == ()
+
+
+@pytest.mark.parametrize("fields", [{"reason": "Licenses"}, {"reason": "None"}, {"het_job_id": 4}])
+def test_only_jobs_that_wait_for_room_get_a_lease(fields: dict[str, Any]) -> None:
+    assert lease_changes(Plan(reservations=(promise(5),)), seen(record(5, **fields)), LIMITS) == ()
+
+
+def test_a_lease_stays_while_slurm_has_not_tested_its_job_again_and_goes_when_the_job_cannot_start() -> None:
+    """Attaching a job to its lease is a change, which makes the reason None."""
+    plan = Plan(reservations=(promise(5),))
+    held = record(5, reservation="explsched_5")
+    for reason in ("None", "Reservation", "Resources", "Priority"):
+        assert lease_changes(plan, seen(replace(held, reason=reason), leases=(lease(5),)), LIMITS) == (), reason
+    limited = replace(held, reason="PartitionTimeLimit")
+    gone = (AttachReservation(5, ""), DeleteReservation("explsched_5"))
+    assert lease_changes(plan, seen(limited, leases=(lease(5),)), LIMITS) == gone
+
+
+def test_a_lease_that_has_kept_nodes_in_vain_is_taken_away_and_given_no_more() -> None:
+    plan = Plan(reservations=(promise(5),))
+    held = record(5, reservation="explsched_5")
+    in_vain = replace(seen(held, leases=(lease(5),)), leased_in_vain=frozenset({5}))
+    assert lease_changes(plan, in_vain, LIMITS) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
+    without = replace(seen(record(5)), leased_in_vain=frozenset({5}))
+    assert lease_changes(plan, without, LIMITS) == ()
 
 
 def test_the_name_of_a_lease_that_ran_out_is_taken_off_the_job() -> None:

@@ -12,15 +12,15 @@ from simulation.traces import formats
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import TraceError
 from tests.simulation.traces.formats.conftest import Writer
-from tests.simulation.traces.formats.test_muri_philly import MURI, MURI_ROW, PHILLY
 from tests.simulation.traces.formats.test_own import SLOW_FILES
+from tests.simulation.traces.formats.test_public import MURI_HEADER, MURI_ROW, PHILLY_HEADER
 from tests.simulation.traces.formats.test_sacct import HEADER, PRINTED
 
 OWN = "job_id,submit_s,gpus,run_s\n"
 TEXTS = {
     "own": OWN + "1,0,1,10\n",
-    "muri": MURI + MURI_ROW,
-    "philly": PHILLY + "2017-10-09 07:01:55,66,1,66,a\n",
+    "muri": MURI_HEADER + MURI_ROW,
+    "philly": PHILLY_HEADER + "2017-10-09 07:01:55,66,1,66,a\n",
     "sacct": HEADER + "1|0|1|2|COMPLETED|gres/gpu=1\n",
 }
 
@@ -39,7 +39,7 @@ def test_a_format_can_be_insisted_on(file: Writer) -> None:
 
 
 def test_an_unknown_format_is_named(file: Writer) -> None:
-    with pytest.raises(TraceError, match=r"'muris' \(nearest: muri\), accepted are own, muri, philly, sacct"):
+    with pytest.raises(TraceError, match=r"'muris' \(nearest: muri\), accepted: own, muri, philly, sacct"):
         formats.read_any(file(TEXTS["muri"]), "muris")
 
 
@@ -64,7 +64,9 @@ _PIECES = st.sampled_from(
      "2017-10-09 07:01:55", "1-00:00:00", "\u0663", "\u2028", "\x1b[0m", "1" * 5000]
 )  # fmt: skip
 _ROWS = st.lists(_PIECES, max_size=40).map("".join)
-_STARTS = st.sampled_from(["", OWN, MURI, PHILLY, HEADER, PRINTED.split("\n", 1)[0] + "\n", *TEXTS.values()])
+_STARTS = st.sampled_from(
+    ["", OWN, MURI_HEADER, PHILLY_HEADER, HEADER, PRINTED.split("\n", 1)[0] + "\n", *TEXTS.values()]
+)
 
 
 @SLOW_FILES

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulation.traces.formats import sacct
-from simulation.traces.formats.sacct_history import read_history
+from simulation.traces.formats.sacct import read_history
 from simulation.traces.formats.table import open_table
 from simulation.traces.trace import Trace, TraceError
 from tests.simulation.traces.formats.conftest import Writer
@@ -61,11 +61,11 @@ def test_what_slurm_printed_is_read(file: Writer) -> None:
     }
     assert {(job.user, job.queue) for job in trace.jobs} == {("ada", "main")}
     assert reasons(trace) == {
-        5: "State: found REQUEUED, accepted are jobs that have ended",
-        6: "AllocTRES: found no GPUs, accepted are jobs that held some (gres/gpu=1)",
-        17: "Start: the job never ran (State CANCELLED), accepted are jobs that did",
-        19: "State: found RUNNING, accepted are jobs that have ended",
-        20: "State: found PENDING, accepted are jobs that have ended",
+        5: "State: found REQUEUED, accepted: jobs that have ended",
+        6: "AllocTRES: found no GPUs, accepted: jobs that held some (gres/gpu=1)",
+        17: "Start: the job never ran (State CANCELLED), accepted: jobs that did",
+        19: "State: found RUNNING, accepted: jobs that have ended",
+        20: "State: found PENDING, accepted: jobs that have ended",
     }
 
 
@@ -174,7 +174,7 @@ def test_files_of_neighbouring_months_may_be_joined(file: Writer) -> None:
     assert [(job.job_id, job.run_s) for job in trace.jobs] == [(5, 40), (6, 1)]
     assert reasons(trace) == {
         2: "JobID: this run is on line 5 as well",
-        4: "JobID: found 'JobID', accepted are ids such as 12, 12_3, 12+1 or 12.batch",
+        4: "JobID: found 'JobID', accepted: ids such as 12, 12_3, 12+1 or 12.batch",
         6: "JobID: this run is on line 3 as well",
     }
 
@@ -195,16 +195,16 @@ def test_a_component_without_gpus_is_no_fault(file: Writer) -> None:
     ("row", "words"),
     [
         ("a|0|1|2|COMPLETED|gres/gpu=1", "JobID: found 'a'"),
-        ("2|Unknown|1|2|COMPLETED|gres/gpu=1", "Submit: found 'Unknown', accepted are times"),
+        ("2|Unknown|1|2|COMPLETED|gres/gpu=1", "Submit: found 'Unknown', accepted: times"),
         ("2|0|5|2|COMPLETED|gres/gpu=1", "End: lies 3 s before Start"),
-        ("2|0|21 Nov|2|COMPLETED|gres/gpu=1", "Start: found '21 Nov', accepted are times such as"),
+        ("2|0|21 Nov|2|COMPLETED|gres/gpu=1", "Start: found '21 Nov', accepted: times such as"),
         ("2|0|1|-2|COMPLETED|gres/gpu=1", "End: found '-2'"),
         ("2|0|1|2|completed|gres/gpu=1", "State: found 'completed'"),
         ("2|0|1|2|COMPLETED|gres/gpu=1K", "AllocTRES: found 'gres/gpu=1K', .*--noconvert"),
         ("2|0|1|2|COMPLETED|gres/gpu=2000000", "AllocTRES: found 'gres/gpu=2000000'"),
         ("2|0|1|1|COMPLETED|gres/gpu=1", "Start: the job never ran"),
         ("2|0|1|2|COMPLETED|gres/shard=4", "AllocTRES: found no GPUs"),
-        ("2|0|1|2|COMPLETED|gres/gpu=1|x", "row: found 7 fields, accepted are 6"),
+        ("2|0|1|2|COMPLETED|gres/gpu=1|x", "row: found 7 fields, accepted: 6"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(file: Writer, row: str, words: str) -> None:
@@ -216,7 +216,7 @@ def test_a_row_that_cannot_be_used_is_named(file: Writer, row: str, words: str) 
 
 def test_an_elapsed_time_longer_than_the_run_is_named(file: Writer) -> None:
     text = HEADER.replace("State", "ElapsedRaw|State") + "1|0|10|20|99|COMPLETED|gres/gpu=1\n"
-    with pytest.raises(TraceError, match="ElapsedRaw: found 99 s, accepted are up to 10 s"):
+    with pytest.raises(TraceError, match="ElapsedRaw: found 99 s, accepted: up to 10 s"):
         sacct.read(file(text))
 
 

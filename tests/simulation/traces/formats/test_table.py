@@ -79,7 +79,7 @@ def test_spellings_of_one_table(file: Writer, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("2,0,1\n", "row: found 3 fields, accepted are 5"),
+        ("2,0,1\n", "row: found 3 fields, accepted: 5"),
         ("2,0,1,10,a,b\n", "row: found 6 fields"),
         ("2,0,1,10," + "a" * 300 + "\n", "user: found 'a{40}\\.\\.\\.'"),
         ("2,0,1,10," + "a" * 200_000 + "\n", "row: field larger than field limit"),

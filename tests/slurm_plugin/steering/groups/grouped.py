@@ -40,7 +40,7 @@ def look(
     ]
     now_s = NOW_S + later_s
     size = shards.per_gpu(slurm_nodes)
-    jobs = [_job(job, JobProgress(), None, (), now_s, size) for job in records]
+    jobs = [_job(job, JobProgress(), None, (), size) for job in records]
     snapshot = Snapshot.of(now_s, [Node(node.name, node.gpus, node.partitions) for node in slurm_nodes], jobs)
     by_name = {node.name: node for node in slurm_nodes}
     return Observation(snapshot, {job.job_id: job for job in records}, (), {}, {}, {}, by_name, rule)

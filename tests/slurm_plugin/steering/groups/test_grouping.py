@@ -13,7 +13,7 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import ShardRule, SlurmJob
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.steering.groups.annotation import Mark, may_be_marked
+from slurm_plugin.steering.groups.annotation import GroupAnnotation, may_be_annotated
 from slurm_plugin.steering.groups.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
 from slurm_plugin.steering.groups.log import differences
 from slurm_plugin.steering.groups.packing import choice, free_shards
@@ -22,7 +22,7 @@ from tests.sched_policy.builders import NOW_S
 from tests.slurm_plugin.steering.groups.grouped import PER_GPU, look, on_gpu, waiting
 
 MARKS = st.builds(
-    Mark,
+    GroupAnnotation,
     st.one_of(st.none(), st.integers(1, 99)),
     st.integers(2, 4),
     st.sampled_from(("", "n1", "gpu-07.site")),
@@ -54,26 +54,30 @@ def after(seen: Observation, changes: tuple[Change, ...], later_s: float = 1.0) 
 
 
 @given(MARKS)
-def test_a_mark_survives_slurm(mark: Mark) -> None:
-    kept = replace(mark, size=mark.size if mark.group is not None else 0, since_s=mark.since_s if mark.node else 0)
-    assert (str(kept) == "") is (kept == Mark())
+def test_a_mark_survives_slurm(note: GroupAnnotation) -> None:
+    kept = replace(
+        note,
+        size=note.size if note.group is not None else 0,
+        since_s=note.since_s if note.node else 0,
+    )
+    assert (str(kept) == "") is (kept == GroupAnnotation())
     for words in ("", "JS1:H4s= explsched:since=5&n=0"):
         text = kept.written(words)
-        assert may_be_marked(text)
-        assert Mark.of(text) == kept
-        assert Mark().written(text) == words
+        assert may_be_annotated(text)
+        assert GroupAnnotation.of(text) == kept
+        assert GroupAnnotation().written(text) == words
 
 
 @pytest.mark.parametrize(
     "text", ["", "JS1:H4sI", "explsched:since=5", "explsched-group:group=1", "xexplsched-group:pause=5"]
 )
 def test_somebody_elses_words_are_no_mark(text: str) -> None:
-    assert Mark.of(text) == Mark()
+    assert GroupAnnotation.of(text) == GroupAnnotation()
 
 
 def test_words_that_could_not_be_written_back_are_left_alone() -> None:
-    assert not may_be_marked('{"a": 1}')
-    assert not may_be_marked("x" * 1000)
+    assert not may_be_annotated('{"a": 1}')
+    assert not may_be_annotated("x" * 1000)
 
 
 def test_slurms_rules() -> None:
@@ -129,17 +133,17 @@ def test_a_group_of_four_is_pinned_and_marked_at_once() -> None:
     seen = look(*map(waiting, (1, 2, 3, 4)), waiting(5))
     made = plan((1, 1), (2, 1), (3, 1), (4, 1))
     changes = carried_out(made, seen)
-    mark = Mark(1, 4, "n1", int(NOW_S))
-    assert changes == tuple(TargetJob(job_id, ("n1",), str(mark)) for job_id in (1, 2, 3, 4))
+    note = GroupAnnotation(1, 4, "n1", int(NOW_S))
+    assert changes == tuple(TargetJob(job_id, ("n1",), str(note)) for job_id in (1, 2, 3, 4))
     again = after(seen, changes)
     assert carried_out(made, again) == ()
 
 
 def test_who_is_pinned_is_not_marked_as_waiting_besides() -> None:
     made = plan((1, 1), (2, 1), groups=((1, 2),))
-    mark = Mark(1, 2, "n1", int(NOW_S))
+    note = GroupAnnotation(1, 2, "n1", int(NOW_S))
     assert carried_out(made, look(waiting(1), waiting(2))) == tuple(
-        TargetJob(job_id, ("n1",), str(mark)) for job_id in (1, 2)
+        TargetJob(job_id, ("n1",), str(note)) for job_id in (1, 2)
     )
 
 
@@ -177,7 +181,7 @@ def test_a_pin_that_does_not_help_becomes_a_pause() -> None:
     paused = after(late, (let_go,))
     assert carried_out(made, paused) == ()
     assert carried_out(made, after(paused, (), 700))[0] == TargetJob(
-        1, ("n1",), str(Mark(None, 0, "n1", int(late.snapshot.now_s + 701)))
+        1, ("n1",), str(GroupAnnotation(None, 0, "n1", int(late.snapshot.now_s + 701)))
     )
 
 
@@ -234,9 +238,9 @@ def groups_of(*jobs: SlurmJob) -> list[tuple[tuple[int, ...], bool, bool | None]
 
 
 def test_a_group_is_verified_by_the_gpus_its_jobs_hold() -> None:
-    mark = "explsched-group:group=1&of=2&node=n1&since=5"
-    first, second = on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark)
-    assert groups_of(first, waiting(2, admin_comment=mark)) == [((1, 2), True, None)]
+    note = "explsched-group:group=1&of=2&node=n1&since=5"
+    first, second = on_gpu(1, 0, admin_comment=note), on_gpu(2, 0, admin_comment=note)
+    assert groups_of(first, waiting(2, admin_comment=note)) == [((1, 2), True, None)]
     assert groups_of(first, second) == [((1, 2), True, True)]
     assert groups_of(first, replace(second, gpu_indices=(("n1", (1,)),))) == [((1, 2), True, False)]
     assert groups_of(first, replace(second, gpu_indices=(("n2", (0,)),))) == [((1, 2), True, False)]
@@ -246,26 +250,26 @@ def test_a_group_is_verified_by_the_gpus_its_jobs_hold() -> None:
 
 
 def test_a_group_is_over_when_a_job_has_ended_or_is_elsewhere() -> None:
-    mark = "explsched-group:group=1&of=2&node=n1&since=5"
-    alone = Mark(None, 0, "n1", 5)
-    left = look(on_gpu(1, 0, admin_comment=mark))
+    note = "explsched-group:group=1&of=2&node=n1&since=5"
+    alone = GroupAnnotation(None, 0, "n1", 5)
+    left = look(on_gpu(1, 0, admin_comment=note))
     assert carried_out(plan(), left) == (SetAdminComment(1, str(alone)),)
-    apart = look(on_gpu(1, 0, admin_comment=mark), on_gpu(2, 1, admin_comment=mark))
+    apart = look(on_gpu(1, 0, admin_comment=note), on_gpu(2, 1, admin_comment=note))
     assert carried_out(plan(), apart) == (SetAdminComment(1, str(alone)), SetAdminComment(2, str(alone)))
-    together = look(on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark))
+    together = look(on_gpu(1, 0, admin_comment=note), on_gpu(2, 0, admin_comment=note))
     assert carried_out(plan(), together) == ()
 
 
 def test_a_group_is_over_when_a_job_is_being_cleaned_up() -> None:
-    mark = "explsched-group:group=1&of=2&node=n1&since=5"
-    stays, ends = on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark, state="COMPLETING")
+    note = "explsched-group:group=1&of=2&node=n1&since=5"
+    stays, ends = on_gpu(1, 0, admin_comment=note), on_gpu(2, 0, admin_comment=note, state="COMPLETING")
     assert groups_of(stays, ends) == [((1,), False, None)]
-    assert carried_out(plan(), look(stays, ends)) == (SetAdminComment(1, str(Mark(None, 0, "n1", 5))),)
+    assert carried_out(plan(), look(stays, ends)) == (SetAdminComment(1, str(GroupAnnotation(None, 0, "n1", 5))),)
 
 
 def test_what_is_being_noted_of_a_job_that_yields_is_not_overwritten() -> None:
-    mark = "explsched-group:group=1&of=2&node=n1&since=5"
-    seen = look(on_gpu(1, 0, admin_comment=mark))
+    note = "explsched-group:group=1&of=2&node=n1&since=5"
+    seen = look(on_gpu(1, 0, admin_comment=note))
     yields = Snapshot.of(NOW_S, seen.snapshot.nodes, [replace(seen.snapshot.jobs[0], yielding=True)])
     assert carried_out(plan(), replace(seen, snapshot=yields)) == ()
 
@@ -279,20 +283,20 @@ def test_who_cannot_be_marked_is_not_counted_in_the_group() -> None:
 
 
 def test_a_requeued_job_is_let_go_of_the_node_it_was_pinned_to() -> None:
-    mark = "explsched-group:group=1&of=2&node=n1&since=5"
-    requeued = look(waiting(1, admin_comment=mark, required_nodes=("n1",), restarts=1))
+    note = "explsched-group:group=1&of=2&node=n1&since=5"
+    requeued = look(waiting(1, admin_comment=note, required_nodes=("n1",), restarts=1))
     assert carried_out(plan(), requeued) == (TargetJob(1, (), ""),)
 
 
 def test_the_log_tells_a_groups_life_once() -> None:
-    mark = "explsched-group:group=1&of=2&node=n1&since=5"
-    waits = live_groups([waiting(1, admin_comment=mark), waiting(2, admin_comment=mark)])
-    begins = live_groups([on_gpu(1, 0, admin_comment=mark), waiting(2, admin_comment=mark)])
-    runs = live_groups([on_gpu(1, 0, admin_comment=mark), on_gpu(2, 0, admin_comment=mark)])
+    note = "explsched-group:group=1&of=2&node=n1&since=5"
+    waits = live_groups([waiting(1, admin_comment=note), waiting(2, admin_comment=note)])
+    begins = live_groups([on_gpu(1, 0, admin_comment=note), waiting(2, admin_comment=note)])
+    runs = live_groups([on_gpu(1, 0, admin_comment=note), on_gpu(2, 0, admin_comment=note)])
     told = [
         [message.split(":")[0] for _, message, _ in differences(before, now)]
         for before, now in ((waits, waits), (waits, begins), (begins, runs), (runs, runs), (runs, ()), (waits, ()))
     ]
     assert told == [[], ["group starts"], ["group verified"], [], ["group dissolved"], []]
-    elsewhere = live_groups([on_gpu(1, 0, admin_comment=mark), on_gpu(2, 1, admin_comment=mark)])
+    elsewhere = live_groups([on_gpu(1, 0, admin_comment=note), on_gpu(2, 1, admin_comment=note)])
     assert [message.split(":")[0] for _, message, _ in differences(begins, elsewhere)] == ["group is apart"]

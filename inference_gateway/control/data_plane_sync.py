@@ -1,0 +1,130 @@
+"""Brings the data plane in line: reads its servers and counters, and changes what is not as it should be.
+
+Compared anew every second: whatever was missed, refused or lost by a restart of HAProxy is made good in the next. Every
+call waits for the data plane's answer, with the data plane's own time-out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from inference_gateway.control.event_log import EventLog, Outage
+from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.service import ServiceControl
+from inference_gateway.control.settings import retry_after_s
+from inference_gateway.errors import GatewayError
+from inference_gateway.model import DataPlane, Endpoint, ServerState, Traffic
+
+
+class DataPlaneSync:
+    """The servers of the services in `concurrency`, which says how many requests a replica of each may have."""
+
+    def __init__(self, data_plane: DataPlane, concurrency: Mapping[str, int], events: EventLog) -> None:
+        self._plane = data_plane
+        self._concurrency = concurrency
+        self._events = events
+        self._outage = Outage("data plane", events)
+        self._told_s: dict[str, int] = {}
+
+    def servers(self) -> Sequence[ServerState]:
+        """All that it has. Raises `GatewayError`."""
+        return self._plane.servers()
+
+    def look(self) -> tuple[Sequence[ServerState] | None, Mapping[str, Traffic]]:
+        """Its servers and counters; None and nothing while it does not answer."""
+        try:
+            found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
+        except GatewayError as error:
+            self._outage.note(str(error))
+            self._told_s.clear()  # a new HAProxy begins with what is configured
+            return None, {}
+        self._outage.note("")
+        return found
+
+    def bring_in_line(self, replicas: Iterable[Replica], have: Sequence[ServerState]) -> None:
+        """Change what is not as it should be. `have` is what the last look found."""
+        for change in changes(replicas, have, self._concurrency):
+            try:
+                self._make(change)
+            except GatewayError as error:
+                self._events.note("data plane refused", change.service, change=str(change), reason=str(error))
+
+    def tell_start_times(self, services: Mapping[str, ServiceControl]) -> None:
+        """Let refused clients know how long a replica takes to start, by what has been measured."""
+        for name, service in services.items():
+            seconds = retry_after_s(service.start_s)
+            if service.measured and self._told_s.get(name) != seconds:
+                try:
+                    self._plane.set_retry_after(name, seconds)
+                except GatewayError as error:
+                    self._events.note("data plane refused", name, change="Retry-After", reason=str(error))
+                self._told_s[name] = seconds
+
+    def _make(self, change: PlaneChange) -> None:
+        if isinstance(change, Add):
+            self._plane.add(change.service, change.endpoint)
+        elif isinstance(change, Drain):
+            self._plane.drain(change.service, change.name)
+        else:
+            self._plane.remove(change.service, change.name)  # False: in the next tick again
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Give a replica requests, or its new address."""
+
+    service: str
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Give a replica no new requests."""
+
+    service: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Forget a replica; not possible while requests are in flight."""
+
+    service: str
+    name: str
+
+
+PlaneChange = Add | Drain | Remove
+
+
+def changes(
+    replicas: Iterable[Replica], have: Sequence[ServerState], concurrency: Mapping[str, int]
+) -> tuple[PlaneChange, ...]:
+    """Calls that bring the data plane in line. `concurrency` is by service; other services are left alone."""
+    wanted = {(replica.service, replica.name): replica for replica in replicas if replica.service in concurrency}
+    known = {(server.service, server.name): server for server in have}
+    found: list[PlaneChange] = []
+    for key, replica in wanted.items():
+        found += _for_replica(replica, known.get(key), concurrency[replica.service])
+    for key, server in known.items():
+        if key not in wanted and server.service in concurrency:
+            found += _gone(server)
+    return tuple(found)
+
+
+def _for_replica(replica: Replica, server: ServerState | None, concurrency: int) -> list[PlaneChange]:
+    if replica.phase is Phase.SERVING:
+        right = server is not None and (server.host, server.port) == (replica.host, replica.port)
+        if right and server is not None and server.state in ("up", "down"):
+            return []
+        return [Add(replica.service, Endpoint(replica.name, replica.host, replica.port, concurrency))]
+    if server is None:
+        return []
+    if replica.phase is Phase.DRAINING:
+        return [] if server.state in ("draining", "maintenance") else [Drain(replica.service, replica.name)]
+    return _gone(server)
+
+
+def _gone(server: ServerState) -> list[PlaneChange]:
+    drain = [] if server.state in ("draining", "maintenance") else [Drain(server.service, server.name)]
+    return [*drain, Remove(server.service, server.name)]

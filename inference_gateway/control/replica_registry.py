@@ -1,0 +1,168 @@
+"""All replicas of a gateway, and every change of one with a line in the event log.
+
+At a start the replicas are those that Slurm has; the state file only adds what Slurm cannot know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from inference_gateway.control.event_log import EventLog
+from inference_gateway.control.fleet import ClassifiedReplicas, Moves
+from inference_gateway.control.replica import (
+    ACTIVE,
+    LIVE,
+    LOST_AFTER_S,
+    Limits,
+    Phase,
+    Replica,
+    ReplicaObservation,
+    step,
+)
+from inference_gateway.control.service import ServiceControl
+from inference_gateway.model import ServerState
+from inference_gateway.replicas.submission import new_name, parse_tag
+from slurm_plugin.client.records import SlurmJob
+
+_FORGOTTEN = Limits(start_limit_s=1.0, drain_deadline_s=1.0, down_limit_s=1.0)
+"""For replicas of a service that the configuration no longer has."""
+
+
+class ReplicaRegistry:
+    """The replicas by name. What happens to one is told to its service, too: failed starts, start times."""
+
+    def __init__(self, services: Mapping[str, ServiceControl], replicas: Sequence[Replica], events: EventLog) -> None:
+        self._services = services
+        self._replicas = {replica.name: replica for replica in replicas}
+        self._events = events
+
+    def all(self) -> tuple[Replica, ...]:
+        """Every replica."""
+        return tuple(self._replicas.values())
+
+    def names(self) -> frozenset[str]:
+        """Their names."""
+        return frozenset(self._replicas)
+
+    def by_service(self) -> dict[str, list[Replica]]:
+        """The replicas of each service that the configuration has."""
+        found: dict[str, list[Replica]] = {name: [] for name in self._services}
+        for replica in self._replicas.values():
+            if replica.service in found:
+                found[replica.service].append(replica)
+        return found
+
+    def ended_at(self, now_s: float) -> list[int]:
+        """Jobs of the replicas that have begun to end at this moment: to be cancelled."""
+        ending = (replica for replica in self._replicas.values() if replica.phase is Phase.ENDING)
+        return [replica.job_id for replica in ending if replica.since_s == now_s and replica.job_id is not None]
+
+    def join(self, replicas: Sequence[Replica]) -> None:
+        """Take in replicas that Slurm has and nobody here knew: an answer came so late that they counted as lost."""
+        for replica in replicas:
+            self._replicas[replica.name] = replica
+            self._events.note("adopted", replica.service, replica=replica.name, job=replica.job_id)
+
+    def submitted(self, name: str, job_id: int | None) -> None:
+        """Slurm has taken the job."""
+        if name in self._replicas:
+            self._replicas[name] = replace(self._replicas[name], job_id=job_id)
+            self._events.note("submitted", self._replicas[name].service, replica=name, job=job_id)
+
+    def refused(self, name: str, why: str, now_s: float) -> None:
+        """There is no job: Slurm has refused it, or it could not be prepared."""
+        replica = self._replicas.pop(name, None)
+        if replica is None:
+            return
+        if service := self._services.get(replica.service):
+            service.attempts = service.attempts.refused(replica.asked_s, now_s)
+        self._events.note("submission refused", replica.service, replica=name, reason=why)
+
+    def step(self, replica: Replica, seen: ReplicaObservation, now_s: float) -> None:
+        """Take in what is known of a replica at this moment."""
+        service = self._services.get(replica.service)
+        if service is None and replica.phase in LIVE:
+            replica = self._end(replica, "its service is gone", now_s)
+        done = step(replica, seen, service.limits if service else _FORGOTTEN, now_s)
+        if done.replica is None:
+            self._replicas.pop(replica.name, None)
+        else:
+            self._replicas[replica.name] = done.replica
+        if done.event:
+            job_id = replica.job_id if done.replica is None else done.replica.job_id
+            after_s = None if done.served_after_s is None else round(done.served_after_s, 1)
+            reason = done.reason or None
+            self._events.note(
+                done.event, replica.service, replica=replica.name, job=job_id, reason=reason, after_s=after_s
+            )
+        if service and done.served_after_s is not None:
+            service.served(done.served_after_s)
+        if service and done.failed:
+            self._failed(service, replica, now_s)
+
+    def move(
+        self, service: ServiceControl, found: ClassifiedReplicas, moves: Moves, why: str, now_s: float
+    ) -> list[Replica]:
+        """Carry out what the service needs, as far as it is a matter of record; returns the replicas to submit."""
+        baseline = sum(not replica.burst for replica in (*found.serving, *found.coming))
+        new: list[Replica] = []
+        for number in range(baseline, baseline + moves.start):
+            name, burst = new_name(service.name), number >= max(1, service.minimum)
+            asked = Replica(service.name, name, service.generation, Phase.SUBMITTING, now_s, now_s, burst=burst)
+            self._replicas[name] = asked
+            self._events.note("start", service.name, replica=name, reason=why, burst=burst or None)
+            new.append(asked)
+        for replica, reason in moves.cancel:
+            self._end(replica, f"{reason}: {why}", now_s)
+        for replica, reason in moves.drain:
+            self._replicas[replica.name] = replica.to(Phase.DRAINING, now_s, reason)
+            words = f"{reason}: {why}"
+            self._events.note("draining", service.name, replica=replica.name, job=replica.job_id, reason=words)
+        return new
+
+    def _end(self, replica: Replica, reason: str, now_s: float) -> Replica:
+        ending = replica.to(Phase.ENDING, now_s, reason)
+        self._replicas[replica.name] = ending
+        self._events.note("cancelled", replica.service, replica=replica.name, job=replica.job_id, reason=reason)
+        return ending
+
+    def _failed(self, service: ServiceControl, replica: Replica, now_s: float) -> None:
+        before = service.given_up
+        service.attempts = service.attempts.failed(replica.asked_s, now_s)
+        if service.given_up and not before:
+            why = f"{service.attempts.failures} starts failed in a row; `gateway scale` lets it try again"
+            self._events.note("given up", service.name, reason=why)
+
+
+def adopted(
+    jobs: Mapping[str, SlurmJob], remembered: Sequence[Replica], servers: Sequence[ServerState], now_s: float
+) -> tuple[Replica, ...]:
+    """The replicas behind the jobs that carry the gateway's tag.
+
+    A job that nobody remembers is taken as it is; one that the data plane sends requests to serves. What is remembered
+    without a job is gone, but for a submission so fresh that Slurm may not have it yet: it stays, so that it is not
+    made a second time.
+    """
+    known = {replica.name: replica for replica in remembered}
+    serving = {server.name: server for server in servers if server.state in ("up", "down")}
+    found: list[Replica] = []
+    for name, job in jobs.items():
+        tag = parse_tag(job.comment)
+        if tag is None or job.state not in ACTIVE:
+            continue
+        replica = known.get(name)
+        if replica is None or replica.phase is Phase.SUBMITTING:
+            fresh = Replica(tag.service, name, tag.generation, Phase.PENDING, now_s, job.submit_s, job_id=job.job_id)
+            replica = replace(fresh, burst=replica.burst) if replica else fresh
+            server = serving.get(name)
+            if server is not None and job.state == "RUNNING":
+                served = replace(replica, host=server.host, port=server.port, restarts=job.restarts)
+                replica = served.to(Phase.SERVING, now_s)
+        found.append(replica)
+    fresh_submissions = [
+        replica
+        for replica in remembered
+        if replica.phase is Phase.SUBMITTING and replica.name not in jobs and now_s - replica.asked_s < LOST_AFTER_S
+    ]
+    return (*found, *fresh_submissions)

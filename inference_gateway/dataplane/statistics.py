@@ -1,0 +1,133 @@
+"""What HAProxy knows at this moment, read without changing anything; and counters that only ever rise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from inference_gateway.dataplane import answers
+from inference_gateway.dataplane.activator_process import ActivatorState
+from inference_gateway.dataplane.answers import BackendRow
+from inference_gateway.dataplane.configuration import BACKEND_PREFIX
+from inference_gateway.dataplane.endpoints import EndpointBook
+from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.runtime import RuntimeApi
+from inference_gateway.model import ServerState, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    arrivals: int = 0
+    responses_5xx: int = 0
+
+
+@dataclass(slots=True)
+class TrafficCounters:
+    """Adds up the statistics of all workers there ever were, by process id.
+
+    A worker starts to count at zero. The last counts of one that has ended stay in the sums.
+    """
+
+    _ended: dict[str, _Counters] = field(default_factory=dict)
+    _last: dict[int, tuple[BackendRow, ...]] = field(default_factory=dict)
+
+    def update(self, alive: Mapping[int, Sequence[BackendRow]]) -> None:
+        """Take the statistics of every worker there is now."""
+        for pid in self._last.keys() - alive.keys():
+            for row in self._last.pop(pid):
+                self._ended[row.service] = _plus(self._ended.get(row.service, _Counters()), row)
+        self._last.update({pid: tuple(rows) for pid, rows in alive.items()})
+
+    def traffic(self, services: Iterable[str], holding: Mapping[str, int]) -> list[Traffic]:
+        """One entry a service. `holding` says how many requests wait in the activator: HAProxy takes them as served."""
+        counters = dict(self._ended)
+        present = dict.fromkeys(counters, 0)
+        queued = dict.fromkeys(counters, 0)
+        for rows in self._last.values():
+            for row in rows:
+                counters[row.service] = _plus(counters.get(row.service, _Counters()), row)
+                present[row.service] = present.get(row.service, 0) + row.present
+                queued[row.service] = queued.get(row.service, 0) + row.queued
+        found = []
+        for service in services:
+            count = counters.get(service, _Counters())
+            waiting = queued.get(service, 0) + holding.get(service, 0)
+            served = max(0, present.get(service, 0) - waiting)
+            found.append(Traffic(service, count.arrivals, count.responses_5xx, served, waiting))
+        return found
+
+
+def _plus(count: _Counters, row: BackendRow) -> _Counters:
+    return _Counters(count.arrivals + row.arrivals, count.responses_5xx + row.responses_5xx)
+
+
+@dataclass(slots=True)
+class HaproxyStatistics:
+    """Counters and states of all workers of one HAProxy. `held`: what the activator has. Raises `DataPlaneError`."""
+
+    files: Files
+    _counters: TrafficCounters = field(default_factory=TrafficCounters)
+
+    def traffic(self, services: Iterable[str], held: Mapping[str, ActivatorState]) -> list[Traffic]:
+        """One entry a service, at the cost of one `show stat` of the backends. Who is held for a turn is queued."""
+        waiting = {pid: answers.held(text) for pid, text in self._ask_all("show held").items()}
+        found = {
+            pid: [replace(row, queued=row.queued + waiting.get(pid, {}).get(row.service, 0)) for row in rows]
+            for pid, text in self._ask_all("show stat -1 2 -1").items()
+            if (rows := answers.backends(text))
+        }
+        self._counters.update(found)
+        return self._counters.traffic(services, {service: state.waiting for service, state in held.items()})
+
+    def states(self, service: str | None = None) -> list[answers.StateRow]:
+        """The replicas of a service, or of all."""
+        return answers.server_states(RuntimeApi(self.files.stats_socket).ask(f"show servers state{_of(service)}"))
+
+    def in_flight(self, held: Mapping[str, ActivatorState], service: str | None = None) -> Counter[tuple[str, str]]:
+        """(service, replica) -> its requests, in every worker and in the activator."""
+        found: Counter[tuple[str, str]] = Counter()
+        for text in self._ask_all(f"show servers conn{_of(service)}").values():
+            found.update(answers.in_flight(text))
+        for name, state in held.items():
+            found.update({(name, replica): count for replica, count in state.relaying.items()})
+        return found
+
+    def servers(self, held: Mapping[str, ActivatorState]) -> list[ServerState]:
+        """All replicas, and those that only requests from before a reload still use."""
+        using = self.in_flight(held)
+        rows = self.states()
+        found = [
+            ServerState(row.service, row.name, row.host, row.port, row.state, using[row.service, row.name])
+            for row in rows
+        ]
+        left = using.keys() - {(row.service, row.name) for row in rows}
+        book = EndpointBook(self.files.endpoints)
+        for service in sorted({service for service, _ in left}):
+            for replica in book.read(service):
+                if (service, replica.name) in left:
+                    count = using[service, replica.name]
+                    found.append(ServerState(service, replica.name, replica.host, replica.port, "draining", count))
+        return found
+
+    def dropped_logs(self) -> int:
+        """Lines of the access log that the HAProxy that takes new requests could not pass on."""
+        return answers.dropped_logs(RuntimeApi(self.files.stats_socket).ask("show info"))
+
+    def workers(self) -> answers.Workers:
+        """The processes there are."""
+        return answers.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
+
+    def _ask_all(self, command: str) -> dict[int, str]:
+        """Every worker's answer by process id; one that has just ended gives none."""
+        workers = self.workers()
+        found = {workers.current: RuntimeApi(self.files.stats_socket).ask(command)}
+        for pid in workers.leaving:
+            text = RuntimeApi(self.files.master_socket).ask(f"@!{pid} {command}")
+            if text and not text.startswith("Can't find"):
+                found[pid] = text
+        return found
+
+
+def _of(service: str | None) -> str:
+    return "" if service is None else f" {BACKEND_PREFIX}{service}"

@@ -1,0 +1,194 @@
+"""The life of a gateway on one node.
+
+The supervisor decides nothing. When the control plane dies HAProxy goes on as it is; when HAProxy dies it is started
+again with the replicas it had. In a Slurm job it also keeps a successor in the queue and hands over to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from explsched import log
+from inference_gateway import accepted, job
+from inference_gateway.accepted import Accepted
+from inference_gateway.control import state
+from inference_gateway.control.report import Report
+from inference_gateway.control.settings import settings
+from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.plane import HaproxyDataPlane
+from inference_gateway.dataplane.settings import GatewaySettings
+from inference_gateway.errors import GatewayError, StartError
+from inference_gateway.replicas.places import Places
+from inference_gateway.supervisor import handover, run_directory
+from inference_gateway.supervisor.child import Child
+from inference_gateway.supervisor.handover import GatewayRecord, Succession, predecessor
+from inference_gateway.supervisor.reloading import Revision
+from slurm_plugin.client.cli import CliClient
+
+_LOG = logging.getLogger("explsched.gateway")
+_POLL_S = 0.5
+_ADOPTION_S = 30.0
+"""The address is announced when the control plane has filled the data plane, and after this time at the latest."""
+
+_LAST_WAIT_S = 15.0
+"""A gateway that is told to end while its successor is starting serves on this long: half of Slurm's usual KillWait."""
+
+_PORT_S = 120.0
+_RESTART_S = 5.0
+
+
+class Supervisor:
+    """One gateway on one node."""
+
+    def __init__(self, now: Accepted, services_path: Path, sbatch: Sequence[str]) -> None:
+        section = now.section
+        self._places = Places(section.state_directory)
+        self._places.make()
+        accepted.keep(now, self._places.accepted)
+        self._job_id = job.own_job_id()
+        self._client = CliClient(section.slurm.timeout_s)
+        self._succession = Succession(self._client, self._places, services_path, sbatch, self._job_id)
+        listen = section.listen.host
+        self._host = listen if listen not in ("0.0.0.0", "::") else socket.getfqdn()  # noqa: S104
+        self._run_directory = run_directory.private(section.name, self._job_id)
+        self._data_plane = HaproxyDataPlane(self._settings(now))
+        self._control = Child("control plane", self._control_plane(services_path))
+        self._revision = Revision(now, services_path, self._places, self._apply)
+        self._wake = threading.Event()
+        self._stop = False
+        self._ending_since_s: float | None = None
+        self._announced = False
+        self._began_s = time.time()
+        self._restart_due_s = 0.0
+
+    def run(self) -> None:
+        """Serve until told to stop, until all is drained for `gateway down`, or until a successor has taken over.
+
+        Raises:
+            StartError: HAProxy does not start.
+
+        """
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        self._start_data_plane(predecessor(self._revision.now.section, self._places, self._client, self._job_id))
+        try:
+            self._tend()
+            while not self._stop:
+                self._wake.wait(_POLL_S)
+                self._wake.clear()
+                self._tend()
+        finally:
+            self._control.end()
+            handover.withdraw(self._places, os.getpid(), self._began_s)
+            self._data_plane.stop(grace_s=self._grace_s())
+            run_directory.clean_up(self._run_directory, self._data_plane.files.access_log, self._places.access_log)
+
+    def _tend(self) -> None:
+        self._tend_data_plane()
+        self._control.tend()
+        if not self._announced:
+            self._announce()
+        else:
+            self._succession.tend(self._revision.now.section)
+            self._revision.tend()
+        if self._succession.taken_over():
+            self._stop = True  # the successor's data plane is up: leave it the lock, finish what is in flight
+        if self._places.closing.exists() and self._drained():
+            self._stop = True
+        if self._ending_since_s is not None:
+            waited_s = time.monotonic() - self._ending_since_s
+            self._stop = self._stop or not self._succession.coming() or waited_s > _LAST_WAIT_S
+
+    def _start_data_plane(self, before: Files | None) -> None:
+        """Start HAProxy. A job tries for a while: what has its port may be about to end."""
+        deadline_s = time.monotonic() + (_PORT_S if self._job_id is not None else 0.0)
+        while True:
+            try:
+                self._data_plane.start(before)
+                return
+            except StartError as error:
+                if self._ending_since_s is not None or time.monotonic() >= deadline_s:
+                    raise
+                log.event(_LOG, logging.ERROR, "HAProxy does not start, will try again", why=str(error))
+                self._wake.clear()
+                self._wake.wait(_RESTART_S)
+
+    def _tend_data_plane(self) -> None:
+        """Start HAProxy or the activator again if it has ended."""
+        now_s = time.monotonic()
+        if now_s < self._restart_due_s or self._data_plane.alive():
+            return
+        log.event(_LOG, logging.ERROR, "HAProxy or the activator has ended, starting it again")
+        try:
+            self._data_plane.start()
+        except GatewayError as error:
+            self._restart_due_s = now_s + _RESTART_S
+            log.event(_LOG, logging.ERROR, "data plane does not start, will try again", why=str(error))
+
+    def _announce(self) -> None:
+        """Tell the world the address, once requests find the replicas that are there."""
+        if self._job_id is not None and not self._places.handover.exists():
+            self._places.handover.write_text(str(self._job_id), encoding="ascii")
+        if self._reported() is None and time.time() < self._began_s + _ADOPTION_S:
+            return
+        listen = self._revision.now.section.listen
+        url = f"{'https' if listen.certificate else 'http'}://{self._host}:{listen.port}"
+        who = (url, self._host, listen.port, os.getpid(), self._job_id)
+        handover.announce(
+            self._places, GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
+        )
+        self._places.handover.unlink(missing_ok=True)
+        self._announced = True
+        log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
+
+    def _reported(self) -> Report | None:
+        """What our own control plane has reported; None before it has, or while a predecessor's does."""
+        shown = state.read(self._places.status, Report)
+        ours = shown is not None and shown.run_directory == str(self._run_directory) and shown.time_s > self._began_s
+        return shown if ours else None
+
+    def _drained(self) -> bool:
+        shown = self._reported()
+        return shown is not None and shown.closing and not any(service.replicas for service in shown.services)
+
+    def _grace_s(self) -> float:
+        """How long requests in flight may take to finish: in a handover all the time there is left."""
+        return float(self._revision.now.section.job.handover_s) if self._succession.handing_over else 10.0
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if number == signal.SIGUSR1:
+            self._succession.look_now()
+        elif number == signal.SIGHUP:
+            self._revision.look_now()
+        else:
+            self._ending_since_s = time.monotonic()
+        self._wake.set()
+
+    def _settings(self, now: Accepted) -> GatewaySettings:
+        return settings(now.section, self._places, self._run_directory, now.keys)
+
+    def _apply(self, new: Accepted) -> None:
+        """Put a configuration in force. Raises `GatewayError`; the old one is in force then."""
+        old = self._data_plane.settings
+        self._data_plane.apply(self._settings(new))
+        try:
+            accepted.keep(new, self._places.accepted)
+        except GatewayError:
+            self._data_plane.apply(old)
+            raise
+        self._control.end()  # the next one reads what was kept, and finds the replicas that are there
+
+    def _control_plane(self, services_path: Path) -> list[str]:
+        return [
+            *(sys.executable, "-m", "inference_gateway.control"),
+            *("--services", str(services_path), "--accepted", str(self._places.accepted)),
+            *("--run-directory", str(self._run_directory), "--gateway-host", self._host),
+        ]

@@ -1,0 +1,194 @@
+"""Options of `simulate` and `compare`: what is replayed, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import to_builtins
+
+from explsched.errors import PolicyError
+from simulation.cluster.settings import Estimates, Settings, SimulationSettingsError
+from simulation.replay import TraceReplay
+from simulation.traces import formats
+from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.trace import ClusterShape, Rejected, Trace, fit, require_all_rows
+
+if TYPE_CHECKING:
+    from simulation.muri import MuriOptions
+
+
+_SHOWN_ROWS = 3
+_DEFAULT = Settings()
+
+
+def replay_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options to a command, which gets a `replay` made of them."""
+
+    @wraps(command)
+    def wrapped(
+        trace_path: Path,
+        trace_format: str | None,
+        cluster: str,
+        conventions: str,
+        is_strict: bool,  # noqa: FBT001  click passes by name
+        **others: Any,  # noqa: ANN401  the options of the convention, and those of the command
+    ) -> None:
+        how = _how(conventions, {name: others.pop(name) for name in {**_SLURM, **_MURI}})
+        shape = read_cluster(cluster)
+        command(replay=TraceReplay(_read(trace_path, trace_format, shape, is_strict=is_strict), shape, how), **others)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """`--cluster`: the cluster's shape."""
+    return click.option(
+        "--cluster",
+        required=required,
+        metavar="NODESxGPUS|FILE",
+        help="Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV.",
+    )
+
+
+def _setting(
+    option: str, name: str, kind: type | click.IntRange, metavar: str, text: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option of the slurm conventions; None if it is not given, so that other conventions can refuse it."""
+    default = getattr(_DEFAULT, name)
+    shown = "off" if default is None else f"{default:g}" if isinstance(default, float) else default
+    return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
+
+
+def check_policy(replay: TraceReplay, name: str) -> None:
+    """Raise `UsageError` for a policy that the conventions do not know."""
+    try:
+        replay.check(name)
+    except PolicyError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, object]:
+    """JSON fields that describe a replay under these policies, without their figures."""
+    more: dict[str, object] = {}
+    if "themis" in policies:
+        from sched_policy.order.themis import SOLVER, TIES  # numpy, which other policies may do without
+
+        more["themis"] = {"solver": SOLVER, "ties": TIES}
+    # No option of a command has measured pass times.
+    how = {name: getattr(replay.how, name) for name in replay.how.__struct_fields__ if name != "pass_times"}
+    return {
+        "conventions": replay.conventions,
+        "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
+        "cluster": to_builtins(replay.cluster),
+        "rejected": len(replay.trace.rejected),
+        **more,
+    }
+
+
+def report_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
+    """Report on stderr which rows of a file were left out, if any."""
+    if not rejected:
+        return
+    click.echo(f"{path}: {len(rejected):,} row{'s' if len(rejected) > 1 else ''} left out", err=True)
+    for row in rejected[:_SHOWN_ROWS]:
+        click.echo(f"  line {row.line}: {row.reason}", err=True)
+    if len(rejected) > _SHOWN_ROWS:
+        click.echo(f"  and {len(rejected) - _SHOWN_ROWS:,} more", err=True)
+
+
+def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, is_strict: bool) -> Trace:
+    trace = fit(formats.read_any(path, trace_format), cluster)
+    if is_strict or not trace.jobs:
+        require_all_rows(path, trace.rejected)
+    report_rejected(path, trace.rejected)
+    return trace
+
+
+def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
+    """The settings of the conventions; options that were not given keep the defaults of the conventions."""
+    mine = _SLURM if conventions == "slurm" else _MURI
+    wrong = [option for name, option in {**_SLURM, **_MURI}.items() if given[name] is not None and name not in mine]
+    if wrong:
+        raise click.UsageError(f"{', '.join(wrong)}: not accepted with --conventions {conventions}")
+    chosen = {name: given[name] for name in mine if given[name] is not None}
+    if conventions == "muri":
+        from simulation.muri import MuriOptions
+
+        return MuriOptions(**chosen)
+    try:
+        if "estimates" in chosen:
+            chosen["estimates"] = Estimates.parse(chosen["estimates"])
+        return Settings(**chosen)
+    except SimulationSettingsError as error:
+        name, colon, fault = str(error).partition(":")
+        raise click.UsageError(f"{_SLURM.get(name, name)}{colon}{fault}") from error
+
+
+_SLURM = {
+    "estimates": "--estimates",
+    "interval_s": "--interval",
+    "backfill_interval_s": "--backfill-interval",
+    "backfill_offset_s": "--backfill-offset",
+    "main_interval_s": "--main-interval",
+    "main_offset_s": "--main-offset",
+    "checkpoint_s": "--checkpoint",
+    "restart_s": "--restart",
+    "scaling": "--scaling",
+    "seed": "--seed",
+    "until_s": "--until",
+}
+_MURI = {"autopack": "--autopack", "max_members": "--max-members"}
+_OPTIONS = (
+    click.option(
+        "--trace",
+        "trace_path",
+        required=True,
+        type=click.Path(path_type=Path),
+        help="File of jobs; `sexplsched trace --help` describes the formats.",
+    ),
+    click.option(
+        "--format",
+        "trace_format",
+        type=click.Choice(formats.NAMES),
+        help="Format of the trace.  [default: detected from the header]",
+    ),
+    cluster_option(required=True),
+    click.option(
+        "--conventions",
+        type=click.Choice(["slurm", "muri"]),
+        default="slurm",
+        show_default=True,
+        help="Simulate a Slurm cluster, or reproduce the published simulator of Muri.",
+    ),
+    _setting("--estimates", "estimates", str, "exact|limit|noisy:SIGMA", "Run-time estimates that policies get."),
+    _setting("--interval", "interval_s", float, "SECONDS", "Time between passes of the policy."),
+    _setting(
+        "--backfill-interval", "backfill_interval_s", float, "SECONDS", "Time between passes of Slurm's backfill."
+    ),
+    _setting("--backfill-offset", "backfill_offset_s", float, "SECONDS", "Phase offset of the backfill cycle."),
+    _setting("--main-interval", "main_interval_s", float, "SECONDS", "Time between passes of Slurm's main scheduler."),
+    _setting("--main-offset", "main_offset_s", float, "SECONDS", "Phase offset of the main scheduler's cycle."),
+    _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "Time that a preempted job takes to save."),
+    _setting("--restart", "restart_s", float, "SECONDS", "Time that a restarted job takes to load."),
+    _setting("--scaling", "scaling", float, "EXPONENT", "Speed of elastic jobs is GPUs ^ EXPONENT; 1 is linear."),
+    _setting("--seed", "seed", click.IntRange(min=0), "N", "Random seed for estimate noise."),
+    _setting("--until", "until_s", float, "SECONDS", "End at this time of the trace, even if jobs still run."),
+    click.option(
+        "--autopack/--no-autopack",
+        default=None,
+        help="Split groups that are slower than their jobs in turn (muri-s, muri-l).  [muri conventions; default: no]",
+    ),
+    click.option(
+        "--max-members",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Maximum number of jobs per group (muri-s, muri-l).  [muri conventions; default: 4]",
+    ),
+    click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),
+)

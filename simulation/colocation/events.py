@@ -1,0 +1,206 @@
+"""Instance events, starts and deletes, and files of them: one event a line, in order of time.
+
+    {"Time": 12, "Action": "start", "Instance": {"service_name": "bert", "type": "inference", "gpu_num": 1,
+     "sm_requests": 0.1, "sm_limits": 0.2, "memory": [5]}}
+
+`Time` is in seconds, shares are fractions of a GPU, `memory` is in GiB with one entry per GPU (a single number stands
+for one GPU), `Action` is start or delete, `type` is inference, llm-inference or training. An `Instance` may have an
+`instance_id`; a delete without one ends the newest instance of its service, as Dilu's scaler does. Lines in Python's
+notation for the same are read as well, because Dilu's authors publish theirs so. Blank lines are skipped.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from explsched.errors import ExplschedError
+from simulation.colocation.instance import Instance, InstanceKind
+from simulation.traces.trace import Rejected, TraceError
+
+
+class Action(StrEnum):
+    """What happens to an instance."""
+
+    START = "start"
+    DELETE = "delete"
+
+
+class InstanceEvent(Struct, frozen=True):
+    """At `time_s` the instance known by `key` starts, or is deleted."""
+
+    time_s: float
+    action: Action
+    key: int
+    instance: Instance
+
+
+class InstanceTrace(Struct, frozen=True):
+    """Events in order of time, every delete after the start of its instance, and the lines that were left out."""
+
+    events: tuple[InstanceEvent, ...]
+    rejected: tuple[Rejected, ...] = ()
+
+
+LONGEST_LINE = 4096
+"""Characters a line may have: it bounds what reading Python's notation can cost."""
+
+_MIB_PER_GIB = 1024
+_Share = Annotated[float, Meta(gt=0, le=1)]
+_Gib = Annotated[float, Meta(gt=0, le=1_000_000)]
+
+
+class _Instance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The instance of a line. Unknown fields are ignored: the service records of others have more."""
+
+    service_name: Annotated[str, Meta(min_length=1, max_length=200)]
+    type: InstanceKind
+    sm_requests: _Share
+    sm_limits: _Share
+    memory: Annotated[list[_Gib], Meta(min_length=1, max_length=1024)] | _Gib
+    gpu_num: Annotated[int, Meta(ge=1)] | None = None
+    instance_id: int | str | None = None
+
+
+class _EventLine(msgspec.Struct, frozen=True, rename="pascal"):
+    time: Annotated[float, Meta(ge=0, le=1e12)]
+    action: Action
+    instance: _Instance
+
+
+class _RefusedError(ExplschedError):
+    """Why a line is left out."""
+
+
+def read_events(path: Path) -> InstanceTrace:
+    """Read a file of events. Raises `TraceError` if it cannot be read or holds no usable line."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            trace = parse_events(lines)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+    if not trace.events:
+        why = f"line {trace.rejected[0].line}: {trace.rejected[0].reason}" if trace.rejected else "it is empty"
+        raise TraceError(f"{path}: holds no usable event: {why}")
+    return trace
+
+
+def write_events(path: Path, events: Iterable[InstanceEvent]) -> None:
+    """Write events as JSON lines, with instance ids. Raises `TraceError` if the file cannot be written."""
+    try:
+        with path.open("wb") as file:
+            file.writelines(msgspec.json.encode(_line(event)) + b"\n" for event in events)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def parse_events(lines: Iterable[str]) -> InstanceTrace:
+    """Events of lines. A line that cannot be used is left out and reported with its number and why."""
+    running = _Running()
+    events: list[InstanceEvent] = []
+    rejected: list[Rejected] = []
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            line = _decoded(text)
+            if events and line.time < events[-1].time_s:
+                raise _RefusedError(f"Time {line.time:g} lies before {events[-1].time_s:g} of an earlier line")
+            events.append(running.start(line) if line.action is Action.START else running.delete(line))
+        except _RefusedError as reason:
+            rejected.append(Rejected(number, str(reason)))
+    return InstanceTrace(tuple(events), tuple(rejected))
+
+
+class _Running:
+    """The instances that have started and are not deleted: finds the one that a delete means."""
+
+    def __init__(self) -> None:
+        self._started = 0
+        self._instances: dict[int, Instance] = {}
+        self._key_of_id: dict[int | str, int] = {}
+        self._keys_of_service: dict[str, list[int]] = {}
+
+    def start(self, line: _EventLine) -> InstanceEvent:
+        """A new instance with a key of its own."""
+        instance = _checked(line.instance)
+        name = line.instance.instance_id
+        if name is not None:
+            if name in self._key_of_id:
+                raise _RefusedError(f"instance_id {name!r} runs already")
+            self._key_of_id[name] = self._started
+        key = self._started
+        self._started += 1
+        self._instances[key] = instance
+        self._keys_of_service.setdefault(instance.service, []).append(key)
+        return InstanceEvent(line.time, Action.START, key, instance)
+
+    def delete(self, line: _EventLine) -> InstanceEvent:
+        """The end of the instance of that id, or of the newest one of that service."""
+        name, service = line.instance.instance_id, line.instance.service_name
+        keys = self._keys_of_service.get(service, [])
+        if name is None:
+            if not keys:
+                raise _RefusedError(f"no instance of service {service!r} runs that could be deleted")
+            key = keys[-1]
+            self._key_of_id = {other: k for other, k in self._key_of_id.items() if k != key}
+        else:
+            if self._key_of_id.get(name) not in keys:
+                raise _RefusedError(f"no instance_id {name!r} of service {service!r} runs that could be deleted")
+            key = self._key_of_id.pop(name)
+        keys.remove(key)
+        return InstanceEvent(line.time, Action.DELETE, key, self._instances.pop(key))
+
+
+def _decoded(text: str) -> _EventLine:
+    if len(text) > LONGEST_LINE:
+        raise _RefusedError(f"the line has {len(text)} characters, at most {LONGEST_LINE} are read")
+    try:
+        return msgspec.json.decode(text, type=_EventLine)
+    except msgspec.ValidationError as error:
+        raise _RefusedError(str(error)) from error
+    except RecursionError as error:
+        raise _RefusedError("it is nested too deeply") from error
+    except msgspec.DecodeError as not_json:
+        try:  # literals only, and a short line: nothing is run, and nothing grows
+            return msgspec.convert(ast.literal_eval(text.strip()), type=_EventLine)
+        except msgspec.ValidationError as error:
+            raise _RefusedError(str(error)) from error
+        except (ValueError, SyntaxError, TypeError, RecursionError) as error:
+            raise _RefusedError(f"neither JSON ({not_json}) nor a Python dict") from error
+
+
+def _checked(line: _Instance) -> Instance:
+    memory = line.memory if isinstance(line.memory, list) else [line.memory]
+    if line.gpu_num is not None and line.gpu_num != len(memory):
+        raise _RefusedError(f"gpu_num is {line.gpu_num}, but memory has {len(memory)} entries; one per GPU is needed")
+    if line.type is not InstanceKind.TRAINING and len(memory) > 1:
+        raise _RefusedError(f"an instance of type {line.type} takes one GPU, not {len(memory)}")
+    if line.sm_limits < line.sm_requests:
+        raise _RefusedError(f"sm_limits {line.sm_limits:g} is less than sm_requests {line.sm_requests:g}")
+    memory_mib = tuple(max(1, round(gib * _MIB_PER_GIB)) for gib in memory)
+    return Instance(line.service_name, line.type, line.sm_requests, line.sm_limits, memory_mib)
+
+
+def _line(event: InstanceEvent) -> _EventLine:
+    instance = event.instance
+    memory = [mib / _MIB_PER_GIB for mib in instance.memory_mib]
+    return _EventLine(
+        event.time_s,
+        event.action,
+        _Instance(
+            instance.service,
+            instance.kind,
+            instance.request,
+            instance.limit,
+            memory,
+            gpu_num=instance.gpus,
+            instance_id=event.key,
+        ),
+    )

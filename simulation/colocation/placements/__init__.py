@@ -1,1 +1,0 @@
-"""Placements of instances that share GPUs."""

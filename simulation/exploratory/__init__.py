@@ -1,1 +1,0 @@
-"""Workloads of exploratory trainings with learning curves."""

@@ -1,0 +1,214 @@
+"""A simulated service: its replicas (starting, ready, draining, gone) and its queue.
+
+The queue holds requests until it is their turn, as the gateway does; other orders can take its place.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from inference_gateway.queueing import Fleet, Turns
+from simulation.requests.settings import StartTime
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedReplica:
+    """One replica. `gone_s` is None while it holds its job."""
+
+    number: int
+    asked_s: float
+    ready_s: float
+    in_flight: int = 0
+    gone_s: float | None = None
+
+
+@dataclass(slots=True)
+class SimulatedReplicas:
+    """All replicas of a run. A replica is in one of three lists until it is gone."""
+
+    start: StartTime
+    concurrency: int
+    random_: random.Random
+    starting: list[SimulatedReplica] = field(default_factory=list)
+    ready: list[SimulatedReplica] = field(default_factory=list)
+    draining: list[SimulatedReplica] = field(default_factory=list)
+    every: list[SimulatedReplica] = field(default_factory=list)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that replicas work on."""
+        return sum(replica.in_flight for replica in self.ready) + sum(replica.in_flight for replica in self.draining)
+
+    @property
+    def fleet(self) -> Fleet:
+        """Ready replicas and their free slots."""
+        free = sum(self.concurrency - replica.in_flight for replica in self.ready)
+        return Fleet(len(self.ready), free)
+
+    def add(self, count: int, now_s: float) -> list[SimulatedReplica]:
+        """Start replicas, and return them."""
+        added = [self._new(now_s, now_s + self.start.draw_s(self.random_)) for _ in range(count)]
+        self.starting += added
+        return added
+
+    def add_ready(self, count: int, now_s: float) -> None:
+        """Add replicas that are ready already."""
+        self.ready += [self._new(now_s, now_s) for _ in range(count)]
+
+    def _new(self, asked_s: float, ready_s: float) -> SimulatedReplica:
+        replica = SimulatedReplica(len(self.every), asked_s, ready_s)
+        self.every.append(replica)
+        return replica
+
+    def started(self, replica: SimulatedReplica) -> None:
+        """A replica has become ready; nothing happens if it was cancelled before."""
+        if replica.gone_s is None:
+            self.starting.remove(replica)
+            self.ready.append(replica)
+
+    def release(self, count: int, now_s: float) -> None:
+        """Release replicas: the newest starting ones first, then drain the ready ones with the fewest requests."""
+        for replica in sorted(self.starting, key=lambda one: -one.number)[:count]:
+            self.starting.remove(replica)
+            replica.gone_s = now_s
+            count -= 1
+        for replica in sorted(self.ready, key=lambda one: (one.in_flight, -one.number))[:count]:
+            self.ready.remove(replica)
+            self.draining.append(replica)
+            self._gone_if_empty(replica, now_s)
+
+    def least_loaded(self) -> SimulatedReplica | None:
+        """The ready replica with the fewest requests (HAProxy's leastconn), None if all are full."""
+        best = min(self.ready, key=lambda one: one.in_flight, default=None)
+        return best if best is not None and best.in_flight < self.concurrency else None
+
+    def finished(self, replica: SimulatedReplica, now_s: float) -> None:
+        """A replica has answered a request."""
+        replica.in_flight -= 1
+        if replica in self.draining:
+            self._gone_if_empty(replica, now_s)
+
+    def _gone_if_empty(self, replica: SimulatedReplica, now_s: float) -> None:
+        if replica.in_flight == 0:
+            self.draining.remove(replica)
+            replica.gone_s = now_s
+
+
+class RequestQueue(Protocol):
+    """Requests that wait, by number, which is their order of arrival."""
+
+    def __len__(self) -> int: ...
+
+    def add(self, request: int, now_s: float, fleet: Fleet) -> None:
+        """Add a request that has just arrived."""
+
+    def take(self, now_s: float) -> int | None:
+        """Take the request whose turn it is; None if there is none."""
+
+    def release_due(self, now_s: float, fleet: Fleet) -> None:
+        """Release held requests whose turn has come. Called every `queueing.LOOK_S` while `held`."""
+
+    @property
+    def held(self) -> int:
+        """Requests that are held until their turn."""
+
+    @property
+    def oldest(self) -> int:
+        """The request that has waited longest. Raises `ValueError` if none waits."""
+
+    def drop_oldest(self) -> None:
+        """Remove `oldest`, at its deadline."""
+
+
+@dataclass(slots=True)
+class FirstInFirstOut:
+    """HAProxy's own order."""
+
+    held: int = 0
+    _line: deque[int] = field(default_factory=deque)
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def add(self, request: int, now_s: float, fleet: Fleet) -> None:  # noqa: ARG002  of no importance here
+        """Add a request that has just arrived."""
+        self._line.append(request)
+
+    def take(self, now_s: float) -> int | None:  # noqa: ARG002
+        """Take the first request."""
+        return self._line.popleft() if self._line else None
+
+    def release_due(self, now_s: float, fleet: Fleet) -> None:
+        """No request is held."""
+
+    @property
+    def oldest(self) -> int:
+        """The first request. Raises `ValueError` if none waits."""
+        return min(self._line)
+
+    def drop_oldest(self) -> None:
+        """Remove the first request."""
+        self._line.popleft()
+
+
+@dataclass(slots=True)
+class InTurn:
+    """The gateway's order, see `queueing`. A request that finds HAProxy's queue empty goes there at once."""
+
+    turns: Turns
+    arrival_s: Sequence[float]
+    _line: deque[int] = field(default_factory=deque)
+    _in_time: deque[int] = field(default_factory=deque)
+    _late: deque[int] = field(default_factory=deque)
+
+    def __len__(self) -> int:
+        return len(self._line) + self.held
+
+    def add(self, request: int, now_s: float, fleet: Fleet) -> None:
+        """Add a request that has just arrived."""
+        if not self._line or not fleet.ready:
+            self._line.append(request)
+            return
+        self._in_time.append(request)
+        self.release_due(now_s, fleet)
+
+    def take(self, now_s: float) -> int | None:  # noqa: ARG002  other orders need the time
+        """Take the first request of HAProxy's queue."""
+        return self._line.popleft() if self._line else None
+
+    def release_due(self, now_s: float, fleet: Fleet) -> None:
+        """Release held requests whose turn has come."""
+        while self._in_time and now_s - self.arrival_s[self._in_time[0]] > self.turns.in_time_s:
+            self._late.append(self._in_time.popleft())
+        while self._in_time and self.turns.room(self._now(fleet)) > 0:
+            self._line.append(self._in_time.popleft())
+        while self._late:
+            waited_s = now_s - self.arrival_s[self._late[0]]
+            if self.turns.room_for_late(self._now(fleet), len(self._in_time), waited_s) <= 0:
+                break
+            self._line.append(self._late.popleft())
+
+    def _now(self, fleet: Fleet) -> Fleet:
+        return replace(fleet, queued=len(self._line))
+
+    @property
+    def held(self) -> int:
+        """Requests that are held until their turn."""
+        return len(self._in_time) + len(self._late)
+
+    @property
+    def oldest(self) -> int:
+        """The request that has waited longest. Raises `ValueError` if none waits."""
+        return min(line[0] for line in self._lines if line)
+
+    def drop_oldest(self) -> None:
+        """Remove `oldest`."""
+        min((line for line in self._lines if line), key=lambda line: line[0]).popleft()
+
+    @property
+    def _lines(self) -> tuple[deque[int], ...]:
+        return self._line, self._in_time, self._late

@@ -1,0 +1,160 @@
+"""Requests of a trace, and the files they are read from: Azure's LLM traces, Mooncake's, and our own CSV.
+
+A file is known by its first line. Every reader gives arrivals in seconds from the earliest one; requests may stand in
+any order. A row that cannot be used is rejected with its line and reason; a file without a usable row is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from simulation.traces.formats.table import (
+    LONGEST_S,
+    RowError,
+    collect,
+    number,
+    open_lines,
+    shown,
+    table_of,
+    whole,
+)
+from simulation.traces.trace import Rejected, TraceError, first_reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a trace. `service_s` is None where the trace has tokens instead of a service time."""
+
+    arrival_s: float
+    input_tokens: int = 0
+    output_tokens: int = 0
+    service_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """Requests in order of arrival, the first at 0, and the rows that could not be read."""
+
+    requests: tuple[Request, ...]
+    rejected: tuple[Rejected, ...] = ()
+
+
+ACCEPTED = (
+    "accepted: CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure), CSV with arrival_s,service_s, "
+    "and JSON lines with timestamp,input_length,output_length (Mooncake)"
+)
+_MOST_TOKENS = 100_000_000
+_LONGEST_SERVICE_S = 86_400.0
+_Lines = Iterator[tuple[int, str]]
+
+
+class _MooncakeLine(msgspec.Struct, frozen=True):
+    """One request of a Mooncake trace (Qin et al., FAST 2025); other keys are not used. Timestamps are ms."""
+
+    timestamp: Annotated[float, Meta(ge=0, le=LONGEST_S * 1000)]
+    input_length: Annotated[int, Meta(ge=0, le=_MOST_TOKENS)]
+    output_length: Annotated[int, Meta(ge=0, le=_MOST_TOKENS)]
+
+
+def read(path: Path) -> RequestTrace:
+    """The requests of a file. Raises `TraceError` if it is none of the formats or no row can be used."""
+    with open_lines(path) as lines:
+        first = next(((line, text) for line, text in lines if text.strip()), None)
+        if first is None:
+            raise TraceError(f"{path}: empty; {ACCEPTED}")
+        rows = chain((first,), lines)
+        requests, rejected = _json_lines(rows) if first[1].lstrip().startswith("{") else _csv(rows, str(path))
+    if not requests:
+        raise TraceError(f"{path}: no row can be used{first_reasons(rejected)}")
+    return RequestTrace(_from_zero(requests), tuple(rejected))
+
+
+def spread(trace: RequestTrace, seconds: float) -> RequestTrace:
+    """Requests with one and the same time, spread evenly over the seconds after it.
+
+    For traces whose clock is coarser than their traffic: Mooncake's arrivals are recorded about every 3 s.
+    """
+    batches = (list(batch) for _at_s, batch in groupby(trace.requests, key=lambda request: request.arrival_s))
+    moved = [
+        replace(request, arrival_s=request.arrival_s + seconds * place / len(batch))
+        for batch in batches
+        for place, request in enumerate(batch)
+    ]
+    return replace(trace, requests=tuple(sorted(moved, key=lambda request: request.arrival_s)))
+
+
+def _csv(lines: _Lines, name: str) -> tuple[list[Request], list[Rejected]]:
+    table = table_of(lines, name)
+    for required, parser in _TABLES.items():
+        if all(table.index(column) is not None for column in required):
+            return collect(table, parser(*(table.position(column) for column in required)))
+    raise TraceError(f"{table.where}: the header {shown(','.join(table.header))} is of no known format; {ACCEPTED}")
+
+
+def _azure(timestamp: int, context: int, generated: int) -> Callable[[int, list[str]], Request]:
+    def parse(_line: int, fields: list[str]) -> Request:
+        return Request(
+            arrival_s=_moment_s("TIMESTAMP", fields[timestamp]),
+            input_tokens=whole("ContextTokens", fields[context], 0, _MOST_TOKENS),
+            output_tokens=whole("GeneratedTokens", fields[generated], 0, _MOST_TOKENS),
+        )
+
+    return parse
+
+
+def _own(arrival: int, service: int) -> Callable[[int, list[str]], Request]:
+    def parse(_line: int, fields: list[str]) -> Request:
+        return Request(
+            arrival_s=number("arrival_s", fields[arrival], 0, LONGEST_S),
+            service_s=number("service_s", fields[service], 1e-6, _LONGEST_SERVICE_S),
+        )
+
+    return parse
+
+
+_TABLES: dict[tuple[str, ...], Callable[..., Callable[[int, list[str]], Request]]] = {
+    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"): _azure,
+    ("arrival_s", "service_s"): _own,
+}
+
+
+def _json_lines(lines: Iterable[tuple[int, str]]) -> tuple[list[Request], list[Rejected]]:
+    good: list[Request] = []
+    rejected: list[Rejected] = []
+    for line, text in lines:
+        if not text.strip():
+            continue
+        try:
+            row = msgspec.json.decode(text, type=_MooncakeLine)
+        except msgspec.MsgspecError as error:
+            rejected.append(Rejected(line, f"{error}; found {shown(text.strip())}"))
+            continue
+        good.append(Request(row.timestamp / 1000, row.input_length, row.output_length))
+    return good, rejected
+
+
+def _moment_s(column: str, text: str) -> float:
+    """Seconds since 1970 of a time such as `2023-11-16 18:15:46.6805900`, to the microsecond."""
+    try:
+        if text.isascii() and text[4:5] == text[7:8] == "-" and text[10:11] in (" ", "T") and len(text) >= 19:
+            return (datetime.fromisoformat(text[:26]) - _EPOCH).total_seconds()
+    except (ValueError, TypeError):  # TypeError: a time zone
+        pass
+    raise RowError(f"{column}: found {shown(text)}, accepted: times such as 2023-11-16 18:15:46.6805900")
+
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def _from_zero(requests: list[Request]) -> tuple[Request, ...]:
+    requests.sort(key=lambda request: request.arrival_s)
+    first_s = requests[0].arrival_s
+    return tuple(replace(request, arrival_s=request.arrival_s - first_s) for request in requests)

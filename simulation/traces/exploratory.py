@@ -1,0 +1,190 @@
+"""Exploratory workloads: hyper-parameter sweeps of recorded curves, many of them abandoned by their owners."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from msgspec import Struct
+
+from explsched.errors import ExplschedError
+from sched_policy.columns import Floats, Ints
+from sched_policy.model import Exploration
+from simulation.traces.learning import Learning, RecordedCurve
+from simulation.traces.trace import ClusterShape, Trace, TraceJob
+
+
+class Owner(Struct, frozen=True):
+    """When an owner leaves a job; a rule of thumb, stated so that it can be measured.
+
+    He looks `looks` times, evenly over the planned run, and compares the job's loss reduction so far with the best
+    one of its sweep at the same share of the run. He gives the job up at a look when its reports have ended (it
+    diverged), when it is far *behind*, or when it has *stalled* and is no contender. His contenders he lets finish.
+    ExplSched (CLUSTER 2023) reports that more than 30 % of the jobs of real clusters end early.
+
+    Attributes:
+        looks: looks per run; the last one, at the end of the run, changes nothing any more.
+        first_look: looks before this one are not judged: every training starts slowly.
+        behind: a job is behind while its loss reduction is less than this share of the sweep's best one.
+        contender: a job is a contender while it is at least this share.
+        patience: looks over which a job has to improve.
+        least_improvement: the share of its loss reduction so far that it has to add over `patience` looks.
+
+    """
+
+    looks: int = 10
+    first_look: int = 3
+    behind: float = 0.25
+    contender: float = 0.9
+    patience: int = 3
+    least_improvement: float = 0.02
+
+    def leaves_at(self, losses: Floats, epochs: int, best_of_sweep: Floats) -> float | None:
+        """The share of the run, below 1, at which the owner leaves; None if he waits for the end.
+
+        `losses` (E + 1,) starts before the first epoch and ends early where the training diverged;
+        `best_of_sweep` (looks + 1,) is the lowest loss any training of the sweep has reached at each look.
+        """
+        reached = self.best_at_looks(losses, epochs)
+        for look in range(self.first_look, self.looks):
+            ended = len(losses) - 1 < look * epochs // self.looks
+            reduction, possible = losses[0] - reached[look], losses[0] - best_of_sweep[look]
+            earlier = losses[0] - reached[max(0, look - self.patience)]
+            stalled = reduction - earlier <= self.least_improvement * earlier
+            behind = reduction < self.behind * possible
+            if ended or behind or (stalled and reduction < self.contender * possible):
+                return look / self.looks
+        return None
+
+    def best_at_looks(self, losses: Floats, epochs: int) -> Floats:
+        """The lowest loss of one training by each look, shape (looks + 1,)."""
+        epochs_done: Ints = np.minimum(np.arange(self.looks + 1) * epochs // self.looks, len(losses) - 1)
+        return np.minimum.accumulate(losses)[epochs_done]
+
+
+_HOUR_S = 3600.0
+
+
+class Workload(Struct, frozen=True):
+    """The distributions from which an exploratory workload is drawn.
+
+    Sweeps arrive as a Poisson process. Each takes one data set and model family, and as many of its recorded trainings
+    as its size says, none twice; their jobs are submitted one after the other by the owner's script.
+
+    Attributes:
+        jobs: jobs in all; the last sweep is cut short to meet it.
+        overload: GPU time asked for while jobs arrive, as a multiple of what the cluster has in that time. A job asks
+            for its run until its end or until its owner gives it up.
+        sweep_sizes: jobs per sweep, each as likely.
+        gpus: GPUs per job of a sweep, each as likely.
+        doubled: share of the jobs that take twice their sweep's GPUs (the larger models and batches).
+        epoch_s: median seconds of an epoch.
+        epoch_spread: standard deviation of its logarithm between sweeps; log-normal.
+        job_spread: the same between the jobs of a sweep.
+        gap_s: mean seconds between two submissions of a sweep, exponential.
+        users: owners, each as likely.
+        owner: when they give up a job.
+        seed: of all draws.
+
+    """
+
+    jobs: int = 400
+    overload: float = 2.0
+    sweep_sizes: tuple[int, ...] = (8, 12, 16, 24)
+    gpus: tuple[int, ...] = (1, 1, 1, 2, 2, 4)
+    doubled: float = 0.25
+    epoch_s: float = 72.0
+    epoch_spread: float = 0.6
+    job_spread: float = 0.3
+    gap_s: float = 10.0
+    users: int = 20
+    owner: Owner = Owner()
+    seed: int = 1
+
+    def generate(self, curves: Sequence[RecordedCurve], cluster: ClusterShape) -> Trace:
+        """A trace of `jobs` jobs for that cluster; the same one for the same arguments everywhere.
+
+        Raises `ExplschedError` if no data set and model family has two recorded trainings.
+        """
+        draw = np.random.default_rng(self.seed)
+        families = _families(curves)
+        sweeps: list[list[TraceJob]] = []
+        left = self.jobs
+        while left > 0:
+            family = families[draw.integers(len(families))]
+            size = min(left, len(family), int(draw.choice(self.sweep_sizes)))
+            chosen = [family[i] for i in draw.permutation(len(family))[:size]]
+            sweeps.append(self._sweep(draw, chosen, len(sweeps) + 1, self.jobs - left + 1, cluster))
+            left -= size
+        work_gpu_s = sum(_asked_gpu_s(job) for sweep in sweeps for job in sweep)
+        # Given their number, the arrivals of a Poisson process are spread evenly: this meets the overload exactly.
+        window_s = work_gpu_s / (self.overload * cluster.gpus)
+        arrivals_s = np.sort(draw.uniform(0.0, window_s, len(sweeps)))
+        return Trace.of(
+            replace(job, submit_s=job.submit_s + float(arrival_s))
+            for sweep, arrival_s in zip(sweeps, arrivals_s, strict=True)
+            for job in sweep
+        )
+
+    def _sweep(
+        self,
+        draw: np.random.Generator,
+        chosen: Sequence[RecordedCurve],
+        number: int,
+        first_id: int,
+        cluster: ClusterShape,
+    ) -> list[TraceJob]:
+        """The jobs of one sweep, submitted from second 0 on."""
+        gpus, user = int(draw.choice(self.gpus)), f"user{draw.integers(self.users) + 1}"
+        sweep_epoch_s = self.epoch_s * math.exp(self.epoch_spread * draw.standard_normal())
+        submit_s = np.cumsum(draw.exponential(self.gap_s, len(chosen)))
+        best = np.min([self.owner.best_at_looks(c.losses, c.training.epochs) for c in chosen], axis=0)
+        exploration = Exploration(sweep=f"sweep{number}", checkpoint_signal="USR1", may_stop=True)
+        jobs = []
+        for i, curve in enumerate(chosen):
+            epochs = curve.training.epochs
+            epoch_s = sweep_epoch_s * math.exp(self.job_spread * draw.standard_normal())
+            share = self.owner.leaves_at(curve.losses, epochs, best)
+            abandoned_at_s = None if share is None else share * epochs * epoch_s
+            learning = Learning(curve.losses, epochs, epoch_s, float(best[-1]), exploration, abandoned_at_s)
+            run_s = epochs * epoch_s
+            jobs.append(
+                TraceJob(
+                    job_id=first_id + i,
+                    submit_s=float(submit_s[i]),
+                    gpus=min(cluster.gpus, gpus * (2 if draw.random() < self.doubled else 1)),
+                    run_s=run_s,
+                    iterations=epochs,
+                    time_limit_s=_HOUR_S * math.ceil(1.5 * run_s / _HOUR_S),
+                    model="/".join(curve.training.sweep),
+                    user=user,
+                    learning=learning,
+                )
+            )
+        return jobs
+
+
+def abandoned_share(trace: Trace) -> float:
+    """The share of a trace's jobs that their owners do not let finish."""
+    left = [job.learning is not None and job.learning.abandoned_at_s is not None for job in trace.jobs]
+    return sum(left) / max(len(left), 1)
+
+
+def _families(curves: Sequence[RecordedCurve]) -> list[list[RecordedCurve]]:
+    """Curves by data set and model family, in the order of their names."""
+    found: defaultdict[tuple[str, str], list[RecordedCurve]] = defaultdict(list)
+    for curve in curves:
+        found[curve.training.sweep].append(curve)
+    families = [found[name] for name in sorted(found) if len(found[name]) > 1]
+    if not families:
+        raise ExplschedError("a sweep needs at least two recorded trainings of one data set and model family")
+    return families
+
+
+def _asked_gpu_s(job: TraceJob) -> float:
+    """GPU time until the job ends or its owner gives it up."""
+    until_s = job.learning.abandoned_at_s if job.learning else None
+    return job.gpus * (job.run_s if until_s is None else until_s)

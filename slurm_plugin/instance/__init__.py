@@ -1,0 +1,1 @@
+"""That one daemon at most steers a cluster."""

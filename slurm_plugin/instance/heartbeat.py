@@ -1,0 +1,112 @@
+"""At most one daemon per cluster across hosts: a file in the spool that the daemon writes anew again and again.
+
+Daemons of one cluster read the same reports, so they have the same spool, on a file system that they share. Ages are
+differences of the file system's own times: the hosts' clocks need not agree. A lock of the file system would do as
+well where it locks across hosts, and do harm where it hangs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from explsched.log import event
+from slurm_plugin.instance.holder import Holder
+
+PREFIX, SUFFIX = ".sexplschedd-", ".json"
+"""Between them stands a digest of the cluster's name."""
+
+_LOG = logging.getLogger("explsched.instance")
+_LONGEST_S = 3600.0
+_MOST_BYTES = 4096
+
+
+class Beat(Struct, frozen=True):
+    """What the file says. After `silent_s` without a new one the daemon counts as dead."""
+
+    holder: Holder
+    silent_s: float
+
+
+class Heartbeat:
+    """The heartbeat of one daemon. A spool that cannot be written to keeps no daemon from its work: that is logged."""
+
+    def __init__(self, spool: Path, cluster: str, us: Holder) -> None:
+        digest = hashlib.sha256(cluster.encode()).hexdigest()[:16]
+        self._path = spool / f"{PREFIX}{digest}{SUFFIX}"
+        self._cluster = cluster
+        self._us = us
+        self._fault = ""
+
+    def beat(self, silent_s: float) -> None:
+        """Look for another daemon, then write. Raises `AnotherDaemonError` if one of another host is alive.
+
+        One of this host is not asked after: that is what the lock of the host is for.
+        """
+        try:
+            self._beat(silent_s)
+        except OSError as error:
+            fault = f"{self._path.parent}: {error.strerror}"
+            if self._fault != fault:
+                self._fault = fault
+                why = f"{fault}: a second daemon on another host would not be noticed"
+                event(_LOG, logging.WARNING, "no heartbeat", why=why)
+        else:
+            self._fault = ""
+
+    def stop(self) -> None:
+        """Remove the file, if it is ours."""
+        try:
+            found = self._read()
+            if found is not None and found[0].holder == self._us:
+                self._path.unlink()
+        except OSError as error:
+            event(_LOG, logging.WARNING, "heartbeat not removed", why=str(error))
+
+    def _beat(self, silent_s: float) -> None:
+        descriptor, name = tempfile.mkstemp(prefix=self._path.name, dir=self._path.parent)
+        draft = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(descriptor, 0o644)  # everybody's `status` reads it
+                file.write(msgspec.json.encode(Beat(self._us, silent_s)))
+            now_s = draft.stat().st_mtime
+            found = self._read()
+            if found is not None:
+                other, written_s = found
+                is_alive = now_s - written_s < min(other.silent_s, _LONGEST_S)
+                if other.holder.host != self._us.host and is_alive:
+                    raise other.holder.refusal(self._cluster)
+            draft.replace(self._path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _read(self) -> tuple[Beat, float] | None:
+        """What stands there, and when it was written; None for nothing, and for what others have put there."""
+        try:
+            found = read(self._path)
+        except FileNotFoundError:
+            return None
+        if found is None or found[1].st_uid not in (0, os.geteuid()):
+            return None
+        return found[0], found[1].st_mtime
+
+
+def read(path: Path) -> tuple[Beat, os.stat_result] | None:
+    """A heartbeat and whose file it is; None for what is none. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        try:
+            return msgspec.json.decode(file.read(_MOST_BYTES), type=Beat), status
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+            return None

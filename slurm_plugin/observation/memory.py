@@ -1,0 +1,106 @@
+"""What a daemon remembers between passes: who was served in vain, and whose trainings ran without showing a curve.
+
+Nothing of it is needed: a daemon that has just started, or a command, looks without. Jobs for which others were
+preempted and that did not start are kept from their GPUs by something that is not modelled, so nobody makes room for
+them again until they have started by themselves. When and for whom a job was requeued stands in its own AdminComment:
+this outlives the daemon for as long as the preempted job is there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, field
+
+from explsched.preemption_record import PreemptionRecord
+from sched_policy.curves import MIN_POINTS
+from sched_policy.model import Job
+from sched_policy.prior import claims_a_prior
+from slurm_plugin.client.records import SlurmJob
+
+
+class Remembered(Struct, frozen=True):
+    """Nothing of it is needed: a daemon that has just started, or a command, looks without.
+
+    Attributes:
+        yielding: jobs that have been asked to make room.
+        served_s: jobs for which others have been requeued, and when last.
+        leased_in_vain: waiting jobs whose leases have kept nodes for long enough.
+        silent_s: users whose trainings have ended without a curve, and how long those ran.
+
+    """
+
+    yielding: frozenset[int] = frozenset()
+    served_s: Mapping[int, float] = field(default_factory=dict)
+    leased_in_vain: frozenset[int] = frozenset()
+    silent_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def served_in_vain(
+    jobs: Mapping[int, SlurmJob], served_s: Mapping[int, float], preempted: Iterable[PreemptionRecord]
+) -> frozenset[int]:
+    """Waiting jobs that have not started since others were last requeued for them.
+
+    `served_s` is what the daemon itself remembers, `preempted` what AdminComments tell.
+    """
+    latest_s = dict(served_s)
+    for record in preempted:
+        for one in record.latest:
+            if one.beneficiary is not None:
+                latest_s[one.beneficiary] = max(one.time_s, latest_s.get(one.beneficiary, one.time_s))
+    if not latest_s:
+        return frozenset()
+    task_start_s: dict[int, float] = {}  # of an array, whose own record keeps waiting while its tasks start
+    for job in jobs.values():
+        if job.array_job_id in latest_s and job.state != "PENDING" and job.start_s is not None:
+            task_start_s[job.array_job_id] = max(job.start_s, task_start_s.get(job.array_job_id, 0.0))
+    return frozenset(
+        job_id
+        for job_id, time_s in latest_s.items()
+        if job_id in jobs and _waits_since(jobs[job_id], time_s) and task_start_s.get(job_id, 0.0) < time_s
+    )
+
+
+def _waits_since(job: SlurmJob, time_s: float) -> bool:
+    """Whether the job waits and has not run since a moment: Slurm dates a job anew when it is requeued."""
+    has_run = job.restarts > 0 and job.submit_s > time_s
+    return job.state == "PENDING" and not has_run
+
+
+FADES_S = 86_400.0
+"""After so long a silent second counts 1/e: about one quantum of trust a day."""
+
+_LEAST_S = 1.0
+
+
+class SilentRuns:
+    """Kept by user, in memory: a restarted daemon trusts each user for one more quantum."""
+
+    def __init__(self) -> None:
+        self._silent_s: dict[str, float] = {}
+        self._running_s: dict[int, tuple[str, float]] = {}
+        self._now_s: float | None = None
+
+    @property
+    def by_user(self) -> Mapping[str, float]:
+        """Run time in seconds, of users who have any."""
+        return self._silent_s
+
+    def note(self, jobs: Iterable[Job], now_s: float) -> None:
+        """Take in what a pass sees: all jobs that wait or run, with what they have reported."""
+        elapsed_s = 0.0 if self._now_s is None else max(0.0, now_s - self._now_s)
+        self._now_s = now_s
+        faded = math.exp(-elapsed_s / FADES_S)
+        silent_s = {user: faded * past_s for user, past_s in self._silent_s.items() if faded * past_s >= _LEAST_S}
+        present = {job.job_id: job for job in jobs}
+        for job_id, (user, ran_s) in self._running_s.items():
+            if job_id not in present:
+                silent_s[user] = silent_s.get(user, 0.0) + ran_s
+        self._silent_s = silent_s
+        before = self._running_s
+        self._running_s = {  # a job that waits again keeps what it had: its owner may have requeued it
+            job.job_id: (job.user, max(job.executed_s(now_s), before.get(job.job_id, ("", 0.0))[1]))
+            for job in present.values()
+            if claims_a_prior(job) and len(job.points) < MIN_POINTS
+        }

@@ -1,0 +1,116 @@
+#include "slurm_plugin/spank/value.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "explsched/job_options/permille.h"
+
+static const char digits[] = "0123456789";
+
+static enum expl_verdict accept(const char *text, char *value) {
+    int const written = snprintf(value, EXPL_VALUE_SIZE, "%s", text);
+    return written >= 0 && written < EXPL_VALUE_SIZE ? EXPL_ACCEPTED : EXPL_REFUSED;
+}
+
+/* Of any characters but control characters: the comment has it URL-encoded. */
+enum expl_verdict expl_text(const char *const *choices, const char *text, char *value) {
+    (void)choices;
+    size_t const length = strlen(text);
+    if (length < 1 || length > EXPL_TEXT_BYTES) {
+        return EXPL_REFUSED;
+    }
+    for (size_t i = 0; i < length; i++) {
+        unsigned char const letter = (unsigned char)text[i];
+        if (letter < ' ' || letter == 0x7f) {
+            return EXPL_REFUSED;
+        }
+    }
+    return accept(text, value);
+}
+
+enum expl_verdict expl_one_of(const char *const *choices, const char *text, char *value) {
+    for (; *choices != NULL; choices++) {
+        if (strcmp(*choices, text) == 0) {
+            return accept(text, value);
+        }
+    }
+    return EXPL_REFUSED;
+}
+
+enum expl_verdict expl_signal_name(const char *const *choices, const char *text, char *value) {
+    const char *const name = strncasecmp(text, "SIG", 3) == 0 ? text + 3 : text;
+    for (; *choices != NULL; choices++) {
+        if (strcasecmp(*choices, name) == 0) {
+            return accept(*choices, value);
+        }
+    }
+    return EXPL_REFUSED;
+}
+
+enum expl_verdict expl_fraction(const char *const *choices, const char *text, char *value) {
+    (void)choices;
+    bool is_former = false;
+    unsigned const permille = expl_permille(text, &is_former);
+    if (permille == 0) {
+        return EXPL_REFUSED;
+    }
+    if (permille == 1000) {
+        snprintf(value, EXPL_VALUE_SIZE, "1");
+    } else {
+        size_t length = (size_t)snprintf(value, EXPL_VALUE_SIZE, "0.%03u", permille);
+        while (value[length - 1] == '0') {
+            value[--length] = '\0';
+        }
+    }
+    return is_former ? EXPL_FORMER : EXPL_ACCEPTED;
+}
+
+/* MIN-MAX GPUs, or MIN-MAX/N. */
+enum expl_verdict expl_sizes(const char *const *choices, const char *text, char *value) {
+    (void)choices;
+    unsigned least = 0;
+    unsigned most = 0;
+    unsigned per_node = 1;
+    int end = 0;
+    size_t const length = strlen(text);
+    if (strspn(text, "0123456789-/") != length || strchr(text, '-') != strrchr(text, '-')) {
+        return EXPL_REFUSED; /* a second minus would be a sign */
+    }
+    if (sscanf(text, "%6u-%6u%n/%6u%n", &least, &most, &end, &per_node, &end) < 2 || (size_t)end != length) {
+        return EXPL_REFUSED;
+    }
+    if (least < 1 || least >= most || most > EXPL_MAX_GPUS || per_node < 1) {
+        return EXPL_REFUSED;
+    }
+    return least % per_node == 0 && most % per_node == 0 ? accept(text, value) : EXPL_REFUSED;
+}
+
+/* The length of a number of milliseconds, at most 9 digits and 6 behind a point; 0 if there is none. */
+static size_t milliseconds(const char *text) {
+    size_t const whole = strspn(text, digits);
+    if (whole < 1 || whole > 9 || text[whole] != '.') {
+        return whole > 9 ? 0 : whole;
+    }
+    size_t const part = strspn(text + whole + 1, digits);
+    return part < 1 || part > 6 ? 0 : whole + 1 + part;
+}
+
+/* ITERATION/IO/GPU/NET; the iteration and one of the others must take time. */
+enum expl_verdict expl_stages(const char *const *choices, const char *text, char *value) {
+    (void)choices;
+    enum { NUMBERS = 4 };
+    const char *at = text;
+    bool takes_time[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++) {
+        size_t const length = milliseconds(at);
+        takes_time[i] = strcspn(at, "123456789") < length;
+        at += length;
+        if (length == 0 || *at != (i + 1 < NUMBERS ? '/' : '\0')) {
+            return EXPL_REFUSED;
+        }
+        at++;
+    }
+    bool const right = takes_time[0] && (takes_time[1] || takes_time[2] || takes_time[3]);
+    return right ? accept(text, value) : EXPL_REFUSED;
+}

@@ -1,0 +1,154 @@
+"""One pass of the reconcile loop: look, plan, compare, change as little as possible."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explsched.log import event
+from sched_policy import catalog
+from sched_policy.model import Job, JobState
+from sched_policy.plan import Plan, Preemption
+from sched_policy.validate import checked_plan
+from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
+from slurm_plugin.client.protocol import SlurmClient
+from slurm_plugin.client.records import ControllerLoad, SlurmNode
+from slurm_plugin.config import Config
+from slurm_plugin.observation.leases import LeaseUse
+from slurm_plugin.observation.memory import Remembered, SilentRuns
+from slurm_plugin.observation.observe import Observation, observe, without_nodes
+from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.backoff import most_written
+from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
+from slurm_plugin.steering.groups.log import log_groups
+from slurm_plugin.steering.preemption import PreemptionTracker
+from slurm_plugin.steering.reconcile import SteeringLimits, changes
+from slurm_plugin.steering.resizing import restored
+
+_LOG = logging.getLogger("explsched.controller")
+
+
+class Pass(Struct, frozen=True):
+    """What one pass saw, decided and did."""
+
+    seen: Observation
+    plan: Plan
+    changes: tuple[Change, ...]
+    failures: tuple[ChangeFailure, ...]
+
+
+class Controller:
+    """Turns plans into Slurm's state, pass after pass.
+
+    Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, how
+    long leases have been used, how long trainings ran without reports, and the groups last seen, to log what became of
+    them.
+    """
+
+    def __init__(self, client: SlurmClient, config: Config) -> None:
+        self._client = client
+        self._tracker = PreemptionTracker(config.preemption_budget())
+        self._groups: tuple[LiveGroup, ...] = ()
+        self._lease_use = LeaseUse()
+        self._silent_runs = SilentRuns()
+        self.reconfigure(config)
+
+    def reconfigure(self, config: Config) -> None:
+        """Take a new configuration; it holds from the next pass on."""
+        self._config = config
+        self._policy = catalog.build(config.policy, config.policy_options())
+        self._limits: SteeringLimits | None = None
+        self._spool = ProgressSpool(config.progress.spool)
+        self._budget = config.preemption_budget()
+        self._tracker.limits(self._budget)
+
+    def decide(self, now_s: float) -> Pass:
+        """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
+        found = self._client.look()
+        limits = self._limits = self._limits or self._probe(found.nodes)
+        leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
+        remembered = Remembered(
+            self._tracker.underway, self._tracker.served_s, leased_in_vain, self._silent_runs.by_user
+        )
+        seen = observe(found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget)
+        self._silent_runs.note(seen.snapshot.jobs, now_s)
+        plan = checked_plan(self._policy, seen.snapshot)
+        wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
+        return Pass(seen, plan, wanted, ())
+
+    def reconcile(self, now_s: float) -> Pass:
+        """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
+        decided = self.decide(now_s)
+        failures = self._client.apply(decided.changes) if decided.changes else ()
+        if undo := restored(failures, decided.seen.jobs):
+            failures += self._client.apply(undo)
+        _log_pass(decided, failures)
+        groups = live_groups(decided.seen.jobs.values())
+        log_groups(self._groups, groups)
+        self._groups = groups
+        return Pass(decided.seen, decided.plan, decided.changes, failures)
+
+    def withdraw(self) -> tuple[ChangeFailure, ...]:
+        """Let go of the waiting jobs that are pinned to nodes: nobody would, once the daemon has stopped."""
+        return self._client.apply(withdrawal(self._client.jobs()))
+
+    def cluster(self) -> str:
+        """What tells this cluster from others. Raises `SlurmError`."""
+        return self._client.capabilities().cluster
+
+    def load(self) -> ControllerLoad:
+        """How busy slurmctld is."""
+        return self._client.load()
+
+    def _probe(self, nodes: Sequence[SlurmNode]) -> SteeringLimits:
+        """What the configuration and this Slurm allow; asked once per configuration."""
+        for name in without_nodes(self._config.slurm.partitions, nodes):
+            event(_LOG, logging.WARNING, "slurm.partitions names a partition that has no nodes", partition=name)
+        found = self._client.capabilities()
+        absent = [capability.name for capability, there in found if not there]
+        event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
+        limits = SteeringLimits.of(self._config)
+        most = most_written(found.rate_limit(), self._config.interval_s, limits.order.most_per_pass)
+        return replace(limits, order=replace(limits.order, most_per_pass=most))
+
+    def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
+        jobs = {job.job_id: job for job in seen.snapshot.jobs}
+        yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
+        steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
+        return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
+
+
+def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:
+    """A running job that should have another size is preempted; it gets its size when it waits."""
+    for resize in plan.resizes:
+        if jobs[resize.job_id].state is JobState.RUNNING:
+            yield Preemption(resize.job_id, resize.reason)
+
+
+def _log_pass(decided: Pass, failures: Sequence[ChangeFailure]) -> None:
+    why = {stop.job_id: stop.reason for stop in decided.plan.stops}
+    why |= {preemption.job_id: preemption.reason for preemption in decided.plan.preemptions}
+    why |= {resize.job_id: resize.reason for resize in decided.plan.resizes}
+    for change in decided.changes:
+        if isinstance(change, SignalJob | RequeueJob | CancelJob):
+            saved = "its checkpoint is saved, or its grace period is over"
+            reason = saved if isinstance(change, RequeueJob) else why[change.job_id]
+            event(_LOG, logging.INFO, type(change).__name__, job=change.job_id, why=reason)
+        elif isinstance(change, SetGres | SetNodeCount):
+            event(_LOG, logging.INFO, "resized", job=change.job_id, to=str(change), why=why[change.job_id])
+    for failure in failures:
+        job_id = getattr(failure.change, "job_id", None)
+        event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=str(failure.change), why=failure.message)
+    event(
+        _LOG,
+        logging.INFO,
+        "pass",
+        jobs=len(decided.seen.snapshot.jobs),
+        starts=len(decided.plan.starts),
+        promises=len(decided.plan.reservations),
+        changes=len(decided.changes),
+        failures=len(failures),
+    )

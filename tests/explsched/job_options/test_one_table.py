@@ -1,0 +1,137 @@
+"""The table is the one place where an option is spelt; everything else is made from it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+from explsched.job_options import LIMIT, OPTIONS, REQUEST, SCHEDULED, SHARE, SHARING, Option, documentation, native
+from inference_gateway.sections import KernelSection
+from slurm_plugin.manual import book
+from wrappers import sxbatch, sxrun
+
+ROOT = Path(__file__).parents[3]
+TABLE = ROOT / "explsched/job_options/table.py"
+PRODUCT = (
+    *("explsched", "wrappers", "slurm_plugin", "sched_policy", "simulation", "kernel_intercept"),
+    *("inference_gateway", "sbatch_templates", "benchmarks", "scripts", "cmake"),
+)
+TEXTS = (".py", ".c", ".h", ".cpp", ".hpp", ".in", ".lua", ".j2", ".toml", ".txt", ".cmake", "")
+
+
+def product_files() -> Iterator[Path]:
+    for top in PRODUCT:
+        yield from (path for path in sorted((ROOT / top).rglob("*")) if path.suffix in TEXTS and path.is_file())
+
+
+def distinctive_spellings(option: Option) -> Iterator[str]:
+    """Spellings that mean nothing else wherever they stand."""
+    former = option.former
+    yield from (option.variable, *former.variables, *former.submission_variables)
+    yield from (option.spank_name, *former.spank_flags)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_an_option_is_spelt_in_one_place(option: Option) -> None:
+    spellings = re.compile("|".join(rf"(?<![\w-]){re.escape(text)}(?![\w-])" for text in distinctive_spellings(option)))
+    found = {path for path in product_files() if spellings.search(path.read_text(errors="replace"))}
+    assert found <= {TABLE}
+
+
+def literals(path: Path) -> Iterator[str]:
+    """String literals of a Python file, without docstrings."""
+    tree = ast.parse(path.read_text())
+    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
+            yield node.value
+
+
+READERS = [ROOT / "wrappers" / f"{name}.py" for name in ("own_options", "option_arguments", "share_options", "sxbatch")]
+READERS += [ROOT / "slurm_plugin/job_options.py"]
+
+
+@pytest.mark.parametrize("path", READERS, ids=lambda path: path.name)
+def test_readers_take_keys_from_the_table(path: Path) -> None:
+    assert not {key for option in SCHEDULED for key in (option.key, *option.former.keys)} & set(literals(path))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "wrappers").glob("*.py")), ids=lambda path: path.name)
+def test_commands_take_flags_from_the_table(path: Path) -> None:
+    others = {"sxreport.py": {"--metric"}}.get(path.name, set())  # of a value that is reported
+    assert {flag for option in OPTIONS for flag in (option.flag, *option.former.flags)} & set(literals(path)) <= others
+
+
+def test_native_sources_take_names_from_the_header() -> None:
+    names = {f'"{text}' for option in SCHEDULED for text in (option.key, *option.kind.choices) if len(text) > 1}
+    for path in sorted((ROOT / "slurm_plugin/spank").glob("*.[ch]")):
+        assert not [name for name in names if name in path.read_text()]
+
+
+def test_names_are_unlike() -> None:
+    spellings = [text for option in OPTIONS for text in (option.name, *distinctive_spellings(option))]
+    assert len(set(spellings)) == len(spellings)
+    keys = [key for option in SCHEDULED for key in (option.key, *option.former.keys)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_commands_have_the_options_of_the_table() -> None:
+    def flags(parser) -> set[str]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        return {flag for action in parser._actions for flag in action.option_strings}
+
+    assert {option.flag for option in SCHEDULED} <= flags(sxbatch.options_parser())
+    assert {option.flag for option in SHARING} <= flags(sxrun.options_parser())
+
+
+def test_yaml_has_the_names_and_values_of_the_table() -> None:
+    assert set(KernelSection.__struct_fields__) >= {option.yaml_key for option in (SHARE, REQUEST, LIMIT)}
+    accepted = {value for part in get_args(get_type_hints(KernelSection)["share"]) for value in get_args(part)}
+    assert accepted == set(SHARE.kind.choices)
+
+
+def test_the_docs_show_the_present_table() -> None:
+    page = (ROOT / "docs/researcher.md").read_text()
+    assert documentation.with_tables(page) == page, (
+        "run python -m explsched.job_options.documentation docs/researcher.md"
+    )
+    with pytest.raises(ValueError, match="no lines"):
+        documentation.with_tables("a page")
+
+
+def test_the_manual_explains_every_option() -> None:
+    page = book.render_all()["explsched-options.7"].replace(r"\-", "-").replace(r"\:", "")
+    for option in OPTIONS:
+        assert f"\n\\fB{option.name}\\fR\n{option.help[:1].upper()}{option.help[1:]}." in page.replace(r"\(aq", "'")
+
+
+def test_the_header_is_written_only_when_it_differs(tmp_path: Path) -> None:
+    path = tmp_path / "generated" / "job_options.h"
+    native.main([str(path)])
+    before = path.stat()
+    native.main([str(path)])
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    path.write_text("old")
+    native.main([str(path)])
+    assert path.read_text() == native.header()
+
+
+def test_only_the_standard_library_is_imported_in_jobs() -> None:
+    modules = ("documentation", "comment", "environment", "lua", "native")
+    code = "import " + ", ".join(f"explsched.job_options.{name}" for name in modules)
+    environment = {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-S", "-c", code], env=environment, check=True)  # -S: no site-packages
+
+
+def test_the_table_is_cheap_to_import() -> None:
+    """Every training pays for it: no modules that read packages, sources or addresses."""
+    code = "import sys, explsched.job_options, explsched.job_options.environment; print(*sys.modules)"
+    argv = [sys.executable, "-S", "-c", code]
+    loaded = subprocess.run(argv, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True).stdout
+    assert not {"dataclasses", "inspect", "urllib.parse", "argparse", "importlib.metadata"} & set(loaded.split())

@@ -1,0 +1,87 @@
+"""State, events and the lock, with the disk full and the holder killed."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.control import lock, state
+from inference_gateway.control.event_log import EventLog
+from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.start_backoff import Attempts
+from inference_gateway.control.state import Memory, ServiceMemory
+
+FULL = Path("/dev/full")
+
+
+def test_a_memory_comes_back_as_it_was(tmp_path: Path) -> None:
+    replica = Replica("chat", "chat-1", "g", Phase.DRAINING, 1.5, 2.5, job_id=7, ends_s=None, reason="é\n")
+    memory = Memory((replica,), {"chat": ServiceMemory(Attempts(2, 3.0, 1), (4.0, 5.0))})
+    path = tmp_path / "state.json"
+    assert state.save(path, memory)
+    assert state.read(path, Memory) == memory
+    assert [found.name for found in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_what_cannot_be_written_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.json"
+    state.save(path, Memory())
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert not state.save(path, Memory((), {"chat": ServiceMemory()}))
+    assert path.read_bytes() == before
+    assert [found.name for found in tmp_path.iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"replicas": 1}', '{"replicas": [{"service": "x"}]}'])
+def test_a_damaged_state_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "s").write_text(text)
+    assert state.read(tmp_path / "s", Memory) is None
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_events_lost_to_a_full_disk_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.symlink_to(FULL)
+    events = EventLog(path)
+    events.note("one", "chat")
+    events.note("two", "chat")
+    path.unlink()
+    events.note("three", "chat", reason="a\nb", nothing=None)
+    (line,) = path.read_text().splitlines()
+    found = json.loads(line)
+    assert (found["event"], found["service"], found["reason"], found["lost_before"]) == ("three", "chat", "a\nb", 2)
+    assert "nothing" not in found
+
+
+def test_only_one_holds_the_lock_and_a_killed_holder_loses_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    code = (
+        "import sys, time; from pathlib import Path; from inference_gateway.control import lock\n"
+        "with lock.held(Path(sys.argv[1])) as ours: print(ours, flush=True); time.sleep(600)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "True\n"
+    with lock.held(path) as ours:
+        assert not ours
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    deadline = time.monotonic() + 60
+    while True:
+        with lock.held(path) as ours:
+            if ours:
+                break
+        assert time.monotonic() < deadline
+    with path.open() as again:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back after the block

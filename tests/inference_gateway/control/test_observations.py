@@ -1,0 +1,126 @@
+"""What is known of a replica: who is asked, what is read, and when Slurm is looked at again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_gateway.control import observations
+from inference_gateway.control.observations import Question, Readiness, ReplicaObserver
+from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
+from inference_gateway.control.slurm_sync import SlurmSync
+from inference_gateway.model import ServerState
+from inference_gateway.replicas import registration
+from inference_gateway.replicas.places import Places
+from inference_gateway.replicas.registration import Registration
+from tests.inference_gateway.control.doubles import AtOnce, FakeSlurm, job
+from tests.inference_gateway.control.test_service import section
+
+TOLD = Registration("n1", 20001, 7)
+
+
+class Scene:
+    """One service `chat`, the directory of its replica `chat-1`, and the questions that were asked."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.places = Places(directory)
+        self.places.make()
+        self.places.replica("chat-1").mkdir()
+        self.slurm = FakeSlurm()
+        self.slurm.known[7] = job(7, "chat-1", "igw:g:chat:g1", state="RUNNING")
+        self.slurm_sync = SlurmSync(self.slurm, "g", 300.0, AtOnce())
+        self.slurm_sync.listing = self.slurm_sync.look(100.0)
+        self.observer = ReplicaObserver({"chat": section()}, self.places, self.slurm_sync, Readiness(AtOnce()))
+        self.asked: list[Question] = []
+        self.hurried = 0
+        monkeypatch.setattr(observations, "ready", lambda question: self.asked.append(question) or True)  # type: ignore[func-returns-value]
+        monkeypatch.setattr(self.slurm_sync, "hurry", self._hurry)
+
+    def _hurry(self) -> None:
+        self.hurried += 1
+
+    def of(self, replica: Replica, servers: list[ServerState] | None = None) -> ReplicaObservation:
+        ((same, seen),) = self.observer.gather([replica], servers)
+        assert same is replica
+        return seen
+
+
+def replica(phase: Phase, **fields: Any) -> Replica:
+    return Replica("chat", "chat-1", "g1", phase, 1.0, 1.0, **fields)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)
+
+
+def test_all_witnesses_together(scene: Scene) -> None:
+    server = ServerState("chat", "chat-1", "n1", 1, "up", 3)
+    registration.leave(scene.places.replica("chat-1"))
+    seen = scene.of(replica(Phase.SERVING, port=20001), [server])
+    assert seen == ReplicaObservation(
+        scene.slurm.known[7], 100.0, None, leaving=True, answered=False, server_up=True, in_flight=3, plane_answers=True
+    )
+
+
+@pytest.mark.parametrize(("state", "up"), [("up", True), ("draining", True), ("maintenance", True), ("down", False)])
+def test_only_down_is_sick(scene: Scene, state: str, *, up: bool) -> None:
+    server = ServerState("chat", "chat-1", "n1", 1, state, 0)
+    assert scene.of(replica(Phase.SERVING), [server]).server_up == up
+
+
+def test_what_the_data_plane_does_not_have_and_what_it_does_not_say(scene: Scene) -> None:
+    for servers, answers in (([], True), (None, False)):
+        seen = scene.of(replica(Phase.SERVING), servers)
+        assert (seen.server_up, seen.in_flight, seen.plane_answers) == (None, None, answers)
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING])
+def test_only_one_that_serves_can_leave(scene: Scene, phase: Phase) -> None:
+    registration.leave(scene.places.replica("chat-1"))
+    assert not scene.of(replica(phase)).leaving
+
+
+@pytest.mark.parametrize(
+    ("one", "told", "hurried"),
+    [
+        (replica(Phase.PENDING), TOLD, 1),
+        (replica(Phase.PENDING, restarts=1), TOLD, 0),  # of the run before
+        (replica(Phase.STARTING), TOLD, 0),
+        (replica(Phase.STARTING, port=20001), None, 0),
+        (replica(Phase.SUBMITTING), None, 0),
+        (replica(Phase.SERVING), None, 0),
+    ],
+)
+def test_a_registration_is_awaited_and_hurries_slurm_if_it_is_ahead(
+    scene: Scene, one: Replica, told: Registration | None, hurried: int
+) -> None:
+    assert scene.of(one).registration is None
+    assert scene.hurried == 0
+    registration.register(scene.places.replica("chat-1"), TOLD)
+    assert (scene.of(one).registration, scene.hurried) == (told, hurried)
+
+
+def test_one_that_starts_is_asked_where_it_is_with_its_key(scene: Scene) -> None:
+    one = replica(Phase.STARTING, host="n1", port=20001, restarts=2)
+    assert not scene.of(one).answered
+    scene.observer.ask([one])
+    assert scene.asked == [Question("chat-1", 2, "n1", 20001, "/health", scene.places.service_key("chat"))]
+    assert scene.of(one).answered
+    assert not scene.of(one).answered, "an answer counts once"
+    scene.observer.ask([one])
+    assert not scene.of(replica(Phase.STARTING, port=20001, restarts=3)).answered, "it was of the run before"
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        replica(Phase.STARTING),
+        replica(Phase.SERVING, host="n1", port=20001),
+        replica(Phase.PENDING, host="n1", port=20001),
+        Replica("gone", "gone-1", "g1", Phase.STARTING, 1.0, 1.0, host="n1", port=20001),
+    ],
+)
+def test_nobody_else_is_asked(scene: Scene, one: Replica) -> None:
+    scene.observer.ask([one])
+    assert scene.asked == []

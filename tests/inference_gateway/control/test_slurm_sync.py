@@ -1,0 +1,207 @@
+"""Slurm beside the loop: one task of a kind at a time, looks that are not too many, and what is refused."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from inference_gateway.control.background_tasks import BackgroundTasks, TaskResult
+from inference_gateway.control.observations import Question, ready
+from inference_gateway.control.slurm_sync import SlurmSync
+from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
+from slurm_plugin.client.errors import SlurmUnreachableError
+from tests.inference_gateway.control.doubles import AtOnce, FakeSlurm, job
+
+TAG = "igw:g:chat:g1"
+
+
+class Later(Executor):
+    """Does work when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append(lambda: future.set_result(fn(*args, **kwargs)))
+        return future
+
+    def work(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+class Counted(FakeSlurm):
+    """Counts looks."""
+
+    looks = 0
+
+    def tagged_jobs(self, prefix: str) -> Any:
+        self.looks += 1
+        return super().tagged_jobs(prefix)
+
+
+def desk_of(slurm: FakeSlurm, poll_s: float = 5.0, executor: Executor | None = None) -> SlurmSync:
+    return SlurmSync(slurm, "g", poll_s, executor or AtOnce())
+
+
+class TestErrands:
+    def test_one_of_a_key_at_a_time(self) -> None:
+        executor = Later()
+        tasks: BackgroundTasks[str, int] = BackgroundTasks(executor)
+        assert tasks.start("a", int, "1")
+        assert not tasks.start("a", int, "2")
+        assert tasks.start("b", int, "3")
+        assert tasks.outcomes() == []
+        executor.work()
+        assert tasks.outcomes() == [TaskResult("a", 1, None), TaskResult("b", 3, None)]
+        assert tasks.outcomes() == [], "each is told once"
+        assert tasks.start("a", int, "4")
+
+    def test_an_error_is_an_outcome(self) -> None:
+        tasks: BackgroundTasks[str, int] = BackgroundTasks(AtOnce())
+        tasks.start("a", int, "no number")
+        (found,) = tasks.outcomes()
+        assert (found.key, found.result, type(found.error)) == ("a", None, ValueError)
+
+
+class TestLooks:
+    def test_jobs_by_name_and_of_two_the_later(self) -> None:
+        slurm = FakeSlurm()
+        for number in (5, 3, 9):
+            slurm.known[number] = job(number, "chat-1", TAG)
+        slurm.known[4] = job(4, "chat-2", TAG)
+        slurm.known[6] = job(6, "chat-3", "igw:g2:chat:g1")
+        found = desk_of(slurm).look(77.0)
+        assert ({name: one.job_id for name, one in found.jobs.items()}, found.began_s) == (
+            {"chat-1": 9, "chat-2": 4},
+            77.0,
+        )
+
+    def test_they_are_made_as_often_as_configured(self) -> None:
+        slurm = Counted()
+        slurm_sync = desk_of(slurm)
+        for second in range(100, 112):
+            slurm_sync.advance(second)
+        assert slurm.looks == 3
+
+    def test_in_a_hurry_once_a_second(self) -> None:
+        slurm = Counted()
+        slurm_sync = desk_of(slurm)
+        slurm_sync.advance(100.0)
+        slurm_sync.hurry()
+        slurm_sync.advance(100.5)
+        assert slurm.looks == 1
+        slurm_sync.advance(101.0)
+        assert slurm.looks == 2
+        slurm_sync.advance(102.0)
+        assert slurm.looks == 2, "the hurry is over"
+
+    def test_one_that_hangs_is_waited_for(self) -> None:
+        executor = Later()
+        slurm_sync = desk_of(FakeSlurm(), executor=executor)
+        for second in range(100, 120):
+            slurm_sync.advance(second)
+        assert len(executor.waiting) == 1
+        executor.work()
+        slurm_sync.advance(120.0)
+        assert slurm_sync.listing.began_s == 100.0
+
+    def test_a_failed_one_leaves_the_last_listing(self) -> None:
+        slurm = FakeSlurm()
+        slurm.known[1] = job(1, "chat-1", TAG)
+        slurm_sync = desk_of(slurm, poll_s=1.0)
+        slurm_sync.advance(100.0)
+        slurm_sync.advance(101.0)
+        slurm.silent = True
+        for second in (102.0, 103.0):
+            slurm_sync.advance(second)
+        assert isinstance(slurm_sync.fault, SlurmUnreachableError)
+        assert (list(slurm_sync.listing.jobs), slurm_sync.listing.began_s) == (["chat-1"], 101.0)
+        slurm.silent = False
+        for second in (104.0, 105.0):
+            slurm_sync.advance(second)
+        assert slurm_sync.fault is None
+
+
+class TestChanges:
+    def test_a_submission_comes_back_by_name_and_is_looked_for_soon(self) -> None:
+        slurm = Counted()
+        slurm_sync = desk_of(slurm, poll_s=300.0)
+        assert slurm_sync.advance(100.0) == []
+        slurm_sync.submit("chat-1", "#!/bin/bash\n", ["--job-name=chat-1", f"--comment={TAG}"])
+        assert slurm_sync.advance(101.0) == [TaskResult("chat-1", 1, None)]
+        slurm_sync.advance(102.0)
+        assert list(slurm_sync.listing.jobs) == ["chat-1"]
+
+    def test_cancellations_are_followed_by_a_look(self) -> None:
+        slurm = Counted()
+        slurm.known[1] = job(1, "chat-1", TAG)
+        slurm_sync = desk_of(slurm)
+        slurm_sync.advance(100.0)
+        slurm_sync.cancel([])
+        slurm_sync.advance(101.0)
+        assert slurm.looks == 1
+        slurm_sync.cancel([1])
+        slurm_sync.advance(102.0)
+        assert (slurm.cancelled, slurm.looks) == ([1], 2)
+        assert slurm_sync.refusals() == []
+
+    @pytest.mark.parametrize(
+        ("message", "told"),
+        [
+            ("Access/permission denied", True),
+            ("Job/step already completing or completed", False),
+            ("Invalid job id specified", False),
+        ],
+    )
+    def test_what_is_refused_is_told_unless_the_job_has_ended(
+        self, monkeypatch: pytest.MonkeyPatch, message: str, *, told: bool
+    ) -> None:
+        slurm = FakeSlurm()
+
+        def refuse(changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
+            assert changes == [CancelJob(1)]
+            return (ChangeFailure(changes[0], message),)
+
+        monkeypatch.setattr(slurm, "apply", refuse)
+        slurm_sync = desk_of(slurm)
+        slurm_sync.cancel([1])
+        assert slurm_sync.refusals() == ([message] if told else [])
+        assert slurm_sync.refusals() == []
+
+    def test_a_silent_slurm_is_told(self) -> None:
+        slurm = FakeSlurm(silent=True)
+        slurm_sync = desk_of(slurm)
+        slurm_sync.cancel([1])
+        assert slurm_sync.refusals() == ["squeue: no answer from slurmctld"]
+
+
+class TestReadiness:
+    """Asked over HTTP, with the key of the service."""
+
+    @pytest.mark.parametrize(
+        ("path", "key", "is_ready"), [("/ok", "k", True), ("/ok", "other", False), ("/503", "k", False)]
+    )
+    def test_only_200_is_ready(self, path: str, key: str, *, is_ready: bool) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                known = self.headers["authorization"] == "Bearer k"
+                self.send_response((200 if self.path == "/ok" else 503) if known else 401)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_parts: object) -> None:
+                """Say nothing."""
+
+        with HTTPServer(("127.0.0.1", 0), Handler) as server:
+            thread = Thread(target=server.handle_request)
+            thread.start()
+            assert ready(Question("chat-1", 0, "127.0.0.1", server.server_address[1], path, key)) == is_ready
+            thread.join()
+
+    def test_nobody_there_is_not_ready(self) -> None:
+        assert not ready(Question("chat-1", 0, "127.0.0.1", 1, "/", ""))

@@ -1,0 +1,49 @@
+"""Counters over HAProxys that come and go, and what HAProxy prints."""
+
+import pytest
+
+from inference_gateway.dataplane import answers
+from inference_gateway.dataplane.answers import BackendRow
+from inference_gateway.dataplane.statistics import TrafficCounters
+from inference_gateway.errors import DataPlaneError
+from inference_gateway.model import Traffic
+
+
+def counts(arrivals: int, failed: int = 0, present: int = 0, queued: int = 0) -> list[BackendRow]:
+    return [BackendRow("s", arrivals, failed, present, queued, usable=1)]
+
+
+def test_counts_only_rise() -> None:
+    ledger = TrafficCounters()
+    ledger.update({1: counts(10, failed=1, present=3, queued=1)})
+    assert ledger.traffic(["s"], {}) == [Traffic("s", 10, 1, in_flight=2, queued=1)]
+    ledger.update({1: counts(12, failed=1, present=2), 2: counts(1, present=1)})
+    assert ledger.traffic(["s"], {}) == [Traffic("s", 13, 1, in_flight=3, queued=0)]
+    ledger.update({2: counts(5)})
+    assert ledger.traffic(["s"], {}) == [Traffic("s", 17, 1, in_flight=0, queued=0)]
+    ledger.update({3: []})
+    assert ledger.traffic(["s", "new"], {}) == [Traffic("s", 17, 1, 0, 0), Traffic("new", 0, 0, 0, 0)]
+
+
+def test_what_the_activator_holds_waits() -> None:
+    ledger = TrafficCounters()
+    ledger.update({1: counts(10, present=5, queued=1)})
+    assert ledger.traffic(["s"], {"s": 3}) == [Traffic("s", 10, 0, in_flight=1, queued=4)]
+    assert ledger.traffic(["s"], {"s": 9}) == [Traffic("s", 10, 0, in_flight=0, queued=10)], "read a moment apart"
+
+
+def test_processes() -> None:
+    text = (
+        "#<PID> <type> <reloads> <uptime> <version>\n10 master 2 [failed: 1] 0d 2.6\n# workers\n30 worker 0 0d 2.6\n"
+        "# old workers\n20 worker 1 0d 2.6\n# programs\n\n"
+    )
+    assert answers.workers(text) == answers.Workers(30, (20,), reloads=2, failed_reloads=1)
+    after_a_failure = (
+        "#<PID> <type> <reloads> <uptime> <version>\n10 master 2 [failed: 1] 0d 3.2\n# workers\n# old workers\n"
+        "20 worker 2 0d 3.2\n30 worker 1 0d 3.2\n\n"
+    )
+    assert answers.workers(after_a_failure) == answers.Workers(30, (20,), reloads=2, failed_reloads=1)
+    with pytest.raises(DataPlaneError, match="no worker"):
+        answers.workers("# workers\n")
+    with pytest.raises(DataPlaneError, match="empty"):
+        answers.backends("\n")

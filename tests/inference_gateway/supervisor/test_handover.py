@@ -1,0 +1,273 @@
+"""The job before and the job after."""
+
+import os
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from inference_gateway import job, services
+from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.settings import GatewaySettings
+from inference_gateway.replicas.places import Places
+from inference_gateway.supervisor import handover
+from inference_gateway.supervisor.handover import GatewayRecord, Succession, predecessor
+from slurm_plugin.client.records import SlurmJob
+from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
+from tests.inference_gateway.control.doubles import job as record
+
+TEXT = """
+name: t
+listen: {host: 127.0.0.1}
+job: {handover_s: 300}
+services: {chat: {replica: {command: "x {port}"}}}
+"""
+SECTION = services.parse(TEXT, Path("/srv/services.yaml"))
+OWN = 1
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    found = Places(tmp_path / "state")
+    found.make()
+    return found
+
+
+@dataclass
+class Clock:
+    """Both clocks at once; the tests turn them."""
+
+    now_s: float = NOW_S
+
+    def time(self) -> float:
+        return self.now_s
+
+    monotonic = time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(handover, "time", made)
+    return made
+
+
+class Gateway:
+    """The job 1 with an hour to run, and its succession."""
+
+    def __init__(self, places: Places, clock: Clock) -> None:
+        self.clock = clock
+        self.slurm = FakeSlurm()
+        self.slurm.known[OWN] = record(OWN, "gateway-t", job.tag("t"), state="RUNNING", start_s=NOW_S)
+        self.succession = Succession(self.slurm, places, Path("/srv/services.yaml"), (), own=OWN)
+
+    def at(self, second: float) -> None:
+        self.clock.now_s = NOW_S + second
+        self.succession.tend(SECTION)
+
+
+@pytest.fixture
+def gateway(places: Places, clock: Clock) -> Gateway:
+    return Gateway(places, clock)
+
+
+def test_one_successor_waits_and_a_lost_one_is_replaced(gateway: Gateway, places: Places) -> None:
+    slurm = gateway.slurm
+    for second in (0, 60, 120):
+        gateway.at(second)
+    assert len(slurm.submissions) == 1
+    assert "--dependency=afterany:1" in slurm.submissions[0][1]
+    waiting = max(slurm.known)
+    slurm.set(waiting, state="CANCELLED")
+    gateway.at(179)
+    assert len(slurm.submissions) == 1, "not before it is time to look again"
+    gateway.at(180)
+    assert len(slurm.submissions) == 2
+    slurm.set(max(slurm.known), state="CANCELLED")
+    gateway.succession.look_now()
+    gateway.at(181)
+    assert len(slurm.submissions) == 3, "at once when told to"
+    places.closing.touch()
+    slurm.set(max(slurm.known), state="CANCELLED")
+    gateway.at(900)
+    assert len(slurm.submissions) == 3, "a gateway that closes has none"
+
+
+def test_a_successor_that_waits_already_is_taken(gateway: Gateway) -> None:
+    gateway.slurm.known[7] = record(7, "gateway-t", job.tag("t"))
+    gateway.at(0)
+    gateway.at(3301)
+    assert gateway.slurm.submissions == []
+    assert gateway.slurm.released == [7]
+
+
+def test_one_that_runs_already_is_no_successor(gateway: Gateway) -> None:
+    """The job before this one, which is about to end."""
+    gateway.slurm.known[7] = record(7, "gateway-t", job.tag("t"), state="RUNNING")
+    gateway.at(0)
+    assert len(gateway.slurm.submissions) == 1
+
+
+def test_outside_of_a_job_there_is_none(places: Places, clock: Clock) -> None:
+    slurm = FakeSlurm()
+    alone = Succession(slurm, places, Path("/srv/services.yaml"), (), own=None)
+    alone.tend(SECTION)
+    assert slurm.submissions == []
+    assert not alone.coming()
+
+
+class TestHandover:
+    def test_the_successor_is_set_free_once_and_in_time(self, gateway: Gateway) -> None:
+        for second in (0, 3240, 3299):
+            gateway.at(second)
+        assert (gateway.slurm.released, gateway.succession.coming()) == ([], False)
+        for second in (3300, 3301, 3400):
+            gateway.succession.look_now()
+            gateway.at(second)
+        assert gateway.slurm.released == [max(gateway.slurm.known)]
+        assert gateway.succession.coming()
+
+    def test_it_is_looked_for_when_it_comes_not_when_it_is_over(self, gateway: Gateway) -> None:
+        gateway.at(3280)
+        gateway.at(3299)
+        assert gateway.slurm.released == []
+        gateway.at(3300)
+        assert len(gateway.slurm.released) == 1
+
+    def test_what_slurm_refuses_is_tried_again(self, gateway: Gateway) -> None:
+        gateway.at(0)
+        gateway.slurm.refuses = "Slurm temporarily unable to accept job, sleeping and retrying"
+        gateway.at(3300)
+        assert not gateway.succession.coming(), "nobody comes: an end is not to be waited with"
+        gateway.slurm.refuses = ""
+        gateway.at(3304)
+        assert gateway.slurm.released == []
+        gateway.at(3305)
+        assert len(gateway.slurm.released) == 1
+        assert gateway.succession.coming()
+
+    def test_while_slurm_is_silent_it_is_asked_every_five_seconds(self, gateway: Gateway) -> None:
+        gateway.slurm.silent = True
+        gateway.at(0)
+        gateway.slurm.silent = False
+        gateway.at(4)
+        assert gateway.slurm.submissions == []
+        gateway.at(5)
+        assert len(gateway.slurm.submissions) == 1
+
+    def test_one_that_somebody_else_set_free_is_not_asked_for_again(self, gateway: Gateway) -> None:
+        gateway.at(0)
+        gateway.slurm.set(max(gateway.slurm.known), state="RUNNING")
+        gateway.at(3300)
+        assert gateway.slurm.released == []
+        assert gateway.succession.coming()
+
+    def test_one_that_waits_for_room_is_not_asked_after_every_second(
+        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks: list[float] = []
+        listed = gateway.slurm.tagged_jobs
+
+        def look(prefix: str) -> tuple[SlurmJob, ...]:
+            looks.append(gateway.clock.now_s - NOW_S)
+            return listed(prefix)
+
+        monkeypatch.setattr(gateway.slurm, "tagged_jobs", look)
+        for second in (0, *range(3290, 3321)):
+            gateway.at(second)
+        assert looks == [0, 3290, 3300, 3305, 3310, 3315, 3320]
+
+    def test_one_that_was_set_free_and_died_is_followed_by_another(self, gateway: Gateway) -> None:
+        gateway.at(3300)
+        first = max(gateway.slurm.known)
+        gateway.slurm.set(first, state="FAILED")
+        gateway.at(3360)
+        assert gateway.slurm.released == [first, max(gateway.slurm.known)]
+        assert first != max(gateway.slurm.known)
+
+    def test_it_is_coming_until_its_data_plane_is_there(self, gateway: Gateway, places: Places) -> None:
+        gateway.at(3300)
+        assert (gateway.succession.coming(), gateway.succession.taken_over()) == (True, False)
+        places.handover.write_text("")
+        assert gateway.succession.coming(), "half written"
+        places.handover.write_text(str(OWN))
+        assert gateway.succession.coming(), "our own word from our start"
+        places.handover.write_text("8")
+        assert (gateway.succession.coming(), gateway.succession.taken_over()) == (False, True)
+        gateway.succession.handing_over = False
+        assert not gateway.succession.taken_over(), "it was not set free by this one"
+
+
+class TestPredecessor:
+    """The data plane of the job 5 on this node."""
+
+    def announced(self, places: Places, directory: Path, **fields: object) -> None:
+        known = GatewayRecord("http://h:1", "h", 1, 77, 5, str(directory), 1.0, socket.gethostname())
+        handover.announce(places, replace(known, **fields))
+
+    @pytest.fixture
+    def stopped(self, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+        """Every data plane is alive; those that were ended."""
+        ended: list[Path] = []
+
+        class Plane:
+            def __init__(self, settings: GatewaySettings) -> None:
+                self.files = Files(settings.directory)
+
+            def alive(self) -> bool:
+                return not (self.files.directory / "dead").exists()
+
+            def stop(self, grace_s: float) -> None:
+                assert grace_s == 0.0, "its replicas are gone: nothing is worth waiting for"
+                ended.append(self.files.directory)
+
+        monkeypatch.setattr(handover, "HaproxyDataPlane", Plane)
+        return ended
+
+    def running(self) -> FakeSlurm:
+        slurm = FakeSlurm()
+        slurm.known[5] = record(5, "gateway-t", job.tag("t"), state="RUNNING")
+        return slurm
+
+    def test_one_whose_job_runs_is_taken_over(self, places: Places, tmp_path: Path, stopped: list[Path]) -> None:
+        self.announced(places, tmp_path)
+        assert predecessor(SECTION, places, self.running(), OWN) == Files(tmp_path)
+        assert stopped == []
+
+    def test_one_whose_job_was_killed_is_ended(self, places: Places, tmp_path: Path, stopped: list[Path]) -> None:
+        self.announced(places, tmp_path)
+        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None
+        assert stopped == [tmp_path]
+
+    def test_while_slurm_is_silent_it_is_left_alone(self, places: Places, tmp_path: Path, stopped: list[Path]) -> None:
+        self.announced(places, tmp_path)
+        slurm = self.running()
+        slurm.silent = True
+        assert predecessor(SECTION, places, slurm, OWN) == Files(tmp_path)
+        assert stopped == []
+
+    @pytest.mark.parametrize("other", [{"job_id": None}, {"job_id": OWN}, {"node": "elsewhere"}])
+    def test_one_that_is_not_a_job_before_on_this_node_is_none(
+        self, places: Places, tmp_path: Path, stopped: list[Path], other: dict[str, object]
+    ) -> None:
+        self.announced(places, tmp_path, **other)
+        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None
+        assert stopped == []
+
+    def test_one_that_has_ended_is_none(self, places: Places, tmp_path: Path, stopped: list[Path]) -> None:
+        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None, "nobody has the address"
+        self.announced(places, tmp_path / "gone")
+        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None
+        self.announced(places, tmp_path)
+        (tmp_path / "dead").touch()
+        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None
+        assert stopped == []
+
+    def test_the_directory_of_another_user_is_none(
+        self, places: Places, tmp_path: Path, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.announced(places, tmp_path)
+        monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+        assert predecessor(SECTION, places, self.running(), OWN) is None
+        assert stopped == []

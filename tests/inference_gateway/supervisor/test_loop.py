@@ -1,0 +1,396 @@
+"""The life of a gateway on one node, second by second: its data plane, its control plane and the clock are doubles."""
+
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from inference_gateway import accepted, job
+from inference_gateway.control import state
+from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
+from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.settings import GatewaySettings
+from inference_gateway.errors import GatewayError, StartError
+from inference_gateway.replicas.places import Places
+from inference_gateway.supervisor import handover, loop
+from inference_gateway.supervisor.loop import Supervisor
+from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
+from tests.inference_gateway.control.doubles import job as record
+
+TEXT = """
+name: t
+directory: state
+listen: {host: 127.0.0.1}
+job: {handover_s: 300}
+services: {chat: {replica: {command: "x {port}"}}}
+"""
+OWN = 1
+
+
+@dataclass
+class Plane:
+    """A data plane. `faults` are raised by its next starts."""
+
+    settings: GatewaySettings
+    running: bool = False
+    faults: list[GatewayError] = field(default_factory=list)
+    starts: list[Files | None] = field(default_factory=list)
+    applied: list[tuple[str, ...]] = field(default_factory=list)
+    stopped: list[float] = field(default_factory=list)
+
+    @property
+    def files(self) -> Files:
+        return Files(self.settings.directory)
+
+    def start(self, before: Files | None = None) -> None:
+        self.starts.append(before)
+        if self.faults:
+            raise self.faults.pop(0)
+        self.running = True
+
+    def alive(self) -> bool:
+        return self.running
+
+    def apply(self, settings: GatewaySettings) -> None:
+        self.applied.append(tuple(service.name for service in settings.services))
+
+    def stop(self, grace_s: float) -> None:
+        self.stopped.append(grace_s)
+
+
+@dataclass
+class Control:
+    """The control plane's process."""
+
+    name: str
+    command: list[str]
+    tended: int = 0
+    ended: int = 0
+
+    def tend(self) -> None:
+        self.tended += 1
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+@dataclass
+class Script:
+    """What happens in one wait of the supervisor after the other; also its clock."""
+
+    now_s: float = NOW_S
+    steps: list[Callable[[], object]] = field(default_factory=list)
+    is_set: bool = False
+
+    def time(self) -> float:
+        return self.now_s
+
+    monotonic = time
+
+    def wait(self, _seconds: float) -> None:
+        assert self.steps, "it goes on"
+        assert not self.is_set, "no wait: the processor is burnt"
+        self.now_s += 1
+        self.steps.pop(0)()
+
+    def set(self) -> None:
+        """A signal has come."""
+        self.is_set = True
+
+    def clear(self) -> None:
+        """It has been seen."""
+        self.is_set = False
+
+
+class Gateway:
+    """A supervisor between doubles, in the Slurm job `OWN` or in none."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, text: str = TEXT, *, in_job: bool) -> None:
+        self.services = directory / "services.yaml"
+        self.services.write_text(text)
+        self.places = Places(directory / "state")
+        self.script = Script()
+        self.slurm = FakeSlurm()
+        if in_job:
+            monkeypatch.setenv("SLURM_JOB_ID", str(OWN))
+            self.slurm.known[OWN] = record(OWN, "gateway-t", job.tag("t"), state="RUNNING", start_s=NOW_S)
+        else:
+            monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+        self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
+        monkeypatch.setattr(signal, "signal", self.handlers.__setitem__)
+        monkeypatch.setattr(tempfile, "tempdir", str(directory))
+        for module in (loop, handover):
+            monkeypatch.setattr(module, "time", self.script)
+        monkeypatch.setattr(loop, "HaproxyDataPlane", Plane)
+        monkeypatch.setattr(loop, "Child", Control)
+        monkeypatch.setattr(loop, "CliClient", lambda _timeout_s: self.slurm)
+        self.supervisor = Supervisor(accepted.read(self.services), self.services, ())
+        self.supervisor._wake = self.script  # type: ignore[assignment]
+
+    @property
+    def plane(self) -> Plane:
+        return self.supervisor._data_plane  # type: ignore[return-value]
+
+    @property
+    def control(self) -> Control:
+        return self.supervisor._control  # type: ignore[return-value]
+
+    def run(self, *steps: Callable[[], object]) -> int:
+        """Run with these steps; how many were left when it ended."""
+        self.script.steps = list(steps)
+        self.supervisor.run()
+        return len(self.script.steps)
+
+    def send(self, number: int) -> None:
+        self.handlers[number](number, None)
+        assert self.script.is_set, "it is looked at without delay"
+
+    def term(self) -> None:
+        self.send(signal.SIGTERM)
+
+    def later(self, seconds: float) -> Callable[[], None]:
+        def pass_by() -> None:
+            self.script.now_s += seconds - 1
+
+        return pass_by
+
+    def report(self, *, closing: bool = False, replicas: int = 0, **fields: Any) -> Callable[[], object]:
+        """The control plane reports."""
+        one = ReplicaReport("chat-1", "serving", 7, "h", 1, burst=False, in_flight=0, server="up", since_s=0.0,
+                            ends_s=None, reason="")  # fmt: skip
+        service = ServiceReport("chat", 0, 0, 0, 1, 1, 8, "", 0, 0, 0, 1.0, given_up=False, replicas=(one,) * replicas)
+        known = {"run_directory": str(self.plane.settings.directory), **fields}
+
+        def write() -> None:
+            now_s = known.get("time_s", self.script.now_s)
+            state.save(self.places.status, Report("t", known["run_directory"], now_s, closing, (service,)))
+
+        return write
+
+    def is_announced(self) -> bool:
+        return self.places.address.exists()
+
+
+def nothing() -> None:
+    """A second passes."""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A short path: sockets would lie in it."""
+    with tempfile.TemporaryDirectory(prefix="igw") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def gateway(place: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+    return Gateway(place, monkeypatch, in_job=False)
+
+
+@pytest.fixture
+def in_job(place: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+    return Gateway(place, monkeypatch, in_job=True)
+
+
+class TestTheAddress:
+    def test_it_is_announced_when_the_data_plane_has_its_replicas(self, gateway: Gateway) -> None:
+        seen: list[bool] = []
+
+        def look() -> None:
+            seen.append(gateway.is_announced())
+
+        gateway.run(
+            gateway.report(run_directory="/that/of/the/predecessor"),
+            look,
+            gateway.report(time_s=NOW_S),  # from before a restart
+            look,
+            gateway.report(),
+            look,
+            look,
+            gateway.term,
+        )
+        assert seen == [False, False, True, True]
+        assert not gateway.is_announced(), "it is taken back at the end"
+
+    def test_it_is_announced_after_half_a_minute_whatever_the_control_plane_does(self, gateway: Gateway) -> None:
+        seen: list[tuple[bool, str]] = []
+
+        def look() -> None:
+            seen.append((gateway.is_announced(), gateway.places.address.read_text() if gateway.is_announced() else ""))
+
+        gateway.run(gateway.later(29), look, look, gateway.term)
+        assert seen == [(False, ""), (True, "http://127.0.0.1:8080\n")]
+
+    @pytest.mark.parametrize("listen", ["0.0.0.0", "::"])  # noqa: S104
+    def test_one_that_listens_everywhere_is_known_by_its_node(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, listen: str
+    ) -> None:
+        monkeypatch.setattr(socket, "getfqdn", lambda: "n1.example")
+        text = TEXT.replace("127.0.0.1", f'"{listen}", keys: keys.yaml, certificate: c.pem')
+        (place / "keys.yaml").write_text("keys: {}\n")
+        (place / "c.pem").touch()
+        gateway = Gateway(place, monkeypatch, text, in_job=False)
+        seen: list[str] = []
+        gateway.run(gateway.report(), lambda: seen.append(gateway.places.address.read_text()), gateway.term)
+        assert seen == ["https://n1.example:8080\n"]
+        assert gateway.control.command[-2:] == ["--gateway-host", "n1.example"]
+
+    def test_a_job_that_is_ready_says_so_to_the_one_before(self, in_job: Gateway) -> None:
+        told: list[str] = []
+
+        def look() -> None:
+            told.append(in_job.places.handover.read_text() if in_job.places.handover.exists() else "")
+
+        in_job.run(look, in_job.report(), look, in_job.term)
+        assert told == ["1", ""]
+
+    def test_what_another_one_says_is_left_alone(self, in_job: Gateway) -> None:
+        in_job.places.handover.write_text("9")
+        in_job.run(lambda: None, in_job.term)
+        assert in_job.places.handover.read_text() == "9"
+
+    def test_outside_of_a_job_there_is_nobody_to_tell(self, gateway: Gateway) -> None:
+        gateway.run(lambda: None, gateway.term)
+        assert not gateway.places.handover.exists()
+
+
+class TestTheEnd:
+    def test_on_sigterm_requests_get_ten_seconds(self, gateway: Gateway) -> None:
+        run_directory = gateway.plane.settings.directory
+        assert gateway.run(nothing, gateway.term, nothing) == 1
+        assert (gateway.plane.stopped, gateway.control.ended) == ([10.0], 1)
+        assert not run_directory.exists()
+
+    def test_it_serves_on_while_its_successor_is_starting(self, in_job: Gateway) -> None:
+        """The time limit is over before the successor is there."""
+        in_job.script.now_s = NOW_S + 3400
+        steps = (in_job.report(), nothing, in_job.term, *[nothing] * 16, nothing)
+        assert in_job.run(*steps) == 1
+        assert in_job.slurm.released
+        assert in_job.plane.stopped == [300.0], "what is in flight has the time there is left"
+
+    def test_it_ends_when_its_successor_takes_requests(self, in_job: Gateway) -> None:
+        in_job.script.now_s = NOW_S + 3400
+        ready = lambda: in_job.places.handover.write_text("2")  # noqa: E731
+        assert in_job.run(in_job.report(), nothing, nothing, ready, nothing) == 1
+        assert in_job.plane.stopped == [300.0]
+
+    def test_near_its_time_limit_it_asks_slurm_at_once(self, in_job: Gateway) -> None:
+        """The limit was lowered by an admin; Slurm's signal tells."""
+
+        def lower() -> None:
+            in_job.slurm.set(OWN, time_limit_s=120.0, start_s=in_job.script.now_s - 90)
+
+        released: list[int] = []
+
+        def look() -> None:
+            released.append(len(in_job.slurm.released))
+
+        ready = lambda: in_job.places.handover.write_text("2")  # noqa: E731
+        in_job.run(in_job.report(), nothing, lower, look, lambda: in_job.send(signal.SIGUSR1), look, ready)
+        assert released == [0, 1]
+
+    def test_a_predecessor_s_word_does_not_end_one_that_has_time(self, in_job: Gateway) -> None:
+        other = lambda: in_job.places.handover.write_text("2")  # noqa: E731
+        assert in_job.run(in_job.report(), nothing, other, nothing, in_job.term, nothing) == 1
+        assert in_job.plane.stopped == [10.0]
+
+    def test_for_gateway_down_it_waits_until_all_is_drained(self, gateway: Gateway) -> None:
+        close = gateway.places.closing.touch
+        steps = (
+            gateway.report(replicas=1),
+            close,
+            gateway.report(replicas=0),  # from before it had seen that
+            gateway.report(closing=True, replicas=1),
+            gateway.report(closing=True, replicas=0),
+            nothing,
+        )
+        assert gateway.run(*steps) == 1
+
+    def test_without_the_word_for_it_it_goes_on_without_replicas(self, gateway: Gateway) -> None:
+        assert gateway.run(gateway.report(closing=True), nothing, gateway.term, nothing) == 1
+
+
+class TestTheDataPlane:
+    def test_it_is_started_again_when_it_has_ended(self, gateway: Gateway) -> None:
+        def die() -> None:
+            gateway.plane.running = False
+
+        gateway.run(nothing, die, nothing, nothing, gateway.term)
+        assert gateway.plane.starts == [None, None]
+
+    def test_one_that_does_not_start_is_tried_every_five_seconds(self, gateway: Gateway) -> None:
+        def break_down() -> None:
+            gateway.plane.running = False
+            gateway.plane.faults = [StartError("no"), GatewayError("no")]
+
+        seen: list[int] = []
+
+        def count() -> None:
+            seen.append(len(gateway.plane.starts))
+
+        gateway.run(break_down, *[count] * 12, gateway.term)
+        assert seen == [2] * 5 + [3] * 5 + [4] * 2
+
+    def test_a_port_that_is_taken_ends_one_that_somebody_looks_at(self, gateway: Gateway) -> None:
+        gateway.plane.faults = [StartError("port 8080 is in use")]
+        with pytest.raises(StartError, match="8080"):
+            gateway.run()
+
+    def test_a_job_waits_for_its_port(self, in_job: Gateway) -> None:
+        """Its predecessor may need a while to end."""
+        in_job.plane.faults = [StartError("in use")] * 3
+        in_job.run(*[nothing] * 3, nothing, in_job.term)
+        assert len(in_job.plane.starts) == 4
+
+    def test_but_not_for_ever_and_not_against_orders(self, in_job: Gateway) -> None:
+        in_job.plane.faults = [StartError("in use")] * 3
+        with pytest.raises(StartError):
+            in_job.run(nothing, in_job.later(121))
+        in_job.plane.faults = [StartError("in use")] * 3
+        with pytest.raises(StartError):
+            in_job.run(in_job.term)
+
+    def test_a_signal_meanwhile_is_no_reason_to_try_at_once(self, in_job: Gateway) -> None:
+        in_job.plane.faults = [StartError("in use")] * 3
+        in_job.run(lambda: in_job.send(signal.SIGUSR1), nothing, nothing, in_job.term)
+        assert len(in_job.plane.starts) == 4
+
+    def test_the_control_plane_is_kept_running(self, gateway: Gateway) -> None:
+        gateway.run(*[nothing] * 4, gateway.term)
+        assert gateway.control.tended == 5 + 1
+
+
+class TestAnEditedFile:
+    def test_what_is_in_force_is_kept_from_the_start(self, gateway: Gateway) -> None:
+        kept = accepted.kept(gateway.places.accepted, gateway.services)
+        assert kept == accepted.read(gateway.services)
+
+    MORE = TEXT.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
+
+    def test_it_is_in_force_and_kept_and_the_control_plane_starts_anew(self, gateway: Gateway) -> None:
+        gateway.services.write_text(self.MORE)
+        gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
+        assert gateway.plane.applied == [("more", "chat")]
+        assert gateway.control.ended == 1 + 1
+        kept = accepted.kept(gateway.places.accepted, gateway.services)
+        assert kept is not None
+        assert tuple(kept.section.services) == ("more", "chat")
+
+    def test_one_that_cannot_be_kept_is_not_in_force(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The next control plane would read the old one."""
+
+        def full(*_: object) -> None:
+            raise GatewayError("disk full")
+
+        gateway.services.write_text(self.MORE)
+        monkeypatch.setattr(accepted, "keep", full)
+        gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
+        assert gateway.plane.applied == [("more", "chat"), ("chat",)]
+        assert gateway.control.ended == 1

@@ -1,0 +1,178 @@
+"""A services file that is edited while its gateway is up."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from explsched.strict_yaml import ConfigError
+from inference_gateway import accepted
+from inference_gateway.accepted import Accepted
+from inference_gateway.cli.reload import reload
+from inference_gateway.errors import GatewayError, StartError
+from inference_gateway.replicas.places import Places
+from inference_gateway.supervisor import reloading
+from inference_gateway.supervisor.__main__ import run
+from inference_gateway.supervisor.reloading import Revision
+
+GOOD = """
+name: t
+directory: state
+listen: {host: 127.0.0.1, keys: keys.yaml}
+services: {chat: {replica: {command: "serve {port}"}}}
+"""
+MORE = GOOD.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
+KEYS = "keys:\n  alice: {sha256: " + 64 * "a" + "}\n"
+
+
+class Gateway:
+    """A gateway that remembers what was put in force."""
+
+    def __init__(self, directory: Path) -> None:
+        self.services = directory / "services.yaml"
+        self.keys = directory / "keys.yaml"
+        self.services.write_text(GOOD)
+        self.keys.write_text(KEYS)
+        self.places = Places(directory / "state")
+        self.places.make()
+        self.put: list[Accepted] = []
+        self.revision = Revision(accepted.read(self.services), self.services, self.places, self.put.append)
+
+    def asked(self) -> str:
+        """Ask as the command does; the fault it is told."""
+        request = reloading.ask(self.places)
+        self.revision.tend()
+        found = reloading.outcome(self.places, request)
+        assert found is not None
+        return found.fault
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Gateway:
+    return Gateway(tmp_path)
+
+
+def test_nothing_is_taken_until_somebody_asks(gateway: Gateway) -> None:
+    gateway.services.write_text(MORE)
+    gateway.revision.tend()
+    assert gateway.put == []
+    gateway.revision.look_now()
+    gateway.revision.tend()
+    gateway.revision.tend()
+    assert [tuple(now.section.services) for now in gateway.put] == [("more", "chat")]
+    assert gateway.revision.now is gateway.put[0]
+    assert not gateway.places.reloaded.exists(), "nobody waits for an answer to a signal"
+
+
+def test_a_command_is_answered(gateway: Gateway) -> None:
+    gateway.services.write_text(MORE)
+    assert gateway.asked() == ""
+    gateway.keys.write_text(KEYS.replace("alice", "bob"))
+    assert gateway.asked() == ""
+    assert [[key.name for key in now.keys] for now in gateway.put] == [["alice"], ["bob"]]
+    assert reloading.asked(gateway.places) is None
+
+
+def test_an_answer_is_for_the_one_who_asked(gateway: Gateway) -> None:
+    first = reloading.ask(gateway.places)
+    assert reloading.outcome(gateway.places, first) is None
+    second = reloading.ask(gateway.places)
+    gateway.revision.tend()
+    assert reloading.outcome(gateway.places, first) is None
+    assert reloading.outcome(gateway.places, second) == reloading.ReloadResult(second, "")
+    reloading.answer(gateway.places, second, "again")  # whose question was taken back meanwhile
+
+
+def test_a_question_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GatewayError, match="reload: cannot be written: No such file"):
+        reloading.ask(Places(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GOOD.replace("replica", "replika"), "services.chat.replika"),
+        ("]", "is not YAML"),
+        ("", "services: is missing"),
+        (GOOD.replace("name: t", "name: u"), "name: is t and cannot become u while the gateway is up"),
+        (GOOD.replace("directory: state", "directory: other"), "directory: is"),
+        (GOOD.replace("127.0.0.1", "localhost"), "listen.host: is 127.0.0.1"),
+        (GOOD.replace("keys:", "port: 9, keys:"), "listen.port: is 8080 and cannot become 9"),
+        (GOOD.replace("keys:", "certificate: c.pem, keys:"), "listen.certificate: is http and cannot become https"),
+    ],
+)
+def test_a_wrong_file_changes_nothing(gateway: Gateway, text: str, words: str) -> None:
+    before = gateway.revision.now
+    gateway.services.write_text(text)
+    assert words in gateway.asked()
+    assert gateway.put == []
+    assert gateway.revision.now is before
+
+
+def test_wrong_keys_change_nothing(gateway: Gateway) -> None:
+    gateway.keys.write_text("keys: {alice: {sha256: no}}")
+    assert "keys.alice.sha256" in gateway.asked()
+    gateway.keys.unlink()
+    assert "keys.yaml: cannot be read" in gateway.asked()
+    assert gateway.put == []
+
+
+def test_what_haproxy_refuses_is_told(gateway: Gateway) -> None:
+    def refuse(_: Accepted) -> None:
+        raise StartError("HAProxy refuses it")
+
+    before = gateway.revision.now
+    gateway.revision.put = refuse
+    gateway.services.write_text(MORE)
+    assert gateway.asked() == "HAProxy refuses it"
+    assert gateway.revision.now is before
+
+
+def test_what_was_accepted_survives_files_that_have_become_wrong(gateway: Gateway) -> None:
+    kept = gateway.places.accepted
+    assert accepted.kept(kept, gateway.services) is None
+    accepted.keep(gateway.revision.now, kept)
+    gateway.services.write_text("]")
+    gateway.keys.unlink()
+    assert accepted.kept(kept, gateway.services) == gateway.revision.now
+    assert kept.stat().st_mode & 0o7777 == 0o700
+    with pytest.raises(ConfigError, match="not YAML"):
+        run(gateway.services, ())
+
+
+def test_what_is_accepted_takes_the_place_of_what_was(gateway: Gateway) -> None:
+    accepted.keep(gateway.revision.now, gateway.places.accepted)
+    gateway.services.write_text(MORE)
+    gateway.keys.write_text(KEYS.replace("alice", "bob"))
+    new = accepted.read(gateway.services)
+    accepted.keep(new, gateway.places.accepted)
+    assert accepted.kept(gateway.places.accepted, gateway.services) == new
+    assert sorted(path.name for path in gateway.places.accepted.iterdir()) == ["keys.yaml", "services.yaml"]
+
+
+def test_a_gateway_without_keys_is_kept_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "services.yaml"
+    path.write_text(GOOD.replace(", keys: keys.yaml", ""))
+    now = accepted.read(path)
+    accepted.keep(now, tmp_path / "accepted")
+    assert now.keys == ()
+    assert accepted.kept(tmp_path / "accepted", path) == now
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(gateway: Gateway) -> None:
+    gateway.places.accepted.write_text("not a directory")
+    with pytest.raises(GatewayError, match="accepted: cannot be written"):
+        accepted.keep(gateway.revision.now, gateway.places.accepted)
+
+
+def test_the_command_needs_a_gateway_and_a_right_file(gateway: Gateway) -> None:
+    def told(*argv: str) -> str:
+        done = CliRunner().invoke(reload, ["--services", str(gateway.services), *argv])
+        assert done.exception is not None
+        return str(done.exception)
+
+    assert told() == "gateway t is not up"
+    gateway.places.gateway.write_text("{}")
+    assert told("--wait", "0") == "gateway t does not answer; it takes the file as soon as it can"
+    gateway.services.write_text("]")
+    assert "is not YAML" in told()

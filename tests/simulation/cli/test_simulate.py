@@ -1,0 +1,307 @@
+"""`simulate`, `compare` and `metrics` from their options to what they print."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from explsched.cli.main import root
+from explsched.errors import ExplschedError
+from simulation.cli.outputs import Column, number, ratio, table
+from simulation.results.metrics import figures
+from simulation.traces.formats.sacct import COMMAND
+
+ROOT = Path(__file__).parents[3]
+_UNKNOWN = ("fragmentation", "gain_per_gpu_h", "avg_job_gain_per_gpu_h")  # no GPU is ever free, no curves
+_NAMES = [figure.name for figure in figures()]
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(root, [str(word) for word in words])
+
+
+def told(*words: object) -> dict[str, Any]:
+    result = call(*words, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Three jobs for a node of two GPUs: a long one that fills it, and two short ones behind it."""
+    path = tmp_path / "trace.csv"
+    path.write_text("job_id,submit_s,gpus,run_s\n1,0,2,300\n2,10,2,120\n3,20,2,60\n")
+    return path
+
+
+def test_a_simulation_by_hand(trace: Path) -> None:
+    found = told("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--interval", 10)
+    # FIFO: job 1 from 0 to 300, job 2 to 420, job 3 to 480.
+    assert found["policy"] == "fifo"
+    assert found["avg_jct_s"] == pytest.approx((300 + 410 + 460) / 3)
+    assert (found["jobs"], found["makespan_s"], found["p99_jct_s"]) == (3, 480, 460)
+    assert found["gpu_utilisation"] == 1.0
+    assert found["events"] > 0
+    assert found["cpu_s"] > 0
+    assert (found["conventions"], found["cluster"]) == ("slurm", {"nodes": 1, "gpus_per_node": 2})
+    assert found["settings"]["interval_s"] == 10
+    assert set(_NAMES) <= set(found)
+
+
+def test_settings_reach_the_simulation(trace: Path) -> None:
+    common = ("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "srsf", "--estimates", "exact")
+    found = told(*common, "--interval", 100, "--restart", 7, "--checkpoint", 3, "--seed", 5, "--scaling", 0.9)
+    assert found["settings"] == {
+        "interval_s": 100.0,
+        "backfill_interval_s": None,
+        "backfill_offset_s": 0.0,
+        "main_interval_s": None,
+        "main_offset_s": 0.0,
+        "estimates": "exact",
+        "checkpoint_s": 3.0,
+        "restart_s": 7.0,
+        "scaling": 0.9,
+        "seed": 5,
+        "until_s": None,
+    }
+    # Jobs 2 and 3 start at multiples of 100 s; with exact estimates job 3, the shorter one, is first.
+    assert found["makespan_s"] == 400 + 120
+    assert told(*common[:-2], "--estimates", "noisy:0.5")["settings"]["estimates"] == "noisy:0.5"
+    # Job 1 ends at an interval, where job 3 starts. Slurm starts job 2 at 363, soon after that one has ended.
+    main = ("--main-interval", 10, "--main-offset", 3)
+    assert told(*common, "--interval", 100, *main)["makespan_s"] == 363 + 120
+    # Backfill starts job 1 at 3 s, job 3 at 303 s, and job 2 at 363 s.
+    backfill = ("--backfill-interval", 10, "--backfill-offset", 3)
+    assert told(*common, "--interval", 100, *backfill)["makespan_s"] == 363 + 120
+
+
+def test_muris_conventions(trace: Path) -> None:
+    found = told("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "srtf", "--conventions", "muri")
+    # Iterations take 1.5 % longer there. Job 3 is first, then job 2; restart overheads come on top.
+    assert found["conventions"] == "muri"
+    assert found["useful_gpu_h"] == pytest.approx(2 * 480 * 1.015 / 3600)
+    assert found["makespan_s"] >= 480 * 1.015
+    assert found["preemptions"] == 2
+
+
+@pytest.mark.parametrize("conventions", ["slurm", "muri"])
+def test_themis_says_what_stands_for_its_solver(trace: Path, conventions: str) -> None:
+    common = ("--trace", str(trace), "--cluster", "1x2", "--conventions", conventions)
+    found = told("simulate", *common, "--policy", "themis")
+    assert found["themis"]["solver"].startswith("none: Newton")
+    assert "hash of the job id" in found["themis"]["ties"]
+    assert told("compare", *common, "--policies", "srtf,themis")["themis"] == found["themis"]
+    assert "themis" not in told("simulate", *common, "--policy", "srtf")
+
+
+def test_a_simulation_can_end_early(trace: Path, tmp_path: Path) -> None:
+    words = (
+        "simulate",
+        "--trace",
+        str(trace),
+        "--cluster",
+        "1x2",
+        "--policy",
+        "fifo",
+        "--interval",
+        10,
+        "--until",
+        320,
+    )
+    found = told(*words, "--plot", tmp_path / "a.png", "--jobs-csv", tmp_path / "jobs.csv")
+    assert (found["jobs"], found["completed"], found["avg_jct_s"], found["makespan_s"]) == (3, 1, 300, None)
+    assert (tmp_path / "jobs.csv").read_text().count("unfinished") == 2
+
+
+def test_options_of_muri(trace: Path) -> None:
+    words = ("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "muri-s", "--conventions", "muri")
+    default = told(*words)
+    assert default["settings"] == {
+        "autopack": False,
+        "max_members": 4,
+        "shares": "central",
+        "ordering": "best",
+        "grouping": "matching",
+    }
+    fewer = told(*words, "--max-members", 2, "--autopack")["settings"]
+    assert (fewer["autopack"], fewer["max_members"]) == (True, 2)
+    # Jobs without stage times compute all the time, and only lose by sharing.
+    assert told(*words, "--max-members", 1)["held_gpu_h"] < default["held_gpu_h"]
+
+
+def test_muris_conventions_load_no_heavy_library(trace: Path) -> None:
+    code = (
+        "import sys; from explsched.cli.main import root; root(sys.argv[1:], standalone_mode=False); "
+        "print(sorted({'numpy', 'scipy', 'matplotlib', 'rich', 'cvxpy', 'yaml'} & set(sys.modules)))"
+    )
+    words = [
+        "simulate",
+        "--trace",
+        str(trace),
+        "--cluster",
+        "1x2",
+        "--policy",
+        "srsf",
+        "--conventions",
+        "muri",
+        "--json",
+    ]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_table_for_people_explains_each_figure(trace: Path) -> None:
+    result = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo")
+    for figure in figures():
+        assert re.search(rf"^{figure.name} .*{re.escape(figure.text)}$", result.stdout, re.MULTILINE), figure.name
+
+
+def test_files_are_written(trace: Path, tmp_path: Path) -> None:
+    plot, jobs = tmp_path / "a.png", tmp_path / "jobs.csv"
+    told("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--plot", plot, "--jobs-csv", jobs)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert len(jobs.read_text().splitlines()) == 4
+
+
+def test_policies_side_by_side(trace: Path, tmp_path: Path) -> None:
+    words = ("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", "fifo,srsf", "--estimates", "exact")
+    found = told(*words, "--interval", 10, "--plot", tmp_path / "a.svg", "-j", 2)
+    fifo, srsf = found["policies"]
+    assert (fifo["policy"], srsf["policy"]) == ("fifo", "srsf")
+    assert fifo["avg_jct_s"] == pytest.approx((300 + 410 + 460) / 3)
+    assert srsf["ratios"]["avg_jct_s"] == pytest.approx(srsf["avg_jct_s"] / fifo["avg_jct_s"])
+    assert set(fifo["ratios"].values()) <= {1.0, None}
+    assert found["cluster"] == {"nodes": 1, "gpus_per_node": 2}
+    assert (tmp_path / "a.svg").exists()
+
+
+def test_a_comparison_for_people(trace: Path) -> None:
+    result = call("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", "fifo,srsf", "-j", 1)
+    assert result.exit_code == 0, result.output
+    head, *rows = result.stdout.splitlines()
+    assert head.split() == ["fifo", "srsf"]
+    assert [row.split()[0] for row in rows] == [*(n for n in _NAMES if n not in _UNKNOWN), "events", "cpu_s"]
+    assert re.search(r"^jobs +3 +3 +\(1\.00x\)$", result.stdout, re.MULTILINE)
+
+
+def test_a_table_goes_on_below_where_it_is_too_wide() -> None:
+    columns = [Column(policy, {"jobs": 1.0, "avg_jct_s": value}) for policy, value in (("a", 2.0), ("b", 5.0))]
+    assert table(columns, 100) == [
+        "           a           b",
+        "jobs       1  1  (1.00x)",
+        "avg_jct_s  2  5  (2.50x)",
+    ]
+    first_words = [(line.split() or [""])[0] for line in table(columns, 15)]
+    assert first_words == ["a", "jobs", "avg_jct_s", "", "b", "jobs", "avg_jct_s"]
+
+
+def test_ratios_need_a_first_value_above_zero() -> None:
+    assert ratio(6, 4) == 1.5
+    assert [ratio(1, 0), ratio(None, 1), ratio(1, None), ratio(-1, 2), ratio(1, -2)] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (3, "3"), (1234567, "1234567"), (26045465.5, "26045466"), (0.123456, "0.1235"), (0.0, "0")],
+)
+def test_numbers_for_people(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_rows_left_out_are_told_on_stderr(trace: Path) -> None:
+    with trace.open("a") as more:
+        more.writelines(f"{n},30,{gpus},60\n" for n, gpus in ((4, 9), (5, "x"), (6, 0), (7, 3)))
+    result = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--json")
+    assert "4 rows left out" in result.stderr
+    assert re.search(r"line 5: .*job 4 asks for 9", result.stderr)
+    assert "line 6: gpus: found 'x'" in result.stderr
+    assert "and 1 more" in result.stderr
+    assert json.loads(result.stdout)["rejected"] == 4
+    none = call("simulate", "--trace", str(trace), "--cluster", "1x1", "--policy", "fifo", "--json")
+    assert re.search(r"7 rows cannot be used: line 2: .*job 1 asks for 2", str(none.exception))
+    strict = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--strict")
+    assert isinstance(strict.exception, ExplschedError)
+    assert re.search(r"4 rows cannot be used: line 5", str(strict.exception))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--policy", "srfs"], "unknown policy 'srfs'; did you mean 'srtf'"),
+        (["--policy", "fifo", "--conventions", "muri"], "unknown policy 'fifo' .*muri conventions: srtf"),
+        (
+            ["--policy", "srsf", "--conventions", "muri", "--interval", "5"],
+            "--interval: not accepted with --conventions muri",
+        ),
+        (["--policy", "fifo", "--estimates", "guessed"], "estimates 'guessed' unknown .*accepted: exact"),
+        (["--policy", "fifo", "--interval", "0"], "--interval: 0.0 is out of range"),
+        (["--policy", "fifo", "--plot", "a.jpeg"], "unknown kind of picture '.jpeg'"),
+        (["--policy", "fifo", "--plot", "no/such/a.png"], "directory .* does not exist"),
+        (["--policy", "fifo", "--jobs-csv", "no/such/a.csv"], "directory .* does not exist"),
+        (["--policy", "fifo", "--format", "excel"], "'excel' is not one of"),
+        (["--policy", "fifo", "--estimates", "noisy:1", "--seed", "-1"], "-1 is not in the range x>=0"),
+        ([], "Missing option '--policy'"),
+    ],
+)
+def test_wrong_usage_is_named(words: list[str], says: str, trace: Path) -> None:
+    result = call("simulate", "--trace", str(trace), "--cluster", "1x2", *words)
+    assert result.exit_code == 2
+    assert re.search(says, " ".join(result.stderr.split()))
+
+
+@pytest.mark.parametrize("policies", ["", "fifo,", "fifo,fifo", "fifo,,srsf"])
+def test_a_strange_list_of_policies_is_refused(policies: str, trace: Path) -> None:
+    result = call("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", policies)
+    assert result.exit_code == 2
+    assert "distinct names, comma-separated" in result.stderr
+
+
+def test_a_missing_trace_and_a_strange_cluster_are_errors_of_one_line(trace: Path) -> None:
+    for words in (["--trace", "no.csv", "--cluster", "1x2"], ["--trace", str(trace), "--cluster", "1by2"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "explsched.cli.main", "simulate", *words, "--policy", "fifo"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith("sexplsched: error: ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_an_error_of_one_line(trace: Path) -> None:
+    result = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--jobs-csv", "/dev/full")
+    assert result.exit_code == 1
+    assert re.fullmatch(r"Error: cannot write: .*No space left.*\n", result.stderr)
+
+
+def test_a_sites_history(tmp_path: Path) -> None:
+    path = tmp_path / "history.txt"
+    path.write_text(
+        "JobID|Submit|Start|End|State|AllocTRES\n7|100|110|210|COMPLETED|gres/gpu=4\n8|100|110|160|FAILED|cpu=1\n"
+    )
+    found = told("metrics", "--from-sacct", path, "--cluster", "1x8")
+    assert (found["policy"], found["jobs"], found["avg_jct_s"], found["avg_queue_s"]) == ("history", 1, 110, 10)
+    assert (found["gpus"], found["peak_gpus"], found["rejected"]) == (8, 4, 1)
+    assert found["gpu_utilisation"] == pytest.approx(4 * 100 / (8 * 110))
+    people = call("metrics", "--from-sacct", path)
+    assert "on 4 GPUs, the most that were held at once" in people.stdout
+    assert "line 3: " in people.stderr
+    assert isinstance(call("metrics", "--from-sacct", path, "--strict").exception, ExplschedError)
+
+
+def test_the_page_for_admins_explains_every_figure() -> None:
+    page = (ROOT / "docs" / "simulation.md").read_text()
+    for figure in figures():
+        assert f"| `{figure.name}` | {figure.unit} | {figure.text} |" in page
+    assert COMMAND in page

@@ -1,0 +1,141 @@
+"""Files of instance events: what is read, what is left out and why."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulation.colocation.events import LONGEST_LINE, Action, parse_events, read_events, write_events
+from simulation.colocation.generate import generate
+from simulation.colocation.instance import Instance, InstanceKind
+from simulation.traces.trace import TraceError
+
+INSTANCE = (
+    '"service_name": "bert", "type": "inference", "gpu_num": 1, "sm_requests": 0.1, "sm_limits": 0.2, "memory": [5]'
+)
+
+
+def line(time: object = 0, action: str = "start", instance: str = INSTANCE, more: str = "") -> str:
+    return f'{{"Time": {time}, "Action": "{action}", "Instance": {{{instance}{more}}}}}'
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    events = generate(60, seed=2).events
+    path = tmp_path / "events.jsonl"
+    write_events(path, events)
+    found = read_events(path)
+    assert found.rejected == ()
+    assert [(e.time_s, e.action, e.instance) for e in found.events] == [
+        (e.time_s, e.action, e.instance) for e in events
+    ]
+    # Keys are new, but tell the same instances apart.
+    assert len({(a.key, b.key) for a, b in zip(events, found.events, strict=True)}) == 60
+
+
+def test_units_and_one_memory_without_brackets() -> None:
+    text = line(1.5, instance=INSTANCE.replace("[5]", "2.5"))
+    (event,) = parse_events([text]).events
+    assert event.time_s == 1.5
+    assert event.instance == Instance("bert", InstanceKind.INFERENCE, 0.1, 0.2, (2560,))
+
+
+def test_python_notation_is_read() -> None:
+    text = (
+        "{'Time': 3, 'Action': 'start', 'Instance': {'service_name': 't', 'type': 'training', 'gpu_num': 2, "
+        "'sm_requests': 0.4, 'sm_limits': 0.6, 'memory': [25, 30], 'extra': None}}\n"
+    )
+    (event,) = parse_events([text]).events
+    assert event.instance == Instance("t", InstanceKind.TRAINING, 0.4, 0.6, (25600, 30720))
+
+
+def test_a_delete_without_id_ends_the_newest_of_its_service() -> None:
+    trace = parse_events([line(0), line(1), line(2, "delete"), line(3, "delete"), line(4, "delete")])
+    assert [(e.action, e.key) for e in trace.events] == [
+        (Action.START, 0),
+        (Action.START, 1),
+        (Action.DELETE, 1),
+        (Action.DELETE, 0),
+    ]
+    assert [(r.line, r.reason) for r in trace.rejected] == [
+        (5, "no instance of service 'bert' runs that could be deleted")
+    ]
+
+
+def test_a_delete_with_id_ends_that_one() -> None:
+    named = [
+        line(t, a, more=f', "instance_id": {i}') for t, a, i in ((0, "start", 8), (1, "start", 9), (2, "delete", 8))
+    ]
+    trace = parse_events([*named, line(3, "delete", more=', "instance_id": 8'), line(4, more=', "instance_id": 9')])
+    assert [(e.action, e.key) for e in trace.events][2] == (Action.DELETE, 0)
+    assert [r.reason for r in trace.rejected] == [
+        "no instance_id 8 of service 'bert' runs that could be deleted",
+        "instance_id 9 runs already",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nonsense", "neither JSON .* nor a Python dict"),
+        ("__import__('os').getcwd()", "neither JSON .* nor a Python dict"),
+        ("-" * 4000 + "1", "neither JSON"),
+        ("[" * 4000, "Expected `object`, got `array`"),
+        ('{"Time": 1, "x": ' + "[" * 4000, "neither JSON|nested"),
+        ("{'Time': 1, 'x': " + "[" * 4000, "neither JSON"),
+        ("[]", "Expected `object`, got `array`"),
+        (line() + " " * LONGEST_LINE, "characters, at most 4096 are read"),
+        (line(-1), "Expected `float` >= 0.*Time"),
+        (line('"x"'), "Expected `float`, got `str`.*Time"),
+        (line(action="stop"), "Invalid enum value 'stop'.*Action"),
+        (line(instance=INSTANCE.replace("inference", "serving")), "Invalid enum value 'serving'.*type"),
+        (line(instance=INSTANCE.replace("0.1", "1.1")), r"<= 1.*sm_requests"),
+        (line(instance=INSTANCE.replace("0.1", "0")), r"> 0.*sm_requests"),
+        (line(instance=INSTANCE.replace("0.1", "0.3")), "sm_limits 0.2 is less than sm_requests 0.3"),
+        (line(instance=INSTANCE.replace("[5]", "[]")), "length >= 1.*memory"),
+        (line(instance=INSTANCE.replace("[5]", "[-5]")), "memory"),
+        (line(instance=INSTANCE.replace("[5]", "[5, 5]")), "gpu_num is 1, but memory has 2 entries"),
+        (
+            line(instance=INSTANCE.replace("[5]", "[5, 5]").replace('"gpu_num": 1', '"gpu_num": 2')),
+            "an instance of type inference takes one GPU, not 2",
+        ),
+        ('{"Time": 1, "Action": "start"}', "missing required field `Instance`"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_left_out_with_its_reason(text: str, reason: str) -> None:
+    trace = parse_events([line(0), "", text, line(7)])
+    assert [event.time_s for event in trace.events] == [0, 7]
+    assert [rejected.line for rejected in trace.rejected] == [3]
+    assert re.search(reason, trace.rejected[0].reason), trace.rejected[0].reason
+
+
+def test_time_does_not_run_backwards() -> None:
+    trace = parse_events([line(5), line(4), line(5)])
+    assert [r.reason for r in trace.rejected] == ["Time 4 lies before 5 of an earlier line"]
+    assert len(trace.events) == 2
+
+
+def test_unusable_files_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    with pytest.raises(TraceError, match="e.jsonl: cannot be read: No such file"):
+        read_events(path)
+    path.write_text("")
+    with pytest.raises(TraceError, match="holds no usable event: it is empty"):
+        read_events(path)
+    path.write_bytes(b"\xff\xfe\x00\n")
+    with pytest.raises(TraceError, match="holds no usable event: line 1: neither JSON"):
+        read_events(path)
+    with pytest.raises(TraceError, match="cannot be written"):
+        write_events(tmp_path / "no" / "e.jsonl", ())
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.one_of(st.text(max_size=60), st.text(alphabet="{}[]()'\",:-+~ 019eTimeAction", max_size=200)), max_size=5
+    )
+)
+def test_no_text_breaks_the_reader(texts: list[str]) -> None:
+    trace = parse_events(texts)
+    assert len(trace.events) + len(trace.rejected) == sum(bool(text.strip()) for text in texts)

@@ -1,0 +1,102 @@
+"""One daemon per cluster across hosts that share a spool."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_plugin.instance.heartbeat import Heartbeat
+from slurm_plugin.instance.holder import AnotherDaemonError, Holder
+
+CLUSTER = "alpha"
+HERE = Holder("here", 10, 1000.0)
+THERE = Holder("there", 20, 2000.0)
+
+
+def beating(spool: Path, us: Holder, cluster: str = CLUSTER) -> Heartbeat:
+    heart = Heartbeat(spool, cluster, us)
+    heart.beat(60.0)
+    return heart
+
+
+def file_of(spool: Path) -> Path:
+    (path,) = spool.iterdir()
+    return path
+
+
+def aged(path: Path, age_s: float) -> None:
+    written_s = path.stat().st_mtime - age_s
+    os.utime(path, (written_s, written_s))
+
+
+def test_a_daemon_on_another_host_is_named(tmp_path: Path) -> None:
+    beating(tmp_path, THERE)
+    with pytest.raises(AnotherDaemonError, match="cluster alpha: pid 20 on host there, since 1970-01-01T"):
+        beating(tmp_path, HERE)
+    assert len(list(tmp_path.iterdir())) == 1  # nothing of the second one is left
+    beating(tmp_path, HERE, cluster="beta")
+
+
+def test_a_daemon_that_has_not_been_heard_of_for_long_is_dead(tmp_path: Path) -> None:
+    first = beating(tmp_path, THERE)
+    aged(file_of(tmp_path), 50.0)
+    with pytest.raises(AnotherDaemonError):
+        beating(tmp_path, HERE)
+    aged(file_of(tmp_path), 30.0)
+    beating(tmp_path, HERE)
+    with pytest.raises(AnotherDaemonError, match="pid 10 on host here"):  # it comes back, and sees who took over
+        first.beat(60.0)
+
+
+def test_a_daemon_of_this_host_is_left_to_the_lock(tmp_path: Path) -> None:
+    beating(tmp_path, HERE)
+    beating(tmp_path, replace(HERE, pid=11))
+
+
+def test_a_daemon_that_stops_takes_its_heartbeat_away(tmp_path: Path) -> None:
+    beating(tmp_path, HERE).stop()
+    assert list(tmp_path.iterdir()) == []
+    heart = beating(tmp_path, HERE)
+    aged(file_of(tmp_path), 100.0)
+    beating(tmp_path, THERE)
+    heart.stop()
+    with pytest.raises(AnotherDaemonError, match="there"):
+        beating(tmp_path, HERE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_users_cannot_pretend_to_be_a_daemon(tmp_path: Path) -> None:
+    beating(tmp_path, THERE)
+    os.chown(file_of(tmp_path), 65534, 65534)
+    beating(tmp_path, HERE)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"holder": 5}', "\xff"])
+def test_what_is_no_heartbeat_is_written_over(tmp_path: Path, text: str) -> None:
+    beating(tmp_path, THERE)
+    file_of(tmp_path).write_text(text)
+    beating(tmp_path, HERE)
+    with pytest.raises(AnotherDaemonError, match="here"):
+        beating(tmp_path, THERE)
+
+
+def test_a_spool_that_cannot_be_written_to_keeps_nobody_from_steering(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heart = Heartbeat(tmp_path / "nowhere", CLUSTER, HERE)
+    heart.beat(60.0)
+    heart.beat(60.0)
+    heart.stop()
+    assert caplog.text.count("a second daemon on another host would not be noticed") == 1
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    beating(tmp_path, THERE)
+    path = file_of(tmp_path)
+    path.rename(tmp_path.parent / "elsewhere.json")
+    path.symlink_to(tmp_path.parent / "elsewhere.json")
+    Heartbeat(tmp_path, CLUSTER, HERE).beat(60.0)
+    assert path.is_symlink()

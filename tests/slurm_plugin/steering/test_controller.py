@@ -1,0 +1,155 @@
+"""One pass of the loop on a Slurm in memory: what it hands over and undoes, and what a new configuration changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sched_policy.model import GpuRequest
+from sched_policy.plan import Plan, Resize, Score, Stop
+from sched_policy.snapshot import Snapshot
+from slurm_plugin.client.changes import (
+    CancelJob,
+    RequeueJob,
+    SetGres,
+    SetNodeCount,
+    SetSiteFactor,
+    SignalJob,
+    TargetJob,
+)
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.config import Config, PreemptionSection, ProgressSection, SlurmSection
+from slurm_plugin.steering.controller import Controller
+from tests.slurm_plugin.fake_slurm import FakeSlurm
+from tests.slurm_plugin.steering.test_reconcile import record
+
+NOW_S = 10_000.0
+ELASTIC = "explsched:elastic=4-16/4&checkpoint=USR1"
+
+
+class Fixed(Struct, frozen=True):
+    """A policy that always plans the same."""
+
+    made: Plan
+    name: str = "fixed"
+    summary: str = ""
+    needs_durations: bool = False
+
+    def plan(self, _snapshot: Snapshot) -> Plan:
+        return self.made
+
+
+def controller(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Plan) -> Controller:
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(made))
+    return Controller(slurm, configured(tmp_path))
+
+
+def configured(tmp_path: Path, **sections: Any) -> Config:
+    return msgspec.structs.replace(Config(progress=ProgressSection(spool=tmp_path)), **sections)
+
+
+def asking(job_id: int, **fields: Any) -> SlurmJob:
+    """A job that wants four GPUs on one node."""
+    return replace(record(job_id, gpus=4, gpus_per_node=4, gres_per_node="gpu:4", tasks=1, cpus=8), **fields)
+
+
+def holding(job_id: int, **fields: Any) -> SlurmJob:
+    held = {"state": "RUNNING", "start_s": 100.0, "node_names": ("n1",), "gpu_nodes": (("n1", 4),)}
+    return asking(job_id, **{**held, **fields})
+
+
+def resized(job_id: int, nodes: int) -> Plan:
+    return Plan(resizes=(Resize(job_id, GpuRequest.on_each(nodes, 4), "nobody waits"),))
+
+
+def test_a_size_that_is_refused_is_taken_back_in_the_same_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm 22.05 applies a part of an update that it refuses."""
+    slurm = FakeSlurm((asking(5, comment=ELASTIC),), refuses=lambda change: change == SetNodeCount(5, 2, 2, 16))
+    done = controller(slurm, tmp_path, monkeypatch, resized(5, 2)).reconcile(NOW_S)
+    assert slurm.applied == [(SetNodeCount(5, 2, 2, 16),), (SetNodeCount(5, 1, 1, 8),)]
+    assert [failure.change for failure in done.failures] == [SetNodeCount(5, 2, 2, 16)]
+
+
+def test_a_running_job_is_preempted_for_its_new_size_and_a_waiting_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm((holding(5, comment=ELASTIC), asking(6, comment=ELASTIC)))
+    plan = Plan(resizes=(*resized(5, 2).resizes, *resized(6, 2).resizes))
+    assert controller(slurm, tmp_path, monkeypatch, plan).reconcile(NOW_S).changes == (
+        SetNodeCount(6, 2, 2, 16),
+        SignalJob(5, "USR1"),
+    )
+
+
+def test_a_job_that_the_plan_stops_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm((holding(5, comment="explsched:sweep=digits&stop=1"),))
+    controller(slurm, tmp_path, monkeypatch, Plan(stops=(Stop(5, "nothing left to learn"),))).reconcile(NOW_S)
+    assert slurm.applied == [(CancelJob(5),)]
+
+
+def test_nothing_is_sent_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm((holding(5),))
+    assert controller(slurm, tmp_path, monkeypatch, Plan()).reconcile(NOW_S).failures == ()
+    assert slurm.applied == []
+
+
+def test_deciding_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm((asking(5, comment=ELASTIC),))
+    decided = controller(slurm, tmp_path, monkeypatch, resized(5, 2)).decide(NOW_S)
+    assert decided.changes == (SetNodeCount(5, 2, 2, 16),)
+    assert slurm.applied == []
+
+
+def test_a_new_configuration_holds_for_preemptions_underway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm((holding(5, comment=ELASTIC),))
+    daemon = controller(slurm, tmp_path, monkeypatch, resized(5, 2))
+    daemon.reconcile(NOW_S)
+    assert not any(isinstance(change, RequeueJob) for change in daemon.decide(NOW_S + 20).changes)
+    daemon.reconfigure(configured(tmp_path, preemption=PreemptionSection(grace_s=10)))
+    assert RequeueJob(5) in daemon.decide(NOW_S + 20).changes
+
+
+def test_a_new_configuration_holds_for_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm(tuple(map(asking, (1, 2, 3))))
+    scores = tuple(Score(job_id, -job_id, "") for job_id in (1, 2, 3))
+    daemon = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores))
+    assert len(daemon.decide(NOW_S).changes) == 3
+    daemon.reconfigure(configured(tmp_path, slurm=SlurmSection(most_per_pass=2)))
+    assert len(daemon.decide(NOW_S).changes) == 2
+
+
+def test_a_pass_stays_below_the_rate_that_slurm_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = {"SlurmctldParameters": "rl_enable,rl_bucket_size=18,rl_refill_rate=2"}
+    slurm = FakeSlurm(tuple(map(asking, range(1, 9))), settings=limited)
+    scores = tuple(Score(job_id, -job_id, "") for job_id in range(1, 9))
+    changes = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores)).decide(NOW_S).changes
+    assert [type(change) for change in changes] == [SetSiteFactor] * 3
+
+
+def test_a_partition_that_is_not_there_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = controller(FakeSlurm(), tmp_path, monkeypatch, Plan())
+    daemon.reconfigure(configured(tmp_path, slurm=SlurmSection(partitions=("mian", "main"))))
+    daemon.decide(NOW_S)
+    daemon.decide(NOW_S + 15)
+    assert caplog.text.count("slurm.partitions names a partition that has no nodes") == 1
+    assert 'partition="mian"' in caplog.text
+
+
+def test_a_daemon_that_stops_lets_go_of_its_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = asking(5, admin_comment="explsched-group:node=n1&since=5", required_nodes=("n1",))
+    slurm = FakeSlurm((pinned, asking(6)))
+    controller(slurm, tmp_path, monkeypatch, Plan()).withdraw()
+    assert slurm.applied == [(TargetJob(5, (), ""),)]
+
+
+def test_the_size_of_a_waiting_job_on_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm((asking(5, comment="explsched:elastic=1-4"),))
+    plan = Plan(resizes=(Resize(5, GpuRequest.on_each(1, 2), "four are not free"),))
+    assert controller(slurm, tmp_path, monkeypatch, plan).decide(NOW_S).changes == (SetGres(5, "gpu:2"),)
