@@ -165,7 +165,7 @@ class TestUpAndDown:
         assert [daemon.name for daemon in cluster.status().dead] == ["slurmctld"]
         with pytest.raises(DevClusterError, match="a cluster is degraded here; end it with `down` first"):
             up(SMALL, place)
-        assert "slurmctld    dead" in invoke("status", "--dir", str(place)).output
+        assert "slurmctld  dead" in invoke("status", "--dir", str(place)).output
 
     def test_killed_parent_leaves_a_cluster_that_can_be_found(self, place: Path) -> None:
         # Killed in the middle of `up`, right after the first daemon has been started.
