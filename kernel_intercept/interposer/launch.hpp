@@ -2,10 +2,10 @@
 #pragma once
 
 #include "kernel_intercept/gate/gate.hpp"
-#include "kernel_intercept/gate/kernel.hpp"
 #include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
 #include "kernel_intercept/interposer/cost.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
 
 namespace explsched::intercept {
 
@@ -57,8 +57,6 @@ void end_sample(const Admitted& admitted, const Launch& launch, Result result) n
 
 // To be called after the driver, with its answer.
 inline void launched(const Admitted& admitted, const Launch& launch, Result result) noexcept {
-    if (admitted.context == nullptr) return;
-    gate::after_driver(admitted.context->ordinal);
     if (__builtin_expect(admitted.timed != nullptr, 0)) end_sample(admitted, launch, result);
 }
 

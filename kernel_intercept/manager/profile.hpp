@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernel_intercept/gate/kernel.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
 
 namespace explsched::manager {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "kernel_intercept/gate/launch.hpp"
+#include "kernel_intercept/gate/admission.hpp"
 #include "kernel_intercept/manager/gpu.hpp"
 
 namespace hostile {
@@ -13,74 +13,59 @@ namespace {
 using namespace explsched;
 
 constexpr std::uint64_t kBeatNs = 5'000'000;
+constexpr std::uint64_t kGraphPieceNs = 100'000;
 constexpr std::uint64_t kLongestWaitNs = 45'000'000;
-constexpr std::uint64_t kSoonestNs = 20'000;
-constexpr std::uint64_t kWakeNs = 8'000;  // from a grant to the launch
+constexpr std::uint64_t kWakesNs = 8'000;  // from a grant to the launch
 
 class MpsAlone : public Arm {
    public:
     void join(std::uint32_t, const Program&, Device&) override {}
     std::optional<std::uint64_t> admit(const Launch&, Device&) override { return std::nullopt; }
-    void launched(const Launch&, Device&) override {}
+    std::optional<Operation> within_graph(const Launch&, std::uint64_t) override { return std::nullopt; }
     void recorded(std::uint32_t, std::uint32_t, Device&) override {}
-    void synchronised(std::uint32_t, Device&) override {}
     std::uint64_t manage(Device&) override { return UINT64_MAX; }
 };
 
-// The gate that predicts: launches are admitted by when earlier ones are expected to end.
-class Predictive : public Arm {
+// The gate's and the manager's own decisions; what the interposer does around them is done here.
+class Gated : public Arm {
    public:
-    explicit Predictive(const manager::Settings& settings)
+    explicit Gated(const manager::Settings& settings)
         : settings_(settings), gpu_(settings, shared::Hello{}) {}
 
     void join(std::uint32_t client, const Program& program, Device& device) override {
         const auto priority = program.high ? shared::Class::kHigh : shared::Class::kBestEffort;
-        slots_[client] = *gpu_.join({1, "", priority, program.request_permille, 1000}, device.now_ns());
+        const std::uint32_t slot =
+            *gpu_.join({1, "", priority, program.request_permille, 1000}, device.now_ns());
+        clients_[client].slot = slot;
+        device.watch(&gpu_.signals().clients[slot].gate);
+        gpu_.page().slots[slot].door.reports = 1;
     }
 
     std::optional<std::uint64_t> admit(const Launch& launch, Device& device) override {
-        const std::uint32_t slot = slots_[launch.client];
-        const std::uint64_t now_ns = device.now_ns();
-        shared::Page& page = gpu_.page();
-        if (gate::announces(page, slot)) {
-            gate::announce(page, slot, launch.cost, now_ns);
-            return std::nullopt;
-        }
-        shared::Slot& state = page.slots[slot];
-        if (!launch.may_wait) {
-            gate::launch_on_debt(page, state, launch.cost, now_ns);
-            return std::nullopt;
-        }
-        std::uint64_t& since_ns = waits_since_ns_[launch.client];
-        const bool granted = (state.door.gate.load() & shared::kGateState) == shared::kGateGranted;
-        if (since_ns != 0 && (granted || now_ns - since_ns >= kLongestWaitNs)) {
-            gate::launch_on_debt(page, state, launch.cost, now_ns);
-            stop_waiting(slot, since_ns);
-            return std::nullopt;
-        }
-        const gate::Try attempt = gate::try_now(page, slot, launch.cost, now_ns);
-        if (attempt.launched) {
-            if (since_ns != 0) stop_waiting(slot, since_ns);
-            return std::nullopt;
-        }
-        if (since_ns == 0) {
-            since_ns = now_ns;
-            state.door.want.store(shared::pack_cost(launch.cost));
-            state.door.want_since_ns.store(now_ns);
-            state.door.gate.store((state.door.gate.load() & ~shared::kGateState) + 4 + shared::kGateWaiting);
-            rung_ = true;
-        }
-        const std::uint64_t retry_ns = attempt.retry_ns == 0 ? now_ns + 5'000'000 : attempt.retry_ns;
-        return std::clamp(retry_ns, now_ns + kSoonestNs, now_ns + 5'000'000);
+        Client& client = clients_[launch.client];
+        shared::Slot& slot = gpu_.page().slots[client.slot];
+        if (const auto again_ns = waits(launch, client, slot, device.now_ns())) return again_ns;
+        if (settings_.policy == shared::Policy::kQuota) gate::pay(slot, launch.cost);
+        const auto patience = launch.may_wait ? gate::Patience::kMayWait : gate::Patience::kMustNotWait;
+        const int stream = line_of(client, launch.stream);
+        emit(client, launch.stream,
+             gate::enter(gpu_.page(), gpu_.signals(), client.slot, stream, client.streams[launch.stream],
+                         launch.cost, patience, device.now_ns()),
+             device);
+        return std::nullopt;
     }
 
-    void launched(const Launch& launch, Device& device) override {
-        gate::reached_driver(gpu_.page(), slots_[launch.client], device.now_ns());
+    std::optional<Operation> within_graph(const Launch& launch, std::uint64_t since_ns) override {
+        const Client& client = clients_[launch.client];
+        const shared::Control& control = gpu_.page().control;
+        if ((control.high.load() >> client.slot & 1) != 0 || since_ns < kGraphPieceNs) return std::nullopt;
+        return wait_of(client);
     }
 
-    void recorded(std::uint32_t, std::uint32_t, Device&) override {}
-    void synchronised(std::uint32_t, Device&) override {
-    }  // pollers and clients that never synchronise tell nothing
+    void recorded(std::uint32_t index, std::uint32_t stream, Device& device) override {
+        Client& client = clients_[index];
+        emit(client, stream, client.streams[stream].batches.tail(), device);
+    }
 
     std::uint64_t manage(Device& device) override {
         const std::uint64_t now_ns = device.now_ns();
@@ -93,27 +78,66 @@ class Predictive : public Arm {
     }
 
    private:
-    void stop_waiting(std::uint32_t slot, std::uint64_t& since_ns) {
-        shared::Slot& state = gpu_.page().slots[slot];
-        state.timeline.reserved.store(0);
-        state.door.gate.store(state.door.gate.load() & ~shared::kGateState);
-        since_ns = 0;
+    struct Client {
+        std::uint32_t slot{0};
+        std::uint64_t waits_since_ns{0};
+        std::map<std::uint32_t, gate::CountedStream> streams;  // by stream of the device
+        std::map<std::uint32_t, int> lines;
+    };
+
+    static int line_of(Client& client, std::uint32_t stream) {
+        return client.lines.emplace(stream, static_cast<int>(client.lines.size())).first->second;
+    }
+
+    // When to ask again; nothing if the launch may go.
+    std::optional<std::uint64_t> waits(const Launch& launch, Client& client, shared::Slot& slot,
+                                       std::uint64_t now_ns) {
+        if (!launch.may_wait) return std::nullopt;
+        const bool quota = settings_.policy == shared::Policy::kQuota;
+        const bool goes = quota
+                              ? slot.door.credit_ns.load() > 0
+                              : gate::has_room(gpu_.page(), gpu_.signals(), client.slot,
+                                               line_of(client, launch.stream), client.streams[launch.stream]);
+        const bool waited_long =
+            client.waits_since_ns != 0 && now_ns - client.waits_since_ns >= kLongestWaitNs;
+        if (goes || waited_long) {
+            client.waits_since_ns = 0;
+            slot.door.gate = slot.door.gate & ~shared::kGateState;
+            return std::nullopt;
+        }
+        if (client.waits_since_ns == 0) client.waits_since_ns = now_ns;
+        slot.door.gate = (slot.door.gate & ~shared::kGateState) + shared::kGateWaiting;
+        return now_ns + (quota ? kWakesNs : 100'000);
+    }
+
+    Operation wait_of(const Client& client) {
+        Operation wait{{Kind::kWait, 0, {}}};
+        wait.gate = &gpu_.signals().clients[client.slot].gate;
+        wait.value = shared::kOpen;
+        return wait;
+    }
+
+    void emit(Client& client, std::uint32_t stream, const gate::Boundary& boundary, Device& device) {
+        if (boundary.writes) {
+            Operation write{{Kind::kWrite, 0, {}}};
+            const auto line = static_cast<std::size_t>(line_of(client, stream));
+            write.address = &gpu_.signals().clients[client.slot].lines[line].done;
+            write.value = boundary.done_ns;
+            device.submit(stream, write);
+        }
+        if (boundary.waits) device.submit(stream, wait_of(client));
     }
 
     manager::Settings settings_;
     manager::Gpu gpu_;
-    std::map<std::uint32_t, std::uint32_t> slots_;
-    std::map<std::uint32_t, std::uint64_t> waits_since_ns_;
+    std::map<std::uint32_t, Client> clients_;
     std::uint64_t next_beat_ns_{0};
-    bool rung_{false};
 };
 
 }  // namespace
 
 std::unique_ptr<Arm> mps_alone() { return std::make_unique<MpsAlone>(); }
 
-std::unique_ptr<Arm> gated(const manager::Settings& settings) {
-    return std::make_unique<Predictive>(settings);
-}
+std::unique_ptr<Arm> gated(const manager::Settings& settings) { return std::make_unique<Gated>(settings); }
 
 }  // namespace hostile

@@ -114,7 +114,6 @@ class Scenario {
 
     void part_ends(std::uint32_t index) {
         Client& client = clients_[index];
-        arm_.synchronised(index, device_);
         client.polling = false;
         if (++client.part < client.program.parts) {
             client.acts_at_ns = device_.now_ns() + client.program.think_ns;
@@ -159,10 +158,9 @@ class Scenario {
                 client.acts_at_ns = std::max(*again_ns, device_.now_ns() + 1000);
                 return false;
             }
-            submit(stream, call);
-            arm_.launched(launch, device_);
+            submit(launch, call);
         } else if (call.step == Step::kCopy) {
-            submit(stream, call);
+            submit({index, stream, {}, false}, call);
         } else if (call.step == Step::kRecord) {
             arm_.recorded(index, stream, device_);
             client.events[call.event] = {stream, device_.submitted(stream)};
@@ -177,11 +175,19 @@ class Scenario {
         return true;
     }
 
-    void submit(std::uint32_t stream, const Call& call) {
+    void submit(const Launch& launch, const Call& call) {
+        std::uint64_t since_ns = 0;
         for (const Work& work : call.work) {
+            if (since_ns != 0) {
+                if (const auto wait = arm_.within_graph(launch, since_ns)) {
+                    device_.submit(launch.stream, *wait);
+                    since_ns = 0;
+                }
+            }
             Operation operation{work};
             operation.called_ns = device_.now_ns();
-            device_.submit(stream, operation);
+            device_.submit(launch.stream, operation);
+            since_ns += static_cast<std::uint64_t>(work.alone_ns);
         }
     }
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "kernel_intercept/gate/kernel.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
 #include "tests/kernel/hostile/device.hpp"
 #include "tests/kernel/hostile/programs.hpp"
 
@@ -30,11 +30,10 @@ class Arm {
     virtual void join(std::uint32_t client, const Program& program, Device& device) = 0;
     // Before a launch. When to ask again; nothing if it may go.
     virtual std::optional<std::uint64_t> admit(const Launch& launch, Device& device) = 0;
-    virtual void launched(const Launch& launch, Device& device) = 0;
-    // The client records an event or copies to the host; `synchronised`: it has seen the end of all it
-    // launched.
+    // Between two kernels of a graph, `since_ns` of work after its start or the last wait: what waits there.
+    virtual std::optional<Operation> within_graph(const Launch& launch, std::uint64_t since_ns) = 0;
+    // The client records an event, or has launched all whose end it is going to wait for.
     virtual void recorded(std::uint32_t client, std::uint32_t stream, Device& device) = 0;
-    virtual void synchronised(std::uint32_t client, Device& device) = 0;
     // The manager looks; when to look again.
     virtual std::uint64_t manage(Device& device) = 0;
 };
