@@ -169,6 +169,7 @@ Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot,
                                        cost.gpu_ns, page.control.batch_ns.load(std::memory_order_relaxed))
                                  : counted.batches.before_reporting();
             }
+            if (boundary.writes) line.told.store(boundary.done_ns, std::memory_order_relaxed);
             line.issued.store(counted.batches.launched(cost.gpu_ns), std::memory_order_seq_cst);
         }
     }

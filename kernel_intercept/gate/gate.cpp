@@ -98,9 +98,14 @@ Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept {
 Boundary tail(int ordinal, int stream) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || stream == kUncounted || link->own_page() == nullptr) return {};
+    shared::Signals* memory = link->signals.load(std::memory_order_acquire);
     CountedStream& counted = link->streams[static_cast<std::size_t>(stream)];
     const StreamLock lock(counted.taken);
-    return lock.held() ? counted.batches.tail() : Boundary{};
+    if (memory == nullptr || !lock.held()) return {};
+    const Boundary boundary = counted.batches.tail();
+    shared::Line& line = memory->clients[link->slot.load()].lines[static_cast<std::size_t>(stream)];
+    if (boundary.writes) line.told.store(boundary.done_ns, std::memory_order_relaxed);
+    return boundary;
 }
 
 Signals signals(int ordinal) noexcept {
@@ -137,6 +142,7 @@ void open_stream(int ordinal, int stream) noexcept {
     shared::Line& line = memory->clients[link->slot.load()].lines[static_cast<std::size_t>(stream)];
     CountedStream& counted = link->streams[static_cast<std::size_t>(stream)];
     const StreamLock lock(counted.taken);
+    line.told.store(line.issued.load());
     line.done.store(line.issued.load());
     if (lock.held()) counted.batches.start_at(line.issued.load());
 }

@@ -37,7 +37,7 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
     }
     signals_->clients[slot].gate.fetch_or(shared::kOpen);
     signals_->clients[slot].probe = 0;
-    for (shared::Line& line : signals_->clients[slot].lines) line.done = line.issued = 0;
+    for (shared::Line& line : signals_->clients[slot].lines) line.done = line.issued = line.told = 0;
     periods_[slot] = {};
     peaks_[slot] = {};
     beside_.forget(slot);

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kGraceNs = 20'000;
 // While a client is busy, its progress is looked at after half of what it has outstanding.
 constexpr std::uint64_t kSoonestNs = 30'000, kLatestNs = 200'000;
-// Where nothing tells that work is done: when it has taken twice as long as predicted, and this.
+// What nothing will tell the end of is taken to be done when it has had twice as long as predicted, and this.
 constexpr std::uint64_t kUnreportedNs = 200'000;
 // Clients that were idle for long are looked at less often.
 constexpr std::uint64_t kLongIdleNs = 100'000'000, kSeldomNs = 1'000'000;
@@ -39,7 +39,8 @@ std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
         period.changed_at_ns = now_ns;
     }
     const std::uint64_t outstanding_ns = progress.outstanding_ns();
-    const bool unreported = now_ns - period.changed_at_ns > 2 * outstanding_ns + kUnreportedNs;
+    const bool unreported =
+        !progress.pending() && now_ns - period.changed_at_ns > 2 * outstanding_ns + kUnreportedNs;
     if (!progress.idle() && !unreported) {
         period.idle_since_ns = 0;
         return now_ns + std::clamp(outstanding_ns / 2, kSoonestNs, kLatestNs);

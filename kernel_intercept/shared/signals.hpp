@@ -18,6 +18,7 @@ constexpr std::uint32_t kLines = 32;  // streams of a client that are counted on
 struct Line {
     alignas(64) std::atomic<std::uint64_t> done;    // written by the GPU, in the stream's order
     alignas(64) std::atomic<std::uint64_t> issued;  // by the host, before the launch
+    std::atomic<std::uint64_t> told;                // of it, what the GPU will write when it comes there
 };
 
 // A gate's word: the lowest bit says that it is open, the rest counts how often it was closed, so that who
@@ -51,7 +52,10 @@ inline bool open_gate(std::atomic<std::uint32_t>& gate, std::uint32_t seen) {
 }
 
 struct Progress {
-    std::uint64_t issued_ns, done_ns;
+    std::uint64_t issued_ns, done_ns, told_ns;
+
+    // The GPU has yet to write what it was told to: until then nothing has to be predicted.
+    bool pending() const { return done_ns < told_ns; }
 
     bool idle() const { return issued_ns == done_ns; }
     std::uint64_t outstanding_ns() const { return issued_ns > done_ns ? issued_ns - done_ns : 0; }
@@ -59,16 +63,22 @@ struct Progress {
 
 // Of all streams of a client. `done` is read first: what is issued meanwhile counts as outstanding.
 inline Progress progress_of(const ClientSignals& client) {
-    Progress sum{0, 0};
+    Progress sum{0, 0, 0};
     for (const Line& line : client.lines) sum.done_ns += line.done.load(std::memory_order_acquire);
-    for (const Line& line : client.lines) sum.issued_ns += line.issued.load(std::memory_order_seq_cst);
+    for (const Line& line : client.lines) {
+        sum.issued_ns += line.issued.load(std::memory_order_seq_cst);
+        sum.told_ns += line.told.load(std::memory_order_relaxed);
+    }
     return sum;
 }
 
 // All that was issued is done: a synchronising call has returned, and nothing was launched meanwhile.
 inline void settle(ClientSignals& client) {
-    for (Line& line : client.lines)
-        line.done.store(line.issued.load(std::memory_order_relaxed), std::memory_order_release);
+    for (Line& line : client.lines) {
+        const std::uint64_t issued_ns = line.issued.load(std::memory_order_relaxed);
+        line.told.store(issued_ns, std::memory_order_relaxed);
+        line.done.store(issued_ns, std::memory_order_release);
+    }
 }
 
 static_assert(sizeof(Line) == 128 && sizeof(ClientSignals) == 128 + 128 * kLines);

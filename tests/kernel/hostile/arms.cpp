@@ -64,7 +64,10 @@ class Gated : public Arm {
 
     void recorded(std::uint32_t index, std::uint32_t stream, Device& device) override {
         Client& client = clients_[index];
-        emit(client, stream, client.streams[stream].batches.tail(), device);
+        const gate::Boundary tail = client.streams[stream].batches.tail();
+        const auto line = static_cast<std::size_t>(line_of(client, stream));
+        if (tail.writes) gpu_.signals().clients[client.slot].lines[line].told = tail.done_ns;
+        emit(client, stream, tail, device);
     }
 
     std::uint64_t manage(Device& device) override {

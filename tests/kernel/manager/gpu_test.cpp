@@ -106,6 +106,20 @@ void gates_open_when_the_gpu_has_done_what_was_launched() {
     CHECK(open(gpu, low) && slot_of(gpu, high).door.busy == 0 && gpu.latency_ns(high) == kMs);
 }
 
+// A prediction may be wrong by any factor; what the GPU is going to tell is waited for.
+void what_will_be_reported_is_not_predicted() {
+    Gpu gpu(settings(Policy::kGroup), {});
+    const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
+    const std::uint32_t low = *gpu.join(tenant(Class::kBestEffort), kNow);
+    begin(gpu, high, kMs, kNow);
+    line_of(gpu, high).told = kMs;
+    for (std::uint64_t now_ns = kNow; now_ns < kNow + 100 * kMs; now_ns += kMs / 10) gpu.serve(now_ns);
+    CHECK(!open(gpu, low));
+    line_of(gpu, high).done = kMs;
+    gpu.serve(gpu.serve(kNow + 100 * kMs));
+    CHECK(open(gpu, low));
+}
+
 void what_nobody_reports_is_predicted() {
     Gpu gpu(settings(Policy::kGroup), {});
     const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
@@ -348,6 +362,7 @@ void timings_beside_others_are_known_as_such() {
 int main() {
     who_leaves_leaves_no_trace();
     gates_open_when_the_gpu_has_done_what_was_launched();
+    what_will_be_reported_is_not_predicted();
     what_nobody_reports_is_predicted();
     a_launch_in_the_last_moment_keeps_the_gates_shut();
     who_dies_keeps_nothing_shut();

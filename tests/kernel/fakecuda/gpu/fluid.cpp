@@ -1,6 +1,7 @@
 #include "tests/kernel/fakecuda/gpu/fluid.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -9,7 +10,9 @@ namespace {
 
 constexpr double kDoneNs = 0.5;  // rounding of the step to whole ns leaves up to this much
 
-bool is_mark(const Task& task) { return task.work.name[0] == '\0'; }
+bool is_mark(const Task& task) {
+    return task.work.name[0] == '\0' && task.memory.kind == MemoryAccess::Kind::kNone;
+}
 
 bool dependencies_met(const State& state, const Task& task) {
     return std::all_of(task.after.begin(), task.after.end(), [&](const Dependency& on) {
@@ -106,6 +109,7 @@ void start_kernels(State& state) {
     for (std::int32_t i = 0; i < state.stream_limit; ++i) {
         Stream& stream = state.streams[i];
         if (!may_run(state, stream) || !has_turn(state, stream) || head(stream).started_ns != kNone) continue;
+        if (head(stream).memory.kind != MemoryAccess::Kind::kNone) continue;
         Task& task = head(stream);
         task.started_ns = state.now_ns;
         const Load now = load(state);
@@ -135,7 +139,32 @@ void run_for(State& state, std::int64_t step_ns, double slowdown, std::vector<En
     for (std::size_t i = 0; i < done_count; ++i) end_head(state, done[i], ended);
 }
 
+bool access(const MemoryAccess& memory) {
+    if (memory.kind == MemoryAccess::Kind::kWrite) {
+        reinterpret_cast<std::atomic<std::uint64_t>*>(memory.address)->store(memory.value);
+        return true;
+    }
+    return (reinterpret_cast<const std::atomic<std::uint32_t>*>(memory.address)->load() & memory.value) != 0;
+}
+
 }  // namespace
+
+bool serve_memory(State& state, std::int32_t process, std::vector<EndedKernel>& ended) {
+    bool pending = false;
+    for (std::int32_t i = 0; i < state.stream_limit; ++i) {
+        Stream& stream = state.streams[i];
+        while (stream.process == process && may_run(state, stream) &&
+               head(stream).memory.kind != MemoryAccess::Kind::kNone && access(head(stream).memory)) {
+            ++stream.completed;
+            pass_marks(state, ended);
+            start_kernels(state);
+        }
+        for (std::uint64_t n = stream.completed;
+             stream.process == process && n < stream.submitted && !pending; ++n)
+            pending = stream.queue[n % kQueueDepth].memory.kind != MemoryAccess::Kind::kNone;
+    }
+    return pending;
+}
 
 void advance(State& state, std::int64_t until_ns, std::vector<EndedKernel>& ended) {
     for (;;) {
@@ -161,7 +190,9 @@ std::int64_t earliest_end_ns(const State& state, std::int32_t index, std::uint64
     const Stream& stream = state.streams[index];
     double own_ns = 0;
     for (std::uint64_t n = stream.completed; n < count; ++n)
-        own_ns += stream.queue[n % kQueueDepth].remaining_ns;
+        own_ns += stream.queue[n % kQueueDepth].memory.kind != MemoryAccess::Kind::kNone
+                      ? 0
+                      : stream.queue[n % kQueueDepth].remaining_ns;
     const Load running = load(state);
     double next_ns = running.any ? least_remaining_ns(state) * running.slowdown() : 0;
     if (state.settings.sharing == Sharing::kTimeSliced) {

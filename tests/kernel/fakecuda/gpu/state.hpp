@@ -13,7 +13,7 @@
 
 namespace fakecuda::gpu {
 
-constexpr std::uint64_t kMagic = 0x75706765'6b616604;  // changes with the layout
+constexpr std::uint64_t kMagic = 0x75706765'6b616605;  // changes with the layout
 constexpr std::size_t kMaxProcesses = 64;
 constexpr std::size_t kMaxStreams = 256;
 constexpr std::size_t kMaxEvents = 16384;
@@ -35,8 +35,17 @@ struct Dependency {
     std::uint64_t count{0};
 };
 
+// What the GPU does to the memory of the process that submitted it. Other processes cannot: a task of this
+// kind ends when a thread of its own process has seen to it (see VirtualGpu::serve_memory).
+struct MemoryAccess {
+    enum class Kind : std::int32_t { kNone, kWrite, kWait } kind{Kind::kNone};
+    std::uint64_t address{0};
+    std::uint64_t value{0};  // written; of a wait, the bits of which one must be set
+};
+
 struct Task {
     Work work;
+    MemoryAccess memory;
     double remaining_ns;                     // of work.duration_ns
     std::int64_t called_ns;                  // the driver's call for it began; kNone of a mark
     std::int64_t admitted_ns;                // and had the GPU to itself, to put it into the queue
