@@ -135,6 +135,14 @@ void signals_work(int ordinal) noexcept {
     if (page != nullptr) page->slots[link->slot.load()].door.reports.store(1, std::memory_order_relaxed);
 }
 
+bool graphs_wait(int ordinal) noexcept {
+    Link* link = link_of(ordinal);
+    shared::Page* page = link == nullptr ? nullptr : link->own_page();
+    if (page == nullptr || page->control.policy != shared::Policy::kGroup) return false;
+    const bool high = (page->control.high.load() >> link->slot.load() & 1) != 0;
+    return !high && start_watchdog();
+}
+
 void open_stream(int ordinal, int stream) noexcept {
     Link* link = link_of(ordinal);
     shared::Signals* memory = link == nullptr ? nullptr : link->signals.load(std::memory_order_acquire);

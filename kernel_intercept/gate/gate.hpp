@@ -92,6 +92,9 @@ Decision admit(int ordinal, int stream, const KernelCost& cost) noexcept;
 // collective waits for other GPUs.
 Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept;
 
+// Whether graphs of this process are to wait for its gate between their kernels.
+bool graphs_wait(int ordinal) noexcept;
+
 // What to put into the stream so that the end of all launched so far is told: before its end is waited for.
 Boundary tail(int ordinal, int stream) noexcept;
 

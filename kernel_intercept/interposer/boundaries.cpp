@@ -121,6 +121,11 @@ void put_boundary(ContextRecord& context, int number, Stream stream, NullStream 
         context.signals_work.store(false, std::memory_order_release);
 }
 
+MemoryOperation wait_for_gate(const ContextRecord& context) noexcept {
+    return {
+        kWaitValue32, context.signals_at + gate::signals(context.ordinal).gate_offset, 1, kWaitForBits, 0, 0};
+}
+
 void put_tail(Stream stream, NullStream null_stream) noexcept {
     if (mode() == Mode::kOff || is_capturing(stream, null_stream)) return;
     ContextRecord* context = launched_context();

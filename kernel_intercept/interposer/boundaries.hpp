@@ -16,6 +16,9 @@ int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream
 void put_boundary(ContextRecord& context, int number, Stream stream, NullStream null_stream,
                   const gate::Boundary& boundary) noexcept;
 
+// For the graphs of the context.
+MemoryOperation wait_for_gate(const ContextRecord& context) noexcept;
+
 // Puts into the stream what tells the end of all launched so far, if that is not told yet: before an event, a
 // copy to the host or a wait of the program's. Nothing while the stream captures.
 void put_tail(Stream stream, NullStream null_stream) noexcept;

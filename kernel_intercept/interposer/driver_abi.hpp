@@ -91,6 +91,13 @@ struct MemoryOperation {  // CUstreamBatchMemOpParams
     std::uint64_t padding;
 };
 
+struct MemoryNodeParams {  // CUDA_BATCH_MEM_OP_NODE_PARAMS
+    Context context;
+    unsigned count;
+    MemoryOperation* operations;
+    unsigned flags;
+};
+
 struct LaunchParams {  // CUDA_LAUNCH_PARAMS
     Function function;
     unsigned grid_x, grid_y, grid_z;

@@ -50,16 +50,16 @@ ContextRecord* managed_context(const Launch& launch) noexcept {
     return mode() == Mode::kTracing ? context : nullptr;
 }
 
-Admitted admit(const Launch& launch, const gate::Sample& known, std::uint64_t key_hash,
-               ContextRecord& context) noexcept {
-    const gate::Admission admission = pay(launch, launch.waiting, known.cost, context);
+Admitted admit(const Launch& launch, const KernelCost& cost, const gate::Sample& sample,
+               std::uint64_t key_hash, ContextRecord& context) noexcept {
+    const gate::Admission admission = pay(launch, launch.waiting, cost, context);
     if (__builtin_expect(mode() == Mode::kTracing, 0)) {
-        trace({launch.entry, known.name, known.key.grid, known.key.block, known.key.dynamic_shared_bytes,
+        trace({launch.entry, sample.name, sample.key.grid, sample.key.block, sample.key.dynamic_shared_bytes,
                admission == gate::Admission::kGranted});
     }
     Admitted admitted{&context, nullptr};
     if (sample_is_due(launch, key_hash, context)) {
-        admitted.timed = start_timing(context, launch.stream, launch.null_stream, known);
+        admitted.timed = start_timing(context, launch.stream, launch.null_stream, sample);
     }
     return admitted;
 }

@@ -50,8 +50,8 @@ Admitted admit(const KernelLaunch& kernel) noexcept;
 void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept;
 
 // A launch whose cost is known: a graph.
-Admitted admit(const Launch& launch, const gate::Sample& known, std::uint64_t key_hash,
-               ContextRecord& context) noexcept;
+Admitted admit(const Launch& launch, const KernelCost& cost, const gate::Sample& sample,
+               std::uint64_t key_hash, ContextRecord& context) noexcept;
 
 void end_sample(const Admitted& admitted, const Launch& launch, Result result) noexcept;
 

@@ -28,6 +28,8 @@ static_assert(offsetof(ours::MemoryOperation, address) ==
 static_assert(offsetof(ours::MemoryOperation, value) ==
               offsetof(CUstreamBatchMemOpParams, waitValue.value64));
 static_assert(offsetof(ours::MemoryOperation, flags) == offsetof(CUstreamBatchMemOpParams, waitValue.flags));
+static_assert(sizeof(ours::MemoryNodeParams) == sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS));
+SAME_FIELD(ours::MemoryNodeParams, operations, CUDA_BATCH_MEM_OP_NODE_PARAMS, paramArray);
 static_assert(sizeof(ours::DevicePointer) == sizeof(CUdeviceptr));
 static_assert(ours::kWaitValue32 == CU_STREAM_MEM_OP_WAIT_VALUE_32);
 static_assert(ours::kWriteValue64 == CU_STREAM_MEM_OP_WRITE_VALUE_64);

@@ -7,7 +7,9 @@
 
 #include <cuda.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,29 +31,48 @@ namespace {
 
 #define DO(call) CHECK_EQUAL(static_cast<int>(call), 0)
 
-int client(const char* kernel, int count) {
+bool told_to_go() {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    return poll(&input, 1, 2) > 0;
+}
+
+int client(const std::string& kernel, int count) {
+    const bool graph = kernel.rfind("graph:", 0) == 0;
     CUcontext context = nullptr;
     CUmodule module = nullptr;
     CUfunction function = nullptr, first = nullptr;
     CUstream stream = nullptr;
+    CUgraph captured = nullptr;
+    CUgraphExec exec = nullptr;
     DO(cuInit(0));
     DO(cuDevicePrimaryCtxRetain(&context, 0));
     DO(cuCtxSetCurrent(context));
     DO(cuModuleLoadData(&module, "image"));
     DO(cuModuleGetFunction(&first, module, "first"));
-    DO(cuModuleGetFunction(&function, module, kernel));
+    DO(cuModuleGetFunction(&function, module, kernel.substr(graph ? 6 : 0).c_str()));
     DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const auto launch = [&](CUfunction what) {
+        DO(cuLaunchKernel(what, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr));
+    };
     // The GPU's writes are relied on when the first of them has been seen.
-    for (int i = 0; i < 20; ++i) {
-        DO(cuLaunchKernel(first, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr));
+    while (!told_to_go()) {
+        launch(first);
         DO(cuStreamSynchronize(stream));
-        usleep(2000);
     }
-    std::puts("ready");
-    std::fflush(stdout);
     if (std::getchar() == EOF) return 1;
-    for (int i = 0; i < count; ++i)
-        DO(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr));
+    if (graph) {
+        DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        for (int i = 0; i < count; ++i) launch(function);
+        DO(cuStreamEndCapture(stream, &captured));
+        std::size_t nodes = 0;
+        DO(cuGraphInstantiate(&exec, captured, 0));
+        DO(cuGraphGetNodes(captured, nullptr, &nodes));
+        CHECK_EQUAL(nodes, static_cast<std::size_t>(count));  // the program's graph is as it was
+        CUgraphExecUpdateResultInfo info{};
+        DO(cuGraphExecUpdate(exec, captured, &info));
+        DO(cuGraphLaunch(exec, stream));
+    }
+    for (int i = 0; i < count && !graph; ++i) launch(function);
     std::puts("launched");
     std::fflush(stdout);
     DO(cuStreamSynchronize(stream));
@@ -60,15 +81,19 @@ int client(const char* kernel, int count) {
     return 0;
 }
 
+const char* program;
+
 class Process {
    public:
-    Process(const char* program, const std::string& priority, const std::string& kernel, int count) {
+    // Returns when the manager has it from the GPU what it does.
+    Process(const Daemon& daemon, const std::string& priority, const std::string& kernel, int count) {
         int to[2], from[2];
         CHECK_EQUAL(pipe2(to, O_CLOEXEC) + pipe2(from, O_CLOEXEC), 0);
         pid_ = fork();
         if (pid_ == 0) {
             dup2(to[0], STDIN_FILENO);
             dup2(from[1], STDOUT_FILENO);
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
             setenv("EXPLSCHED_CLASS", priority.c_str(), 1);
             execl(program, program, "client", kernel.c_str(), std::to_string(count).c_str(), nullptr);
             _exit(127);
@@ -77,7 +102,15 @@ class Process {
         close(from[1]);
         to_ = to[1];
         from_ = fdopen(from[0], "r");
-        CHECK_EQUAL(line(), std::string("ready"));
+        const std::string own = "{\"pid\": " + std::to_string(pid_) + ",";
+        bool reports = false;
+        for (int i = 0; i < 20'000 && !reports; ++i) {
+            const std::string status = daemon.status();
+            const std::size_t at = status.find(own);
+            reports = at != std::string::npos && number_in(status.substr(at), "reports") == 1;
+            usleep(1000);
+        }
+        CHECK(reports);
     }
     ~Process() {
         end();
@@ -127,13 +160,10 @@ std::vector<Ended> log_of(const std::string& path) {
     return all;
 }
 
-const char* program;
-
 // While a high-priority kernel runs, best-effort kernels that were launched long before it do not begin, but
 // for a batch.
-void launches_ahead_wait_on_the_gpu(Daemon& daemon) {
-    Process low(program, "best-effort", "short", 300), high(program, "high", "long", 1);
-    CHECK_EQUAL(number_in(daemon.status(), "reports"), 1);
+void launches_ahead_wait_on_the_gpu(Daemon& daemon, const char* kernels) {
+    Process low(daemon, "best-effort", kernels, 300), high(daemon, "high", "long", 1);
     high.go();
     CHECK_EQUAL(high.line(), std::string("launched"));
     low.go();
@@ -160,7 +190,7 @@ void launches_ahead_wait_on_the_gpu(Daemon& daemon) {
 
 // A high-priority client that never ends keeps the gate shut; whoever is killed, best-effort work goes on.
 void nobody_is_left_waiting(Daemon& daemon, bool kill_high, bool kill_manager) {
-    Process low(program, "best-effort", "short", 300), high(program, "high", "endless", 1);
+    Process low(daemon, "best-effort", "short", 300), high(daemon, "high", "endless", 1);
     high.go();
     CHECK_EQUAL(high.line(), std::string("launched"));
     low.go();
@@ -172,17 +202,17 @@ void nobody_is_left_waiting(Daemon& daemon, bool kill_high, bool kill_manager) {
 }
 
 // A client that is killed while its work waits holds up nobody.
-void who_is_killed_waiting_holds_up_nobody() {
-    Process high(program, "high", "long", 2);
+void who_is_killed_waiting_holds_up_nobody(const Daemon& daemon) {
+    Process high(daemon, "high", "long", 2);
     {
-        Process low(program, "best-effort", "short", 300);
+        Process low(daemon, "best-effort", "short", 300);
         high.go();
         CHECK_EQUAL(high.line(), std::string("launched"));
         low.go();
         CHECK_EQUAL(low.line(), std::string("launched"));
     }
     CHECK_EQUAL(high.line(), std::string("done"));
-    Process next(program, "best-effort", "short", 300);
+    Process next(daemon, "best-effort", "short", 300);
     next.go();
     CHECK_EQUAL(next.line(), std::string("launched"));
     CHECK_EQUAL(next.line(), std::string("done"));
@@ -200,10 +230,13 @@ int main(int argc, char** argv) {
                               "endless 32 0 3600000000000 400 100\n";
     setenv("FAKECUDA_KERNELS", kernels.c_str(), 1);
     setenv("EXPLSCHED_KM_SOCKET", daemon.socket().c_str(), 1);
-    launches_ahead_wait_on_the_gpu(daemon);
-    nobody_is_left_waiting(daemon, true, false);
-    nobody_is_left_waiting(daemon, false, true);
-    nobody_is_left_waiting(daemon, true, true);
-    nobody_is_left_waiting(daemon, false, false);  // at the latest by the watchdog
-    who_is_killed_waiting_holds_up_nobody();
+    launches_ahead_wait_on_the_gpu(daemon, "short");
+    launches_ahead_wait_on_the_gpu(daemon, "graph:short");
+    for (int round = 0; round < (argc > 2 ? std::atoi(argv[2]) : 1); ++round) {  // a thousand by hand
+        nobody_is_left_waiting(daemon, true, false);
+        nobody_is_left_waiting(daemon, false, true);
+        nobody_is_left_waiting(daemon, true, true);
+        who_is_killed_waiting_holds_up_nobody(daemon);
+    }
+    nobody_is_left_waiting(daemon, false, false);  // the watchdog lets it go on, time and again
 }

@@ -39,6 +39,12 @@ Boundary boundary_for(int stream) noexcept {
     return {true, false, ++g_boundaries};
 }
 
+// GATE_SHARES: what a timing says of the shares, too.
+void write_shares(const Sample& sample) noexcept {
+    if (std::getenv("GATE_SHARES") == nullptr) return;
+    write_line("shares %u %u\n", sample.cost.compute_permille, sample.cost.bandwidth_permille);
+}
+
 }  // namespace
 
 void attach(int ordinal, const GpuIdentity& gpu) noexcept {
@@ -90,6 +96,8 @@ Signals signals(int) noexcept {
             sizeof(explsched::shared::Line)};
 }
 
+bool graphs_wait(int) noexcept { return std::getenv("GATE_GRAPHS_WAIT") != nullptr; }
+
 void signals_pinned(int ordinal) noexcept { write_line("pinned %d\n", ordinal); }
 void signals_work(int ordinal) noexcept { write_line("signals %d\n", ordinal); }
 void open_stream(int ordinal, int stream) noexcept { write_line("stream %d %d\n", ordinal, stream); }
@@ -98,6 +106,7 @@ void drained(int ordinal) noexcept { write_line("drained %d\n", ordinal); }
 
 void record(int ordinal, const Sample& sample) noexcept {
     write_line("record %d %s %lu\n", ordinal, sample.name, static_cast<unsigned long>(sample.cost.gpu_ns));
+    write_shares(sample);
 }
 
 void reset_after_fork() noexcept { write_line("reset\n"); }

@@ -105,6 +105,28 @@ void test_graph(CUfunction function, CUstream stream) {
     DO(cuGraphDestroy(graph));
 }
 
+// The shares that go with a graph's timing are those of its kernels, not what the manager holds of the graph:
+// else what was a guess once would stay for good.
+void test_graph_shares_follow_its_kernels(CUfunction function, CUstream stream) {
+    CUgraph graph{};
+    CUgraphExec exec{};
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    launch(function, 528, stream);
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    setenv("GATE_COST", "5000 77 88", 1);
+    setenv("GATE_SHARES", "1", 1);
+    DO(cuGraphLaunch(exec, stream));
+    DO(cuStreamSynchronize(stream));
+    const std::string log = told_to_gate();
+    CHECK(log.find("admit 0 5000 77 88") != std::string::npos &&
+          log.find("shares 500 1000") != std::string::npos);
+    unsetenv("GATE_COST");
+    unsetenv("GATE_SHARES");
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(graph));
+}
+
 bool told(const char* what) { return told_to_gate().find(what) != std::string::npos; }
 
 // The wait for a part of the work says nothing of the rest, but what was timed is read.
@@ -288,6 +310,7 @@ int main() {
     test_more_than_the_pool(function);
     test_captures_are_not_spoiled(function, a, b);
     test_graph(function, a);
+    test_graph_shares_follow_its_kernels(function, a);
     test_event_wait(function, a);
     test_read_too_early(function, a);
     test_failed_wait(function, a, b);
