@@ -55,7 +55,7 @@ _MIXES = (
     tuple(_TRAININGS),
 )
 _CAP = 950
-_GROUP_OPTIONS = ("--ahead-ms", "4")
+_GROUP_OPTIONS = ("--policy", "group")
 _QUOTA_PERMILLE = (300, 700)
 _QUOTA_MARGIN_S = 0.5
 

@@ -11,7 +11,7 @@ namespace {
 constexpr double kDoneNs = 0.5;  // rounding of the step to whole ns leaves up to this much
 
 bool is_mark(const Task& task) {
-    return task.work.name[0] == '\0' && task.memory.kind == MemoryAccess::Kind::kNone;
+    return task.work.name[0] == '\0' && task.memory.kind != MemoryAccess::Kind::kWait;
 }
 
 bool dependencies_met(const State& state, const Task& task) {
@@ -52,10 +52,20 @@ Load load(const State& state) {
     return sum;
 }
 
+// Streams write to few words, each time a larger value.
+void keep_write(Stream& stream, const MemoryAccess& write) {
+    for (MemoryAccess& kept : stream.written) {
+        if (kept.kind != MemoryAccess::Kind::kNone && kept.address != write.address) continue;
+        kept = write;
+        return;
+    }
+}
+
 void end_head(State& state, std::int32_t index, std::vector<EndedKernel>& ended) {
     Stream& stream = state.streams[index];
     const Task& task = head(stream);
     if (task.event != kNone) state.events[task.event].ended_ns = state.now_ns;
+    if (task.memory.kind == MemoryAccess::Kind::kWrite) keep_write(stream, task.memory);
     if (!is_mark(task)) ended.push_back({state.processes[stream.process].pid, index, state.now_ns, task});
     ++stream.completed;
 }
@@ -109,7 +119,7 @@ void start_kernels(State& state) {
     for (std::int32_t i = 0; i < state.stream_limit; ++i) {
         Stream& stream = state.streams[i];
         if (!may_run(state, stream) || !has_turn(state, stream) || head(stream).started_ns != kNone) continue;
-        if (head(stream).memory.kind != MemoryAccess::Kind::kNone) continue;
+        if (head(stream).memory.kind == MemoryAccess::Kind::kWait) continue;
         Task& task = head(stream);
         task.started_ns = state.now_ns;
         const Load now = load(state);
@@ -139,12 +149,8 @@ void run_for(State& state, std::int64_t step_ns, double slowdown, std::vector<En
     for (std::size_t i = 0; i < done_count; ++i) end_head(state, done[i], ended);
 }
 
-bool access(const MemoryAccess& memory) {
-    if (memory.kind == MemoryAccess::Kind::kWrite) {
-        reinterpret_cast<std::atomic<std::uint64_t>*>(memory.address)->store(memory.value);
-        return true;
-    }
-    return (reinterpret_cast<const std::atomic<std::uint32_t>*>(memory.address)->load() & memory.value) != 0;
+bool is_over(const MemoryAccess& wait) {
+    return (reinterpret_cast<const std::atomic<std::uint32_t>*>(wait.address)->load() & wait.value) != 0;
 }
 
 }  // namespace
@@ -153,14 +159,19 @@ bool serve_memory(State& state, std::int32_t process, std::vector<EndedKernel>& 
     bool pending = false;
     for (std::int32_t i = 0; i < state.stream_limit; ++i) {
         Stream& stream = state.streams[i];
-        while (stream.process == process && may_run(state, stream) &&
-               head(stream).memory.kind != MemoryAccess::Kind::kNone && access(head(stream).memory)) {
+        if (stream.process != process) continue;
+        while (may_run(state, stream) && head(stream).memory.kind == MemoryAccess::Kind::kWait &&
+               is_over(head(stream).memory)) {
             ++stream.completed;
             pass_marks(state, ended);
             start_kernels(state);
         }
-        for (std::uint64_t n = stream.completed;
-             stream.process == process && n < stream.submitted && !pending; ++n)
+        for (MemoryAccess& write : stream.written) {
+            if (write.kind == MemoryAccess::Kind::kNone) continue;
+            reinterpret_cast<std::atomic<std::uint64_t>*>(write.address)->store(write.value);
+            write = {};
+        }
+        for (std::uint64_t n = stream.completed; n < stream.submitted && !pending; ++n)
             pending = stream.queue[n % kQueueDepth].memory.kind != MemoryAccess::Kind::kNone;
     }
     return pending;
