@@ -1,4 +1,4 @@
-#include "kernel_intercept/manager/turns.hpp"
+#include "kernel_intercept/manager/timeslice.hpp"
 
 #include <sched.h>
 #include <sys/syscall.h>
@@ -10,7 +10,7 @@ namespace explsched::manager {
 
 namespace {
 
-constexpr std::uint64_t kTurnNs = 100'000;  // the shortest that Linux gives
+constexpr std::uint64_t kTimesliceNs = 100'000;  // the shortest that Linux gives
 
 // As sched_setattr(2) has it, version 0. The header of the kernel cannot be included beside <sched.h>.
 struct Attributes {
@@ -24,11 +24,11 @@ static_assert(sizeof(Attributes) == 48);
 
 }  // namespace
 
-void ask_for_short_turns() noexcept {
+void request_short_timeslice() noexcept {
     Attributes attributes{};
     if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
     if (attributes.policy != SCHED_OTHER) return;
-    attributes.runtime_ns = kTurnNs;
+    attributes.runtime_ns = kTimesliceNs;
     syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
