@@ -1,6 +1,7 @@
 """The gateway's own job: its options, its successor's dependency, and when it hands over."""
 
 import math
+import signal
 import subprocess
 import sys
 import time
@@ -105,8 +106,7 @@ class TestChild:
         child.end()
         assert child.pid is None
 
-    def test_it_is_ended_even_if_it_ignores_sigterm(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("inference_gateway.supervisor.child._TERM_S", 0.2)
+    def test_it_is_ended_even_if_it_ignores_sigterm(self, tmp_path: Path) -> None:
         ready = tmp_path / "ready"
         stubborn = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
         child = Child("x", ["bash", "-c", stubborn])
@@ -116,7 +116,7 @@ class TestChild:
         while not ready.exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        child.end()
+        child.end([(signal.SIGTERM, 0.2), (signal.SIGKILL, 60.0)])
         assert not Path(f"/proc/{pid}").exists()
 
     def test_a_program_that_is_not_there_is_tried_again_later(self) -> None:

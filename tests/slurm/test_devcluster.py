@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from explsched.process import ProcessId
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
@@ -50,7 +51,7 @@ def job_state(cluster: Cluster, job: str) -> str:
     return run(cluster, "squeue", "-h", "-j", job, "-o", "%T")
 
 
-def belongs(directory: Path) -> frozenset[processes.Process]:
+def belongs(directory: Path) -> frozenset[ProcessId]:
     layout = load(directory).layout
     return processes.members(layout.root, layout.cluster_name)
 

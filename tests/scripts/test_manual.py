@@ -1,12 +1,12 @@
-"""The manual is complete, and the programs that set it have nothing to complain about."""
+"""The man pages are complete, and the programs that set them have nothing to complain about."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -14,12 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli.main import root
+from scripts.manual.__main__ import WRAPPERS, Entry, Group, Page, pages, render
 from slurm_plugin import config, config_keys, daemon
-from slurm_plugin.manual import book, completion, epilog, roff
-from slurm_plugin.manual.commands import commands
-from slurm_plugin.manual.page import Entry, Page
 
-PAGES = book.render_all()
+PAGES = {f"{page.name}.{page.section}": render(page) for page in pages()}
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -45,7 +43,7 @@ def seen(source: str, width: int) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_man_has_no_complaint(name: str) -> None:
+def test_man_has_no_complaint_about_a_page(name: str) -> None:
     shown = seen(PAGES[name], 80).splitlines()
     others = {"explsched.yaml.5": ("KEYS", "FILES"), "explsched-options.7": ("OPTIONS",)}
     of_commands = others.get(name, ("SYNOPSIS", "OPTIONS", "EXIT STATUS"))
@@ -53,18 +51,11 @@ def test_man_has_no_complaint(name: str) -> None:
         assert section in shown
 
 
-def test_every_command_has_a_page() -> None:
-    context = click.Context(root)
-    wanted = {f"sexplsched-{name}.1" for name in root.list_commands(context)}
-    assert set(PAGES) == wanted | {
-        "sexplsched.1",
-        "sexplschedd.8",
-        "sxbatch.1",
-        "sxrun.1",
-        "sxreport.1",
-        "explsched.yaml.5",
-        "explsched-options.7",
-    }
+def test_every_program_and_every_command_of_sexplsched_has_a_page() -> None:
+    programs = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    wanted = {f"{name}.{8 if name == 'sexplschedd' else 1}" for name in programs}
+    wanted |= {f"sexplsched-{name}.1" for name in root.list_commands(click.Context(root))}
+    assert set(PAGES) == {*wanted, "explsched.yaml.5", "explsched-options.7"}
 
 
 def test_every_command_of_a_command_and_its_options_are_explained() -> None:
@@ -74,7 +65,7 @@ def test_every_command_of_a_command_and_its_options_are_explained() -> None:
     assert "--median-run" in page
 
 
-def test_every_key_is_explained() -> None:
+def test_every_key_of_the_configuration_is_explained() -> None:
     page = read("explsched.yaml.5")
     for key in config_keys.all_keys():
         meaning = key.meaning.replace("`", "")  # bold, in the page
@@ -85,16 +76,15 @@ def test_every_key_is_explained() -> None:
 
 
 def test_every_option_of_a_wrapper_is_explained() -> None:
-    for name, command in commands().items():
-        if isinstance(command, argparse.ArgumentParser):
-            for action in command._actions:
-                for option in action.option_strings:
-                    assert option in read(f"{name}.1")
+    for name, parser in WRAPPERS.items():
+        for action in parser._actions:
+            for option in action.option_strings:
+                assert option in read(f"{name}.1")
 
 
 def test_every_variable_that_jobs_commands_read_is_explained() -> None:
     sources = "".join(path.read_text() for path in sorted((REPOSITORY / "wrappers").glob("*.py")))
-    known = "".join(read(f"{name}.1") for name in ("sxbatch", "sxrun", "sxreport"))
+    known = "".join(read(f"{name}.1") for name in WRAPPERS)
     for variable in set(re.findall(r'"(EXPLSCHED_\w+)"', sources)):
         assert f"\n{variable}\n" in known, variable
 
@@ -116,57 +106,29 @@ def test_the_example_is_the_default_configuration(tmp_path: Path) -> None:
 
 
 def test_what_looks_like_a_request_or_an_escape_is_text() -> None:
-    page = Page(
-        "odd",
-        1,
-        "An odd page",
-        synopsis="odd --it's",
-        description=".SH not a heading\n\n'so neither\n\n\b\n.kept\\n \"as\" it's\n  -is ~^`",
-        options=(Entry("--words", "a `--set`, " + ",".join(f"word{i}" for i in range(30))),),
+    description = ".SH not a heading\n\n'so neither\n\n\b\n.kept\\n \"as\" it's\n  -is ~^`"
+    groups = (
+        Group("SYNOPSIS", synopsis="odd --it's"),
+        Group("DESCRIPTION", description),
+        Group("OPTIONS", entries=(Entry("--words", "a `--set`, " + ",".join(f"word{i}" for i in range(30))),)),
+        Group("EXAMPLES", example=".odd\n\n'odd"),
     )
-    shown = seen(roff.render(page, "1"), 60)
+    shown = seen(render(Page("odd", 1, "An odd page", groups, (("even", 1),))), 60)
     for text in (
         "odd - an odd page",
+        "odd --it's",
         ".SH not a heading",
         "'so neither",
         '.kept\\n "as" it\'s',
         "  -is ~^`",
         "a --set,",
+        ".odd\n\n       'odd",
+        "even(1)",
     ):
         assert text in shown, text
 
 
-def test_epilogs_are_read_by_section() -> None:
-    found = epilog.read(
-        "\b\nSome words.\n\nExit status: 0, always.\n\n\b\nenvironment:\n  A_B  of a\n       and b\n  C  c\n"
-    )
-    assert (found.rest, found.exit_status, found.examples) == ("Some words.", "0, always.", "")
-    assert found.variables == (Entry("A_B", "of a and b"), Entry("C", "c"))
-    assert epilog.read(None) == epilog.Epilog()
-
-
-def complete(script: str, function: str, *words: str) -> list[str]:
-    """What bash offers for the last of these words."""
-    asked = f'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); {function}; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    done = subprocess.run(
-        ["bash", "-uc", f"{script}\n{asked}", "bash", *words], capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-def test_bash_completes_options_and_choices_of_wrappers() -> None:
-    script = completion.scripts()["sxbatch"]
-    assert complete(script, "_sxbatch", "sxbatch", "--swe") == ["--sweep"]
-    assert complete(script, "_sxbatch", "sxbatch", "--direction", "m") == ["min", "max"]
-    assert complete(script, "_sxbatch", "sxbatch", "--sweep", "--st") == []
-    assert complete(script, "_sxbatch", "sxbatch", "--", "--swe") == []
-
-
-def test_every_command_is_completed() -> None:
-    scripts = completion.scripts()
-    assert set(scripts) == set(commands())
-    for name, script in scripts.items():
-        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, ""), name
-        assert re.search(rf"complete .*-F \w+ {name}$", script, re.MULTILINE)
+def test_a_wrappers_epilog_is_read_by_section() -> None:
+    page = read("sxbatch.1")
+    assert re.search(r"\.SH EXIT STATUS\nsbatch's, or 2 for an error of sxbatch\.\n", page)
+    assert re.search(r"\.SH ENVIRONMENT\n(\.TP\n\w+\n.+\n)+\.SH EXAMPLES\n\.EX\nsxbatch --sweep", page)
