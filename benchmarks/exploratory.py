@@ -35,7 +35,7 @@ from sched_policy.simulator.trace import ClusterShape, Trace
 
 CURVES = Path(__file__).parent / "curves" / "curves.npz"
 CLUSTER = ClusterShape(nodes=8, gpus_per_node=8)
-DEFAULTS = catalog.PolicyOptions()
+DEFAULTS = catalog.PolicyOptions(objective="total")
 OURS, BASELINES = "explsched", ("fair", "slaq", "fifo")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sched_policy import plugins
 from sched_policy.errors import PolicyError
-from sched_policy.options import SILENT_ORDERS, PolicyOptions
+from sched_policy.options import OBJECTIVES, SILENT_ORDERS, SWEEP_STRATEGIES, PolicyOptions
 
 if TYPE_CHECKING:  # a configuration is checked against the names without loading what policies compute with
     from sched_policy.policy import Policy, SchedulingPolicy
@@ -52,6 +52,11 @@ def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     options = options or PolicyOptions()
     if options.silent_order not in SILENT_ORDERS:
         raise PolicyError(f"unknown order {options.silent_order!r} for silent jobs (known: {', '.join(SILENT_ORDERS)})")
+    if options.objective not in OBJECTIVES:
+        raise PolicyError(f"unknown objective {options.objective!r} (known: {', '.join(OBJECTIVES)})")
+    if options.sweep_strategy not in SWEEP_STRATEGIES:
+        known = ", ".join(SWEEP_STRATEGIES)
+        raise PolicyError(f"unknown sweep strategy {options.sweep_strategy!r} (known: {known})")
     if name in _ROWS:
         family = import_module(f"sched_policy.rows.{_ROWS[name]}")
         policy: Policy = getattr(family, name.replace("-", "_"))(options)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from benchmarks.best_model.drawn import DrawnSweep
 from benchmarks.best_model.small_cluster import Moves
-from sched_policy.sweep.asha import Asha, rung_order
+from sched_policy.sweep.asha import Asha
 from sched_policy.sweep.decision import Action, Decision, Strategy, Verdict
 from sched_policy.sweep.trials import Sweep, TrialState
 
@@ -115,7 +115,8 @@ def filled(sweep: Sweep, decision: Decision, gpus: int, asha: Asha) -> Decision:
     more = {sweep.trials[i].trial_id for i in able[:lacking]}
     extra = tuple(Verdict(i, Action.RUN, 0.0, "the GPU would be idle") for i in sorted(more))
     rest = tuple(v for v in decision.verdicts if v.trial_id not in more)
-    return Decision((*(v for v in rest if v.action is Action.RUN), *extra, *(v for v in rest if v.action is not Action.RUN)))
+    waiting = (Verdict(v.trial_id, Action.PAUSE, 0.0, v.reason) for v in rest if v.action is not Action.RUN)
+    return Decision((*(v for v in rest if v.action is Action.RUN), *extra, *waiting))
 
 
 class Finishing(Struct, frozen=True):
@@ -138,5 +139,3 @@ class Finishing(Struct, frozen=True):
         first = tuple(Verdict(i, Action.RUN, 0.0, "leads") for i in sorted(chosen))
         return Decision((*first, *(v for v in decision.verdicts if v.trial_id not in chosen)))
 
-
-__all__ = ["Finishing", "NeverIdle", "Oracle", "Partitioned", "SlurmAlone", "rung_order"]

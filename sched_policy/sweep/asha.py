@@ -2,16 +2,13 @@
 
 Rungs lie at shares eta^-k of each training's own length. Whoever is among the best 1/eta of those that have reached a
 rung, and has not been promoted from it, may go on to the next rung; a free GPU takes the best of the highest rung that
-has such a training, else a new training. Whoever reaches a rung and is not among the best pauses there. Promotions are
-never taken back, but others may come to stand before a paused training. With a fixed list of trainings GPUs are idle
-where nobody may be promoted.
+has such a training, else a new training. Whoever reaches a rung and is not among the best pauses there. With a fixed
+list of trainings GPUs are idle where nobody may be promoted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
 import numpy as np
 from msgspec import Struct
 
@@ -67,6 +64,7 @@ class Asha(Struct, frozen=True):
     def decide(self, sweep: Sweep, gpus: int) -> Decision:
         """Whoever is between rungs runs on; then promotions, from the highest rung down; then new trainings."""
         del gpus
+        shares = self.rungs.shares()
         reached = self.rungs.values(sweep)
         top = promotable(reached, self.rungs.eta)
         runs: list[tuple[tuple[float, ...], Verdict]] = []
@@ -79,7 +77,7 @@ class Asha(Struct, frozen=True):
             if rung < 0:
                 why = "has not reached the first rung yet"
                 runs.append(((1.0 if trial.waits else 0.0, 0.0, trial.trial_id), _run(trial, 0.0, why)))
-            elif trial.steps[-1] > first_report_at(trial, self.rungs.shares()[rung] * sweep.total_steps[i]):
+            elif trial.steps[-1] > first_report_at(trial, shares[rung] * sweep.total_steps[i]):
                 why = f"was promoted from rung {rung + 1}, runs to the next"
                 runs.append(((0.0, -float(rung), reached[i, rung]), _run(trial, rung + 1.0, why)))
             elif top[i, rung]:
@@ -88,6 +86,14 @@ class Asha(Struct, frozen=True):
             else:
                 why = f"not among the best 1/{self.rungs.eta} of rung {rung + 1}"
                 rests.append(Verdict(trial.trial_id, Action.PAUSE, 0.0, why))
+        if not runs:  # nobody will ever be promoted again
+            over = "nobody runs and nobody may be promoted: the sweep is over"
+            consenting = {trial.trial_id for trial in sweep.trials if trial.may_stop}
+            rests = [
+                Verdict(v.trial_id, Action.STOP if v.trial_id in consenting else Action.RUN, 0.0, f"{v.reason}; {over}")
+                for v in rests
+            ]
+            return Decision(tuple(rests), over)
         runs.sort(key=lambda entry: entry[0])
         return Decision((*(verdict for _, verdict in runs), *rests))
 
@@ -110,9 +116,3 @@ def first_report_at(trial: Trial, step: float) -> float:
 def _run(trial: Trial, worth: float, why: str) -> Verdict:
     return Verdict(trial.trial_id, Action.RUN, worth, why)
 
-
-def rung_order(trials: Sequence[Trial], reached: Floats) -> list[int]:
-    """Positions of the waiting trainings that have reached a rung, from the highest rung down, best first."""
-    highest = np.isfinite(reached).sum(axis=1) - 1
-    waiting = [i for i, trial in enumerate(trials) if trial.waits and highest[i] >= 0]
-    return sorted(waiting, key=lambda i: (-highest[i], reached[i, highest[i]], trials[i].trial_id))
