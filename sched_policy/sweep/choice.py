@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from msgspec import Struct
 
 from sched_policy.model import Direction, Job, JobState
 from sched_policy.plan import Preemption, Stop
 from sched_policy.snapshot import Snapshot
 from sched_policy.sweep.decision import Action, Decision, Strategy, Verdict
+from sched_policy.sweep.recall import DecisionMemory, ReportMemory
 from sched_policy.sweep.trials import Sweep, Trial, TrialState
 
 SweepKey = tuple[str, str, str]
@@ -74,7 +74,10 @@ class Sweeps(Struct, frozen=True):
         for key, own in members.items():
             sweeps_of_user = sum(other[0] == key[0] for other in members)
             sweep = self._sweep(key, own, snapshot)
-            decisions[key] = self.strategy.decide(sweep, max(1, rough[key[0]] // sweeps_of_user))
+            gpus = max(1, rough[key[0]] // sweeps_of_user)
+            decisions[key] = _DECISIONS.recall(key, self.strategy, sweep, gpus)
+        _DECISIONS.forget_all_but(members)
+        _REPORTS.forget_all_but(job.points for job in (*snapshot.jobs, *snapshot.ended))
         wanted = {user: _merged(user, decisions) for user in users}
         shares = _shares(capacity, users, wanted, jobs, snapshot)
         return _choice(snapshot, jobs, decisions, wanted, shares)
@@ -100,6 +103,8 @@ class _Latest:
 
 
 _LATEST = _Latest()
+_REPORTS = ReportMemory()
+_DECISIONS = DecisionMemory()
 
 
 def chosen(sweeps: Sweeps, snapshot: Snapshot) -> Choice:
@@ -125,19 +130,15 @@ def _members(snapshot: Snapshot) -> dict[SweepKey, list[Job]]:
 
 
 def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
-    """The job as its sweep's strategy sees it. Reports that are not finite, or go back, are passed over."""
-    sign = 1.0 if job.exploration is None or job.exploration.direction is Direction.MIN else -1.0
-    table = np.array([(point.step, point.value) for point in job.points], dtype=np.float64).reshape(-1, 2)
-    finite = np.isfinite(table).all(axis=1)
-    steps, values = table[finite, 0], sign * table[finite, 1]
-    rising = np.concatenate([[True], steps[1:] > np.maximum.accumulate(steps)[:-1]]) if steps.size else finite[finite]
+    """The job as its sweep's strategy sees it."""
+    steps, values = _REPORTS.recall(job.points, job.exploration.direction if job.exploration else Direction.MIN)
     last = job.points[-1] if job.points else None
     known = last is not None and last.step > 0
     return Trial(
         job.job_id,
         state or _state(job),
-        steps[rising],
-        values[rising],
+        steps,
+        values,
         float(job.total_steps) if job.total_steps else None,
         gpus=job.request.total,
         step_s=last.gpu_s / last.step / max(1, job.request.total) if last is not None and known else None,
