@@ -57,8 +57,11 @@ class AdaptiveHalving(Struct, frozen=True):
         histories = Histories.of(sweep)
         expected = forecast(sweep, histories, self.tolerance)
         still_open = expected.open
-        if self._is_done(sweep, histories, still_open):
-            return self._ending(sweep, still_open)
+        leader = int(np.argmin(sweep.best))
+        # What the leader itself may still gain keeps nobody else on a GPU.
+        others = float(min(still_open, expected.chance.sum() - expected.chance[leader]))
+        if self._is_done(sweep, histories, others):
+            return self._ending(sweep, leader, others)
         ranks = contention(sweep)
         share = max(self.least_finishing, ranks.share)
         order = dict(self._order(sweep, gpus, ranks, share, expected.chance))
@@ -75,10 +78,9 @@ class AdaptiveHalving(Struct, frozen=True):
         is_late = any(trial.has_ended or at >= _LATE for trial, at in zip(sweep.trials, sweep.progress, strict=True))
         return is_late and still_open < self.doubt
 
-    def _ending(self, sweep: Sweep, still_open: float) -> Decision:
+    def _ending(self, sweep: Sweep, leader: int, still_open: float) -> Decision:
         """The leader runs to its end; after that, nothing runs."""
-        leader = int(np.argmin(sweep.best))
-        chance = f"{100 * still_open:.2g} % chance that any training still beats the best by {100 * self.tolerance:g} %"
+        chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by {100 * self.tolerance:g} %"
         verdicts = []
         if not sweep.trials[leader].has_ended:
             why = f"leads; {chance}, so that it alone runs on"
