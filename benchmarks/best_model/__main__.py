@@ -20,6 +20,7 @@ from benchmarks.best_model.drawn import DrawnSweep, draw, grouped, load
 from benchmarks.best_model.simulated import Reached
 from benchmarks.best_model.small_cluster import Arm, SmallCluster, geometric_mean
 from sched_policy import catalog
+from sched_policy.columns import Floats
 
 GPUS = 8
 TRAININGS = 64
@@ -61,7 +62,10 @@ def _own_gpus(drawn: Sequence[DrawnSweep]) -> list[Reached]:
 def _sketched(make: Callable[[Sequence[DrawnSweep]], Arm]) -> Runner:
     def run(drawn: Sequence[DrawnSweep]) -> list[Reached]:
         results = SmallCluster(drawn, GPUS, to_the_best_only=True).run(make(drawn))
-        return [Reached(r.task, r.reached_s, r.reached_gpu_s, sweep.work_s, r.end_s) for r, sweep in zip(results, drawn)]  # noqa: B905
+        return [
+            Reached(r.task, r.reached_s, r.reached_gpu_s, sweep.work_s, r.end_s)
+            for r, sweep in zip(results, drawn, strict=True)
+        ]
 
     return run
 
@@ -90,13 +94,16 @@ class Figures(Struct, frozen=True):
     all_gpu_hours_against_slurm: float
 
 
-def figures(arm: Sequence[Reached], slurm: Sequence[Reached], asha: Sequence[Reached], whole_s: Sequence[float]) -> Figures:
+def figures(
+    arm: Sequence[Reached], slurm: Sequence[Reached], asha: Sequence[Reached], whole_s: Sequence[float]
+) -> Figures:
     """The figures of one arm; `whole_s` is how long Slurm alone needs for all trainings of each sweep's run."""
 
-    def charged(found: Sequence[Reached]) -> tuple[np.ndarray, np.ndarray]:
+    def charged(found: Sequence[Reached]) -> tuple[Floats, Floats]:
         times = [r.reached_s if math.isfinite(r.reached_s) else 2 * w for r, w in zip(found, whole_s, strict=True)]
         gpu_s = [
-            r.reached_gpu_s if math.isfinite(r.reached_gpu_s) else 2 * s.all_gpu_s for r, s in zip(found, slurm, strict=True)
+            r.reached_gpu_s if math.isfinite(r.reached_gpu_s) else 2 * s.all_gpu_s
+            for r, s in zip(found, slurm, strict=True)
         ]
         return np.array(times), np.array(gpu_s)
 
@@ -118,12 +125,22 @@ def figures(arm: Sequence[Reached], slurm: Sequence[Reached], asha: Sequence[Rea
 @click.option("--curves", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Of .npz.")
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Draws per task.")
 @click.option("--first-seed", default=0, show_default=True, type=int)
-@click.option("--arms", default=",".join(ARMS), show_default=True, help="Names, with commas; slurm and asha always run.")
+@click.option(
+    "--arms", default=",".join(ARMS), show_default=True, help="Names, with commas; slurm and asha always run."
+)
 @click.option("--setting", "settings", multiple=True, help="family:sweeps, as taskset:3. Default: all four.")
-@click.option("--tasks", default="all", type=click.Choice(["all", "choosing", "others"]), help="Those used for choosing.")
+@click.option(
+    "--tasks", default="all", type=click.Choice(["all", "choosing", "others"]), help="Those used for choosing."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
 def main(
-    curves: Path, seeds: int, first_seed: int, arms: str, settings: tuple[str, ...], tasks: str, as_json: bool  # noqa: FBT001
+    curves: Path,
+    seeds: int,
+    first_seed: int,
+    arms: str,
+    settings: tuple[str, ...],
+    tasks: str,
+    as_json: bool,  # noqa: FBT001
 ) -> None:
     """Hours and GPU-hours until a report is within 1 % of the best that any training of the sweep ever reports."""
     found = [task for task in load(curves) if tasks == "all" or (task.name in CHOOSING) == (tasks == "choosing")]

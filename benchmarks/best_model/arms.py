@@ -138,4 +138,3 @@ class Finishing(Struct, frozen=True):
         chosen = {sweep.trials[i].trial_id for i in leaders}
         first = tuple(Verdict(i, Action.RUN, 0.0, "leads") for i in sorted(chosen))
         return Decision((*first, *(v for v in decision.verdicts if v.trial_id not in chosen)))
-

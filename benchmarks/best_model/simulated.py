@@ -40,7 +40,7 @@ class Reached(Struct, frozen=True):
 
 
 class Watched:
-    """A policy, and when it saw each sweep's best for the first time: up to one scheduling interval after the report."""
+    """A policy, and when it first saw each sweep's best: up to one scheduling interval after the report."""
 
     def __init__(self, policy: SchedulingPolicy, drawn: Sequence[DrawnSweep]) -> None:
         self._policy = policy
@@ -84,7 +84,7 @@ class Watched:
 def run(policy: SchedulingPolicy, drawn: Sequence[DrawnSweep], gpus: int) -> list[Reached]:
     """Simulate the sweeps on one node of so many GPUs, with the simulator's own costs.
 
-    The policy is asked every 30 s, the simulator's default, or every 0.2 % of the shortest usual training of the sweeps:
+    The policy is asked every 30 s, the simulator's default, or every 0.2 % of the shortest usual training:
     trainings of a day report every ten minutes, and looking more often would only make the simulation longer.
     """
     watched = Watched(policy, drawn)

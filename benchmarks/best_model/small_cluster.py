@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from benchmarks.best_model.drawn import DrawnSweep
+from sched_policy.columns import Floats
 from sched_policy.sweep.trials import Sweep, Trial, TrialState
 
 RESTART_S = 30.0
@@ -168,7 +169,9 @@ class SmallCluster:
 
     def _next_event(self) -> tuple[float, int, _Trial | None]:
         found: tuple[float, int, _Trial | None] = (math.inf, -1, None)
-        self._active = [(k, trial) for k, trial in self._active if trial.state in (TrialState.RUNNING, TrialState.LEAVING)]
+        self._active = [
+            (k, trial) for k, trial in self._active if trial.state in (TrialState.RUNNING, TrialState.LEAVING)
+        ]
         for k, trial in self._active:
             at_s = trial.since_s
             if trial.state is TrialState.RUNNING:
@@ -195,6 +198,6 @@ class SmallCluster:
             self._set(trial, TrialState.ENDED)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
+def geometric_mean(values: Sequence[float] | Floats) -> float:
     """The geometric mean of positive numbers."""
     return float(np.exp(np.mean(np.log(values))))

@@ -34,7 +34,9 @@ class TimedLearning(Learning):
         if known != count:
             fresh = (
                 ProgressPoint(max(1, round(time_s)), time_s * gpus, value)
-                for time_s, value in zip(self.times_s[known:count].tolist(), self.losses[known:count].tolist(), strict=True)
+                for time_s, value in zip(
+                    self.times_s[known:count].tolist(), self.losses[known:count].tolist(), strict=True
+                )
             )
             points = (*points, *fresh) if known < count else points[:count]
             self._newest[gpus] = count, points
@@ -70,6 +72,4 @@ def _job(job_id: int, user: str, curve: Curve, sweep: DrawnSweep) -> TraceJob:
         exploration=exploration,
         times_s=curve.times_s,
     )
-    return TraceJob(
-        job_id, 0.0, 1, curve.run_s, iterations=steps, time_limit_s=LONGEST_S, user=user, learning=learning
-    )
+    return TraceJob(job_id, 0.0, 1, curve.run_s, iterations=steps, time_limit_s=LONGEST_S, user=user, learning=learning)

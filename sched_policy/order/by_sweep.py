@@ -35,7 +35,9 @@ class BySweep(Struct, frozen=True):
         count = len(snapshot.jobs)
         values = np.zeros(count)
         places = {row: wish for row, job in enumerate(snapshot.jobs) if (wish := wishes.get(job.job_id)) is not None}
-        wanted = sorted((row for row, wish in places.items() if wish.place is not None), key=lambda r: places[r].place or 0)
+        wanted = sorted(
+            (row for row, wish in places.items() if wish.place is not None), key=lambda r: places[r].place or 0
+        )
         silent = [row for row in rest.rows.tolist() if row not in places]
         for queue in (wanted, silent):
             for place, row in enumerate(queue):

@@ -80,7 +80,8 @@ class AdaptiveHalving(Struct, frozen=True):
 
     def _ending(self, sweep: Sweep, leader: int, still_open: float) -> Decision:
         """The leader runs to its end; after that, nothing runs."""
-        chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by {100 * self.tolerance:g} %"
+        by = f"{100 * self.tolerance:g} %"
+        chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by {by}"
         verdicts = []
         if not sweep.trials[leader].has_ended:
             why = f"leads; {chance}, so that it alone runs on"

@@ -9,6 +9,7 @@ list of trainings GPUs are idle where nobody may be promoted.
 from __future__ import annotations
 
 import math
+
 import numpy as np
 from msgspec import Struct
 
@@ -36,7 +37,7 @@ class Rungs(Struct, frozen=True):
         if self.eta < 2 or not 0 < self.min_resource <= 1:
             raise ValueError(f"eta {self.eta} and min_resource {self.min_resource}: accepted are >= 2 and 0 to 1")
         count = max(0, math.floor(math.log(1 / self.min_resource, self.eta) + _ROUNDING))
-        rungs: Floats = self.min_resource * float(self.eta) ** np.arange(count + 1)
+        rungs: Floats = np.array([self.min_resource * self.eta**k for k in range(count + 1)], dtype=np.float64)
         return rungs[rungs < 1 - _ROUNDING]
 
     def values(self, sweep: Sweep) -> Floats:
@@ -115,4 +116,3 @@ def first_report_at(trial: Trial, step: float) -> float:
 
 def _run(trial: Trial, worth: float, why: str) -> Verdict:
     return Verdict(trial.trial_id, Action.RUN, worth, why)
-

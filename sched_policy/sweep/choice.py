@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -165,14 +166,14 @@ def _is_settled(job: Job, now_s: float) -> bool:
 
 def _merged(user: str, decisions: Mapping[SweepKey, Decision]) -> list[Verdict]:
     """What a user's sweeps want to run, the worthiest first; a sweep's own order is kept."""
-    queues = [
-        [(min(v.worth for v in wanted[: n + 1]), -n, v) for n, v in enumerate(wanted)]
-        for key, decision in decisions.items()
-        if key[0] == user
-        for wanted in [[v for v in decision.verdicts if v.action is Action.RUN]]
-    ]
-    entries = sorted((entry for queue in queues for entry in queue), key=lambda e: (-e[0], -e[1], e[2].trial_id))
-    return [verdict for _, _, verdict in entries]
+    entries: list[tuple[float, int, int, Verdict]] = []
+    for key, decision in decisions.items():
+        if key[0] == user:
+            wanted = [verdict for verdict in decision.verdicts if verdict.action is Action.RUN]
+            # Never more than the one before it, or its sweep's order would not be kept.
+            worth = accumulate((verdict.worth for verdict in wanted), min)
+            entries += ((-w, place, v.trial_id, v) for place, (w, v) in enumerate(zip(worth, wanted, strict=True)))
+    return [verdict for *_, verdict in sorted(entries, key=lambda entry: entry[:3])]
 
 
 def _shares(

@@ -56,5 +56,5 @@ def contention(sweep: Sweep) -> Contention:
         ahead[:upto] = np.minimum(ahead[:upto], there)
         half = int(np.searchsorted(shares, progress[i] / 2, side="right")) - 1
         improved = lowest[max(half, 0)] - lowest[-1]
-        may_lead[i] = 0 < improved and lowest[-1] - ahead[upto - 1] <= improved
+        may_lead[i] = improved > 0 and lowest[-1] - ahead[upto - 1] <= improved
     return Contention(may_lead, (float(may_lead.sum()) + 1.0) / (len(far) + 2.0))

@@ -10,7 +10,7 @@ import numpy as np
 from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.sweep.trials import Sweep
 
-LEVELS: Floats = 2.0 ** np.arange(-6, 1)
+LEVELS: Floats = np.ldexp(1.0, np.arange(-6, 1)).astype(np.float64)
 """Shares of a training's length, each twice the one before: 1/64 to 1."""
 
 _ROUNDING = 1e-9

@@ -42,7 +42,10 @@ class MedianStop(Struct, frozen=True):
             others = [
                 average[np.searchsorted(t.steps, at * sweep.total_steps[j] * (1 + 1e-9), side="right") - 1]
                 for j, (t, average) in enumerate(zip(sweep.trials, averages, strict=True))
-                if j != i and t.steps.size and sweep.progress[j] * (1 + 1e-9) >= at and t.steps[0] <= at * sweep.total_steps[j]
+                if j != i
+                and t.steps.size
+                and sweep.progress[j] * (1 + 1e-9) >= at
+                and t.steps[0] <= at * sweep.total_steps[j]
             ]
             is_behind = (
                 at >= self.least_progress

@@ -14,7 +14,8 @@ TOTAL = 54
 def curve(final: float, steps: int, exponent: float = 0.5) -> np.ndarray:
     """A power law from 1 that would be `final` at the end, as far as `steps`."""
     s = np.arange(1.0, steps + 1)
-    return final + (1 - final) * (s**-exponent - TOTAL**-exponent) / (1 - TOTAL**-exponent)
+    end = float(TOTAL) ** -exponent
+    return np.asarray(final + (1 - final) * (s**-exponent - end) / (1 - end))
 
 
 def trial(trial_id: int, final: float = 0.5, steps: int = 0, state: TrialState | None = None, **fields: Any) -> Trial:

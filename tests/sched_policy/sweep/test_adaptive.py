@@ -44,7 +44,9 @@ def test_contenders_that_run_are_not_displaced_for_a_slightly_better_one() -> No
 
 def test_the_leader_runs_and_new_ones_are_explored_where_early_values_tell() -> None:
     plateau = [flat(i, 0.95, 6) for i in range(2, 12)]
-    decision = AdaptiveHalving().decide(sweep(trial(1, final=0.1, steps=6), *plateau, *(trial(i) for i in range(12, 20))), 8)
+    decision = AdaptiveHalving().decide(
+        sweep(trial(1, final=0.1, steps=6), *plateau, *(trial(i) for i in range(12, 20))), 8
+    )
     assert decision.wanted[0] == 1
     assert len(set(decision.wanted[:8]) & set(range(12, 20))) >= 4
 
@@ -69,7 +71,9 @@ def test_the_sweep_ends_when_nobody_can_win_any_more_but_not_before_its_leader()
 
 def test_who_has_not_consented_is_not_stopped() -> None:
     stubborn = flat(2, 0.99, TOTAL - 1, state=TrialState.RUNNING, may_stop=False)
-    decision = AdaptiveHalving().decide(sweep(flat(1, 0.1, TOTAL, state=TrialState.ENDED), stubborn, *hopeless()[1:]), 8)
+    decision = AdaptiveHalving().decide(
+        sweep(flat(1, 0.1, TOTAL, state=TrialState.ENDED), stubborn, *hopeless()[1:]), 8
+    )
     assert 2 not in decision.stopped
 
 

@@ -56,9 +56,7 @@ def test_asha_holds_a_paused_training_back_although_gpus_are_free() -> None:
 
 def test_a_training_that_is_behind_makes_room_for_new_ones() -> None:
     asha = row("explsched", catalog.PolicyOptions(sweep_strategy="asha"))
-    behind = [
-        running(i, "n1", exploration=consent(), total_steps=54, points=reports(0.1 * i, 2)) for i in range(1, 5)
-    ]
+    behind = [running(i, "n1", exploration=consent(), total_steps=54, points=reports(0.1 * i, 2)) for i in range(1, 5)]
     young = running(5, "n2", exploration=consent(), total_steps=54, points=reports(0.9, 2), first_report_s=None)
     plan = checked_plan(asha, snapshot(*behind, young))
     assert {preemption.job_id for preemption in plan.preemptions} == {2, 3, 4}  # 5 has not reported in this run yet
