@@ -240,13 +240,16 @@ def _choice(
         and _is_settled(job, snapshot.now_s)
     }
     pausing = [Preemption(v.trial_id, v.reason) for v in rests if v.trial_id in able]
-    lacking = sum(jobs[v.trial_id].request.total for v in first if not jobs[v.trial_id].holds_gpus)
+    # Only for a job that is known to start then: see `Job.may_displace`.
+    gaining = [v.trial_id for v in first if not jobs[v.trial_id].holds_gpus and jobs[v.trial_id].may_displace]
+    lacking = sum(jobs[job_id].request.total for job_id in gaining)
     coming = {preemption.job_id for preemption in pausing} | stopping
     coming |= {job.job_id for job in snapshot.running if job.yielding or job.state is JobState.COMPLETING}
     busy = sum(job.request.total for job in snapshot.running if job.job_id not in coming)
     lacking -= max(0, snapshot.nodes.capacity - busy)
     for verdict in reversed(later):
         if lacking > 0 and verdict.trial_id in able:
-            pausing.append(Preemption(verdict.trial_id, f"others of its owner's sweeps go first; {verdict.reason}"))
+            reason = f"others of its owner's sweeps go first; {verdict.reason}"
+            pausing.append(Preemption(verdict.trial_id, reason, gaining[0]))
             lacking -= jobs[verdict.trial_id].request.total
     return Choice(wishes, tuple(pausing), stops)

@@ -14,7 +14,7 @@ from sched_policy.utility import estimate
 from tests.sched_policy.builders import EXPLORING, curve, job, nodes, row, running, snapshot
 
 QUANTUM_S = 100.0
-POLICY = row("explsched", catalog.PolicyOptions(quantum_s=QUANTUM_S))
+POLICY = row("explsched", catalog.PolicyOptions(quantum_s=QUANTUM_S, objective="total"))
 WHOLE = 1.0 / QUANTUM_S
 """Of its sweep's improvement, per GPU-second."""
 
