@@ -83,7 +83,7 @@ WRONG = [
     (promises(1), (HELD,), "it promises a start to job 1, which does not wait"),
     (promises(2, start_s=float("inf")), (job(2),), "it promises job 2 a start at inf"),
     (promises(2, node="n9"), (job(2),), "it promises job 2 node n9, which is not"),
-    (Plan(preemptions=(Preemption(1, ""),)), (running(1, "n1"),), "preempts job 1, which has not consented"),
+    (Plan(preemptions=(Preemption(1, ""),)), (running(1, "n1"),), "preempts job 1, which .* has not consented"),
     (
         Plan(preemptions=(Preemption(1, ""),)),
         (replace(HELD, is_spared=True),),
