@@ -1,12 +1,12 @@
 """Ours: asynchronous halving that finishes as many trainings as early ranks leave in doubt, and stops late and surely.
 
 GPUs are split between two aims. *Finishing*: the best trainings by their present values run on to their ends, on as
-large a part of the GPUs as there are contenders among the trainings (`contenders`): most where ranks will still change, few
-where early values tell who will win. A contender that runs is not displaced, so nobody is swapped for noise.
-*Exploring*: the other GPUs follow ASHA's rule, and where that promotes nobody, the paused training goes on
-that is most likely to become the best per second that it still has to run: no GPU is
-idle. Nobody is stopped before the forecast leaves less than `doubt` that anything still beats the best by more
-than `tolerance`, and the leader has run to its end.
+large a part of the GPUs as there are contenders among the trainings (`contenders`): most where ranks will still change,
+few where early values tell who will win. A contender that runs is not displaced: nobody is swapped for noise.
+*Exploring*: the other GPUs follow ASHA's rule. Where that promotes nobody, the paused training goes on that is most
+likely to become the best per second that it still has to run, so that no GPU is idle. Nobody is stopped before the
+forecast leaves less than `doubt` that anything still beats the best by more than `tolerance`, and the leader has run to
+its end.
 """
 
 from __future__ import annotations
