@@ -2,11 +2,11 @@
 
 GPUs are split between two aims. *Finishing*: the best trainings by their present values run on to their ends, on as
 large a part of the GPUs as there are contenders among the trainings (`contenders`): most where ranks will still change,
-a quarter where early values tell who will win. A contender that runs is not displaced, so nobody is swapped for noise.
-*Exploring*: the other GPUs follow ASHA's rule, and where that promotes nobody, the paused training goes on
-that is most likely to become the best per second that it still has to run: no GPU is
-idle. Nobody is stopped before the forecast leaves less than `doubt` that anything still beats the best by more
-than `tolerance`, and the leader has run to its end.
+few where early values tell who will win. A contender that runs is not displaced: nobody is swapped for noise.
+*Exploring*: the other GPUs follow ASHA's rule. Where that promotes nobody, the paused training goes on that is most
+likely to become the best per second that it still has to run, so that no GPU is idle. Nobody is stopped before the
+forecast leaves less than `doubt` that anything still beats the best by more than `tolerance`, and the leader has run to
+its end.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ class AdaptiveHalving(Struct, frozen=True):
 
     Attributes:
         asha: who is explored.
-        least_finishing: share of the GPUs that finish leaders however early ranks seem to tell.
         tolerance: an improvement of the sweep's best value by less than this share of it is not worth waiting for.
         doubt: probability of a larger improvement below which the sweep is done.
 
     """
 
     asha: Asha = Asha()
-    least_finishing: float = 0.25
     tolerance: float = 0.01
     doubt: float = 0.03
 
@@ -63,8 +61,7 @@ class AdaptiveHalving(Struct, frozen=True):
         if self._is_done(sweep, histories, others):
             return self._ending(sweep, leader, others)
         ranks = contention(sweep)
-        share = max(self.least_finishing, ranks.share)
-        order = dict(self._order(sweep, gpus, ranks, share, expected.chance))
+        order = dict(self._order(sweep, gpus, ranks, expected.chance))
         return Decision(
             tuple(
                 Verdict(sweep.trials[i].trial_id, Action.RUN, still_open / (place + 1.0), why)
@@ -94,14 +91,12 @@ class AdaptiveHalving(Struct, frozen=True):
         ]
         return Decision(tuple(verdicts), None if last is Action.PAUSE else f"done: {chance}")
 
-    def _order(
-        self, sweep: Sweep, gpus: int, ranks: Contention, share: float, chance: Floats
-    ) -> Iterator[tuple[int, str]]:
+    def _order(self, sweep: Sweep, gpus: int, ranks: Contention, chance: Floats) -> Iterator[tuple[int, str]]:
         """Positions of the trainings that have not ended, in the order in which they should run, and why."""
         trials, best = sweep.trials, sweep.best
         able = [i for i, trial in enumerate(trials) if not trial.has_ended and trial.steps.size]
         stays = [trials[i].is_running and bool(ranks.may_lead[i]) for i in range(len(trials))]
-        finishing = max(int(np.ceil(self.least_finishing * gpus)), round(share * gpus))
+        finishing = round(ranks.share * gpus)
         chosen = sorted(able, key=lambda i: (not stays[i], best[i], trials[i].trial_id))[:finishing]
         why = f"{100 * ranks.share:.0f} % of the trainings may still come to lead"
         for i in chosen:
