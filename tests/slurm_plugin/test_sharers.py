@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_plugin.cli.sharers import Sharers
+from slurm_plugin.cli.view import Sharers
 from slurm_plugin.observation.observe import Observation
 from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
 
