@@ -157,7 +157,7 @@ class Learning:
         epochs: epochs planned.
         epoch_s: seconds of an epoch.
         best_of_sweep: the lowest loss that any job of its sweep reaches when it runs to its end.
-        exploration: what the job tells about itself.
+        exploration: the exploration options of the job.
         abandoned_at_s: when the owner gives the job up, None if he lets it finish.
 
     """
@@ -173,7 +173,7 @@ class Learning:
     def points_until(self, executed_s: float, gpus: int) -> Points:
         """Reports so far of a job that has trained for `executed_s` on `gpus` GPUs, the one of epoch 0 first.
 
-        The same tuple, not merely an equal one, until the next epoch is through: who computes on it can tell.
+        The same tuple, not merely an equal one, until the next epoch is through, so that callers can cache by identity.
         """
         count = min(self._epoch(executed_s), len(self.losses) - 1) + 1
         known, points = self._newest.get(gpus, (0, ()))

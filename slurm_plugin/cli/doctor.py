@@ -19,10 +19,10 @@ from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
-from slurm_plugin import heartbeat
 from slurm_plugin.cli.slurm_findings import Finding, plain_sbatch, slurm
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.instance import sighting
 from wrappers import installed, kernel_manager, mps, preload
 
 _EXAMPLES = """\b
@@ -113,13 +113,13 @@ def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _daemon(spool: Path) -> Finding:
-    found = heartbeat.read(spool)
-    if found is None:
+    seen = sighting.last(spool)
+    if seen is None:
         return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
-    if not found.is_fresh(time.time()):
-        age_s = time.time() - found.time_s
-        return Finding("daemon", "note", f"silent for {age_s:.0f} s, last on {found.host}", "see its log")
-    return Finding("daemon", "ok", f"runs on {found.host}, pid {found.pid}, policy {found.policy}")
+    where = f"on {seen.holder.host}, pid {seen.holder.pid}"
+    if not seen.is_alive(time.time()):
+        return Finding("daemon", "note", f"ended or hangs {where}", "see its log")
+    return Finding("daemon", "ok", f"runs {where}")
 
 
 def _spool(path: Path) -> Finding:

@@ -20,6 +20,9 @@ from explsched.atomic_file import replacing
 from explsched.log import event
 from slurm_plugin.instance.holder import Holder
 
+PREFIX, SUFFIX = ".sexplschedd-", ".json"
+"""Between them stands a digest of the cluster's name."""
+
 _LOG = logging.getLogger("explsched.instance")
 _LONGEST_S = 3600.0
 _MOST_BYTES = 4096
@@ -37,7 +40,7 @@ class Heartbeat:
 
     def __init__(self, spool: Path, cluster: str, us: Holder) -> None:
         digest = hashlib.sha256(cluster.encode()).hexdigest()[:16]
-        self._path = spool / f".sexplschedd-{digest}.json"
+        self._path = spool / f"{PREFIX}{digest}{SUFFIX}"
         self._cluster = cluster
         self._us = us
         self._fault = ""
@@ -68,7 +71,7 @@ class Heartbeat:
             event(_LOG, logging.WARNING, "heartbeat not removed", why=str(error))
 
     def _beat(self, silent_s: float) -> None:
-        with replacing(self._path, mode=0o600) as file:
+        with replacing(self._path, mode=0o644) as file:  # everybody's `status` reads it
             file.write(msgspec.json.encode(Beat(self._us, silent_s)))
             file.flush()
             now_s = os.fstat(file.fileno()).st_mtime
@@ -82,14 +85,22 @@ class Heartbeat:
     def _read(self) -> tuple[Beat, float] | None:
         """What stands there, and when it was written; None for nothing, and for what others have put there."""
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            found = read(self._path)
         except FileNotFoundError:
             return None
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-                return None
-            try:
-                return msgspec.json.decode(file.read(_MOST_BYTES), type=Beat), status.st_mtime
-            except (msgspec.DecodeError, msgspec.ValidationError):
-                return None
+        if found is None or found[1].st_uid not in (0, os.geteuid()):
+            return None
+        return found[0], found[1].st_mtime
+
+
+def read(path: Path) -> tuple[Beat, os.stat_result] | None:
+    """A heartbeat and whose file it is; None for what is none. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        try:
+            return msgspec.json.decode(file.read(_MOST_BYTES), type=Beat), status
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+            return None

@@ -48,6 +48,12 @@ def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
         assert (job.consents, job.may_yield) == (True, may_yield)
 
 
+def test_a_component_of_a_heterogeneous_job_is_spared(tmp_path: Path) -> None:
+    """Slurm requeues all of them together, those that did not consent, too."""
+    job = job_of(tmp_path, comment="explsched:checkpoint=USR1", het_job_id=4, state="RUNNING")
+    assert (job.consents, job.may_yield) == (True, False)
+
+
 def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
     on_one, by_nodes = "explsched:elastic=1-8", "explsched:elastic=4-16/4"
     assert job_of(tmp_path, comment=on_one).elastic == Elastic(1, 8)
