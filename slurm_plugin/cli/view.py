@@ -24,7 +24,7 @@ Gpu = tuple[str, int]
 """(node, index)."""
 
 
-class Sharers(Struct, frozen=True):
+class GpuHolders(Struct, frozen=True):
     """The holders of every GPU that Slurm names, and the planned group of every job that belongs to one."""
 
     seen: Observation
@@ -32,7 +32,7 @@ class Sharers(Struct, frozen=True):
     groups: Mapping[int, LiveGroup]
 
     @classmethod
-    def of(cls, seen: Observation) -> Sharers:
+    def of(cls, seen: Observation) -> GpuHolders:
         """Who shares in this observation."""
         holders: defaultdict[Gpu, tuple[int, ...]] = defaultdict(tuple)
         for job in seen.jobs.values():
@@ -105,7 +105,7 @@ class View(Struct, frozen=True):
     utilities: Mapping[int, Utility]
     starts: Mapping[int, Start]
     promises: Mapping[int, Reservation]
-    sharers: Sharers
+    sharers: GpuHolders
 
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
@@ -126,5 +126,5 @@ class View(Struct, frozen=True):
             estimate(seen.snapshot, config.utility.quantum_s),
             {start.job_id: start for start in plan.starts},
             {promise.job_id: promise for promise in plan.reservations},
-            Sharers.of(seen),
+            GpuHolders.of(seen),
         )
