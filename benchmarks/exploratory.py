@@ -34,7 +34,7 @@ from simulation.traces.trace import ClusterShape, Trace
 
 CURVES = Path(__file__).parent / "curves" / "curves.npz"
 CLUSTER = ClusterShape(nodes=8, gpus_per_node=8)
-DEFAULTS = catalog.PolicyOptions()
+DEFAULTS = catalog.PolicyOptions(objective="total")
 OURS, BASELINES = "explsched", ("fair", "slaq", "fifo")
 
 

@@ -6,16 +6,12 @@ Prints medians over the repetitions:
   (`absent_p50_ns`: with one that the environment names and that is not there);
 - `credit_p50_ns`: added when the launch is paid for at once, in a best-effort client of a manager that has a second,
   idle client (`credit_alone_p50_ns`: without the second one);
-- `admit_p99_us`: from the moment at which there is room for a waiting launch until the gate has let it go, by its own
-  clock: the end of such a wait is spent awake where a core is idle, and no futex is in it (`admit_p50_us`: usually;
-  4 us of it and 2 us per place of the client are meant; `passed`: launches not in it, as the manager was held up for so
-  long that they passed);
+- `gated_p50_ns`: the same beside an idle high-priority client: every sixteenth launch puts a wait into the stream;
+- `announced_p50_ns`: added to the launches of a high-priority client beside an idle best-effort one;
 - `wake_p99_us`: from the manager's grant of a waiting launch until its client runs again (`wake_p50_us`: usually),
   and `futex_p99_us`: the same for a process that only sleeps and wakes, in turns with it; `one_core_`, `two_cores_`:
   with both on one core, or one core each. A halted core takes its time to come back, above all a virtual one.
   `wake_above_futex_p50_us` and `wake_above_futex_p99_us`: the difference, what of it is ours;
-- `handover_p99_us`: from the end of the kernel in the way to the start of the one that waited, on the virtual GPU,
-  for two best-effort clients whose kernels do not fit together (`handover_p50_us`: usually);
 - `preload_ms`: added to the start and end of a program that has nothing to do with CUDA.
 
 Added time is measured in one process that launches in turns through the interposer and through the driver's own
@@ -33,20 +29,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 import click
 
-from benchmarks.kernel_share_run import Bench, Client, Ended, Kernel
 from explsched.job_options import SHARE
 
 _ROUNDS = 20_000  # of 32 launches each
 _WAKES = 1_500
 _STARTS = 100
-_MARGIN_NS = 300_000_000  # of the start of a measurement of handovers, left out
-_HALF = Kernel("half", duration_us=500, compute_permille=600, bandwidth_permille=100)
 
 
 @click.command()
@@ -78,15 +70,20 @@ def _measure(build: Path) -> dict[str, float]:
     absent = _launch_times(build, {**interposed, "EXPLSCHED_KM_SOCKET": "/nonexistent/kernel-manager.sock"})
     with _manager(build) as socket:
         managed = {**interposed, "EXPLSCHED_KM_SOCKET": socket, SHARE.variable: "best-effort"}
+        high = {**managed, SHARE.variable: "high"}
         alone = _launch_times(build, managed)
         with _idle_client(build, managed):
             beside = _launch_times(build, managed)
+            announced = _launch_times(build, high)
+        with _idle_client(build, high):
+            gated = _launch_times(build, managed)
     wakes = _wakes(build)
-    handovers_us = _handovers_us(build)
     return {
         "passthrough_p50_ns": passthrough["seen_p50"] - passthrough["bare_p50"],
         "passthrough_p99_ns": passthrough["seen_single_p99"] - passthrough["bare_single_p50"],
         "credit_p50_ns": beside["seen_p50"] - beside["bare_p50"],
+        "gated_p50_ns": gated["seen_p50"] - gated["bare_p50"],
+        "announced_p50_ns": announced["seen_p50"] - announced["bare_p50"],
         "wake_p99_us": wakes.pop("wake_p99_us"),
         "preload_ms": _preload_ms(interposed["LD_PRELOAD"]),
         "absent_p50_ns": absent["seen_p50"] - absent["bare_p50"],
@@ -94,8 +91,6 @@ def _measure(build: Path) -> dict[str, float]:
         "bare_p99_ns": passthrough["bare_single_p99"] - passthrough["bare_single_p50"],
         "credit_alone_p50_ns": alone["seen_p50"] - alone["bare_p50"],
         **wakes,
-        "handover_p50_us": median(handovers_us),
-        "handover_p99_us": quantiles(handovers_us, n=100)[98],
     }
 
 
@@ -166,24 +161,6 @@ def _wakes(build: Path) -> dict[str, float]:
     del wakes["count"]
     above = {f"wake_above_futex_{p}_us": wakes[f"wake_{p}_us"] - wakes[f"futex_{p}_us"] for p in ("p50", "p99")}
     return {**wakes, **above}
-
-
-def _handovers_us(build: Path) -> list[float]:
-    """For each kernel that began after one of the other client had ended: how much later."""
-    client = Client(priority="best-effort", kernels=_HALF.name)
-    trial = Bench(build, [_HALF]).run([client, client], seconds=3, manager=[])
-    first_ns = min(kernel.started_ns for kernel in trial.log)
-    log = sorted(
-        (kernel for kernel in trial.log if kernel.started_ns > first_ns + _MARGIN_NS),
-        key=lambda kernel: kernel.started_ns,
-    )
-    return [max(0, later.started_ns - earlier.ended_ns) / 1e3 for earlier, later in _handovers(log)]
-
-
-def _handovers(log: Sequence[Ended]) -> Iterator[tuple[Ended, Ended]]:
-    for earlier, later in pairwise(log):
-        if earlier.pid != later.pid:
-            yield earlier, later
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ kernel manager. All kernels that run together are slowed down there by max(1, su
 Latencies are from the virtual GPU's log, from a request's first launch to the end of its last kernel; `--host` takes
 what the server itself measured, which includes the time until this machine's cores let it run again.
 
+`--virtual --hostile` runs the gate and the manager's decisions in virtual time, on a device that is as unfriendly as
+real ones: see `tests/kernel/hostile/device.hpp`. `--seconds` are then of virtual time.
+
 `benchmarks/kernel_share_real.py` measures on a real GPU.
 
 The last line is JSON: hp_p99_ratio (managed / alone, the worst mix), be_retained (best-effort work, managed / MPS
@@ -23,6 +26,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks import kernel_share_hostile
 from benchmarks.kernel_share_log import above_caps, ended_within, request_ms
 from benchmarks.kernel_share_run import Bench, Client, Kernel, Trial
 
@@ -51,7 +55,7 @@ _MIXES = (
     tuple(_TRAININGS),
 )
 _CAP = 950
-_GROUP_OPTIONS = ("--ahead-ms", "4")
+_GROUP_OPTIONS = ("--policy", "group")
 _QUOTA_PERMILLE = (300, 700)
 _QUOTA_MARGIN_S = 0.5
 
@@ -83,6 +87,7 @@ class QuotaRow:
 
 @click.command()
 @click.option("--virtual", is_flag=True, help="On the virtual GPU.")
+@click.option("--hostile", is_flag=True, help="Short kernels, copies, unknown slowdowns, clocks; in virtual time.")
 @click.option(
     "--build", default="build/native", show_default=True, type=click.Path(path_type=Path), help="CMake build directory."
 )
@@ -90,10 +95,21 @@ class QuotaRow:
 @click.option("--repeat", default=3, show_default=True, help="Runs of each kind, in turns.")
 @click.option("--host", is_flag=True, help="Latencies as the server itself measures them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
-def main(virtual: bool, build: Path, seconds: float, repeat: int, host: bool, as_json: bool) -> None:  # noqa: FBT001
+def main(
+    virtual: bool,  # noqa: FBT001
+    hostile: bool,  # noqa: FBT001
+    build: Path,
+    seconds: float,
+    repeat: int,
+    host: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+) -> None:
     """Measure how processes share a GPU."""
     if not virtual:
         raise click.UsageError("name --virtual; on a real GPU run `python -m benchmarks.kernel_share_real --json`")
+    if hostile:
+        print(json.dumps(kernel_share_hostile.run(build.resolve(), seconds)))
+        return
     bench = Bench(build.resolve(), _KERNELS)
     rows = []
     for mix in _MIXES:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from explsched import entry_points
 from explsched.errors import PolicyError
-from sched_policy.options import SILENT_ORDERS, PolicyOptions
+from sched_policy.options import OBJECTIVES, SILENT_ORDERS, SWEEP_STRATEGIES, PolicyOptions
 
 if TYPE_CHECKING:  # a configuration is checked against the names without loading what policies compute with
     from sched_policy.policy import SchedulingPolicy
@@ -53,6 +53,11 @@ def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     options = options or PolicyOptions()
     if options.silent_order not in SILENT_ORDERS:
         raise PolicyError(f"unknown order {options.silent_order!r} for silent jobs (known: {', '.join(SILENT_ORDERS)})")
+    if options.objective not in OBJECTIVES:
+        raise PolicyError(f"unknown objective {options.objective!r} (known: {', '.join(OBJECTIVES)})")
+    if options.sweep_strategy not in SWEEP_STRATEGIES:
+        known = ", ".join(SWEEP_STRATEGIES)
+        raise PolicyError(f"unknown sweep strategy {options.sweep_strategy!r} (known: {known})")
     if entry := entry_points.own(_GROUP).get(name):
         policy: SchedulingPolicy = entry.load()(options)
         return policy

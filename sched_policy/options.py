@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+OBJECTIVES = ("best", "total")
+"""What the `explsched` policy is after: each sweep's best model, or the sum of all improvements (as published)."""
+
+SWEEP_STRATEGIES = ("adaptive", "asha", "hyperband", "median-stop")
+"""Who decides inside a sweep under the objective `best`."""
+
 SILENT_ORDERS = ("srsf", "fifo")
 """Orders for jobs that report nothing."""
 
@@ -24,6 +30,8 @@ class PolicyOptions(Struct, frozen=True):
         resize_gain: a running job is resized only if that saves this many times what the restart costs.
         resize_lead_s: an elastic job that runs smaller than it could is asked to save so long before its time limit.
         las_limits_gpu_s: attained service at which a job falls into the next queue (tiresias, muri-l).
+        objective: what `explsched` is after, `best` or `total`.
+        sweep_strategy: who decides inside a sweep, one of `SWEEP_STRATEGIES`.
         silent_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
     """
@@ -41,3 +49,5 @@ class PolicyOptions(Struct, frozen=True):
     resize_lead_s: float = 180.0
     las_limits_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
     silent_order: str = "srsf"
+    objective: str = "best"
+    sweep_strategy: str = "adaptive"

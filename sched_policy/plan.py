@@ -121,7 +121,7 @@ class Resize(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """The running job should end early: nothing left to learn. Only for jobs that opted in."""
+    """The job should end early, or never start again: nothing left to learn. Only for jobs that opted in."""
 
     job_id: int
     reason: str

@@ -21,6 +21,7 @@ from sched_policy.preempt.displace import Displace
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.snapshot import Snapshot
 from sched_policy.stopping import EarlyStop
+from sched_policy.sweep.choice import Choice, Sweeps, chosen
 
 
 class JobData(StrEnum):
@@ -73,8 +74,9 @@ class Policy(Struct, frozen=True):
 
     `admission` None promises starts in order alone. `preempt` and `stop` are None for policies that never
     interrupt a job; they touch only jobs that opted in. `resize` None keeps elastic jobs at their
-    sizes. With `sharing` set, that decides in place of backfill, admission, preemption and resizing. `needs` lists the
-    data without which it decides worse, for `sexplsched policies` and the warnings of `simulate`.
+    sizes. With `sharing` set, that decides in place of backfill, admission, preemption and resizing. `sweeps` decides
+    about the jobs of sweeps: who of them waits although GPUs are free, makes room, and ends. `needs` lists the data
+    without which it decides worse, for `sexplsched policies` and the warnings of `simulate`.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Policy(Struct, frozen=True):
     stop: EarlyStop | None = None
     sharing: Sharing | None = None
     resize: Resizing | None = None
+    sweeps: Sweeps | None = None
     needs: tuple[Need, ...] = ()
 
     @property
@@ -107,7 +110,10 @@ class Policy(Struct, frozen=True):
                 preemptions=shared.preemptions,
                 replan_s=ranking.stable_until_s,
             )
+        choice = chosen(self.sweeps, snapshot) if self.sweeps else Choice({})
+        held_back = {job_id for job_id, wish in choice.wishes.items() if wish.place is None}
         queue = [snapshot.jobs[row] for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()]
+        queue = [job for job in queue if job.job_id not in held_back]
         admits = self.admission.admits(snapshot, ranking) if self.admission else _everyone
         profile = AvailabilityProfile(snapshot)
         resize = self.resize if self.resize and any(job.elastic for job in snapshot.jobs) else None
@@ -115,14 +121,14 @@ class Policy(Struct, frozen=True):
         booked = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits, *shrink)
         starts, resizes = booked.starts, booked.resizes
 
-        stops = self.stop.stops(snapshot) if self.stop else ()
-        preemptions: tuple[Preemption, ...] = ()
+        stops = (*choice.stops, *(self.stop.stops(snapshot) if self.stop else ()))
+        preemptions: tuple[Preemption, ...] = choice.preemptions
         replan_s = ranking.stable_until_s
-        blocked = tuple(_still_blocked(queue, starts))
+        blocked = tuple(entry for entry in _still_blocked(queue, starts) if entry[0].job_id not in choice.wishes)
         if self.preempt is not None and blocked:
-            stopping = {stop.job_id for stop in stops}
+            stopping = {stop.job_id for stop in stops} | choice.wishes.keys()
             found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
-            preemptions = tuple(p for p in found if p.job_id not in stopping)
+            preemptions += tuple(p for p in found if p.job_id not in stopping)
             replan_s = min(replan_s, self.preempt.stable_until_s(snapshot))
         if resize is not None and not blocked and not resizes:
             grown = resize.grow(snapshot, ranking, starts, profile, self.place)

@@ -19,6 +19,8 @@ class Snapshot:
         nodes: the cluster's nodes.
         jobs: jobs that wait or hold GPUs, in order of (submit time, job id): this is how policies break ties.
         columns: the numbers of `jobs`, in the same order.
+        ended: jobs of sweeps that have others in `jobs`, and have ended themselves: what they reported tells what the
+            others can be expected to. Empty where nobody keeps them.
 
     """
 
@@ -26,13 +28,14 @@ class Snapshot:
     nodes: Nodes
     jobs: tuple[Job, ...]
     columns: Columns = field(compare=False, repr=False)
+    ended: tuple[Job, ...] = ()
 
     @classmethod
-    def of(cls, now_s: float, nodes: Iterable[Node], jobs: Iterable[Job]) -> Snapshot:
+    def of(cls, now_s: float, nodes: Iterable[Node], jobs: Iterable[Job], ended: Iterable[Job] = ()) -> Snapshot:
         """A snapshot of these jobs, given in any order."""
         in_order = tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id)))
         table = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
-        return cls(now_s, table, in_order, Columns.of(in_order, now_s))
+        return cls(now_s, table, in_order, Columns.of(in_order, now_s), tuple(ended))
 
     @cached_property
     def pending(self) -> tuple[Job, ...]:

@@ -97,8 +97,8 @@ def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
             yield f"it resizes job {job.job_id}, which neither waits nor may be preempted"
     for stop in plan.stops:
         job = jobs[stop.job_id]
-        if not job.holds_gpus or job.exploration is None or not job.exploration.may_stop:
-            yield f"it stops job {job.job_id}, which does not run or has not consented"
+        if job.exploration is None or not job.exploration.may_stop:
+            yield f"it stops job {job.job_id}, which has not consented"
 
 
 def _overcommitted(plan: Plan, snapshot: Snapshot) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernel_intercept/gate/launch.hpp"
-#include "kernel_intercept/gate/nap.hpp"
+#include "kernel_intercept/gate/timed_wait.hpp"
+#include "kernel_intercept/gate/watchdog.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
 
@@ -14,104 +14,43 @@ namespace {
 using shared::Slot;
 
 constexpr std::uint64_t kSpinNs = 2'000;
-constexpr std::uint64_t kNapNs = 5'000'000;
-constexpr std::uint64_t kSoonestNs = 20'000;  // between two tries
+constexpr std::uint64_t kLookAgainNs = 100'000;  // at what the GPU has done
+constexpr std::uint64_t kSleepNs = 5'000'000;    // while waiting for a grant
+constexpr std::uint64_t kShortNs = 10'000;       // kernels whose shares tell little
 
-// A wait that ends while the client's earlier launches keep the GPU busy for this much longer may end late.
-constexpr std::uint64_t kLateAnywayNs = 150'000;
+bool is_high(const shared::Page& page, std::uint32_t slot) {
+    return (page.control.high.load(std::memory_order_relaxed) >> slot & 1) != 0;
+}
 
-enum class Outcome : std::uint8_t { kGranted, kWithdrawn, kLaunched };
-
-struct Wait {
-    Link& link;
-    shared::Page& page;
-    std::uint32_t index;
-    const KernelCost& cost;
-    std::uint64_t since_ns;
-    std::uint64_t deadline_ns;
-};
+bool needs_gate(const shared::Page& page, std::uint32_t slot) {
+    return page.control.policy == shared::Policy::kGroup && !is_high(page, slot) &&
+           page.control.high.load(std::memory_order_relaxed) != 0;
+}
 
 bool is_served(const Link& link, const shared::Page& page, std::uint64_t now_ns) {
     return manager_alive(page.control, now_ns) && link.is_tenant(page);
 }
 
-// The manager learns of a wait by a ring, once: then it looks after it until it ends. It need not know of a
-// launch that nobody but itself is in the way of and that knows when there will be room, unless it waits
-// long.
-class Bell {
-   public:
-    // False if the manager is gone.
-    bool ring(const Wait& wait, const Try& last, std::uint64_t now_ns) {
-        const std::uint64_t others = wait.page.control.waiting.load() & ~(std::uint64_t{1} << wait.index);
-        const bool old = now_ns - wait.since_ns >= shared::kAgedNs;
-        const bool needed = old || (last.contested && others != 0);
-        if (last.retry_ns != 0 && (rung_ || !needed)) return true;
-        rung_ = true;
-        return wait.link.ring();
-    }
-
-   private:
-    bool rung_{false};
-};
-
-Promptness promptness_of(const Wait& wait, std::uint64_t retry_ns, std::uint64_t until_ns) {
-    const std::uint64_t dry_ns =
-        wait.page.slots[wait.index].timeline.busy_until_ns.load(std::memory_order_relaxed);
-    return until_ns >= retry_ns && retry_ns != 0 && dry_ns < until_ns + kLateAnywayNs ? Promptness::kPrompt
-                                                                                      : Promptness::kAnyTime;
+// The first launch after the client was idle: what is launched best-effort from now on waits.
+void begin_busy_period(shared::Page& page, shared::Signals& signals, Slot& slot, std::uint64_t now_ns) {
+    slot.counters.busy_since_ns.store(now_ns, std::memory_order_relaxed);
+    slot.door.busy.store(1, std::memory_order_seq_cst);
+    const shared::Control& control = page.control;
+    if (control.policy != shared::Policy::kGroup) return;
+    std::uint64_t others = control.occupied.load(std::memory_order_seq_cst) &
+                           ~control.high.load(std::memory_order_relaxed) &
+                           ~control.beside.load(std::memory_order_relaxed);
+    for (; others != 0; others &= others - 1)
+        shared::close_gate(signals.clients[static_cast<std::size_t>(__builtin_ctzll(others))].gate);
 }
 
-// A time that has passed meanwhile is one to try at, too.
-std::uint64_t next_try_ns(const Try& last, std::uint64_t now_ns) {
-    if (last.retry_ns == 0) return now_ns + kNapNs;
-    return std::clamp(last.retry_ns, now_ns, now_ns + kNapNs);
-}
-
-// Sleeps until granted, or tries again itself when it may fit.
-Outcome sleep_and_retry(const Wait& wait, Bell& bell, std::uint32_t waiting, Try last) {
-    std::atomic<std::uint32_t>& gate = wait.page.slots[wait.index].door.gate;
-    const SharpTimer sharp;
-    std::uint64_t now_ns = shared::now_ns();
-    while (now_ns < wait.deadline_ns && gate.load(std::memory_order_acquire) == waiting) {
-        const std::uint64_t until_ns = std::min(next_try_ns(last, now_ns), wait.deadline_ns);
-        nap(gate, waiting, until_ns, promptness_of(wait, last.retry_ns, until_ns));
-        if (gate.load(std::memory_order_acquire) != waiting) break;
-        now_ns = shared::now_ns();
-        if (!is_served(wait.link, wait.page, now_ns)) break;
-        last = try_now(wait.page, wait.index, wait.cost, now_ns);
-        if (last.launched) return Outcome::kLaunched;
-        if (last.retry_ns != 0) last.retry_ns = std::max(last.retry_ns, now_ns + kSoonestNs);
-        if (!bell.ring(wait, last, now_ns)) break;
-    }
-    return Outcome::kWithdrawn;
-}
-
-// Waits on the client's own want, which is posted, and takes it back.
-Outcome await_grant(const Wait& wait, std::uint32_t waiting) {
-    Slot& slot = wait.page.slots[wait.index];
-    std::atomic<std::uint32_t>& gate = slot.door.gate;
-    const std::uint32_t idle = waiting & ~shared::kGateState;
-    const std::uint64_t bit = std::uint64_t{1} << wait.index;
-    wait.page.control.waiting.fetch_or(bit);
-    Outcome outcome = Outcome::kWithdrawn;
-    // Once more, now that whoever frees something will see this wait.
-    const Try first = try_now(wait.page, wait.index, wait.cost, shared::now_ns());
-    if (first.launched) {
-        outcome = Outcome::kLaunched;
-    } else if (Bell bell; bell.ring(wait, first, wait.since_ns)) {
-        stay_awake(gate, waiting, kSpinNs);
-        outcome = sleep_and_retry(wait, bell, waiting, first);
-    }
-    if (!wait.link.is_tenant(wait.page)) return outcome;  // the door is another client's by now
-    wait.page.control.waiting.fetch_and(~bit);
-    std::uint32_t expected = waiting;
-    if (gate.compare_exchange_strong(expected, idle)) return outcome;
-    if (expected != (idle | shared::kGateGranted))
-        return outcome;  // the page was replaced: the manager is gone
-    // A grant after the launch has been made is void, and so is the manager's reservation for it.
-    if (outcome == Outcome::kLaunched) slot.timeline.reserved.store(0, std::memory_order_release);
-    gate.store(idle, std::memory_order_release);
-    return outcome == Outcome::kLaunched ? outcome : Outcome::kGranted;
+void raise_peak(Slot& slot, const KernelCost& cost) {
+    if (cost.gpu_ns < kShortNs) return;
+    const shared::Load load = shared::load_of(cost);
+    const std::uint64_t peak = slot.counters.peak.load(std::memory_order_relaxed);
+    const shared::Load larger = shared::larger(load, shared::packed_load(peak));
+    if (!(larger == shared::packed_load(peak)))
+        slot.counters.peak.store(shared::pack(0, larger), std::memory_order_relaxed);
 }
 
 void count_wait(Slot& slot, std::uint64_t waited_ns, bool passed) {
@@ -122,42 +61,73 @@ void count_wait(Slot& slot, std::uint64_t waited_ns, bool passed) {
     if (passed) slot.counters.passed.fetch_add(1, std::memory_order_relaxed);
 }
 
-Admission wait(Link& link, shared::Page& page, std::uint32_t index, const KernelCost& cost,
-               std::uint64_t since_ns) {
+Admission wait_for_room(Link& link, shared::Page& page, shared::Signals& signals, int stream,
+                        std::uint64_t since_ns) {
+    const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
+    CountedStream& counted = link.streams[static_cast<std::size_t>(stream)];
+    bool room = false;
+    std::uint64_t now_ns = since_ns;
+    const FineTimer fine;
+    while (!room && now_ns < since_ns + kLongestWaitNs && is_served(link, page, now_ns)) {
+        timed_wait(kLookAgainNs);
+        now_ns = shared::now_ns();
+        room = has_room(page, signals, index, stream, counted);
+    }
+    if (link.is_tenant(page)) count_wait(page.slots[index], now_ns - since_ns, !room);
+    return room ? Admission::kGranted : Admission::kPassThrough;
+}
+
+// Sleeps until the manager grants the wait that was posted as `waiting`, or credit is there without. Takes
+// the wait back, and wakes another thread of this process that waits for its turn.
+bool await_credit(Link& link, shared::Page& page, std::uint32_t waiting, std::uint64_t deadline_ns) {
+    const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
     Slot& slot = page.slots[index];
     std::atomic<std::uint32_t>& gate = slot.door.gate;
-    const std::uint64_t deadline_ns = since_ns + kLongestWaitNs;
-    Outcome outcome = Outcome::kWithdrawn;
-    for (std::uint64_t now_ns = since_ns; now_ns < deadline_ns; now_ns = shared::now_ns()) {
+    const std::uint64_t bit = std::uint64_t{1} << index;
+    page.control.waiting.fetch_or(bit);
+    bool credit =
+        slot.door.credit_ns.load(std::memory_order_relaxed) > 0;  // before the manager could see the wait
+    if (!credit && link.ring()) {
+        spin_wait(gate, waiting, kSpinNs);
+        std::uint64_t now_ns = shared::now_ns();
+        while (now_ns < deadline_ns && gate.load(std::memory_order_acquire) == waiting &&
+               is_served(link, page, now_ns)) {
+            shared::futex_wait(gate, waiting, std::min(kSleepNs, deadline_ns - now_ns));
+            now_ns = shared::now_ns();
+        }
+        credit = (gate.load(std::memory_order_acquire) & shared::kGateState) == shared::kGateGranted;
+    }
+    if (!link.is_tenant(page)) return credit;  // the door is another client's by now
+    page.control.waiting.fetch_and(~bit);
+    gate.store(waiting & ~shared::kGateState, std::memory_order_release);
+    shared::futex_wake_all(gate);
+    return credit;
+}
+
+Admission wait_for_credit(Link& link, shared::Page& page, std::uint64_t since_ns) {
+    Slot& slot = page.slots[link.slot.load(std::memory_order_relaxed)];
+    std::atomic<std::uint32_t>& gate = slot.door.gate;
+    bool credit = false;
+    std::uint64_t now_ns = since_ns;
+    for (; now_ns < since_ns + kLongestWaitNs && is_served(link, page, now_ns) && !credit;
+         now_ns = shared::now_ns()) {
         std::uint32_t state = gate.load(std::memory_order_acquire);
         if ((state & shared::kGateState) != shared::kGateIdle) {  // another thread of this process waits
-            shared::futex_wait(gate, state, 1'000'000);
-            if (!is_served(link, page, shared::now_ns())) break;
+            shared::futex_wait(gate, state, kSleepNs);
+            credit = slot.door.credit_ns.load(std::memory_order_relaxed) > 0;
             continue;
         }
-        const std::uint32_t turn = state + (shared::kGateState + 1);
-        if (!gate.compare_exchange_strong(state, turn | shared::kGatePosting)) continue;
-        slot.door.want.store(shared::pack_cost(cost), std::memory_order_relaxed);
-        slot.door.want_since_ns.store(since_ns, std::memory_order_relaxed);
-        gate.store(turn | shared::kGateWaiting, std::memory_order_release);
-        outcome = await_grant({link, page, index, cost, since_ns, deadline_ns}, turn | shared::kGateWaiting);
-        if (outcome != Outcome::kGranted || grant_holds(page, index, cost, shared::now_ns())) break;
-        slot.timeline.reserved.store(0, std::memory_order_release);
-        outcome = Outcome::kWithdrawn;
+        const std::uint32_t waiting = state + (shared::kGateState + 1) + shared::kGateWaiting;
+        if (!gate.compare_exchange_strong(state, waiting)) continue;
+        credit = await_credit(link, page, waiting, since_ns + kLongestWaitNs);
+        if (!credit) break;
     }
-    if (!link.is_tenant(page)) return Admission::kPassThrough;
-    const std::uint64_t end_ns = shared::now_ns();
-    if (outcome != Outcome::kLaunched) launch_on_debt(page, slot, cost, end_ns);
-    if (outcome == Outcome::kGranted) slot.timeline.reserved.store(0, std::memory_order_release);
-    count_wait(slot, end_ns - since_ns, outcome == Outcome::kWithdrawn);
-    return outcome == Outcome::kWithdrawn ? Admission::kPassThrough : Admission::kGranted;
+    if (link.is_tenant(page)) count_wait(slot, shared::now_ns() - since_ns, !credit);
+    return credit ? Admission::kGranted : Admission::kPassThrough;
 }
 
 }  // namespace
 
-// Where the group policy holds, clients find room without the manager, so a late one does no harm; and no
-// wait is longer than `kLongestWaitNs`, whatever the manager does. So a short hang-up of the manager is no
-// reason to let everything pass.
 constexpr std::uint64_t kLeastPatienceNs = 30'000'000, kMostPatienceNs = 40'000'000;
 
 bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcept {
@@ -167,24 +137,77 @@ bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcep
     return now_ns < beat + bound;
 }
 
-Admission admit_managed(Link& link, shared::Page& page, const KernelCost& cost,
-                        std::uint64_t now_ns) noexcept {
-    const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
-    if (announces(page, index)) {
-        announce(page, index, cost, now_ns);
-        return Admission::kGranted;
-    }
-    if (try_now(page, index, cost, now_ns).launched) return Admission::kGranted;
-    return wait(link, page, index, cost, now_ns);
+std::uint64_t charge_of(const KernelCost& cost) noexcept {
+    const shared::Load load = shared::load_of(cost);
+    return cost.gpu_ns * std::max({load.compute_permille, load.bandwidth_permille, 1U}) / 1000;
 }
 
-void charge_managed(Link& link, shared::Page& page, const KernelCost& cost, std::uint64_t now_ns) noexcept {
-    const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
-    if (announces(page, index)) {
-        announce(page, index, cost, now_ns);
-    } else {
-        launch_on_debt(page, page.slots[index], cost, now_ns);
+bool has_room(const shared::Page& page, const shared::Signals& signals, std::uint32_t slot, int stream,
+              CountedStream& counted) noexcept {
+    if (!needs_gate(page, slot)) return true;
+    const shared::ClientSignals& own = signals.clients[slot];
+    if (stream == kUncounted) return shared::is_open(own.gate.load(std::memory_order_relaxed));
+    const StreamLock lock(counted.taken);
+    const auto& line = own.lines[static_cast<std::size_t>(stream)];
+    return !lock.held() || counted.batches.ahead(line.done.load(std::memory_order_relaxed)) < kMostAhead;
+}
+
+Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot, int stream,
+               CountedStream& counted, const KernelCost& cost, Patience patience,
+               std::uint64_t now_ns) noexcept {
+    Slot& state = page.slots[slot];
+    shared::Line& line = signals.clients[slot].lines[static_cast<std::size_t>(stream)];
+    Boundary boundary;
+    {
+        const StreamLock lock(counted.taken);
+        if (!lock.held()) {
+            line.issued.fetch_add(cost.gpu_ns);
+        } else {
+            if (stream != kUncounted) {
+                const bool gated = patience == Patience::kMayWait && needs_gate(page, slot);
+                boundary = gated ? counted.batches.before_waiting(
+                                       cost.gpu_ns, page.control.batch_ns.load(std::memory_order_relaxed))
+                                 : counted.batches.before_reporting();
+            }
+            if (boundary.writes) line.told.store(boundary.done_ns, std::memory_order_relaxed);
+            line.issued.store(counted.batches.launched(cost.gpu_ns), std::memory_order_seq_cst);
+        }
     }
+    state.counters.launches.fetch_add(1, std::memory_order_relaxed);
+    raise_peak(state, cost);
+    if (is_high(page, slot) && state.door.busy.load(std::memory_order_seq_cst) == 0)
+        begin_busy_period(page, signals, state, now_ns);
+    return boundary;
+}
+
+bool pay(Slot& slot, const KernelCost& cost) noexcept {
+    const std::uint64_t charge = charge_of(cost);
+    const bool credit = slot.door.credit_ns.load(std::memory_order_relaxed) > 0;
+    slot.door.credit_ns.fetch_sub(static_cast<std::int64_t>(charge), std::memory_order_relaxed);
+    slot.counters.charged_ns.fetch_add(charge, std::memory_order_relaxed);
+    return credit;
+}
+
+Decision admit_managed(Link& link, shared::Page& page, int stream, const KernelCost& cost, Patience patience,
+                       std::uint64_t now_ns) noexcept {
+    shared::Signals* signals = link.signals.load(std::memory_order_acquire);
+    const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
+    Slot& slot = page.slots[index];
+    CountedStream& counted = link.streams[static_cast<std::size_t>(stream)];
+    Decision decision{Admission::kGranted, {}};
+    const bool may_wait = patience == Patience::kMayWait;
+    if (page.control.policy == shared::Policy::kQuota) {
+        if (may_wait && slot.door.credit_ns.load(std::memory_order_relaxed) <= 0)
+            decision.admission = wait_for_credit(link, page, now_ns);
+        if (!link.is_tenant(page)) return {};
+        pay(slot, cost);  // a debt where the wait has reached its bound
+    } else if (may_wait && !has_room(page, *signals, index, stream, counted)) {
+        decision.admission = wait_for_room(link, page, *signals, stream, now_ns);
+        if (!link.is_tenant(page)) return {};
+    }
+    decision.boundary = enter(page, *signals, index, stream, counted, cost, patience, now_ns);
+    if (decision.boundary.waits && !start_watchdog()) decision.boundary.waits = false;
+    return decision;
 }
 
 }  // namespace explsched::gate

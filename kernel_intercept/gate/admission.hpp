@@ -15,10 +15,24 @@ constexpr std::uint64_t kLongestWaitNs = 45'000'000;
 // most 40 ms.
 bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcept;
 
-Admission admit_managed(Link& link, shared::Page& page, const KernelCost& cost,
-                        std::uint64_t now_ns) noexcept;
+enum class Patience : std::uint8_t { kMayWait, kMustNotWait };
 
-// Counts a launch that goes on in any case: a debt where there is no credit.
-void charge_managed(Link& link, shared::Page& page, const KernelCost& cost, std::uint64_t now_ns) noexcept;
+Decision admit_managed(Link& link, shared::Page& page, int stream, const KernelCost& cost, Patience patience,
+                       std::uint64_t now_ns) noexcept;
+
+// Running time x the larger share, in ns.
+std::uint64_t charge_of(const KernelCost& cost) noexcept;
+
+// The steps of a launch, without a wait: for models in virtual time, too.
+
+// Policy `group`: whether the launch may go into its stream; and what goes with it.
+bool has_room(const shared::Page& page, const shared::Signals& signals, std::uint32_t slot, int stream,
+              CountedStream& counted) noexcept;
+Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot, int stream,
+               CountedStream& counted, const KernelCost& cost, Patience patience,
+               std::uint64_t now_ns) noexcept;
+
+// Policy `quota`: whether there is credit, of which the launch is paid.
+bool pay(shared::Slot& slot, const KernelCost& cost) noexcept;
 
 }  // namespace explsched::gate

@@ -4,10 +4,9 @@
 #include <cstring>
 
 #include "kernel_intercept/gate/admission.hpp"
-#include "kernel_intercept/gate/launch.hpp"
 #include "kernel_intercept/gate/link.hpp"
+#include "kernel_intercept/gate/watchdog.hpp"
 #include "kernel_intercept/shared/clock.hpp"
-#include "kernel_intercept/shared/ticks.hpp"
 
 namespace explsched::gate {
 
@@ -21,8 +20,6 @@ constexpr std::uint32_t kWarmUpLaunches = 1;  // the first launch may load its m
 constexpr std::uint32_t kFirstSamples = 8;
 constexpr std::uint32_t kSampleEvery = 64;
 
-constexpr std::uint64_t kPromptTicks = kPromptNs;
-
 std::array<Link, kMaxGpus> links;
 std::array<std::atomic<std::uint32_t>, kCounters> asked;
 std::atomic<Link*> newest{nullptr};  // whose profile table is used; all of a manager's clients see the same
@@ -31,8 +28,9 @@ Link* link_of(int ordinal) {
     return ordinal >= 0 && ordinal < kMaxGpus ? &links[static_cast<std::size_t>(ordinal)] : nullptr;
 }
 
-// The page, while its manager is alive and this process is its client.
-shared::Page* live_page(Link& link, std::uint64_t now_ns) {
+// The page, while this process is a client of its manager. A manager that is only late does no harm to what
+// `group` decides, which clients do without it: the gate is opened by the watchdog then, and the bounds hold.
+shared::Page* served_page(Link& link, std::uint64_t now_ns) {
     shared::Page* page = link.own_page();
     if (page != nullptr && manager_alive(page->control, now_ns)) return page;
     if (page != nullptr) {
@@ -40,19 +38,21 @@ shared::Page* live_page(Link& link, std::uint64_t now_ns) {
         slot.counters.unmanaged.fetch_add(1, std::memory_order_relaxed);
     }
     link.recover(now_ns);
-    return nullptr;
+    const bool high = page != nullptr && (page->control.high.load() >> link.slot.load() & 1) != 0;
+    const bool bounded = page != nullptr && page->control.policy == shared::Policy::kGroup && !high &&
+                         page->control.heartbeat_ns.load(std::memory_order_relaxed) != 0;
+    return bounded ? link.own_page() : nullptr;
 }
 
-// A launch asks to go. Returns the time.
-std::uint64_t begin(Link& link, const KernelCost& cost) {
-    const bool of_interest = cost.gpu_ns > shared::kShortNs;
-    link.underway.since_ticks.store(of_interest ? shared::ticks() : 0, std::memory_order_relaxed);
+Decision decide(int ordinal, int stream, const KernelCost& cost, Patience patience) {
+    Link* link = link_of(ordinal);
+    if (link == nullptr || !link->wanted()) return {};
     const std::uint64_t now_ns = shared::now_ns();
-    if (of_interest) {
-        link.underway.since_ns.store(now_ns, std::memory_order_relaxed);
-        link.underway.gpu_ns.store(cost.gpu_ns, std::memory_order_relaxed);
-    }
-    return now_ns;
+    shared::Page* page = served_page(*link, now_ns);
+    if (page == nullptr) return {};
+    Decision decision = admit_managed(*link, *page, stream, cost, patience, now_ns);
+    if (!manager_alive(page->control, now_ns)) decision.admission = Admission::kPassThrough;
+    return decision;
 }
 
 }  // namespace
@@ -87,67 +87,90 @@ bool sampling_due(std::uint64_t key_hash) noexcept {
            (count != 0 && count % kSampleEvery == 0);
 }
 
-Admission admit(int ordinal, const KernelCost& cost) noexcept {
-    Link* link = link_of(ordinal);
-    if (link == nullptr || !link->wanted()) return Admission::kPassThrough;
-    const std::uint64_t now_ns = begin(*link, cost);
-    shared::Page* page = live_page(*link, now_ns);
-    return page == nullptr ? Admission::kPassThrough : admit_managed(*link, *page, cost, now_ns);
+Decision admit(int ordinal, int stream, const KernelCost& cost) noexcept {
+    return decide(ordinal, stream, cost, Patience::kMayWait);
 }
 
-void charge(int ordinal, const KernelCost& cost) noexcept {
-    Link* link = link_of(ordinal);
-    if (link == nullptr || !link->wanted()) return;
-    const std::uint64_t now_ns = begin(*link, cost);
-    shared::Page* page = live_page(*link, now_ns);
-    if (page != nullptr) charge_managed(*link, *page, cost, now_ns);
+Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept {
+    return decide(ordinal, stream, cost, Patience::kMustNotWait).boundary;
 }
 
-void before_driver(int ordinal) noexcept {
+Boundary tail(int ordinal, int stream) noexcept {
     Link* link = link_of(ordinal);
-    if (link == nullptr || link->underway.since_ticks.load(std::memory_order_relaxed) == 0) return;
-    shared::Page* page = link->own_page();
-    if (page == nullptr) return;
-    const std::uint32_t index = link->slot.load(std::memory_order_relaxed);
-    shared::Timeline& line = page->slots[index].timeline;
-    Link::Underway& underway = link->underway;
-    if (line.starting_ns.load(std::memory_order_relaxed) == 0) {
-        underway.since_ticks.store(0, std::memory_order_relaxed);
-        return;
-    }
-    const std::uint64_t ticks = shared::ticks();
-    if (ticks - underway.since_ticks.load(std::memory_order_relaxed) < kPromptTicks) {
-        line.starting_ns.store(0, std::memory_order_relaxed);
-    } else {
-        const std::uint64_t now_ns = shared::now_ns();
-        reached_driver(*page, index, now_ns);
-        underway.since_ns.store(now_ns, std::memory_order_relaxed);
-    }
-    underway.since_ticks.store(ticks, std::memory_order_relaxed);
+    if (link == nullptr || stream == kUncounted || link->own_page() == nullptr) return {};
+    shared::Signals* memory = link->signals.load(std::memory_order_acquire);
+    CountedStream& counted = link->streams[static_cast<std::size_t>(stream)];
+    const StreamLock lock(counted.taken);
+    if (memory == nullptr || !lock.held()) return {};
+    const Boundary boundary = counted.batches.tail();
+    shared::Line& line = memory->clients[link->slot.load()].lines[static_cast<std::size_t>(stream)];
+    if (boundary.writes) line.told.store(boundary.done_ns, std::memory_order_relaxed);
+    return boundary;
 }
 
-void after_driver(int ordinal) noexcept {
+Signals signals(int ordinal) noexcept {
+    const Link* link = link_of(ordinal);
+    shared::Signals* memory = link == nullptr ? nullptr : link->signals.load(std::memory_order_acquire);
+    if (memory == nullptr || link->own_page() == nullptr) return {};
+    const shared::ClientSignals& own = memory->clients[link->slot.load(std::memory_order_relaxed)];
+    const auto offset_of = [memory](const void* word) {
+        return static_cast<std::size_t>(static_cast<const char*>(word) -
+                                        reinterpret_cast<const char*>(memory));
+    };
+    return {memory,
+            sizeof(*memory),
+            offset_of(&own.gate),
+            offset_of(&own.probe),
+            offset_of(&own.lines[0].done),
+            sizeof(shared::Line)};
+}
+
+void signals_pinned(int ordinal) noexcept {
+    if (Link* link = link_of(ordinal)) link->pinned.store(true);
+}
+
+void signals_work(int ordinal) noexcept {
     Link* link = link_of(ordinal);
-    if (link == nullptr) return;
-    const std::uint64_t since_ticks = link->underway.since_ticks.load(std::memory_order_relaxed);
-    if (since_ticks == 0 || shared::ticks() - since_ticks < kPromptTicks) return;
-    shared::Page* page = link->own_page();
-    const std::uint64_t call_ns = shared::now_ns() - link->underway.since_ns.load(std::memory_order_relaxed);
-    if (page == nullptr || call_ns < kPromptNs) return;
-    shared::returned(page->slots[link->slot.load(std::memory_order_relaxed)].timeline, call_ns,
-                     link->underway.gpu_ns.load(std::memory_order_relaxed));
+    shared::Page* page = link == nullptr ? nullptr : link->own_page();
+    if (page != nullptr) page->slots[link->slot.load()].door.reports.store(1, std::memory_order_relaxed);
+}
+
+bool graphs_wait(int ordinal) noexcept {
+    Link* link = link_of(ordinal);
+    shared::Page* page = link == nullptr ? nullptr : link->own_page();
+    if (page == nullptr || page->control.policy != shared::Policy::kGroup) return false;
+    const bool high = (page->control.high.load() >> link->slot.load() & 1) != 0;
+    return !high && start_watchdog();
+}
+
+void open_stream(int ordinal, int stream) noexcept {
+    Link* link = link_of(ordinal);
+    shared::Signals* memory = link == nullptr ? nullptr : link->signals.load(std::memory_order_acquire);
+    if (memory == nullptr || link->own_page() == nullptr) return;
+    shared::Line& line = memory->clients[link->slot.load()].lines[static_cast<std::size_t>(stream)];
+    CountedStream& counted = link->streams[static_cast<std::size_t>(stream)];
+    const StreamLock lock(counted.taken);
+    line.told.store(line.issued.load());
+    line.done.store(line.issued.load());
+    if (lock.held()) counted.batches.start_at(line.issued.load());
 }
 
 void drained(int ordinal) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || !link->wanted()) return;
     shared::Page* page = link->own_page();
-    if (page == nullptr) return;
-    shared::Slot& slot = page->slots[link->slot.load(std::memory_order_relaxed)];
-    if (shared::drained(slot.timeline)) return;
-    shared::settle(slot.timeline, shared::now_ns());
+    shared::Signals* memory = link->signals.load(std::memory_order_acquire);
+    if (page == nullptr || memory == nullptr) return;
+    const std::uint32_t index = link->slot.load(std::memory_order_relaxed);
+    shared::Slot& slot = page->slots[index];
+    const std::uint64_t launches = slot.counters.launches.load(std::memory_order_relaxed);
+    if (link->drained_launches.exchange(launches, std::memory_order_relaxed) == launches) return;
+    shared::settle(memory->clients[index]);
+    slot.counters.drained_ns.store(shared::now_ns(), std::memory_order_relaxed);
+    if (page->control.policy == shared::Policy::kQuota) slot.door.busy.store(0, std::memory_order_relaxed);
     slot.counters.drains.fetch_add(1, std::memory_order_relaxed);
-    if (page->control.waiting.load(std::memory_order_relaxed) != 0) link->ring();
+    if (page->control.waiting.load(std::memory_order_relaxed) != 0 || slot.door.busy.load() != 0)
+        link->ring();
 }
 
 void record(int ordinal, const Sample& sample) noexcept {
@@ -171,8 +194,11 @@ void record(int ordinal, const Sample& sample) noexcept {
     if (!taken) link->recording.store(false, std::memory_order_release);
 }
 
+Link& link_at(int ordinal) noexcept { return links[static_cast<std::size_t>(ordinal)]; }
+
 void reset_after_fork() noexcept {
     newest = nullptr;
+    forget_watchdog();
     for (Link& link : links) link.forget();
 }
 

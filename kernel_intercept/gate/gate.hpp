@@ -1,13 +1,14 @@
 // The client side of the kernel manager: asked before a launch, told after it.
 //
-// No function here throws, takes a lock or calls the CUDA driver. Without a manager, or when it is dead,
-// everything passes. All state is constant-initialised: the library that links this has no constructors.
+// No function here throws or calls the CUDA driver. Without a manager, or when it is dead, everything passes.
+// All state is constant-initialised: the library that links this has no constructors.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
-#include "kernel_intercept/gate/kernel.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
 
 namespace explsched::gate {
 
@@ -25,8 +26,36 @@ struct Sample {
 };
 
 enum class Admission : std::uint8_t {
-    kGranted,      // paid for from credit
+    kGranted,
     kPassThrough,  // no manager, a dead one, or a wait that reached its bound
+};
+
+// Memory operations to put into the launch's stream before it: a write of `done_ns` to the stream's `done`
+// word, then a wait for the lowest bit of the client's gate.
+struct Boundary {
+    bool writes{false};
+    bool waits{false};
+    std::uint64_t done_ns{0};
+};
+
+struct Decision {
+    Admission admission{Admission::kPassThrough};
+    Boundary boundary{};
+};
+
+// The streams of a process on a GPU whose progress the GPU writes down have numbers below kCountedStreams.
+// What other streams have done is predicted, and their launches wait on the host.
+constexpr int kCountedStreams = 31;
+constexpr int kUncounted = kCountedStreams;
+
+// The memory that the GPU writes to, to be pinned for each context. Null without a manager.
+struct Signals {
+    void* memory;
+    std::size_t bytes;
+    std::size_t gate_offset;        // of this client's gate in it, a 32-bit word
+    std::size_t probe_offset;       // of a 64-bit word that shows whether the GPU writes there
+    std::size_t first_done_offset;  // of its stream 0's `done`, a 64-bit word
+    std::size_t stream_stride;
 };
 
 // Registers this process with the manager for a GPU. `ordinal` is the CUDA device ordinal, below kMaxGpus.
@@ -37,6 +66,17 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept;
 // functions below does anything, and a caller can spare itself what they need to be told.
 bool manages(int ordinal) noexcept;
 
+Signals signals(int ordinal) noexcept;
+
+// The GPU may write to that memory from now on: it stays as it is.
+void signals_pinned(int ordinal) noexcept;
+
+// The GPU has carried out a memory operation of this process: what it counts can be relied on.
+void signals_work(int ordinal) noexcept;
+
+// A stream takes the number `stream`: what was issued under it before is done.
+void open_stream(int ordinal, int stream) noexcept;
+
 // The two below take `hash_of` of the launch's key, so that callers can make it once and keep it.
 
 // The measured or imported cost of a launch, if the manager knows it; else `estimate`.
@@ -46,19 +86,17 @@ KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept;
 bool sampling_due(std::uint64_t key_hash) noexcept;
 
 // Waits, for at most 50 ms, until the launch may go to the GPU, and charges its cost.
-Admission admit(int ordinal, const KernelCost& cost) noexcept;
+Decision admit(int ordinal, int stream, const KernelCost& cost) noexcept;
 
 // Charges the cost of a launch that must not wait: blocks of a cooperative kernel wait for each other, and a
 // collective waits for other GPUs.
-void charge(int ordinal, const KernelCost& cost) noexcept;
+Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept;
 
-// To be called right before the driver is, for a launch that was admitted or charged. If it was held up
-// since, it begins as much later than others think, and they are told.
-void before_driver(int ordinal) noexcept;
+// Whether graphs of this process are to wait for its gate between their kernels.
+bool graphs_wait(int ordinal) noexcept;
 
-// The driver's call has returned. If that took long, nobody knows when in it the kernel began, unless it may
-// have waited for the kernel, as with CUDA_LAUNCH_BLOCKING.
-void after_driver(int ordinal) noexcept;
+// What to put into the stream so that the end of all launched so far is told: before its end is waited for.
+Boundary tail(int ordinal, int stream) noexcept;
 
 // All that this process has launched on the GPU so far is done: a synchronising call has returned.
 void drained(int ordinal) noexcept;

@@ -40,6 +40,11 @@ Memory* map(int fd, int protection, std::uint32_t magic) {
     return nullptr;
 }
 
+template <typename Memory>
+void unmap(Memory* memory) {
+    if (memory != nullptr) munmap(const_cast<void*>(static_cast<const void*>(memory)), sizeof(Memory));
+}
+
 void blank(const void* at, std::size_t size) {
     if (at == nullptr) return;
     // If it fails, the old memory stays, whose heartbeat has stopped.
@@ -139,7 +144,7 @@ bool Link::hear(int patience_ms) noexcept {
     message.msg_controllen = sizeof(control);
     const ssize_t got = recvmsg(fresh, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    int fds[shared::kWelcomeDescriptors] = {-1, -1};
+    int fds[shared::kWelcomeDescriptors] = {-1, -1, -1};
     const cmsghdr* header = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
     if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
         header->cmsg_len <= CMSG_LEN(sizeof(fds))) {
@@ -147,7 +152,7 @@ bool Link::hear(int patience_ms) noexcept {
     }
     const shared::Preamble expected = shared::preamble(shared::MessageKind::kWelcome);
     const bool welcomed = got == sizeof(welcome) && std::memcmp(&welcome, &expected, sizeof(expected)) == 0 &&
-                          adopt(fds[0], fds[1], welcome);
+                          adopt(fds, welcome);
     for (const int fd : fds) {
         if (fd >= 0) close(fd);
     }
@@ -160,15 +165,19 @@ bool Link::hear(int patience_ms) noexcept {
     return welcomed;
 }
 
-bool Link::adopt(int page_fd, int table_fd, const shared::Welcome& welcome) noexcept {
-    if (page_fd < 0 || table_fd < 0 || welcome.slot >= shared::kSlots) return false;
-    auto* new_page = map<shared::Page>(page_fd, PROT_READ | PROT_WRITE, shared::kPageMagic);
-    if (new_page == nullptr) return false;
-    auto* new_table = map<const shared::Table>(table_fd, PROT_READ, shared::kTableMagic);
-    if (new_table == nullptr) {
-        munmap(new_page, sizeof(shared::Page));
+bool Link::adopt(const int (&fds)[shared::kWelcomeDescriptors], const shared::Welcome& welcome) noexcept {
+    if (fds[0] < 0 || fds[1] < 0 || fds[2] < 0 || welcome.slot >= shared::kSlots) return false;
+    auto* new_page = map<shared::Page>(fds[0], PROT_READ | PROT_WRITE, shared::kPageMagic);
+    auto* new_table = map<const shared::Table>(fds[1], PROT_READ, shared::kTableMagic);
+    auto* new_signals = map<shared::Signals>(fds[2], PROT_READ | PROT_WRITE, shared::kSignalsMagic);
+    if (new_page == nullptr || new_table == nullptr || new_signals == nullptr) {
+        unmap(new_page);
+        unmap(new_table);
+        unmap(new_signals);
         return false;
     }
+    madvise(new_signals, sizeof(shared::Signals),
+            MADV_DONTFORK);  // pinned memory is none that a child can share
     const int fresh = fresh_socket_.number();
     const int old = socket_.number();
     if (socket_.is_ours() && dup3(fresh, old, O_CLOEXEC) == old) {
@@ -179,6 +188,9 @@ bool Link::adopt(int page_fd, int table_fd, const shared::Welcome& welcome) noex
     }
     slot.store(welcome.slot);
     tenancy.store(welcome.tenancy);
+    for (CountedStream& stream : streams) stream.batches.start_at(0);
+    pinned.store(false);
+    signals.store(new_signals, std::memory_order_release);
     table.store(new_table, std::memory_order_release);
     page.store(new_page, std::memory_order_release);
     return true;
@@ -205,6 +217,13 @@ void Link::retire() noexcept {
     const bool dismissed = own_page() == nullptr;  // by a manager that is there
     shared::Page* old_page = page.exchange(nullptr);
     const shared::Table* old_table = table.exchange(nullptr);
+    shared::Signals* old_signals = signals.exchange(nullptr);
+    if (old_signals != nullptr && pinned.load()) {
+        retired_gates_[retirements_++ % retired_gates_.size()].store(&old_signals->clients[slot.load()].gate);
+        open_retired_gates();
+    } else {
+        blank(old_signals, sizeof(shared::Signals));
+    }
     blank(old_page, sizeof(shared::Page));
     blank(old_table, sizeof(shared::Table));
     next_try_ns_ = 0;
@@ -212,10 +231,19 @@ void Link::retire() noexcept {
     if (!dismissed) tell_once(text, sizeof(text) - 1);
 }
 
+void Link::open_retired_gates() noexcept {
+    for (const auto& retired : retired_gates_) {
+        if (std::atomic<std::uint32_t>* gate = retired.load(std::memory_order_relaxed))
+            gate->fetch_or(shared::kOpen);
+    }
+}
+
 void Link::forget() noexcept {
-    if (shared::Page* old = page.exchange(nullptr)) munmap(old, sizeof(shared::Page));
-    if (const shared::Table* old = table.exchange(nullptr))
-        munmap(const_cast<shared::Table*>(old), sizeof(shared::Table));
+    unmap(page.exchange(nullptr));
+    unmap(table.exchange(nullptr));
+    signals = nullptr;  // a child does not have that memory
+    for (auto& retired : retired_gates_) retired = nullptr;
+    for (CountedStream& stream : streams) stream.taken = false;
     for (KeptDescriptor* descriptor : {&socket_, &fresh_socket_}) {
         if (descriptor->is_ours()) close(descriptor->number());
         descriptor->drop();

@@ -1,9 +1,12 @@
 // The connection of this process to the manager for one GPU: the socket and the shared memory.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
+#include "kernel_intercept/gate/batch.hpp"
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/gate/kept_descriptor.hpp"
 #include "kernel_intercept/gate/settings.hpp"
@@ -12,9 +15,10 @@
 
 namespace explsched::gate {
 
-// Threads only read `page` and `table`, and use them without further checks. They therefore stay valid
-// addresses for ever: when the manager is gone, its memory is replaced by zero pages at the same address.
-// Zero pages look like a dead manager and an empty table.
+// Threads only read `page`, `table` and `signals`, and use them without further checks. They therefore stay
+// valid addresses for ever: when the manager is gone, its memory is replaced by zero pages at the same
+// address. Zero pages look like a dead manager and an empty table. Signals that the GPU knows stay as they
+// are.
 //
 // One thread at a time changes the link, the one that holds `changing`; the others go on without.
 //
@@ -23,21 +27,15 @@ namespace explsched::gate {
 // asked.
 class Link {
    public:
-    // How far the last launch has come. Threads that launch at the same time take each other's, which blurs
-    // when their kernels begin by as much as their calls lie apart.
-    struct Underway {
-        std::atomic<std::uint64_t> since_ticks{
-            0};                                  // it was admitted, or the driver called; 0 = not of interest
-        std::atomic<std::uint64_t> since_ns{0};  // by the clock, no later than that
-        std::atomic<std::uint64_t> gpu_ns{0};
-    };
-
     std::atomic<shared::Page*> page{nullptr};
     std::atomic<const shared::Table*> table{nullptr};
+    std::atomic<shared::Signals*> signals{nullptr};
     std::atomic<std::uint32_t> slot{0};
     std::atomic<std::uint32_t> tenancy{0};  // of the slot, see Doorway
     std::atomic<bool> recording{false};     // a thread writes to the sample ring
-    Underway underway;
+    std::atomic<bool> pinned{false};        // the GPU knows `signals`: that memory stays as it is for good
+    std::array<CountedStream, kCountedStreams + 1> streams{};
+    std::atomic<std::uint64_t> drained_launches{0};  // at the last end of all work
 
     // Greets the manager and waits up to `patience_ms` for its answer.
     void attach(const GpuIdentity& gpu, int patience_ms) noexcept;
@@ -61,6 +59,10 @@ class Link {
     // Tells the manager that something waits or has become free. False if it is gone.
     bool ring() noexcept;
 
+    // Managers that are gone: work may still wait on the GPU for the gates they made, which stay open from
+    // now on.
+    void open_retired_gates() noexcept;
+
     // In the child of a fork.
     void forget() noexcept;
 
@@ -69,7 +71,7 @@ class Link {
    private:
     bool greet() noexcept;
     bool hear(int patience_ms) noexcept;
-    bool adopt(int page_fd, int table_fd, const shared::Welcome& welcome) noexcept;
+    bool adopt(const int (&fds)[shared::kWelcomeDescriptors], const shared::Welcome& welcome) noexcept;
     bool registration_lost() const noexcept;
     void retire() noexcept;
     void back_off(std::uint64_t now_ns) noexcept;
@@ -82,6 +84,11 @@ class Link {
     KeptDescriptor fresh_socket_;  // greeted, not answered yet
     GpuIdentity gpu_{};
     Settings settings_{};
+    std::array<std::atomic<std::atomic<std::uint32_t>*>, 8> retired_gates_{};  // the newest
+    std::size_t retirements_{0};
 };
+
+// Of a CUDA device ordinal below kMaxGpus.
+Link& link_at(int ordinal) noexcept;
 
 }  // namespace explsched::gate

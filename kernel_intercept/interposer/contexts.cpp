@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernel_intercept/interposer/boundaries.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/fork.hpp"
 
@@ -59,6 +60,9 @@ bool identify(ContextRecord& record) noexcept {
 void release(ContextRecord& record) noexcept {
     record.ready.store(false, std::memory_order_relaxed);
     record.streams.store(0, std::memory_order_relaxed);
+    record.pinned.store(nullptr, std::memory_order_relaxed);
+    record.signals_work.store(false, std::memory_order_relaxed);
+    forget_streams_of(record);
     record.pending.store(0, std::memory_order_relaxed);
     for (TimedLaunch& timed : record.timed) {
         timed.start = nullptr;

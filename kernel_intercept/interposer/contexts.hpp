@@ -31,6 +31,10 @@ struct ContextRecord {
     // The stream that all launches since the last known idle moment went to; see streams.hpp.
     std::atomic<std::uintptr_t> streams;
 
+    std::atomic<void*> pinned;  // the gate's signals that this context knows, at `signals_at` on the device
+    std::atomic<bool> signals_work;  // the GPU has written there
+    std::uint64_t signals_at;
+
     std::atomic<int> pending;  // timed launches not read yet
     std::array<TimedLaunch, 16> timed;
 };

@@ -1,9 +1,9 @@
 // What a launch is expected to take from the GPU.
 #pragma once
 
-#include "kernel_intercept/gate/kernel.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
 #include "kernel_intercept/interposer/functions.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
 
 namespace explsched::intercept {
 

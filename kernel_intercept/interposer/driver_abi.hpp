@@ -18,9 +18,10 @@ using Event = Handle;
 using Graph = Handle;
 using GraphNode = Handle;
 using GraphExec = Handle;
-using Module = Handle;  // CUmodule or CUlibrary
-using Device = int;     // CUdevice: the ordinal
-using Result = int;     // CUresult
+using Module = Handle;                     // CUmodule or CUlibrary
+using DevicePointer = unsigned long long;  // CUdeviceptr
+using Device = int;                        // CUdevice: the ordinal
+using Result = int;                        // CUresult
 
 constexpr Result kSuccess = 0;
 constexpr Result kErrorNotReady = 600;        // CUDA_ERROR_NOT_READY
@@ -43,6 +44,15 @@ constexpr int kAttributeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_*
 constexpr int kAttributeProgrammaticSerialization = 6;
 constexpr int kAttributeProgrammaticEvent = 7;
 
+constexpr int kCaptureModeRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+
+constexpr unsigned kHostRegisterPortable = 1;  // CU_MEMHOSTREGISTER_*
+constexpr unsigned kHostRegisterDeviceMap = 2;
+
+constexpr unsigned kWaitValue32 = 1;  // CU_STREAM_MEM_OP_*
+constexpr unsigned kWriteValue64 = 5;
+constexpr unsigned kWaitForBits = 2;  // CU_STREAM_WAIT_VALUE_AND
+
 constexpr std::uintptr_t kLegacyStream = 1;     // CU_STREAM_LEGACY
 constexpr std::uintptr_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
 
@@ -53,6 +63,8 @@ struct Uuid {
 union LaunchAttributeValue {  // CUlaunchAttributeValue
     char padding[64];
     int cooperative;
+    int programmatic_serialization;
+    Event programmatic_event;  // the first member of what the attribute holds
 };
 
 struct LaunchAttribute {  // CUlaunchAttribute
@@ -68,6 +80,22 @@ struct LaunchConfig {  // CUlaunchConfig
     Stream stream;
     const LaunchAttribute* attributes;
     unsigned attribute_count;
+};
+
+struct MemoryOperation {  // CUstreamBatchMemOpParams
+    unsigned operation;
+    DevicePointer address;
+    std::uint64_t value;
+    unsigned flags;
+    DevicePointer alias;
+    std::uint64_t padding;
+};
+
+struct MemoryNodeParams {  // CUDA_BATCH_MEM_OP_NODE_PARAMS
+    Context context;
+    unsigned count;
+    MemoryOperation* operations;
+    unsigned flags;
 };
 
 struct LaunchParams {  // CUDA_LAUNCH_PARAMS

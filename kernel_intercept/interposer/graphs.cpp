@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
@@ -23,6 +24,8 @@ struct GraphRecord {
     KernelName name;
     std::uint64_t content;   // since it was instantiated or updated
     std::uint64_t original;  // the content it was instantiated with
+    Waits waits;
+    bool alive;
 };
 
 HandleTable<GraphRecord, 4096> g_graphs;
@@ -65,15 +68,21 @@ void each_kernel_node(Graph graph, int depth, const Visit& visit) noexcept {
 
 std::uint64_t new_content() noexcept { return g_last_content.fetch_add(1, std::memory_order_relaxed) + 1; }
 
-void keep(GraphExec exec, const Tally& tally, std::uint64_t content, std::uint64_t original) noexcept {
+std::optional<GraphRecord> record_of(GraphExec exec) noexcept {
+    const auto found = g_graphs.find(key_of(exec), kAlways);
+    return found && found->alive ? found : std::nullopt;
+}
+
+void keep(GraphExec exec, const Tally& tally, std::uint64_t content, std::uint64_t original,
+          Waits waits) noexcept {
     char name[32];
     std::snprintf(name, sizeof name, "graph:%016" PRIx64, tally.identity);
-    g_graphs.put(key_of(exec), kAlways, {tally, kept_name(name), content, original});
+    g_graphs.put(key_of(exec), kAlways, {tally, kept_name(name), content, original, waits, true});
 }
 
 }  // namespace
 
-void note_graph(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept {
+void note_graph(GraphExec exec, Graph graph, Waits waits, const ContextRecord& gpu) noexcept {
     const std::uint64_t content = new_content();
     Tally sum{};
     std::uint64_t place = 0;
@@ -83,11 +92,11 @@ void note_graph(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept 
         g_nodes.put(key_of_node(content, node), kAlways, tally);
         g_node_order.put(key_of_place(content, place++), kAlways, node);
     });
-    keep(exec, sum, content, content);
+    keep(exec, sum, content, content, waits);
 }
 
 void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept {
-    const auto before = g_graphs.find(key_of(exec), kAlways);
+    const auto before = record_of(exec);
     const std::uint64_t original = before ? before->original : 0;
     const std::uint64_t content = new_content();
     Tally sum{};
@@ -99,12 +108,12 @@ void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept
         const auto updated = g_node_order.find(key_of_place(original, place++), kAlways);
         if (updated) g_nodes.put(key_of_node(content, *updated), kAlways, tally);
     });
-    keep(exec, sum, content, original);
+    keep(exec, sum, content, original, before ? before->waits : Waits::kNone);
 }
 
 void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
                const ContextRecord& gpu) noexcept {
-    const auto graph = g_graphs.find(key_of(exec), kAlways);
+    const auto graph = record_of(exec);
     if (!graph) return;
     const std::uint64_t node_key = key_of_node(graph->content, node);
     const auto known = g_nodes.find(node_key, kAlways);
@@ -113,19 +122,29 @@ void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
     Tally sum = graph->tally;
     subtract(sum, before);
     add(sum, after);
-    keep(exec, sum, graph->content, graph->original);
+    keep(exec, sum, graph->content, graph->original, graph->waits);
     g_nodes.put(node_key, kAlways, after);
 }
 
+Waits waits_of(GraphExec exec) noexcept {
+    const auto graph = record_of(exec);
+    return graph ? graph->waits : Waits::kNone;
+}
+
+void forget_graph(GraphExec exec) noexcept {
+    if (record_of(exec)) g_graphs.put(key_of(exec), kAlways, {});
+}
+
 GraphLaunch graph_launch(GraphExec exec, const ContextRecord& gpu) noexcept {
-    const auto graph = g_graphs.find(key_of(exec), kAlways);
+    const auto graph = record_of(exec);
     const KernelName name = graph ? graph->name : kept_name("graph:?");
     const std::uint64_t kernels = graph ? graph->tally.kernels : 1;
     const KernelKey key{
         name.hash, {static_cast<std::uint32_t>(kernels), 1, 1}, {1, 1, 1}, 0, gpu.compute_capability};
     const std::uint64_t key_hash = hash_of(key);
     const KernelCost estimate = graph ? cost_of(graph->tally) : KernelCost{kUnknownKernelNs, 1000, 1000};
-    return {{key, gate::lookup(key_hash, estimate), name.text},
+    return {gate::lookup(key_hash, estimate),
+            {key, estimate, name.text},
             key_hash,
             graph && graph->tally.collective ? Waiting::kForbidden : Waiting::kAllowed};
 }

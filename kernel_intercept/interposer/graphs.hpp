@@ -4,13 +4,20 @@
 // the same key, so that a timed launch of one tells the cost of the other, in a later run too.
 #pragma once
 
+#include "kernel_intercept/interposer/graph_waits.hpp"
 #include "kernel_intercept/interposer/launch.hpp"
 
 namespace explsched::intercept {
 
 // Adds up the kernel nodes of a graph, child graphs included. Bodies of conditional nodes are not seen: how
 // often they run is decided on the GPU, and timing covers it.
-void note_graph(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept;
+void note_graph(GraphExec exec, Graph graph, Waits waits, const ContextRecord& gpu) noexcept;
+
+// Whether it was instantiated with waits.
+Waits waits_of(GraphExec exec) noexcept;
+
+// It is about to be destroyed: another one may come at its address.
+void forget_graph(GraphExec exec) noexcept;
 
 // The same for an executable graph that was given the contents of another graph.
 void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept;
@@ -20,7 +27,8 @@ void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
                const ContextRecord& gpu) noexcept;
 
 struct GraphLaunch {
-    gate::Sample known;
+    KernelCost cost;        // the manager's figure if it has one
+    gate::Sample estimate;  // for a timing: the shares are those of its kernels as they are known now
     std::uint64_t key_hash;
     Waiting waiting;  // forbidden if a kernel in it must not wait
 };

@@ -16,8 +16,18 @@ bool ask_driver(Stream stream, NullStream null_stream) noexcept {
     return result != kSuccess || status != kNotCapturing;
 }
 
-Result begun(Result result) noexcept {
-    if (result == kSuccess) g_captures.fetch_add(1, std::memory_order_acq_rel);
+void uncount_capture() noexcept {
+    int count = g_captures.load(std::memory_order_relaxed);
+    while (count > 0 && !g_captures.compare_exchange_weak(count, count - 1, std::memory_order_acq_rel)) {
+    }
+}
+
+// Counted before the driver begins it: no other thread may find that nothing captures when something does.
+template <typename Begin>
+Result begin_capture(Begin begin) {
+    g_captures.fetch_add(1, std::memory_order_seq_cst);
+    const Result result = begin();
+    if (result != kSuccess) uncount_capture();
     return result;
 }
 
@@ -27,14 +37,25 @@ Result end_capture(Stream stream, Graph* graph) {
     const bool before = ask_driver(stream, kNullStream);
     const Result result = call_driver<kSymbol>(stream, graph);
     if (before && !ask_driver(stream, kNullStream)) {
-        int count = g_captures.load(std::memory_order_relaxed);
-        while (count > 0 && !g_captures.compare_exchange_weak(count, count - 1, std::memory_order_acq_rel)) {
-        }
+        uncount_capture();
     }
     return result;
 }
 
 }  // namespace
+
+RelaxedCaptureMode::RelaxedCaptureMode() noexcept
+    : mode_(kCaptureModeRelaxed),
+      exchanged_(call_driver<Symbol::cuThreadExchangeStreamCaptureMode>(&mode_) == kSuccess),
+      granted_(exchanged_ || !any_capture()) {}
+
+RelaxedCaptureMode::~RelaxedCaptureMode() {
+    if (exchanged_) call_driver<Symbol::cuThreadExchangeStreamCaptureMode>(&mode_);
+}
+
+void end_capture_by_destruction(Stream stream) noexcept {
+    if (is_capturing(stream, NullStream::kLegacy)) uncount_capture();
+}
 
 bool is_capturing(Stream stream, NullStream null_stream) noexcept {
     return any_capture() && ask_driver(stream, null_stream);
@@ -43,31 +64,47 @@ bool is_capturing(Stream stream, NullStream null_stream) noexcept {
 extern "C" {
 
 Result cuStreamBeginCapture(Stream stream) {
-    return begun(call_driver<Symbol::cuStreamBeginCapture>(stream));
+    return begin_capture([&] { return call_driver<Symbol::cuStreamBeginCapture>(stream); });
 }
 
 Result cuStreamBeginCapture_ptsz(Stream stream) {
-    return begun(call_driver<Symbol::cuStreamBeginCapture_ptsz>(stream));
+    return begin_capture([&] { return call_driver<Symbol::cuStreamBeginCapture_ptsz>(stream); });
 }
 
 Result cuStreamBeginCapture_v2(Stream stream, int mode) {
-    return begun(call_driver<Symbol::cuStreamBeginCapture_v2>(stream, mode));
+    return begin_capture([&] { return call_driver<Symbol::cuStreamBeginCapture_v2>(stream, mode); });
 }
 
 Result cuStreamBeginCapture_v2_ptsz(Stream stream, int mode) {
-    return begun(call_driver<Symbol::cuStreamBeginCapture_v2_ptsz>(stream, mode));
+    return begin_capture([&] { return call_driver<Symbol::cuStreamBeginCapture_v2_ptsz>(stream, mode); });
 }
 
 Result cuStreamBeginCaptureToGraph(Stream stream, Graph graph, const GraphNode* dependencies,
                                    const void* edges, std::size_t count, int mode) {
-    return begun(
-        call_driver<Symbol::cuStreamBeginCaptureToGraph>(stream, graph, dependencies, edges, count, mode));
+    return begin_capture([&] {
+        return call_driver<Symbol::cuStreamBeginCaptureToGraph>(stream, graph, dependencies, edges, count,
+                                                                mode);
+    });
 }
 
 Result cuStreamBeginCaptureToGraph_ptsz(Stream stream, Graph graph, const GraphNode* dependencies,
                                         const void* edges, std::size_t count, int mode) {
-    return begun(call_driver<Symbol::cuStreamBeginCaptureToGraph_ptsz>(stream, graph, dependencies, edges,
-                                                                       count, mode));
+    return begin_capture([&] {
+        return call_driver<Symbol::cuStreamBeginCaptureToGraph_ptsz>(stream, graph, dependencies, edges,
+                                                                     count, mode);
+    });
+}
+
+Result cuStreamBeginRecaptureToGraph(Stream stream, int mode, Graph graph, Handle callback, void* data) {
+    return begin_capture([&] {
+        return call_driver<Symbol::cuStreamBeginRecaptureToGraph>(stream, mode, graph, callback, data);
+    });
+}
+
+Result cuStreamBeginRecaptureToGraph_ptsz(Stream stream, int mode, Graph graph, Handle callback, void* data) {
+    return begin_capture([&] {
+        return call_driver<Symbol::cuStreamBeginRecaptureToGraph_ptsz>(stream, mode, graph, callback, data);
+    });
 }
 
 Result cuStreamEndCapture(Stream stream, Graph* graph) {

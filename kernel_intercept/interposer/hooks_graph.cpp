@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/graph_waits.hpp"
 #include "kernel_intercept/interposer/graphs.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
 #include "kernel_intercept/interposer/trace.hpp"
@@ -12,15 +13,37 @@ namespace {
 
 ContextRecord* gpu_of_graphs() noexcept { return mode() == Mode::kOff ? nullptr : current_context(); }
 
-Result instantiated(Result result, const GraphExec* exec, Graph graph) noexcept {
-    if (result != kSuccess || exec == nullptr) return result;
-    if (const ContextRecord* gpu = gpu_of_graphs()) note_graph(*exec, graph, *gpu);
+// With waits, and if the driver does not take them, without: graphs that are launched on the device have
+// none.
+template <typename Instantiate>
+Result instantiate(const GraphExec* exec, Graph graph, Instantiate call) noexcept {
+    const ContextRecord* gpu = gpu_of_graphs();
+    if (gpu == nullptr) return call();
+    Waits waits = waits_for_new_graphs(*gpu);
+    Result result = kSuccess;
+    {
+        GraphWaits added(graph, *gpu, waits);
+        result = call();
+        if (result != kSuccess && added.any()) {
+            added.remove();
+            waits = Waits::kNone;
+            result = call();
+        }
+    }
+    if (result == kSuccess && exec != nullptr) note_graph(*exec, graph, waits, *gpu);
     return result;
 }
 
-Result updated(Result result, GraphExec exec, Graph graph) noexcept {
-    if (result != kSuccess) return result;
-    if (const ContextRecord* gpu = gpu_of_graphs()) note_update(exec, graph, *gpu);
+template <typename Update>
+Result update(GraphExec exec, Graph graph, Update call) noexcept {
+    const ContextRecord* gpu = gpu_of_graphs();
+    if (gpu == nullptr) return call();
+    Result result = kSuccess;
+    {
+        const GraphWaits added(graph, *gpu, waits_of(exec));
+        result = call();
+    }
+    if (result == kSuccess) note_update(exec, graph, *gpu);
     return result;
 }
 
@@ -49,7 +72,7 @@ Result launch_graph(GraphExec exec, Stream stream) {
     }
     const GraphLaunch graph = graph_launch(exec, *context);
     launch.waiting = graph.waiting;
-    const Admitted admitted = admit(launch, graph.known, graph.key_hash, *context);
+    const Admitted admitted = admit(launch, graph.cost, graph.estimate, graph.key_hash, *context);
     const Result result = call_driver<kSymbol>(exec, stream);
     launched(admitted, launch, result);
     return result;
@@ -60,35 +83,47 @@ Result launch_graph(GraphExec exec, Stream stream) {
 extern "C" {
 
 Result cuGraphInstantiate(GraphExec* exec, Graph graph, GraphNode* error_node, char* log, std::size_t size) {
-    return instantiated(call_driver<Symbol::cuGraphInstantiate>(exec, graph, error_node, log, size), exec,
-                        graph);
+    return instantiate(exec, graph, [&] {
+        return call_driver<Symbol::cuGraphInstantiate>(exec, graph, error_node, log, size);
+    });
 }
 
 Result cuGraphInstantiate_v2(GraphExec* exec, Graph graph, GraphNode* error_node, char* log,
                              std::size_t size) {
-    return instantiated(call_driver<Symbol::cuGraphInstantiate_v2>(exec, graph, error_node, log, size), exec,
-                        graph);
+    return instantiate(exec, graph, [&] {
+        return call_driver<Symbol::cuGraphInstantiate_v2>(exec, graph, error_node, log, size);
+    });
 }
 
 Result cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, std::uint64_t flags) {
-    return instantiated(call_driver<Symbol::cuGraphInstantiateWithFlags>(exec, graph, flags), exec, graph);
+    return instantiate(exec, graph,
+                       [&] { return call_driver<Symbol::cuGraphInstantiateWithFlags>(exec, graph, flags); });
 }
 
 Result cuGraphInstantiateWithParams(GraphExec* exec, Graph graph, void* params) {
-    return instantiated(call_driver<Symbol::cuGraphInstantiateWithParams>(exec, graph, params), exec, graph);
+    return instantiate(
+        exec, graph, [&] { return call_driver<Symbol::cuGraphInstantiateWithParams>(exec, graph, params); });
 }
 
 Result cuGraphInstantiateWithParams_ptsz(GraphExec* exec, Graph graph, void* params) {
-    return instantiated(call_driver<Symbol::cuGraphInstantiateWithParams_ptsz>(exec, graph, params), exec,
-                        graph);
+    return instantiate(exec, graph, [&] {
+        return call_driver<Symbol::cuGraphInstantiateWithParams_ptsz>(exec, graph, params);
+    });
 }
 
 Result cuGraphExecUpdate(GraphExec exec, Graph graph, GraphNode* error_node, int* result) {
-    return updated(call_driver<Symbol::cuGraphExecUpdate>(exec, graph, error_node, result), exec, graph);
+    return update(exec, graph,
+                  [&] { return call_driver<Symbol::cuGraphExecUpdate>(exec, graph, error_node, result); });
 }
 
 Result cuGraphExecUpdate_v2(GraphExec exec, Graph graph, void* result) {
-    return updated(call_driver<Symbol::cuGraphExecUpdate_v2>(exec, graph, result), exec, graph);
+    return update(exec, graph,
+                  [&] { return call_driver<Symbol::cuGraphExecUpdate_v2>(exec, graph, result); });
+}
+
+Result cuGraphExecDestroy(GraphExec exec) {
+    forget_graph(exec);
+    return call_driver<Symbol::cuGraphExecDestroy>(exec);
 }
 
 Result cuGraphExecKernelNodeSetParams(GraphExec exec, GraphNode node, const KernelNodeParams* params) {

@@ -49,8 +49,9 @@ Result launch_ex(const LaunchConfig* config, Function function, void** params, v
         if (attribute.id == kAttributeCooperative && attribute.value.cooperative != 0) {
             kernel.launch.waiting = Waiting::kForbidden;
         }
-        if (attribute.id == kAttributeProgrammaticSerialization ||
-            attribute.id == kAttributeProgrammaticEvent) {
+        if ((attribute.id == kAttributeProgrammaticSerialization &&
+             attribute.value.programmatic_serialization != 0) ||
+            (attribute.id == kAttributeProgrammaticEvent && attribute.value.programmatic_event != nullptr)) {
             kernel.launch.timing = Timing::kForbidden;
         }
     }

@@ -1,6 +1,7 @@
 // Waits of the program: moments when timings can be read, and when the GPU is known to be idle for us.
 
 #include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/interposer/boundaries.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
 #include "kernel_intercept/interposer/streams.hpp"
@@ -28,6 +29,12 @@ Result wait_for_all(ContextRecord* record, Wait wait) {
     return result;
 }
 
+template <typename Wait>
+Result wait_for_context(ContextRecord* record, Wait wait) {
+    if (record != nullptr) put_all_tails(*record);
+    return wait_for_all(record, wait);
+}
+
 // A wait for a part of the work: only timings can be read.
 template <typename Wait>
 Result wait_for_some(ContextRecord* record, Wait wait) {
@@ -39,6 +46,7 @@ Result wait_for_some(ContextRecord* record, Wait wait) {
 template <Symbol kSymbol>
 Result wait_for_stream(Stream stream, NullStream null_stream) {
     const auto wait = [stream] { return call_driver<kSymbol>(stream); };
+    put_tail(stream, null_stream);
     ContextRecord* record = record_of_wait();
     const bool only_one = record != nullptr && record->streams.load(std::memory_order_acquire) ==
                                                    stream_identity(stream, null_stream);
@@ -51,14 +59,14 @@ Result wait_for_stream(Stream stream, NullStream null_stream) {
 extern "C" {
 
 Result cuCtxSynchronize() {
-    return wait_for_all(record_of_wait(), [] { return call_driver<Symbol::cuCtxSynchronize>(); });
+    return wait_for_context(record_of_wait(), [] { return call_driver<Symbol::cuCtxSynchronize>(); });
 }
 
 Result cuCtxSynchronize_v2(Context context) {
     const auto wait = [context] { return call_driver<Symbol::cuCtxSynchronize_v2>(context); };
     ContextRecord* record = record_of_wait();
     const bool current = record != nullptr && (context == nullptr || record->context.load() == context);
-    return current ? wait_for_all(record, wait) : wait();
+    return current ? wait_for_context(record, wait) : wait();
 }
 
 Result cuStreamSynchronize(Stream stream) {

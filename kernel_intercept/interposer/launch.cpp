@@ -1,6 +1,7 @@
 #include "kernel_intercept/interposer/launch.hpp"
 
 #include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/interposer/boundaries.hpp"
 #include "kernel_intercept/interposer/functions.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
 #include "kernel_intercept/interposer/streams.hpp"
@@ -21,9 +22,16 @@ void trace_kernel(const KernelLaunch& kernel, const char* name, gate::Admission 
 gate::Admission pay(const Launch& launch, Waiting waiting, const KernelCost& cost,
                     ContextRecord& context) noexcept {
     note_stream(context, stream_identity(launch.stream, launch.null_stream));
-    if (waiting == Waiting::kAllowed) return gate::admit(context.ordinal, cost);
-    gate::charge(context.ordinal, cost);
-    return gate::Admission::kPassThrough;
+    const int stream = counted_stream(context, launch.stream, launch.null_stream);
+    gate::Decision decision;
+    if (waiting == Waiting::kAllowed) {
+        decision = gate::admit(context.ordinal, stream, cost);
+    } else {
+        decision.boundary = gate::charge(context.ordinal, stream, cost);
+    }
+    if (__builtin_expect(decision.boundary.writes, 0))
+        put_boundary(context, stream, launch.stream, launch.null_stream, decision.boundary);
+    return decision.admission;
 }
 
 bool sample_is_due(const Launch& launch, std::uint64_t key_hash, ContextRecord& context) noexcept {
@@ -42,18 +50,17 @@ ContextRecord* managed_context(const Launch& launch) noexcept {
     return mode() == Mode::kTracing ? context : nullptr;
 }
 
-Admitted admit(const Launch& launch, const gate::Sample& known, std::uint64_t key_hash,
-               ContextRecord& context) noexcept {
-    const gate::Admission admission = pay(launch, launch.waiting, known.cost, context);
+Admitted admit(const Launch& launch, const KernelCost& cost, const gate::Sample& sample,
+               std::uint64_t key_hash, ContextRecord& context) noexcept {
+    const gate::Admission admission = pay(launch, launch.waiting, cost, context);
     if (__builtin_expect(mode() == Mode::kTracing, 0)) {
-        trace({launch.entry, known.name, known.key.grid, known.key.block, known.key.dynamic_shared_bytes,
+        trace({launch.entry, sample.name, sample.key.grid, sample.key.block, sample.key.dynamic_shared_bytes,
                admission == gate::Admission::kGranted});
     }
     Admitted admitted{&context, nullptr};
     if (sample_is_due(launch, key_hash, context)) {
-        admitted.timed = start_timing(context, launch.stream, launch.null_stream, known);
+        admitted.timed = start_timing(context, launch.stream, launch.null_stream, sample);
     }
-    gate::before_driver(context.ordinal);
     return admitted;
 }
 
@@ -79,7 +86,6 @@ Admitted admit(const KernelLaunch& kernel) noexcept {
         admitted.timed = start_timing(*context, launch.stream, launch.null_stream,
                                       {key_of(*context, kernel.shape, facts), cost, facts.name.text});
     }
-    gate::before_driver(context->ordinal);
     return admitted;
 }
 
@@ -90,7 +96,6 @@ void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept {
     if (context != nullptr && !is_capturing(launch.stream, launch.null_stream)) {
         const LaunchFacts facts = launch_facts(*context, kernel.shape);
         pay(launch, Waiting::kForbidden, expected_cost(facts), *context);
-        gate::before_driver(context->ordinal);
     }
     if (now == Mode::kTracing) {
         trace_kernel(kernel, function_facts(kernel.shape.function, 0).name.text,

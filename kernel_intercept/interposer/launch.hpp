@@ -2,10 +2,10 @@
 #pragma once
 
 #include "kernel_intercept/gate/gate.hpp"
-#include "kernel_intercept/gate/kernel.hpp"
 #include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
 #include "kernel_intercept/interposer/cost.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
 
 namespace explsched::intercept {
 
@@ -50,15 +50,13 @@ Admitted admit(const KernelLaunch& kernel) noexcept;
 void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept;
 
 // A launch whose cost is known: a graph.
-Admitted admit(const Launch& launch, const gate::Sample& known, std::uint64_t key_hash,
-               ContextRecord& context) noexcept;
+Admitted admit(const Launch& launch, const KernelCost& cost, const gate::Sample& sample,
+               std::uint64_t key_hash, ContextRecord& context) noexcept;
 
 void end_sample(const Admitted& admitted, const Launch& launch, Result result) noexcept;
 
 // To be called after the driver, with its answer.
 inline void launched(const Admitted& admitted, const Launch& launch, Result result) noexcept {
-    if (admitted.context == nullptr) return;
-    gate::after_driver(admitted.context->ordinal);
     if (__builtin_expect(admitted.timed != nullptr, 0)) end_sample(admitted, launch, result);
 }
 

@@ -67,7 +67,9 @@ void end_timing(ContextRecord& record, TimedLaunch& timed, Stream stream, NullSt
 }
 
 void read_timings(ContextRecord& record) noexcept {
-    if (record.pending.load(std::memory_order_relaxed) == 0 || any_capture()) return;
+    if (record.pending.load(std::memory_order_relaxed) == 0) return;
+    const RelaxedCaptureMode relaxed;
+    if (!relaxed.granted()) return;
     for (TimedLaunch& timed : record.timed) {
         if (timed.state.load(std::memory_order_relaxed) == State::kPending) read_one(record, timed);
     }

@@ -14,7 +14,7 @@ TimedLaunch* start_timing(ContextRecord& record, Stream stream, NullStream null_
 void end_timing(ContextRecord& record, TimedLaunch& timed, Stream stream, NullStream null_stream,
                 Result launched) noexcept;
 
-// Hands what is done to the gate. Does nothing while a stream captures. Needs the context to be current.
+// Hands what is done to the gate. Spoils no capture. Needs the context to be current.
 void read_timings(ContextRecord& record) noexcept;
 
 }  // namespace explsched::intercept

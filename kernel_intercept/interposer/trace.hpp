@@ -1,7 +1,7 @@
 // EXPLSCHED_TRACE: one line per caught launch, for tests and for finding out what a program does.
 #pragma once
 
-#include "kernel_intercept/gate/kernel.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
 
 namespace explsched::intercept {
 

@@ -97,7 +97,8 @@ void Server::welcome(Connection& connection, const shared::Hello& hello) {
     connection.slot = *slot;
     shared::Welcome reply{shared::preamble(shared::MessageKind::kWelcome), *slot, sizeof(shared::Page),
                           sizeof(shared::Table), gpu.page().slots[*slot].door.tenancy};
-    const std::array<int, shared::kWelcomeDescriptors> fds{gpu.descriptor(), profiles_.table_descriptor()};
+    const std::array<int, shared::kWelcomeDescriptors> fds{gpu.descriptor(), profiles_.table_descriptor(),
+                                                           gpu.signals_descriptor()};
     iovec part{&reply, sizeof(reply)};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(fds))> control{};
     msghdr message{};

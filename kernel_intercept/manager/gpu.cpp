@@ -6,37 +6,41 @@
 #include "kernel_intercept/manager/bits.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
-#include "kernel_intercept/shared/reservation.hpp"
 
 namespace explsched::manager {
 
-namespace {
-
-constexpr std::uint64_t kSoonestNs = 20'000;  // between two looks at those that wait
-
-}  // namespace
-
 Gpu::Gpu(const Settings& settings, const shared::Hello& first)
-    : settings_(settings), identity_(first), page_("explsched-gpu", Access::kBothWrite) {
+    : settings_(settings),
+      identity_(first),
+      page_("explsched-gpu", Access::kBothWrite),
+      signals_("explsched-signals", Access::kBothWrite) {
     shared::Control& control = page_->control;
     control.policy = settings.policy;
-    control.cap_compute_permille = settings.cap_compute_permille;
-    control.cap_bandwidth_permille = settings.cap_bandwidth_permille;
-    control.high_share_permille = settings.high_share_permille;
-    control.ahead_ns = settings.ahead_ns;
     control.beat_interval_ns = settings.beat_ns;
     page_->header = {shared::kPageMagic, shared::kLayoutVersion, sizeof(shared::Page), shared::kSlots};
+    signals_->header = {shared::kSignalsMagic, shared::kLayoutVersion, sizeof(shared::Signals),
+                        shared::kSlots};
 }
 
 std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_ns) {
-    const auto free = std::find(tenants_.begin(), tenants_.end(), std::nullopt);
-    if (free == tenants_.end()) return std::nullopt;
-    const auto slot = static_cast<std::uint32_t>(free - tenants_.begin());
-    *free = tenant;
+    // In a circle: what the GPU may still write for a client that died is not to meet the next one.
+    std::uint32_t slot = last_slot_;
+    do {
+        slot = (slot + 1) % shared::kSlots;
+        if (slot == last_slot_ && tenants_[slot]) return std::nullopt;
+    } while (tenants_[slot]);
+    last_slot_ = slot;
+    tenants_[slot] = tenant;
     if (empty()) {
         last_beat_ns_ = 0;
         last_refill_ns_ = now_ns;
     }
+    signals_->clients[slot].gate.fetch_or(shared::kOpen);
+    signals_->clients[slot].probe = 0;
+    for (shared::Line& line : signals_->clients[slot].lines) line.done = line.issued = line.told = 0;
+    periods_[slot] = {};
+    peaks_[slot] = {};
+    beside_.forget(slot);
     room_ns_[slot] = 0;
     charged_ns_[slot] = 0;
     launches_[slot] = 0;
@@ -58,7 +62,8 @@ void Gpu::leave(std::uint32_t slot) {
     page_->control.occupied.fetch_and(~bit);
     page_->control.high.fetch_and(~bit);
     page_->control.waiting.fetch_and(~bit);
-    if (page_->control.aged.load() == slot + 1) page_->control.aged = 0;
+    page_->control.beside.fetch_and(~bit);
+    signals_->clients[slot].gate.fetch_or(shared::kOpen);  // its work may still wait on the GPU
     new (&page_->slots[slot]) shared::Slot{};
     tenants_[slot].reset();
 }
@@ -90,8 +95,6 @@ void Gpu::grant(std::uint32_t slot) {
     if (waiting &&
         door.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted)) {
         shared::futex_wake_all(door.gate);
-    } else {
-        page_->slots[slot].timeline.reserved.store(0, std::memory_order_release);  // it gave up meanwhile
     }
 }
 
@@ -100,47 +103,14 @@ std::uint64_t Gpu::serve(std::uint64_t now_ns) {
     return serve_quota(now_ns);
 }
 
-std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
-    shared::Control& control = page_->control;
-    std::vector<policy::Want> wants;
-    shared::Load running;
-    each_bit(control.occupied.load(), [&](std::uint32_t slot) {
-        const shared::Slot& state = page_->slots[slot];
-        running = running + shared::peak(state.timeline, now_ns, now_ns + 1).load;
-        if (!waits(slot)) return;
-        wants.push_back({slot, shared::packed_load(state.door.want.load(std::memory_order_relaxed)),
-                         state.door.want_since_ns.load(std::memory_order_relaxed)});
-    });
-    std::uint64_t next_ns = 0;
-    std::uint32_t aged = 0;
-    const policy::Caps caps{control.cap_compute_permille, control.cap_bandwidth_permille};
-    for (const policy::Want& want : policy::order(std::move(wants), running, caps, now_ns, shared::kAgedNs)) {
-        const auto cost =
-            shared::unpack_cost(page_->slots[want.slot].door.want.load(std::memory_order_relaxed));
-        const shared::Attempt attempt = shared::try_reserve(*page_, want.slot, cost, now_ns);
-        if (attempt.reserved()) {
-            grant(want.slot);
-            continue;
-        }
-        const std::uint64_t retry_ns = std::max(attempt.retry_ns, now_ns + kSoonestNs);
-        next_ns = next_ns == 0 ? retry_ns : std::min(next_ns, retry_ns);
-        if (attempt.obstacle == shared::Obstacle::kBestEffort && now_ns - want.since_ns >= shared::kAgedNs) {
-            aged = want.slot + 1;  // the others let it go first
-            break;
-        }
-    }
-    control.aged.store(aged, std::memory_order_relaxed);
-    return next_ns;
-}
-
 // Timings are read some time after their launch, so company lasts a while longer than it is seen.
 Company Gpu::company() {
     constexpr std::uint64_t kReadLaterNs = 100'000'000;
     int active = 0;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         const shared::Slot& state = page_->slots[slot];
-        const std::uint64_t launches = state.timeline.head.load(std::memory_order_relaxed);
-        const bool busy = state.timeline.busy_until_ns.load(std::memory_order_relaxed) > last_beat_ns_;
+        const std::uint64_t launches = state.counters.launches.load(std::memory_order_relaxed);
+        const bool busy = !progress(slot).idle();
         if (launches != launches_[slot] || busy) ++active;
         launches_[slot] = launches;
     });

@@ -10,6 +10,7 @@
 #include "kernel_intercept/manager/memory.hpp"
 #include "kernel_intercept/manager/profile.hpp"
 #include "kernel_intercept/manager/settings.hpp"
+#include "kernel_intercept/policy/beside.hpp"
 #include "kernel_intercept/policy/quota.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
 
@@ -21,6 +22,15 @@ struct Tenant {
     shared::Class priority;
     std::uint32_t request_permille;
     std::uint32_t limit_permille;
+};
+
+// What a high-priority client does between two idle moments, as far as the manager has seen it.
+struct BusyPeriod {
+    std::uint64_t issued_ns, done_ns, changed_at_ns;  // its progress, and when it was last another one
+    std::uint64_t began_at_issued_ns;
+    std::uint64_t idle_since_ns;  // 0: it is not
+    std::uint64_t ended_ns;       // the last one
+    std::uint64_t latency_ns;     // running mean of the work of a period, 0 = unknown
 };
 
 class Gpu {
@@ -39,6 +49,12 @@ class Gpu {
 
     bool empty() const { return page_->control.occupied.load(std::memory_order_relaxed) == 0; }
     int descriptor() const { return page_.descriptor(); }
+    int signals_descriptor() const { return signals_.descriptor(); }
+    shared::Signals& signals() { return *signals_; }
+    shared::Progress progress(std::uint32_t slot) const {
+        return shared::progress_of(signals_->clients[slot]);
+    }
+    std::uint64_t latency_ns(std::uint32_t slot) const { return periods_[slot].latency_ns; }
     const shared::Hello& identity() const { return identity_; }
     const std::array<std::optional<Tenant>, shared::kSlots>& tenants() const { return tenants_; }
     shared::Page& page() { return *page_; }
@@ -47,9 +63,15 @@ class Gpu {
 
    private:
     std::uint64_t serve_group(std::uint64_t now_ns);
+    std::uint64_t look_at_busy(std::uint32_t slot, std::uint64_t now_ns);
+    void end_period(std::uint32_t slot, std::uint64_t issued_ns);
+    std::uint64_t expected_beside(std::uint64_t low);
+    void forget_old_peaks(std::uint64_t now_ns);
+    void set_batch(int open);
+    std::uint64_t choose_open(std::uint64_t low, std::uint64_t now_ns, std::uint64_t& next_ns);
     std::uint64_t serve_quota(std::uint64_t now_ns);
     bool grant_paid();  // whether some still wait
-    void count_backlog(std::uint64_t now_ns);
+    std::uint64_t busy_until_ns(std::uint64_t now_ns);
     bool change_credit(const std::function<std::vector<policy::Member>(std::vector<policy::Member>)>& rule);
     void refill(std::uint64_t now_ns);
     void feel_pressure();
@@ -60,12 +82,19 @@ class Gpu {
     Settings settings_;
     shared::Hello identity_;
     Shared<shared::Page> page_;
+    Shared<shared::Signals> signals_;
+    std::array<BusyPeriod, shared::kSlots> periods_{};
+    std::array<shared::Load, shared::kSlots> peaks_{};  // of the time before `peaks_from_ns_`
+    std::uint64_t peaks_from_ns_{0};
+    policy::BesideRule beside_;
+    std::uint32_t first_open_{0}, last_slot_{shared::kSlots - 1};
+    std::uint64_t turn_ends_ns_{0};
     std::array<std::optional<Tenant>, shared::kSlots> tenants_;
     std::uint32_t tenancies_{0};  // so far
     std::array<std::int64_t, shared::kSlots> room_ns_{};
     std::array<std::uint64_t, shared::kSlots> charged_ns_{};   // as of the last look at the backlog
     std::array<std::uint64_t, shared::kSlots> refilled_ns_{};  // of that, as of the last refill
-    std::uint64_t busy_until_ns_{0};
+    std::uint64_t predicted_until_ns_{0};
     std::array<std::uint64_t, shared::kSlots> drains_{};    // as of the last look at the busy periods
     std::array<std::uint64_t, shared::kSlots> launches_{};  // as of the last look at the samples
     std::array<policy::Pressure, shared::kSlots> pressure_{};

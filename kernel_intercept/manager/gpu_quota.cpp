@@ -34,8 +34,8 @@ bool Gpu::grant_paid() {
 
 std::uint64_t Gpu::serve_quota(std::uint64_t now_ns) {
     if (!grant_paid()) return 0;
-    count_backlog(now_ns);
-    if (busy_until_ns_ + kIdleNs > now_ns) return busy_until_ns_ + kIdleNs;
+    const std::uint64_t until_ns = busy_until_ns(now_ns);
+    if (until_ns + kIdleNs > now_ns) return until_ns + kIdleNs;
     const bool advanced = change_credit([&](std::vector<policy::Member> members) {
         return policy::advance(std::move(members), kEarlyNs, best_effort_permille());
     });
@@ -52,20 +52,22 @@ std::uint32_t Gpu::best_effort_permille() const {
 
 void Gpu::feel_pressure() {
     each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
-        const shared::Slot& state = page_->slots[slot];
+        shared::Slot& state = page_->slots[slot];
         const std::uint64_t drains = state.counters.drains.load(std::memory_order_relaxed);
         if (drains == drains_[slot]) return;
         drains_[slot] = drains;
-        pressure_[slot].period(state.timeline.drain_wall_ns.load(std::memory_order_relaxed),
-                               state.timeline.drain_work_ns.load(std::memory_order_relaxed));
+        BusyPeriod& period = periods_[slot];
+        const std::uint64_t issued_ns = progress(slot).issued_ns;
+        pressure_[slot].period(state.counters.drained_ns.load() - state.counters.busy_since_ns.load(),
+                               issued_ns - period.began_at_issued_ns);
+        period.began_at_issued_ns = issued_ns;
     });
 }
 
 void Gpu::refill(std::uint64_t now_ns) {
     feel_pressure();
-    count_backlog(now_ns);
-    const std::uint64_t elapsed_ns = now_ns - last_refill_ns_;
-    const std::uint64_t ahead_ns = busy_until_ns_ > now_ns + kHighNs ? busy_until_ns_ - now_ns - kHighNs : 0;
+    const std::uint64_t until_ns = busy_until_ns(now_ns), elapsed_ns = now_ns - last_refill_ns_;
+    const std::uint64_t ahead_ns = until_ns > now_ns + kHighNs ? until_ns - now_ns - kHighNs : 0;
     const std::uint64_t handed_out_ns = elapsed_ns - std::min(elapsed_ns, ahead_ns);
     change_credit([&](std::vector<policy::Member> members) {
         return policy::refill(std::move(members), elapsed_ns, handed_out_ns, best_effort_permille());
@@ -74,20 +76,28 @@ void Gpu::refill(std::uint64_t now_ns) {
     refilled_ns_ = charged_ns_;
 }
 
-// Until when the GPU is busy with what has been charged: as predicted, and with no more than was launched
-// since each client last said that all is done.
-void Gpu::count_backlog(std::uint64_t now_ns) {
-    std::uint64_t unsettled_ns = 0;
+// Until when the GPU is busy with what has been charged: by what it says that it has done, where it does, and
+// no longer than predicted twice over, since the end of the last launches may not be told. Else as predicted,
+// and with no more than was launched since each client last said that all is done.
+std::uint64_t Gpu::busy_until_ns(std::uint64_t now_ns) {
+    std::uint64_t outstanding_ns = 0;
+    bool reported = true;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         const shared::Slot& state = page_->slots[slot];
         const std::uint64_t charged_ns = state.counters.charged_ns.load(std::memory_order_relaxed);
-        if (charged_ns != charged_ns_[slot]) {
-            busy_until_ns_ = std::max(busy_until_ns_, now_ns) + (charged_ns - charged_ns_[slot]);
-        }
+        if (charged_ns != charged_ns_[slot])
+            predicted_until_ns_ = std::max(predicted_until_ns_, now_ns) + (charged_ns - charged_ns_[slot]);
         charged_ns_[slot] = charged_ns;
-        unsettled_ns += shared::unsettled_ns(state.timeline);
+        const shared::Progress work = progress(slot);
+        const double charge =
+            work.issued_ns == 0 ? 0 : static_cast<double>(charged_ns) / static_cast<double>(work.issued_ns);
+        outstanding_ns +=
+            static_cast<std::uint64_t>(static_cast<double>(work.outstanding_ns()) * std::min(charge, 1.0));
+        reported = reported && state.door.reports.load(std::memory_order_relaxed) != 0;
     });
-    busy_until_ns_ = std::min(busy_until_ns_, now_ns + unsettled_ns);
+    const std::uint64_t until_ns = now_ns + outstanding_ns;
+    if (!reported) return predicted_until_ns_ = std::min(predicted_until_ns_, until_ns);
+    return predicted_until_ns_ + 2 * outstanding_ns < now_ns ? predicted_until_ns_ : until_ns;
 }
 
 bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vector<policy::Member>)>& rule) {

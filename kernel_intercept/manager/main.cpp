@@ -12,7 +12,7 @@
 
 #include "kernel_intercept/manager/log.hpp"
 #include "kernel_intercept/manager/server.hpp"
-#include "kernel_intercept/manager/turns.hpp"
+#include "kernel_intercept/manager/timeslice.hpp"
 
 namespace {
 
@@ -68,7 +68,7 @@ int detach() {
 }
 
 int serve(const manager::Settings& settings) {
-    manager::ask_for_short_turns();
+    manager::request_short_timeslice();
     prctl(PR_SET_TIMERSLACK, 1);  // waiting clients are woken when it is time, not 50 us later
     const shared::Descriptor ready(settings.foreground ? -1 : detach());
     manager::Server server(settings);

@@ -81,8 +81,12 @@ Profile parse_line(std::string_view line) {
     const KernelCost cost{whole<std::uint64_t>("gpu_ns", cells[6], UINT64_MAX),
                           whole<std::uint32_t>("compute_permille", cells[7], 1000),
                           whole<std::uint32_t>("bandwidth_permille", cells[8], 1000)};
-    return {key, whole<std::uint64_t>("samples", cells[5], UINT64_MAX), cost, source_named(cells[9]),
-            std::string(cells[10])};
+    return {key,
+            whole<std::uint64_t>("samples", cells[5], UINT64_MAX),
+            cost,
+            source_named(cells[9]),
+            std::string(cells[10]),
+            0};
 }
 
 std::string text_of(const Dim3& extents) {
@@ -148,11 +152,14 @@ bool same_key(const KernelKey& a, const KernelKey& b) {
 
 Profile with_sample(Profile profile, const KernelCost& sample, Company company) {
     constexpr std::uint64_t kLongestMemory = 32, kSettled = 4;
+    constexpr double kShareMemory = 16, kMany = 0.15;
     const std::uint64_t mean_ns =
         std::min(profile.samples == 0 ? sample.gpu_ns : profile.cost.gpu_ns, shared::kTimeMask);
     if (company == Company::kShared && sample.gpu_ns > mean_ns) return profile;
-    const std::uint64_t taken_ns =
-        profile.samples < kSettled ? sample.gpu_ns : std::min(sample.gpu_ns, mean_ns + mean_ns / 4 + 1);
+    const std::uint64_t taken_ns = profile.samples < kSettled || profile.long_share > kMany
+                                       ? sample.gpu_ns
+                                       : std::min(sample.gpu_ns, mean_ns + mean_ns / 4 + 1);
+    profile.long_share += ((sample.gpu_ns > 2 * mean_ns ? 1 : 0) - profile.long_share) / kShareMemory;
     const auto weight = static_cast<std::int64_t>(std::min(profile.samples + 1, kLongestMemory));
     const std::int64_t step_ns =
         (static_cast<std::int64_t>(taken_ns) - static_cast<std::int64_t>(mean_ns)) / weight;
@@ -172,7 +179,8 @@ Profile merged(const Profile& ours, const Profile& file) {
             timed.samples,
             {timed.cost.gpu_ns, shared.cost.compute_permille, shared.cost.bandwidth_permille},
             shared.source,
-            ours.name.size() > file.name.size() ? ours.name : file.name};  // the longer one is less cut
+            ours.name.size() > file.name.size() ? ours.name : file.name,  // the longer one is less cut
+            ours.long_share};
 }
 
 }  // namespace explsched::manager

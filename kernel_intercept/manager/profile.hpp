@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernel_intercept/gate/kernel.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
 
 namespace explsched::manager {
 
@@ -20,7 +20,8 @@ struct Profile {
     std::uint64_t samples;  // event timings behind `gpu_ns`
     KernelCost cost;
     Source source;
-    std::string name;  // mangled
+    std::string name;      // mangled
+    double long_share{0};  // of late timings, more than twice the mean; not kept in the file
 };
 
 struct Fault {
@@ -49,7 +50,9 @@ enum class Company : std::uint8_t { kAlone, kShared };
 // The profile after one more timing. The time is the running mean of the first 32, then follows with weight
 // 1/32. It is to be the time alone, and timings err on one side: the host may be held up between the events,
 // and others slow a kernel down. So a long timing counts as 5/4 of the mean at most, and one in company only
-// if it is shorter. Shares that come with a timing are estimates and replace only estimates.
+// if it is shorter. Unless long ones are many: persistent kernels have one key for matrices of any size, and
+// then the mean of all is what a launch takes. Shares that come with a timing are estimates and replace only
+// estimates.
 Profile with_sample(Profile profile, const KernelCost& sample, Company company);
 
 // One profile of what this process knows and what the file says: the time of the one with more timings (the

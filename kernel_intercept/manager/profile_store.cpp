@@ -34,7 +34,8 @@ void ProfileStore::add(const shared::RingSample& sample, Company company) {
     Profile& profile =
         found != profiles_.end()
             ? found->second
-            : profiles_.emplace(hash, Profile{sample.key, 0, sample.cost, Source::kTiming, ""}).first->second;
+            : profiles_.emplace(hash, Profile{sample.key, 0, sample.cost, Source::kTiming, "", 0})
+                  .first->second;
     profile = with_sample(std::move(profile), sample.cost, company);
     if (const std::string_view name(sample.name.data()); name.size() > profile.name.size())
         profile.name = name;

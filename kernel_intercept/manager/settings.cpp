@@ -14,12 +14,14 @@ const char* const kUsage =
     "\n"
     "  --dir DIR              directory of the socket, made with mode 0700; clients find it through\n"
     "                         EXPLSCHED_KM_SOCKET=DIR/kernel-manager.sock\n"
-    "  --policy group|quota   kernels within the caps together (default), or shares by request and limit\n"
-    "  --cap-compute X        most of the SMs' throughput used together, 0.01..1 (default 0.95)\n"
-    "  --cap-bandwidth X      most of the memory bandwidth used together, 0.01..1 (default 0.95)\n"
-    "  --hp-share X           best-effort time outstanding, as a share of the latency of the high-priority\n"
-    "                         client, 0..1 (default 0.025)\n"
-    "  --ahead-ms X           time a best-effort client that shares a GPU may launch ahead (default 1)\n"
+    "  --policy group|quota   best-effort work waits for high-priority work (default), or shares by request "
+    "and limit\n"
+    "  --cap-compute X        best-effort clients whose kernels, with those of the high-priority clients,\n"
+    "                         stay within this share of the SMs' throughput, 0.01..1 (default 0.95),\n"
+    "  --cap-bandwidth X      and of the memory bandwidth (default 0.95), are tried beside them first\n"
+    "  --hp-share X           best-effort work that runs on when a high-priority client begins, as a share "
+    "of\n"
+    "                         that one's usual latency, 0..1 (default 0.15)\n"
     "  --profiles FILE        kernel profiles (default "
     "${XDG_CACHE_HOME:-~/.cache}/explsched/kernels-v1.tsv)\n"
     "  --foreground           do not detach; without it the command returns when the socket is ready\n"
@@ -34,7 +36,6 @@ enum Option {
     kCapCompute,
     kCapBandwidth,
     kHighShare,
-    kAhead,
     kProfiles,
     kForeground,
     kStatus,
@@ -71,7 +72,6 @@ CommandLine parse_command_line(int argc, char** argv) {
         {"cap-compute", required_argument, nullptr, kCapCompute},
         {"cap-bandwidth", required_argument, nullptr, kCapBandwidth},
         {"hp-share", required_argument, nullptr, kHighShare},
-        {"ahead-ms", required_argument, nullptr, kAhead},
         {"profiles", required_argument, nullptr, kProfiles},
         {"foreground", no_argument, nullptr, kForeground},
         {"status", no_argument, nullptr, kStatus},
@@ -98,9 +98,6 @@ CommandLine parse_command_line(int argc, char** argv) {
                 break;
             case kHighShare:
                 settings.high_share_permille = permille("--hp-share", optarg, 0);
-                break;
-            case kAhead:
-                settings.ahead_ns = static_cast<std::uint64_t>(number("--ahead-ms", optarg, 0, 1000) * 1e6);
                 break;
             case kProfiles:
                 settings.profiles = optarg;

@@ -1,7 +1,6 @@
 #include <cstdio>
 
 #include "kernel_intercept/manager/server.hpp"
-#include "kernel_intercept/shared/clock.hpp"
 
 namespace explsched::manager {
 
@@ -41,22 +40,24 @@ class Object {
     std::string body_;
 };
 
-std::string client(const Tenant& tenant, const shared::Slot& slot) {
+std::string client(const Tenant& tenant, const Gpu& gpu, std::uint32_t index) {
     const auto get = [](const auto& word) { return word.load(std::memory_order_relaxed); };
-    const std::uint64_t busy_until_ns = get(slot.timeline.busy_until_ns), now_ns = shared::now_ns();
+    const shared::Slot& slot = gpu.page().slots[index];
+    const shared::Progress progress = gpu.progress(index);
     return Object()
         .number("pid", tenant.pid)
         .string("job", tenant.job)
         .string("class", tenant.priority == shared::Class::kHigh ? "high" : "best-effort")
         .number("request_permille", tenant.request_permille)
         .number("limit_permille", tenant.limit_permille)
-        .number("launches", get(slot.timeline.head))
-        .number("gpu_ns", get(slot.timeline.pushed_ns))
+        .number("launches", get(slot.counters.launches))
+        .number("gpu_ns", progress.issued_ns)
         .number("charged_ns", get(slot.counters.charged_ns))
         .number("credit_ns", get(slot.door.credit_ns))
-        .number("outstanding_ns", busy_until_ns > now_ns ? busy_until_ns - now_ns : 0)
-        .number("latency_ns", get(slot.timeline.latency_ns))
-        .number("lag_ns", get(slot.timeline.lag_ns))
+        .number("outstanding_ns", progress.outstanding_ns())
+        .number("latency_ns", gpu.latency_ns(index))
+        .number("reports", get(slot.door.reports))
+        .number("forced", get(slot.counters.forced))
         .number("waits", get(slot.counters.waits))
         .number("waited_ns", get(slot.counters.waited_ns))
         .number("longest_wait_ns", get(slot.counters.longest_wait_ns))
@@ -71,7 +72,7 @@ std::string gpu_status(const std::string& uuid, const Gpu& gpu) {
     std::string clients;
     for (std::uint32_t slot = 0; slot < shared::kSlots; ++slot) {
         if (!gpu.tenants()[slot]) continue;
-        clients += (clients.empty() ? "" : ", ") + client(*gpu.tenants()[slot], gpu.page().slots[slot]);
+        clients += (clients.empty() ? "" : ", ") + client(*gpu.tenants()[slot], gpu, slot);
     }
     return Object()
         .string("uuid", uuid)
@@ -79,6 +80,7 @@ std::string gpu_status(const std::string& uuid, const Gpu& gpu) {
         .number("multiprocessors", gpu.identity().multiprocessors)
         .number("beat_interval_ns", gpu.page().control.beat_interval_ns.load())
         .number("waiting", gpu.page().control.waiting.load())
+        .number("batch_ns", gpu.page().control.batch_ns.load())
         .number("best_effort_permille", gpu.best_effort_permille())
         .text("clients", "[" + clients + "]")
         .json();

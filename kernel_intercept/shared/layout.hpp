@@ -1,8 +1,8 @@
-// The memory a manager shares with its clients: one page set per GPU (written by both) and one table of
-// kernel profiles (written by the manager only; sealed against writing by clients).
+// The memory a manager shares with its clients: for each GPU one page (written by both) and the signals (see
+// signals.hpp), and one table of kernel profiles (written by the manager only; sealed against writing by
+// clients).
 //
-// The header of each never changes its meaning; everything behind it belongs to `kLayoutVersion`. Sizes are
-// fixed, so nothing is ever resized under a client.
+// Sizes are fixed, so nothing is ever resized under a client.
 #pragma once
 
 #include <array>
@@ -11,22 +11,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernel_intercept/gate/kernel.hpp"
-#include "kernel_intercept/shared/timeline.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
+#include "kernel_intercept/shared/packed.hpp"
+#include "kernel_intercept/shared/signals.hpp"
 
 namespace explsched::shared {
-
-constexpr std::uint32_t kPageMagic = 0x4b505845;   // "EXPK"
-constexpr std::uint32_t kTableMagic = 0x54505845;  // "EXPT"
-constexpr std::uint32_t kLayoutVersion = 4;
-
-struct Header {
-    std::uint32_t magic;
-    std::uint32_t layout_version;
-    std::uint32_t size;   // bytes of the whole memory
-    std::uint32_t slots;  // clients per page, or entries of the table
-};
-static_assert(sizeof(Header) == 16);
 
 enum class Policy : std::uint32_t { kGroup = 0, kQuota = 1 };
 enum class Class : std::uint32_t { kBestEffort = 0, kHigh = 1 };
@@ -37,13 +26,10 @@ struct alignas(64) Control {
     std::atomic<std::uint64_t> beat_interval_ns;  // the longest interval between the last beats
     std::atomic<std::uint64_t> occupied;          // bit per slot in use
     std::atomic<std::uint64_t> high;              // of them, bit per high-priority client
-    std::atomic<std::uint32_t> aged;  // 1 + slot that all other best-effort clients let go first; 0 = none
+    std::atomic<std::uint64_t> beside;            // best-effort clients that run beside high-priority work
+    std::atomic<std::uint64_t> batch_ns;          // work of a best-effort client that nothing can hold back
     Policy policy;
-    std::uint32_t cap_compute_permille;
-    std::uint32_t cap_bandwidth_permille;
-    std::uint32_t high_share_permille;  // best-effort outstanding time / latency of the high-priority client
     std::uint32_t reserved;
-    std::uint64_t ahead_ns;  // outstanding time of a best-effort client that shares the GPU
     alignas(
         64) std::atomic<std::uint64_t> waiting;  // bit per client with a launch that waits, set by the client
 };
@@ -56,27 +42,30 @@ constexpr std::uint32_t kGateWaiting = 2;
 constexpr std::uint32_t kGateGranted = 3;
 constexpr std::uint32_t kGateState = 3;  // mask
 
-// A launch that has waited this long goes before all other best-effort launches.
-constexpr std::uint64_t kAgedNs = 2'000'000;
-
 struct alignas(64) Doorway {
     std::atomic<std::uint32_t> gate;
-    std::atomic<std::uint32_t> tenancy;  // a number of its own for each client that takes the slot; 0 = free
-    std::atomic<std::uint64_t> want;     // packed cost of the waiting launch
-    std::atomic<std::uint64_t> want_since_ns;
-    std::atomic<std::int64_t> credit_ns;    // policy `quota`: GPU time left
+    std::atomic<std::uint32_t> tenancy;   // a number of its own for each client that takes the slot; 0 = free
+    std::atomic<std::int64_t> credit_ns;  // policy `quota`: GPU time left
     std::atomic<std::uint64_t> granted_ns;  // monotonic time of the last grant, for measurements
+    // Policy `group`, of a high-priority client: not 0 from its first launch on until the manager has seen
+    // the end.
+    std::atomic<std::uint32_t> busy;
+    std::atomic<std::uint32_t> reports;  // the GPU counts what this client's streams have done
 };
 
-// Beside what the timeline counts.
 struct alignas(64) Counters {
-    std::atomic<std::uint64_t> charged_ns;  // running time x the larger share
+    std::atomic<std::uint64_t> launches;
+    std::atomic<std::uint64_t> charged_ns;     // running time x the larger share
+    std::atomic<std::uint64_t> busy_since_ns;  // of a high-priority client: first launch after it was idle
+    std::atomic<std::uint64_t> peak;           // packed: the largest shares of kernels that are not short
     std::atomic<std::uint64_t> waits;
     std::atomic<std::uint64_t> waited_ns;
     std::atomic<std::uint64_t> longest_wait_ns;
     std::atomic<std::uint64_t> passed;  // waits that ended without a grant
     std::atomic<std::uint64_t> drains;
-    std::atomic<std::uint64_t> unmanaged;  // launches that were not asked for, as the manager was late
+    std::atomic<std::uint64_t> drained_ns;  // when the last synchronising call returned
+    std::atomic<std::uint64_t> unmanaged;   // launches that were not asked for, as the manager was late
+    std::atomic<std::uint64_t> forced;      // times the client's watchdog has opened its gate
 };
 
 constexpr std::uint32_t kNameBytes = 2048;  // mangled names of template libraries reach a kilobyte
@@ -99,11 +88,8 @@ struct alignas(64) SampleRing {
 struct Slot {
     Doorway door;
     Counters counters;
-    Timeline timeline;
     SampleRing ring;
 };
-
-constexpr std::uint32_t kSlots = 64;
 
 struct Page {
     Header header;
@@ -139,8 +125,7 @@ inline const TableEntry* find(const Table& table, std::uint64_t hash) {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::is_standard_layout_v<Page> && std::is_standard_layout_v<Table>);
 static_assert(sizeof(Control) == 128 && offsetof(Page, control) == 64);
-static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 64);
-static_assert(sizeof(Timeline) == 192 + 8 * kSpans);
+static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 128);
 static_assert(sizeof(KernelKey) == 40 && sizeof(KernelCost) == 16 && sizeof(RingSample) == 56 + kNameBytes);
 static_assert(sizeof(TableEntry) == 16);
 static_assert(sizeof(Page) % 64 == 0 && sizeof(Page) < 8U << 20);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernel_intercept/gate/kernel.hpp"
+#include "kernel_intercept/shared/kernel.hpp"
 
 namespace explsched::shared {
 

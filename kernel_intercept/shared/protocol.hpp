@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/shared/layout.hpp"
 
 namespace explsched::shared {
@@ -42,8 +41,8 @@ struct Hello {
     std::array<char, 64> job;  // Slurm job id, zero-terminated; empty outside of jobs
 };
 
-// Comes with two file descriptors: the page of the GPU and the profile table. The connection stays open as
-// long as the client lives; on it the client rings for a launch that waits.
+// Comes with three file descriptors: the page of the GPU, the profile table and the signals. The connection
+// stays open as long as the client lives; on it the client rings for a launch that waits.
 struct Welcome {
     Preamble preamble;
     std::uint32_t slot;
@@ -66,7 +65,7 @@ struct Forget {
 
 // kStatus and kRing are a preamble alone. The answer to kStatus is one datagram of JSON text.
 
-constexpr std::uint32_t kWelcomeDescriptors = 2;
+constexpr std::uint32_t kWelcomeDescriptors = 3;
 constexpr std::size_t kLongestMessage = 256;
 constexpr std::size_t kLongestStatus = std::size_t{128} * 1024;
 

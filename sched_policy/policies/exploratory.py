@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from sched_policy.admission import PayoffAdmission
 from sched_policy.options import PolicyOptions
 from sched_policy.order.arrival import Fifo
 from sched_policy.order.base import Order
+from sched_policy.order.by_sweep import BySweep
 from sched_policy.order.las import Fair
 from sched_policy.order.shortest import Srsf
 from sched_policy.order.slaq import Slaq
@@ -16,11 +19,32 @@ from sched_policy.policies.parts import depth, preemptive, reserving, resizing
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.preempt.displace import Displace
 from sched_policy.stopping import EarlyStop
+from sched_policy.sweep import strategies
+from sched_policy.sweep.choice import Sweeps
 
 _SILENT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
 
 
 def explsched(options: PolicyOptions) -> Policy:
+    """Each sweep's best model first, or with the objective `total` the sum of improvements, as published."""
+    return _total(options) if options.objective == "total" else _best(options)
+
+
+def _best(options: PolicyOptions) -> Policy:
+    sweeps = Sweeps(strategies.build(options.sweep_strategy))
+    total = _total(options)
+    return replace(
+        total,
+        summary="each sweep's best model first; pauses and stops jobs that opted in",
+        order=BySweep(sweeps, total.order),
+        backfill=depth(options, 1),
+        admission=None,
+        stop=None,
+        sweeps=sweeps,
+    )
+
+
+def _total(options: PolicyOptions) -> Policy:
     """Expected improvement per GPU-second."""
     backfill = depth(options, 1)
     untried = "jobs that opted in and report nothing keep their order of submission, others are ordered as by"

@@ -81,6 +81,7 @@ class ClusterState:
         self._records: list[JobRecord | None] = [None] * count
         self._usage: list[Usage] = []
         self._speed_changed: set[int] = set()
+        self._ended: list[Job] = []
         self._any_elastic = any(job.least_gpus is not None for job in jobs)
 
     @property
@@ -170,7 +171,9 @@ class ClusterState:
         """The job leaves: its work is done, its time is up, or `stopped` says why."""
         if self._table.phase[row] == JobPhase.RUNNING:
             self._table.advance(row, now_s)
-        self._release(row, now_s)
+        if self._table.phase[row] != JobPhase.WAITING:
+            self._release(row, now_s)
+        self._keep(row)
         whole = self._table.is_through(row)
         left = Ending.COMPLETED if self._table.leave_s[row] == self._table.work_s[row] else Ending.ABANDONED
         self._table.phase[row] = JobPhase.ENDED
@@ -205,8 +208,18 @@ class ClusterState:
             for row in self._active[self._table.phase[self._active] == JobPhase.RUNNING].tolist():
                 self._table.advance(row, now_s)
                 self._refresh_job(row)
-            return Snapshot.of(now_s, self.nodes, self._present_jobs())
-        return Snapshot(now_s, self.nodes, self._present_jobs(), self._table.columns(self._active, now_s))
+            return Snapshot.of(now_s, self.nodes, self._present_jobs(), self._ended)
+        columns = self._table.columns(self._active, now_s)
+        return Snapshot(now_s, self.nodes, self._present_jobs(), columns, tuple(self._ended))
+
+    def _keep(self, row: int) -> None:
+        """Remember what a job of a sweep reported before it ended: its sweep goes on."""
+        learning = self._trace[row].learning
+        if learning is not None and learning.exploration.sweep is not None:
+            self._refresh_job(row)
+            job = self._jobs[row]
+            if job is not None:
+                self._ended.append(job)
 
     def _present_jobs(self) -> tuple[Job, ...]:
         return tuple(job for row in self._active.tolist() if (job := self._jobs[row]) is not None)

@@ -11,7 +11,7 @@ from sched_policy.plan import Plan
 from sched_policy.utility import estimate
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes, row, running, snapshot
 
-POLICY = row("explsched", catalog.PolicyOptions(quantum_s=100, stop_threshold=0.02))
+POLICY = row("explsched", catalog.PolicyOptions(objective="total", quantum_s=100, stop_threshold=0.02))
 
 
 def ranked(plan: Plan) -> list[int]:

@@ -30,7 +30,7 @@ void submit(State& state, std::int32_t index, double duration_ns, std::uint32_t 
     Stream& stream = state.streams[index];
     Work work{duration_ns, compute, bandwidth, {'k'}};
     stream.queue[stream.submitted % kQueueDepth] =
-        Task{work, duration_ns, state.now_ns, state.now_ns, kNone, 0, 0, kNone, {after}};
+        Task{work, {}, duration_ns, state.now_ns, state.now_ns, kNone, 0, 0, kNone, {after}};
     ++stream.submitted;
 }
 

@@ -20,6 +20,7 @@ std::unique_ptr<CUgraph_st> clone(const CUgraph_st& graph) {
         made->child = node->child == nullptr ? nullptr : clone(*node->child);
         made->original = node.get();
         made->enabled = node->enabled;
+        made->memory = node->memory;
         copy->nodes.push_back(std::move(made));
     }
     return copy;
@@ -134,6 +135,57 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
     const size_t room = *count;
     *count = std::min(room, graph->nodes.size());
     for (size_t i = 0; i < room; ++i) nodes[i] = i < *count ? graph->nodes[i].get() : nullptr;
+    return CUDA_SUCCESS;
+}
+
+// As the nodes run: each after the one before it.
+CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
+    const size_t edges = graph->nodes.empty() ? 0 : graph->nodes.size() - 1;
+    if (from == nullptr || to == nullptr) {
+        *count = edges;
+        return CUDA_SUCCESS;
+    }
+    *count = std::min(*count, edges);
+    for (size_t i = 0; i < *count; ++i) {
+        from[i] = graph->nodes[i].get();
+        to[i] = graph->nodes[i + 1].get();
+    }
+    return CUDA_SUCCESS;
+}
+
+// A node that others are to follow is moved to before the first of them.
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+    auto& nodes = graph->nodes;
+    const auto place_of = [&](CUgraphNode node) {
+        return std::find_if(nodes.begin(), nodes.end(),
+                            [&](const auto& other) { return other.get() == node; });
+    };
+    for (size_t i = 0; i < count; ++i) {
+        const auto moved = place_of(from[i]), before = place_of(to[i]);
+        if (moved == nodes.end() || before == nodes.end()) return CUDA_ERROR_INVALID_VALUE;
+        if (before < moved) std::rotate(before, moved, moved + 1);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphRemoveDependencies(CUgraph, const CUgraphNode*, const CUgraphNode*, size_t) {
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+    auto made = node_of(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+    if (params->count != 1 || !fakecuda::as_access(params->paramArray[0], made->memory))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    made->graph = graph;
+    return add(node, graph, std::move(made));
+}
+
+CUresult cuGraphDestroyNode(CUgraphNode node) {
+    auto& nodes = node->graph->nodes;
+    nodes.erase(
+        std::remove_if(nodes.begin(), nodes.end(), [&](const auto& other) { return other.get() == node; }),
+        nodes.end());
     return CUDA_SUCCESS;
 }
 

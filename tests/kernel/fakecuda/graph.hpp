@@ -7,6 +7,10 @@
 
 namespace fakecuda {
 
+// False for what the double does not know.
+bool as_access(const CUstreamBatchMemOpParams& operation, gpu::MemoryAccess& access);
+void run(const gpu::MemoryAccess& access, CUstream stream);
+
 // A deep copy. Each node remembers the one it was made from.
 std::unique_ptr<CUgraph_st> clone(const CUgraph_st& graph);
 

@@ -22,6 +22,8 @@ void run_nodes(const CUgraph_st& graph, CUstream stream) {
     for (const auto& node : graph.nodes) {
         if (!node->enabled) continue;
         if (const fakecuda::KernelSpec* kernel = kernel_of(*node)) fakecuda::run(*kernel, stream);
+        if (node->memory.kind != fakecuda::gpu::MemoryAccess::Kind::kNone)
+            fakecuda::run(node->memory, stream);
         if (node->child != nullptr) run_nodes(*node->child, stream);
     }
 }

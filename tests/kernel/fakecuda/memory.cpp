@@ -71,6 +71,17 @@ CUresult cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
     return CUDA_SUCCESS;
 }
 
+// Device and host share addresses.
+CUresult cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned int) {
+    if (const CUresult refused = fakecuda::refuse_unsafe_call()) return refused;
+    return memory == nullptr || bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+CUresult cuMemHostUnregister(void*) { return fakecuda::refuse_unsafe_call(); }
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pointer, void* memory, unsigned int) {
+    *pointer = device(memory);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
     if (const CUresult refused = fakecuda::refuse_unsafe_call()) return refused;
     return allocate(pointer, bytes);

@@ -103,6 +103,8 @@ struct CUgraphNode_st {
     std::unique_ptr<CUgraph_st> child;
     const CUgraphNode_st* original{nullptr};  // in an executable graph: the node it was made from
     bool enabled{true};
+    CUgraph graph{nullptr};                // where it can be destroyed
+    fakecuda::gpu::MemoryAccess memory{};  // of a node of memory operations, of which there is one
 };
 
 // Nodes run one after the other, in the order in which they were added: a legal order of every graph whose

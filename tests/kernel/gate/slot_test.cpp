@@ -9,11 +9,12 @@
 
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "kernel_intercept/gate/admission.hpp"
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/shared/clock.hpp"
-#include "kernel_intercept/shared/lateness.hpp"
+#include "kernel_intercept/shared/futex.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
 #include "tests/kernel/gate/check.hpp"
 
@@ -42,10 +43,11 @@ class Manager {
     Manager() {
         shared::Table* table = nullptr;
         const int fds[] = {shared_memory(page_, shared::kPageMagic, shared::kSlots),
-                           shared_memory(table, shared::kTableMagic, shared::kTableEntries)};
+                           shared_memory(table, shared::kTableMagic, shared::kTableEntries),
+                           shared_memory(signals_, shared::kSignalsMagic, shared::kSlots)};
         page_->control.heartbeat_ns = shared::now_ns() + kHour;
-        page_->control.cap_compute_permille = page_->control.cap_bandwidth_permille = 950;
-        page_->control.ahead_ns = kMs;
+        page_->control.batch_ns = kMs;
+        own().gate = shared::kOpen;
         page_->control.occupied = std::uint64_t{1} << kSlot;
         slot().door.tenancy = kTenancy;
         char directory[] = "/tmp/slot-XXXXXX";
@@ -67,6 +69,7 @@ class Manager {
 
     shared::Page& page() { return *page_; }
     shared::Slot& slot() { return page_->slots[kSlot]; }
+    shared::ClientSignals& own() { return signals_->clients[kSlot]; }
 
     bool rung() const {
         shared::Preamble bell{};
@@ -76,7 +79,7 @@ class Manager {
     }
 
    private:
-    void welcome(const int (&fds)[2]) const {
+    void welcome(const int (&fds)[shared::kWelcomeDescriptors]) const {
         shared::Hello hello{};
         REQUIRE(recv(client_, &hello, sizeof(hello), 0) == sizeof(hello));
         shared::Welcome welcome{shared::preamble(shared::MessageKind::kWelcome), kSlot, sizeof(shared::Page),
@@ -97,58 +100,9 @@ class Manager {
     }
 
     shared::Page* page_{nullptr};
+    shared::Signals* signals_{nullptr};
     int client_{-1};
 };
-
-void pause_ms(int ms) { usleep(static_cast<useconds_t>(ms) * 1000); }
-
-void a_launch_is_under_way_until_the_driver_is_called(Manager& manager) {
-    const shared::Timeline& line = manager.slot().timeline;
-    for (const bool charged : {false, true}) {
-        gate::drained(0);
-        if (charged) gate::charge(0, kLong);
-        if (!charged) CHECK(gate::admit(0, kLong) == gate::Admission::kGranted);
-        CHECK(line.starting_ns != 0);
-        gate::before_driver(0);
-        CHECK(line.starting_ns == 0);
-    }
-}
-
-void what_reaches_the_driver_late_ends_as_late(Manager& manager) {
-    const shared::Timeline& line = manager.slot().timeline;
-    gate::drained(0);
-    gate::admit(0, kLong);
-    const std::uint64_t announced_ns = line.busy_until_ns;
-    pause_ms(2);
-    gate::before_driver(0);
-    CHECK(line.busy_until_ns >= announced_ns + 2 * kMs && line.starting_ns == 0);
-    const std::uint64_t known_ns = line.busy_until_ns;
-    gate::before_driver(0);  // for a launch that goes with it
-    CHECK(line.busy_until_ns == known_ns);
-}
-
-void a_long_call_leaves_others_unsure(Manager& manager) {
-    const shared::Timeline& line = manager.slot().timeline;
-    gate::drained(0);
-    gate::admit(0, kLong);
-    gate::before_driver(0);
-    pause_ms(2);
-    gate::after_driver(0);
-    CHECK(line.unsure_ns == shared::kMostUnsureNs);
-    gate::drained(0);
-    CHECK(line.unsure_ns == 0);
-    gate::admit(0, {kMs, 300, 100});
-    gate::before_driver(0);
-    pause_ms(2);  // it may have waited for the kernel
-    gate::after_driver(0);
-    CHECK(line.unsure_ns == 0);
-    gate::admit(0, kLong);
-    gate::admit(0, {1000, 300, 100});  // too short to be of interest
-    gate::before_driver(0);
-    pause_ms(2);
-    gate::after_driver(0);
-    CHECK(line.unsure_ns == 0);
-}
 
 void an_end_is_told_and_rung_for_those_that_wait(Manager& manager) {
     const shared::Slot& slot = manager.slot();
@@ -156,15 +110,27 @@ void an_end_is_told_and_rung_for_those_that_wait(Manager& manager) {
     const std::uint64_t drains = slot.counters.drains;
     gate::drained(0);  // nothing since
     CHECK(slot.counters.drains == drains && !manager.rung());
-    gate::admit(0, kLong);
-    CHECK(!shared::drained(slot.timeline));
+    gate::admit(0, gate::kUncounted, kLong);
+    CHECK(!shared::progress_of(manager.own()).idle());
     gate::drained(0);
-    CHECK(shared::drained(slot.timeline) && slot.counters.drains == drains + 1 && !manager.rung());
+    CHECK(shared::progress_of(manager.own()).idle() && slot.counters.drains == drains + 1 && !manager.rung());
     manager.page().control.waiting = 1;
-    gate::admit(0, kLong);
+    gate::admit(0, gate::kUncounted, kLong);
     gate::drained(0);
     CHECK(manager.rung() && !manager.rung());
     manager.page().control.waiting = 0;
+}
+
+// The end of a busy period is looked at by the manager.
+void the_end_of_high_priority_work_is_rung(Manager& manager) {
+    manager.page().control.high = std::uint64_t{1} << kSlot;
+    gate::admit(0, 2, kLong);
+    CHECK(manager.slot().door.busy == 1 && !manager.rung());
+    CHECK(gate::tail(0, 2).writes && !gate::tail(0, 2).writes);
+    gate::drained(0);
+    CHECK(manager.rung());
+    manager.slot().door.busy = 0;
+    manager.page().control.high = 0;
 }
 
 void samples_are_dropped_while_nobody_reads_them(Manager& manager) {
@@ -182,57 +148,111 @@ void samples_are_dropped_while_nobody_reads_them(Manager& manager) {
     ring.read = ring.written.load();
 }
 
-// Of a wait that nobody ends nothing is left but what is counted.
-void a_wait_leaves_an_idle_door(Manager& manager) {
-    constexpr std::uint32_t kOther = 5;
+// A wait that nobody ends is bounded, and leaves nothing but what is counted.
+void a_wait_is_bounded(Manager& manager) {
+    constexpr std::uint64_t kOther = 1 << 5;
     shared::Control& control = manager.page().control;
     const shared::Slot& slot = manager.slot();
     gate::drained(0);
-    control.occupied.fetch_or(std::uint64_t{1} << kOther);
-    shared::Timeline& other = manager.page().slots[kOther].timeline;
-    shared::push(other, {kHour, 900, 900}, shared::now_ns());
-    const std::uint64_t launches = slot.timeline.head;
-    CHECK(gate::admit(0, {kMs, 500, 500}) == gate::Admission::kPassThrough);
-    CHECK(manager.rung() && control.waiting == 0);
-    CHECK((slot.door.gate & shared::kGateState) == shared::kGateIdle && slot.timeline.reserved == 0);
-    CHECK(slot.counters.waits == 1 && slot.counters.passed == 1 && slot.timeline.head == launches + 1);
+    control.occupied.fetch_or(kOther);
+    control.high = kOther;
+    shared::close_gate(manager.own().gate);
+    const std::uint64_t launches = slot.counters.launches;
+    CHECK(gate::admit(0, gate::kUncounted, {kMs, 500, 500}).admission == gate::Admission::kPassThrough);
+    CHECK(slot.counters.waits == 1 && slot.counters.passed == 1 && slot.counters.launches == launches + 1);
     CHECK(slot.counters.waited_ns >= gate::kLongestWaitNs);
     CHECK(slot.counters.longest_wait_ns == slot.counters.waited_ns);
+    const gate::Decision ahead = gate::admit(0, 3, {kMs, 500, 500});  // it waits on the GPU
+    CHECK(ahead.admission == gate::Admission::kGranted && ahead.boundary.waits);
+    manager.own().gate.fetch_or(shared::kOpen);
+    control.high = 0;
     control.occupied = std::uint64_t{1} << kSlot;
+}
+
+void a_wait_for_credit_leaves_an_idle_door(Manager& manager) {
+    shared::Slot& slot = manager.slot();
+    manager.page().control.policy = shared::Policy::kQuota;
+    slot.door.credit_ns = 0;
+    const std::uint64_t waits = slot.counters.waits;
+    CHECK(gate::admit(0, gate::kUncounted, kLong).admission == gate::Admission::kPassThrough);
+    CHECK(manager.rung() && manager.page().control.waiting == 0);
+    CHECK((slot.door.gate & shared::kGateState) == shared::kGateIdle && slot.counters.waits == waits + 1);
+    CHECK(slot.door.credit_ns < 0);  // it owes
+    slot.door.credit_ns = 1;
+    CHECK(gate::admit(0, gate::kUncounted, kLong).admission == gate::Admission::kGranted);
+    CHECK(slot.counters.waits == waits + 1);
+    manager.page().control.policy = shared::Policy::kGroup;
+}
+
+// It would find credit or its turn only when the manager looks again; the first thread tells it.
+void a_second_thread_is_woken_by_the_first(Manager& manager) {
+    shared::Slot& slot = manager.slot();
+    manager.page().control.policy = shared::Policy::kQuota;
+    slot.door.credit_ns = 0;
+    std::thread first([] { gate::admit(0, gate::kUncounted, kLong); });
+    while ((slot.door.gate & shared::kGateState) != shared::kGateWaiting) usleep(100);
+    std::thread second([] { gate::admit(0, gate::kUncounted, kLong); });
+    usleep(10'000);  // it sleeps, most probably
+    const std::uint64_t passed = slot.counters.passed;
+    slot.door.credit_ns = 2 * static_cast<std::int64_t>(kLong.gpu_ns);
+    slot.door.gate = slot.door.gate | shared::kGateGranted;
+    shared::futex_wake_all(slot.door.gate);
+    first.join();
+    second.join();
+    CHECK(slot.counters.passed == passed);  // neither has waited until its bound
+    while (manager.rung()) {
+    }
+    manager.page().control.policy = shared::Policy::kGroup;
+}
+
+// A heartbeat that is late is no reason to let everything pass: what is bounded stays bounded.
+void a_late_manager_floods_nothing(Manager& manager) {
+    shared::Control& control = manager.page().control;
+    const std::uint64_t beat_ns = control.heartbeat_ns;
+    gate::drained(0);
+    gate::open_stream(0, 4);
+    control.high = 1 << 5;
+    shared::close_gate(manager.own().gate);
+    control.heartbeat_ns = shared::now_ns() - 60 * kMs;
+    int waits = 0;
+    for (int i = 0; i < 64; ++i) waits += gate::admit(0, 4, {1000, 100, 100}).boundary.waits;
+    CHECK(waits == 4 && manager.slot().counters.unmanaged >= 64);
+    control.heartbeat_ns = beat_ns;
+    control.high = 0;
+    manager.own().gate.fetch_or(shared::kOpen);
 }
 
 void a_slot_of_another_is_left_alone(Manager& manager) {
     shared::Slot& slot = manager.slot();
     gate::drained(0);
-    gate::admit(0, kLong);
+    gate::admit(0, 1, kLong);
     slot.door.tenancy = kTenancy + 1;
-    const std::uint64_t launches = slot.timeline.head, end_ns = slot.timeline.busy_until_ns;
-    pause_ms(1);
-    gate::before_driver(0);
-    pause_ms(1);
-    gate::after_driver(0);
+    const std::uint64_t launches = slot.counters.launches, unmanaged = slot.counters.unmanaged;
+    CHECK(!gate::tail(0, 1).writes && gate::signals(0).memory == nullptr);
     gate::drained(0);
     gate::record(0, {{42, {1, 1, 1}, {32, 1, 1}, 0, 90}, kLong, "name"});
-    CHECK(gate::admit(0, kLong) == gate::Admission::kPassThrough);
-    gate::charge(0, kLong);
-    CHECK(slot.timeline.head == launches && slot.timeline.busy_until_ns == end_ns);
-    CHECK(slot.timeline.starting_ns != 0 && slot.timeline.unsure_ns == 0);
-    CHECK(!shared::drained(slot.timeline) && slot.ring.written == slot.ring.read &&
-          slot.counters.unmanaged == 0);
+    CHECK(gate::admit(0, 1, kLong).admission == gate::Admission::kPassThrough);
+    CHECK(!gate::charge(0, 1, kLong).writes);
+    CHECK(slot.counters.launches == launches && !shared::progress_of(manager.own()).idle());
+    CHECK(slot.ring.written == slot.ring.read && slot.counters.unmanaged == unmanaged);
 }
 
 }  // namespace
 
 int main() {
     Manager manager;
-    for (int i = 0; i < 10'000 && gate::admit(0, kLong) != gate::Admission::kGranted; ++i) usleep(1000);
-    REQUIRE(manager.slot().timeline.head == 1);
-    a_launch_is_under_way_until_the_driver_is_called(manager);
-    what_reaches_the_driver_late_ends_as_late(manager);
-    a_long_call_leaves_others_unsure(manager);
+    for (int i = 0; i < 10'000; ++i) {
+        if (gate::admit(0, gate::kUncounted, kLong).admission == gate::Admission::kGranted) break;
+        usleep(1000);
+    }
+    REQUIRE(manager.slot().counters.launches == 1);
     an_end_is_told_and_rung_for_those_that_wait(manager);
+    the_end_of_high_priority_work_is_rung(manager);
     samples_are_dropped_while_nobody_reads_them(manager);
-    a_wait_leaves_an_idle_door(manager);
+    a_wait_is_bounded(manager);
+    a_wait_for_credit_leaves_an_idle_door(manager);
+    a_second_thread_is_woken_by_the_first(manager);
+    a_late_manager_floods_nothing(manager);
     a_slot_of_another_is_left_alone(manager);
     return check::result();
 }

@@ -22,6 +22,22 @@ static_assert(sizeof(ours::LaunchAttribute) == sizeof(CUlaunchAttribute));
 SAME_FIELD(ours::LaunchAttribute, value, CUlaunchAttribute, value);
 static_assert(sizeof(ours::LaunchAttributeValue) == sizeof(CUlaunchAttributeValue));
 
+static_assert(sizeof(ours::MemoryOperation) == sizeof(CUstreamBatchMemOpParams));
+static_assert(offsetof(ours::MemoryOperation, address) ==
+              offsetof(CUstreamBatchMemOpParams, waitValue.address));
+static_assert(offsetof(ours::MemoryOperation, value) ==
+              offsetof(CUstreamBatchMemOpParams, waitValue.value64));
+static_assert(offsetof(ours::MemoryOperation, flags) == offsetof(CUstreamBatchMemOpParams, waitValue.flags));
+static_assert(sizeof(ours::MemoryNodeParams) == sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS));
+SAME_FIELD(ours::MemoryNodeParams, operations, CUDA_BATCH_MEM_OP_NODE_PARAMS, paramArray);
+static_assert(sizeof(ours::DevicePointer) == sizeof(CUdeviceptr));
+static_assert(ours::kWaitValue32 == CU_STREAM_MEM_OP_WAIT_VALUE_32);
+static_assert(ours::kWriteValue64 == CU_STREAM_MEM_OP_WRITE_VALUE_64);
+static_assert(ours::kWaitForBits == CU_STREAM_WAIT_VALUE_AND);
+static_assert(ours::kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
+static_assert(ours::kHostRegisterDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
+static_assert(ours::kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
+
 static_assert(sizeof(ours::LaunchParams) == sizeof(CUDA_LAUNCH_PARAMS));
 SAME_FIELD(ours::LaunchParams, block_x, CUDA_LAUNCH_PARAMS, blockDimX);
 SAME_FIELD(ours::LaunchParams, stream, CUDA_LAUNCH_PARAMS, hStream);

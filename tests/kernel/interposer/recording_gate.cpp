@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/shared/signals.hpp"
 
 namespace explsched::gate {
 namespace {
@@ -27,6 +28,21 @@ __attribute__((format(printf, 1, 2))) void write_line(const char* format, ...) n
     const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (file < 0 || write(file, line, static_cast<std::size_t>(length)) != length) std::abort();
     close(file);
+}
+
+explsched::shared::ClientSignals g_signals{};
+std::uint64_t g_boundaries{0};
+
+// GATE_SIGNALS: a boundary before each launch of a stream that is counted; its number is what is done.
+Boundary boundary_for(int stream) noexcept {
+    if (stream == kUncounted) return {};
+    return {true, false, ++g_boundaries};
+}
+
+// GATE_SHARES: what a timing says of the shares, too.
+void write_shares(const Sample& sample) noexcept {
+    if (std::getenv("GATE_SHARES") == nullptr) return;
+    write_line("shares %u %u\n", sample.cost.compute_permille, sample.cost.bandwidth_permille);
 }
 
 }  // namespace
@@ -51,25 +67,46 @@ KernelCost lookup(std::uint64_t, const KernelCost& estimate) noexcept {
 
 bool sampling_due(std::uint64_t) noexcept { return std::getenv("GATE_SAMPLE") != nullptr; }
 
-Admission admit(int ordinal, const KernelCost& cost) noexcept {
+Decision admit(int ordinal, int stream, const KernelCost& cost) noexcept {
     write_line("admit %d %lu %u %u\n", ordinal, static_cast<unsigned long>(cost.gpu_ns),
                cost.compute_permille, cost.bandwidth_permille);
-    return Admission::kGranted;
+    return {Admission::kGranted, boundary_for(stream)};
 }
 
-void charge(int ordinal, const KernelCost& cost) noexcept {
+Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept {
     write_line("charge %d %lu %u %u\n", ordinal, static_cast<unsigned long>(cost.gpu_ns),
                cost.compute_permille, cost.bandwidth_permille);
+    return boundary_for(stream);
 }
 
-// These follow every admit and charge: only noise here.
-void before_driver(int) noexcept {}
-void after_driver(int) noexcept {}
+Boundary tail(int, int stream) noexcept { return boundary_for(stream); }
+
+Signals signals(int) noexcept {
+    // Only where a test asks for it: without memory to write to, all streams are uncounted.
+    if (std::getenv("GATE_SIGNALS") == nullptr) return {};
+    const auto at = [](const void* word) {
+        return static_cast<std::size_t>(static_cast<const char*>(word) -
+                                        reinterpret_cast<const char*>(&g_signals));
+    };
+    return {&g_signals,
+            sizeof(g_signals),
+            at(&g_signals.gate),
+            at(&g_signals.probe),
+            at(&g_signals.lines[0].done),
+            sizeof(explsched::shared::Line)};
+}
+
+bool graphs_wait(int) noexcept { return std::getenv("GATE_GRAPHS_WAIT") != nullptr; }
+
+void signals_pinned(int ordinal) noexcept { write_line("pinned %d\n", ordinal); }
+void signals_work(int ordinal) noexcept { write_line("signals %d\n", ordinal); }
+void open_stream(int ordinal, int stream) noexcept { write_line("stream %d %d\n", ordinal, stream); }
 
 void drained(int ordinal) noexcept { write_line("drained %d\n", ordinal); }
 
 void record(int ordinal, const Sample& sample) noexcept {
     write_line("record %d %s %lu\n", ordinal, sample.name, static_cast<unsigned long>(sample.cost.gpu_ns));
+    write_shares(sample);
 }
 
 void reset_after_fork() noexcept { write_line("reset\n"); }

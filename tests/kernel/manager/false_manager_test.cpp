@@ -30,8 +30,11 @@ struct Offer {
                          shared::kTableEntries};
     std::size_t page_bytes{sizeof(shared::Page)};
     std::size_t table_bytes{sizeof(shared::Table)};
+    shared::Header signals{shared::kSignalsMagic, shared::kLayoutVersion, sizeof(shared::Signals),
+                           shared::kSlots};
+    std::size_t signals_bytes{sizeof(shared::Signals)};
     int seals{F_SEAL_SHRINK | F_SEAL_GROW};
-    std::size_t descriptors{2};
+    std::size_t descriptors{shared::kWelcomeDescriptors};
 };
 
 int memory(const shared::Header& header, std::size_t bytes, int seals) {
@@ -54,8 +57,10 @@ int memory(const shared::Header& header, std::size_t bytes, int seals) {
 void answer(int connection, const Offer& offer) {
     shared::Hello hello{};
     if (recv(connection, &hello, sizeof(hello), 0) != sizeof(hello)) return;  // it went without a word
-    const std::array<int, 2> fds{memory(offer.page, offer.page_bytes, offer.seals),
-                                 memory(offer.table, offer.table_bytes, offer.seals)};
+    const std::array<int, shared::kWelcomeDescriptors> fds{
+        memory(offer.page, offer.page_bytes, offer.seals),
+        memory(offer.table, offer.table_bytes, offer.seals),
+        memory(offer.signals, offer.signals_bytes, offer.seals)};
     iovec part{const_cast<shared::Welcome*>(&offer.welcome), offer.welcome_bytes};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(fds))> control{};
     msghdr message{};
@@ -122,7 +127,7 @@ Outcome outcome_of(const Offer& offer, uid_t uid = geteuid()) {
         // The answer may come later than `attach` waits for it.
         bool granted = false;
         for (int i = 0; i < 300 && !granted; ++i) {
-            granted = gate::admit(0, kSmall) == Admission::kGranted;
+            granted = gate::admit(0, gate::kUncounted, kSmall).admission == Admission::kGranted;
             if (!granted) usleep(1000);
         }
         return (granted ? 32 : 0) + open_files() - before;
@@ -156,9 +161,12 @@ void what_does_not_fit_is_not_used() {
     CHECK(passes([](Offer& o) { o.page.size -= 1; }));
     CHECK(passes([](Offer& o) { o.table.magic += 1; }));
     CHECK(passes([](Offer& o) { o.table.layout_version += 1; }));
+    CHECK(passes([](Offer& o) { o.signals.magic += 1; }));
+    CHECK(passes([](Offer& o) { o.signals_bytes += 4096; }));
     CHECK(passes([](Offer& o) { o.page_bytes += 4096; }));
     CHECK(passes([](Offer& o) { o.table_bytes += 4096; }));
     CHECK(passes([](Offer& o) { o.seals = F_SEAL_GROW; }));  // it could be cut while a launch reads it
+    CHECK(passes([](Offer& o) { o.descriptors = 2; }));
     CHECK(passes([](Offer& o) { o.descriptors = 1; }));
     CHECK(passes([](Offer& o) { o.descriptors = 0; }));
 }
@@ -181,7 +189,7 @@ void one_that_hangs_up_is_seldom_asked_again() {
         setenv("EXPLSCHED_KM_SOCKET", address.c_str(), 1);
         gate::attach(0, kGpu);
         for (int i = 0; i < 500; ++i) {
-            gate::admit(0, kSmall);
+            gate::admit(0, gate::kUncounted, kSmall);
             usleep(1000);
         }
         return 0;

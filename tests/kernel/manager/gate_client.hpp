@@ -41,9 +41,10 @@ pid_t child_that(const Body& body) {
 
 // A child that has joined the manager of its parent as a client of its own; it ends with `body`.
 template <typename Body>
-pid_t other_client(const Body& body) {
+pid_t other_client(const char* priority, const Body& body) {
     return child_that([&] {
         gate::reset_after_fork();
+        setenv(EXPL_SHARE_VARIABLE, priority, 1);
         gate::attach(0, kGpu);
         body();
         return 0;
@@ -75,6 +76,10 @@ void in_client(const Daemon& daemon, const char* priority, const Test& test) {
           })) == 0);
 }
 
+inline Admission admission_of(const KernelCost& cost, int ordinal = 0) {
+    return gate::admit(ordinal, gate::kUncounted, cost).admission;
+}
+
 // Repeats until it holds, for at most ten seconds.
 template <typename Condition>
 bool soon(const Condition& condition) {
@@ -88,7 +93,7 @@ bool soon(const Condition& condition) {
 // Whether a launch is granted. On a busy machine a manager may miss a heartbeat: a launch passes then,
 // rightly, and the next one is asked again.
 inline bool granted_soon(const KernelCost& cost) {
-    return soon([&] { return gate::admit(0, cost) == Admission::kGranted; });
+    return soon([&] { return admission_of(cost) == Admission::kGranted; });
 }
 
 }  // namespace gate_client

@@ -19,12 +19,14 @@ namespace {
 
 std::string manager_program;
 
+std::string pid_of(pid_t client) { return "{\"pid\": " + std::to_string(client) + ","; }
+
 void without_a_manager_everything_passes() {
     unsetenv("EXPLSCHED_KM_SOCKET");
     gate::attach(0, kGpu);
-    CHECK(gate::admit(0, kSmall) == Admission::kPassThrough);
-    CHECK(gate::admit(-1, kSmall) == Admission::kPassThrough);
-    CHECK(gate::admit(gate::kMaxGpus, kSmall) == Admission::kPassThrough);
+    CHECK(admission_of(kSmall) == Admission::kPassThrough);
+    CHECK(admission_of(kSmall, -1) == Admission::kPassThrough);
+    CHECK(admission_of(kSmall, gate::kMaxGpus) == Admission::kPassThrough);
     CHECK(!gate::manages(0) && !gate::manages(-1) && !gate::manages(gate::kMaxGpus));
     CHECK(!known_cost(kHash));
     CHECK(!gate::sampling_due(kHash));
@@ -42,14 +44,14 @@ void launches_are_granted_and_counted() {
         const std::string status = daemon.status();
         CHECK(number_in(status, "launches") == 100 && number_in(status, "gpu_ns") == 100'000);
         CHECK(number_in(status, "pid") != -1 && status.find("\"job\": \"7\"") != std::string::npos);
-        CHECK(gate::admit(1, kSmall) == Admission::kPassThrough);  // another GPU, not attached
+        CHECK(admission_of(kSmall, 1) == Admission::kPassThrough);  // another GPU, not attached
     });
     CHECK(soon([&] { return daemon.status().find("\"clients\": []") != std::string::npos; }));
 }
 
-// A client that keeps the GPU for an hour, and does nothing more.
+// A high-priority client that keeps the GPU for an hour, and does nothing more.
 pid_t hour_long_client() {
-    return other_client([] {
+    return other_client("high", [] {
         CHECK(granted_soon({3'600'000'000'000, 900, 900}));
         pause();
     });
@@ -83,10 +85,10 @@ void what_never_fits_passes_in_the_end() {
     in_client(daemon, "best-effort", [&] {
         const pid_t other = hour_long_client();
         CHECK(one_is_launched(daemon));
-        CHECK(granted_soon({0, 0, 0}));  // attached
-        gate::charge(0, {1000, 500, 500});
+        CHECK(soon([&] { return daemon.status().find(pid_of(getpid())) != std::string::npos; }));
+        gate::charge(0, gate::kUncounted, {1000, 500, 500});
         CHECK(daemon.status().find("\"waits\": 1") == std::string::npos);
-        CHECK(gate::admit(0, {1000, 500, 500}) == Admission::kPassThrough);
+        CHECK(admission_of({1000, 500, 500}) == Admission::kPassThrough);
         const std::string status = daemon.status();
         CHECK(status.find("\"waits\": 1") == std::string::npos ||
               status.find("\"passed\": 1") != std::string::npos);
@@ -102,7 +104,7 @@ void errno_is_kept() {
         daemon.kill_hard();
         for (int i = 0; i < 300; ++i) {  // until it looks for another one
             errno = 77;
-            gate::admit(0, {1000, 1000, 1000});
+            admission_of({1000, 1000, 1000});
             gate::drained(0);
             CHECK(errno == 77);
             usleep(1000);
@@ -113,7 +115,7 @@ void errno_is_kept() {
 void a_dead_client_gives_back_what_it_held() {
     const Daemon daemon(manager_program);
     in_client(daemon, "best-effort", [&] {
-        status_of(other_client([] {
+        status_of(other_client("high", [] {
             CHECK(granted_soon({3'600'000'000'000, 900, 900}));  // an hour
             raise(SIGKILL);
         }));
@@ -133,8 +135,8 @@ void a_killed_manager_lets_pass_and_a_new_one_takes_over() {
         CHECK(granted_soon(kSmall));
         const auto files = open_files();
         daemon.kill_hard();
-        CHECK(soon([&] { return gate::admit(0, kSmall) == Admission::kPassThrough; }));
-        CHECK(gate::admit(0, {1000, 1000, 1000}) == Admission::kPassThrough);
+        CHECK(soon([&] { return admission_of(kSmall) == Admission::kPassThrough; }));
+        CHECK(admission_of({1000, 1000, 1000}) == Admission::kPassThrough);
         daemon.start();
         CHECK(granted_soon(kSmall) && open_files() == files);
         CHECK(number_in(daemon.status(), "launches") >= 1);
@@ -147,7 +149,7 @@ void a_hung_manager_lets_pass_until_it_goes_on() {
     in_client(daemon, "best-effort", [&] {
         CHECK(granted_soon(kSmall));
         daemon.pause();
-        CHECK(soon([&] { return gate::admit(0, kSmall) == Admission::kPassThrough; }));
+        CHECK(soon([&] { return admission_of(kSmall) == Admission::kPassThrough; }));
         daemon.go_on();
         CHECK(granted_soon(kSmall));
     });
@@ -159,7 +161,7 @@ void a_fork_registers_anew() {
         CHECK(granted_soon(kSmall));
         CHECK(status_of(child_that([] {
                   gate::reset_after_fork();
-                  const bool passes = gate::admit(0, kSmall) == Admission::kPassThrough;
+                  const bool passes = admission_of(kSmall) == Admission::kPassThrough;
                   gate::attach(0, kGpu);
                   return passes && granted_soon(kSmall) ? 0 : 1;
               })) == 0);
@@ -183,7 +185,7 @@ void a_program_that_closes_our_files_goes_on() {
         for (int(&pair)[2] : pairs) REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
         const pid_t other = hour_long_client();  // so that launches wait and ring
         for (int i = 0; i < 50; ++i) {
-            gate::admit(0, {1000, 1000, 1000});
+            admission_of({1000, 1000, 1000});
             gate::drained(0);
         }
         gate::reset_after_fork();  // as in a child: closes what is ours, and that alone
@@ -220,8 +222,6 @@ class ForeignSockets {
     int pairs_[4][2];
 };
 
-std::string pid_of(pid_t client) { return "{\"pid\": " + std::to_string(client) + ","; }
-
 // The manager sees the connection end, and gives the slot to whoever comes next.
 void who_closed_its_connection_leaves_its_slot_alone() {
     const Daemon daemon(manager_program);
@@ -236,7 +236,6 @@ void who_closed_its_connection_leaves_its_slot_alone() {
         gate::record(0, {kKey, kSmall, "name"});
         CHECK(granted_soon({1000, 50, 50}));
         const std::string status = daemon.status();
-        CHECK(status.find(pid_of(other)) < status.find(pid_of(getpid())));  // both, that one in our slot
         CHECK(number_in(status, "launches") == 1);
         CHECK(number_in(status, "outstanding_ns") > 0 && number_in(status, "drains") == 0);
         CHECK(status.find(pid_of(getpid())) != std::string::npos);
@@ -253,7 +252,7 @@ void an_answer_is_looked_for_on_our_own_connection() {
         close_all();
         const ForeignSockets files;
         for (int i = 0; i < 300; ++i) {
-            gate::admit(0, kSmall);
+            admission_of(kSmall);
             usleep(100);
         }
         gate::reset_after_fork();  // as in a child
@@ -271,7 +270,7 @@ void a_file_opened_as_standard_error_is_not_written_to() {
         const int kept = dup(STDERR_FILENO);
         REQUIRE(dup2(pipe_ends[1], STDERR_FILENO) == STDERR_FILENO);
         daemon.kill_hard();
-        CHECK(soon([&] { return gate::admit(0, kSmall) == Admission::kPassThrough; }));
+        CHECK(soon([&] { return admission_of(kSmall) == Admission::kPassThrough; }));
         daemon.start();
         CHECK(granted_soon(kSmall));  // by the new one: the end of the old one has been seen
         dup2(kept, STDERR_FILENO);
@@ -281,10 +280,7 @@ void a_file_opened_as_standard_error_is_not_written_to() {
     });
 }
 
-void launch_once(const KernelCost& cost) {
-    gate::admit(0, cost);
-    gate::before_driver(0);
-}
+void launch_once(const KernelCost& cost) { gate::admit(0, gate::kUncounted, cost); }
 
 // Those that passed because the manager was late are counted, too.
 long long counted(const Daemon& daemon) {
@@ -298,7 +294,7 @@ void threads_share_one_registration() {
         CHECK(granted_soon(kSmall));
         const long long before = counted(daemon);
         // Another client, so that room must be reserved.
-        const pid_t other = other_client([] {
+        const pid_t other = other_client("high", [] {
             for (;;) launch_once({50'000, 600, 600});
         });
         std::vector<std::thread> threads;

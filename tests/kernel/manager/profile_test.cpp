@@ -225,6 +225,18 @@ void the_table_has_all_and_never_overflows() {
     CHECK(store.samples() == store.size() + 1);
 }
 
+// Persistent kernels have one key for matrices of any size.
+void a_key_of_two_lengths_costs_their_mean() {
+    Profile both = profile(1, 0, 0, 0, Source::kTiming);
+    for (int i = 0; i < 1000; ++i)
+        both = with_sample(both, {i % 2 == 0 ? 10'000U : 200'000U, 0, 0}, Company::kAlone);
+    CHECK(both.cost.gpu_ns > 60'000 && both.cost.gpu_ns < 150'000);
+    Profile steady = profile(1, 0, 0, 0, Source::kTiming);  // one in fifty is held up by its host
+    for (int i = 0; i < 1000; ++i)
+        steady = with_sample(steady, {i % 50 == 9 ? 200'000U : 10'000U, 0, 0}, Company::kAlone);
+    CHECK(steady.cost.gpu_ns < 11'000);
+}
+
 }  // namespace
 
 int main() {
@@ -240,5 +252,6 @@ int main() {
     what_is_forgotten_stays_so_until_it_runs_again();
     a_file_that_cannot_be_written_is_not_replaced();
     the_table_has_all_and_never_overflows();
+    a_key_of_two_lengths_costs_their_mean();
     return check::result();
 }

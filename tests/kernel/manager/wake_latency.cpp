@@ -1,13 +1,10 @@
-// How long after the manager grants a waiting launch the client runs again (wake), how long a bare futex
-// needs for the same between two processes (futex), and how long after the GPU has room the gate lets a
-// launch go that waited for it (admit). Prints one JSON object.
+// How long after the manager grants a waiting launch the client runs again (wake), and how long a bare futex
+// needs for the same between two processes (futex). Prints one JSON object.
 //
 //   wake_latency MANAGER COUNT
 //
 // The time of the grant is written into the shared page by the manager just before it wakes the client; the
-// client reads the clock as soon as it runs. A second client, asleep, is expected to fill the GPU for a
-// while, so that each launch waits. This client leaves every wait to the manager; the gate's own also try
-// themselves.
+// client reads the clock as soon as it runs. The manager's policy is quota, where launches wait for credit.
 //
 // Manager and client in turn: wherever the system puts them, on one core, on two. A core that has nothing to
 // do halts, and only the system (and the hypervisor) decide how long it takes to come back; what that is
@@ -22,14 +19,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
-#include "kernel_intercept/shared/lateness.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
 #include "tests/kernel/manager/bare_waker.hpp"
 #include "tests/kernel/manager/daemon.hpp"
@@ -74,54 +68,24 @@ Client join(const std::string& path) {
 
 class Managed {
    public:
-    explicit Managed(const std::string& socket) : busy_(join(socket)), waiting_(join(socket)) {}
+    explicit Managed(const std::string& socket) : waiting_(join(socket)) {}
 
     std::uint64_t wake_ns() {
-        Timeline& blocker = busy_.page->slots[busy_.slot].timeline;
         Slot& own = waiting_.page->slots[waiting_.slot];
-        push(blocker, {kFullNs, 900, 900}, now_ns());
-        own.door.want = pack_cost({1000, 500, 500});
-        own.door.want_since_ns = now_ns();
         const std::uint32_t gate = (own.door.gate.load() & ~kGateState) + kGateState + 1 + kGateWaiting;
+        own.door.credit_ns = 1;  // as if it had come in this moment
         own.door.gate = gate;
+        usleep(kFullNs / 1000);
         const Preamble bell = preamble(MessageKind::kRing);
         send(waiting_.socket, &bell, sizeof(bell), MSG_NOSIGNAL);
         while (own.door.gate.load() == gate) futex_wait(own.door.gate, gate, 1'000'000'000);
-        const std::uint64_t wake_ns = now_ns() - own.door.granted_ns.load();
-        own.timeline.reserved = 0;
-        settle(own.timeline, now_ns());
-        settle(blocker, now_ns());
+        const std::uint64_t woken_ns = now_ns(), granted_ns = own.door.granted_ns.load();
         own.door.gate = gate & ~kGateState;
-        return wake_ns;
+        return woken_ns - std::min(woken_ns, granted_ns);
     }
 
    private:
-    Client busy_, waiting_;
-};
-
-class Gated {
-   public:
-    explicit Gated(const std::string& socket) : busy_(join(socket)) {
-        setenv("EXPLSCHED_KM_SOCKET", socket.c_str(), 1);
-        gate::attach(0, {{}, 90, 132});
-    }
-
-    // Nothing if this machine held the manager up for so long that the launch passed.
-    std::optional<std::uint64_t> wake_ns() {
-        Timeline& blocker = busy_.page->slots[busy_.slot].timeline;
-        push(blocker, {kFullNs, 900, 900}, now_ns());
-        const std::uint64_t room_at_ns = blocker.busy_until_ns.load();
-        const bool granted = gate::admit(0, {1000, 500, 500}) == gate::Admission::kGranted;
-        const std::uint64_t now = now_ns();
-        gate::before_driver(0);
-        gate::drained(0);
-        settle(blocker, room_at_ns);  // as predicted, so that no lateness is learnt
-        if (!granted) return std::nullopt;
-        return now - std::min(now, room_at_ns);
-    }
-
-   private:
-    Client busy_;
+    Client waiting_;
 };
 
 double percentile_us(const std::vector<std::uint64_t>& values_ns, double share) {
@@ -160,10 +124,9 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "usage: wake_latency MANAGER COUNT\n");
         return 2;
     }
-    const daemon_under_test::Daemon daemon(argv[1]);
+    const daemon_under_test::Daemon daemon(argv[1], "--policy quota");
     Managed managed(daemon.socket());
     BareWaker bare;
-    Gated gated(daemon.socket());
     const int count = std::atoi(argv[2]);
     cpu_set_t all;
     if (sched_getaffinity(0, sizeof(all), &all) != 0) return 1;
@@ -176,24 +139,15 @@ int main(int argc, char** argv) {
         put_on(0, own);
         put_on(daemon.pid(), theirs);
         put_on(bare.pid(), theirs);
-        std::vector<std::uint64_t> wakes_ns, bare_ns, admits_ns;
-        int passed = 0;
+        std::vector<std::uint64_t> wakes_ns, bare_ns;
         for (int i = 0; i < count; ++i) {
             wakes_ns.push_back(managed.wake_ns());
             bare_ns.push_back(bare.wake_ns());
-            if (const auto admit_ns = gated.wake_ns()) {
-                admits_ns.push_back(*admit_ns);
-            } else {
-                ++passed;
-            }
         }
         std::printf(", ");
         print((std::string(place) + "wake").c_str(), wakes_ns);
         std::printf(", ");
         print((std::string(place) + "futex").c_str(), bare_ns);
-        std::printf(", ");
-        print((std::string(place) + "admit").c_str(), admits_ns);
-        std::printf(", \"%spassed\": %d", place, passed);
     }
     std::printf("}\n");
     return 0;

@@ -1,6 +1,7 @@
 #include "tests/kernel/fakecuda/gpu/fluid.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -9,7 +10,9 @@ namespace {
 
 constexpr double kDoneNs = 0.5;  // rounding of the step to whole ns leaves up to this much
 
-bool is_mark(const Task& task) { return task.work.name[0] == '\0'; }
+bool is_mark(const Task& task) {
+    return task.work.name[0] == '\0' && task.memory.kind != MemoryAccess::Kind::kWait;
+}
 
 bool dependencies_met(const State& state, const Task& task) {
     return std::all_of(task.after.begin(), task.after.end(), [&](const Dependency& on) {
@@ -49,10 +52,20 @@ Load load(const State& state) {
     return sum;
 }
 
+// Streams write to few words, each time a larger value.
+void keep_write(Stream& stream, const MemoryAccess& write) {
+    for (MemoryAccess& kept : stream.written) {
+        if (kept.kind != MemoryAccess::Kind::kNone && kept.address != write.address) continue;
+        kept = write;
+        return;
+    }
+}
+
 void end_head(State& state, std::int32_t index, std::vector<EndedKernel>& ended) {
     Stream& stream = state.streams[index];
     const Task& task = head(stream);
     if (task.event != kNone) state.events[task.event].ended_ns = state.now_ns;
+    if (task.memory.kind == MemoryAccess::Kind::kWrite) keep_write(stream, task.memory);
     if (!is_mark(task)) ended.push_back({state.processes[stream.process].pid, index, state.now_ns, task});
     ++stream.completed;
 }
@@ -106,6 +119,7 @@ void start_kernels(State& state) {
     for (std::int32_t i = 0; i < state.stream_limit; ++i) {
         Stream& stream = state.streams[i];
         if (!may_run(state, stream) || !has_turn(state, stream) || head(stream).started_ns != kNone) continue;
+        if (head(stream).memory.kind == MemoryAccess::Kind::kWait) continue;
         Task& task = head(stream);
         task.started_ns = state.now_ns;
         const Load now = load(state);
@@ -135,7 +149,33 @@ void run_for(State& state, std::int64_t step_ns, double slowdown, std::vector<En
     for (std::size_t i = 0; i < done_count; ++i) end_head(state, done[i], ended);
 }
 
+bool is_over(const MemoryAccess& wait) {
+    return (reinterpret_cast<const std::atomic<std::uint32_t>*>(wait.address)->load() & wait.value) != 0;
+}
+
 }  // namespace
+
+bool serve_memory(State& state, std::int32_t process, std::vector<EndedKernel>& ended) {
+    bool pending = false;
+    for (std::int32_t i = 0; i < state.stream_limit; ++i) {
+        Stream& stream = state.streams[i];
+        if (stream.process != process) continue;
+        while (may_run(state, stream) && head(stream).memory.kind == MemoryAccess::Kind::kWait &&
+               is_over(head(stream).memory)) {
+            ++stream.completed;
+            pass_marks(state, ended);
+            start_kernels(state);
+        }
+        for (MemoryAccess& write : stream.written) {
+            if (write.kind == MemoryAccess::Kind::kNone) continue;
+            reinterpret_cast<std::atomic<std::uint64_t>*>(write.address)->store(write.value);
+            write = {};
+        }
+        for (std::uint64_t n = stream.completed; n < stream.submitted && !pending; ++n)
+            pending = stream.queue[n % kQueueDepth].memory.kind != MemoryAccess::Kind::kNone;
+    }
+    return pending;
+}
 
 void advance(State& state, std::int64_t until_ns, std::vector<EndedKernel>& ended) {
     for (;;) {
@@ -161,7 +201,9 @@ std::int64_t earliest_end_ns(const State& state, std::int32_t index, std::uint64
     const Stream& stream = state.streams[index];
     double own_ns = 0;
     for (std::uint64_t n = stream.completed; n < count; ++n)
-        own_ns += stream.queue[n % kQueueDepth].remaining_ns;
+        own_ns += stream.queue[n % kQueueDepth].memory.kind != MemoryAccess::Kind::kNone
+                      ? 0
+                      : stream.queue[n % kQueueDepth].remaining_ns;
     const Load running = load(state);
     double next_ns = running.any ? least_remaining_ns(state) * running.slowdown() : 0;
     if (state.settings.sharing == Sharing::kTimeSliced) {

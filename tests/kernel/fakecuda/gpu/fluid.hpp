@@ -25,6 +25,10 @@ struct EndedKernel {
 // `ended`.
 void advance(State& state, std::int64_t until_ns, std::vector<EndedKernel>& ended);
 
+// Carries out the memory accesses of a process, by that process itself, which the model has come to. Returns
+// whether it has any left.
+bool serve_memory(State& state, std::int32_t process, std::vector<EndedKernel>& ended);
+
 // No task of `stream` up to number `count` ends before this time, if nobody submits anything. In ns of the
 // virtual GPU.
 std::int64_t earliest_end_ns(const State& state, std::int32_t stream, std::uint64_t count);

@@ -13,7 +13,7 @@
 
 namespace fakecuda::gpu {
 
-constexpr std::uint64_t kMagic = 0x75706765'6b616604;  // changes with the layout
+constexpr std::uint64_t kMagic = 0x75706765'6b616606;  // changes with the layout
 constexpr std::size_t kMaxProcesses = 64;
 constexpr std::size_t kMaxStreams = 256;
 constexpr std::size_t kMaxEvents = 16384;
@@ -35,8 +35,18 @@ struct Dependency {
     std::uint64_t count{0};
 };
 
+// What the GPU does to the memory of the process that submitted it. Other processes cannot: a thread of its
+// own sees to it (see VirtualGpu::serve_memory_for_ever). A wait ends when it has; a write ends at once, and
+// can be seen a little later.
+struct MemoryAccess {
+    enum class Kind : std::int32_t { kNone, kWrite, kWait } kind{Kind::kNone};
+    std::uint64_t address{0};
+    std::uint64_t value{0};  // written; of a wait, the bits of which one must be set
+};
+
 struct Task {
     Work work;
+    MemoryAccess memory;
     double remaining_ns;                     // of work.duration_ns
     std::int64_t called_ns;                  // the driver's call for it began; kNone of a mark
     std::int64_t admitted_ns;                // and had the GPU to itself, to put it into the queue
@@ -52,6 +62,7 @@ struct Stream {
     std::int32_t process{kNone};
     std::uint64_t submitted{0};
     std::uint64_t completed{0};
+    std::array<MemoryAccess, 4> written{};  // ended, and not to be seen yet: the last one for each address
     std::array<Task, kQueueDepth> queue;
 };
 

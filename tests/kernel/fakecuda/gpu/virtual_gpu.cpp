@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <stdexcept>
+#include <thread>
 
 #include "tests/kernel/fakecuda/gpu/fluid.hpp"
 
@@ -60,6 +61,7 @@ std::int32_t VirtualGpu::open_stream() {
             // A stream that its process has closed keeps its place until it is empty.
             if (stream.process != kNone || is_pending(stream)) continue;
             stream.submitted = stream.completed = 0;
+            stream.written = {};
             stream.process = file_.process();
             state.stream_limit = std::max(state.stream_limit, i + 1);
             return i;
@@ -90,7 +92,7 @@ void VirtualGpu::close_event(std::int32_t event) {
 }
 
 bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int64_t called_ns, std::int32_t event,
-                            const std::vector<Dependency>& after) {
+                            const std::vector<Dependency>& after, const MemoryAccess& memory) {
     State& state = file_.state();
     Stream& stream = state.streams[index];
     // A task has room for a few dependencies; marks before it carry the rest.
@@ -100,7 +102,16 @@ bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int64_t c
     for (std::size_t n = 0; n < tasks; ++n) {
         const bool last = n + 1 == tasks;
         const Work& own = last ? work : Work{};
-        Task task{own, own.duration_ns, called_ns, state.now_ns, kNone, 0, 0, last ? event : kNone, {}};
+        Task task{own,
+                  last ? memory : MemoryAccess{},
+                  own.duration_ns,
+                  called_ns,
+                  state.now_ns,
+                  kNone,
+                  0,
+                  0,
+                  last ? event : kNone,
+                  {}};
         for (std::size_t i = 0; i < kMaxDependencies && n * kMaxDependencies + i < after.size(); ++i) {
             task.after[i] = after[n * kMaxDependencies + i];
         }
@@ -111,14 +122,15 @@ bool VirtualGpu::try_append(std::int32_t index, const Work& work, std::int64_t c
 }
 
 std::uint64_t VirtualGpu::append(std::int32_t index, const Work& work, std::int64_t called_ns,
-                                 std::int32_t event, const std::vector<Dependency>& after) {
+                                 std::int32_t event, const std::vector<Dependency>& after,
+                                 const MemoryAccess& memory) {
     for (;;) {
         std::int64_t room_ns = 0;
         const std::uint64_t count = locked([&](std::vector<EndedKernel>& ended) -> std::uint64_t {
             catch_up(ended);
             const Stream& stream = file_.state().streams[index];
             if (event != kNone) file_.state().events[event].ended_ns = kNone;
-            if (!try_append(index, work, called_ns, event, after)) {
+            if (!try_append(index, work, called_ns, event, after, memory)) {
                 room_ns = earliest_end_ns(file_.state(), index, stream.completed + 1);
                 return 0;
             }
@@ -148,6 +160,24 @@ std::uint64_t VirtualGpu::submit(std::int32_t stream, const Work& work,
 std::uint64_t VirtualGpu::mark(std::int32_t stream, std::int32_t event,
                                const std::vector<std::int32_t>& after) {
     return append(stream, Work{}, kNone, event, all_of(after));
+}
+
+void VirtualGpu::access(std::int32_t stream, const MemoryAccess& memory,
+                        const std::vector<std::int32_t>& after) {
+    if (!serves_memory_.exchange(true)) std::thread([this] { serve_memory_for_ever(); }).detach();
+    append(stream, Work{}, kNone, kNone, all_of(after), memory);
+}
+
+void VirtualGpu::serve_memory_for_ever() {
+    prctl(PR_SET_TIMERSLACK, 1UL);
+    for (;;) {
+        const bool pending = locked([&](std::vector<EndedKernel>& ended) {
+            catch_up(ended);
+            return serve_memory(file_.state(), file_.process(), ended);
+        });
+        const timespec pause{0, pending ? 50'000 : 500'000};
+        nanosleep(&pause, nullptr);
+    }
 }
 
 void VirtualGpu::wait_for(std::int32_t stream, Dependency on) { append(stream, Work{}, kNone, kNone, {on}); }

@@ -4,6 +4,7 @@
 // background, and a process that dies can hold nobody up.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ class VirtualGpu {
     std::uint64_t submit(std::int32_t stream, const Work& work, const std::vector<std::int32_t>& after);
     // Appends a mark that ends when everything before it has, and then gives its time to `event`.
     std::uint64_t mark(std::int32_t stream, std::int32_t event, const std::vector<std::int32_t>& after);
+    // Appends an access to this process's memory. A thread of this process carries it out, within some 50 us.
+    void access(std::int32_t stream, const MemoryAccess& memory, const std::vector<std::int32_t>& after);
     // Lets what follows in `stream` wait for another stream's first `on.count` tasks.
     void wait_for(std::int32_t stream, Dependency on);
 
@@ -46,14 +49,16 @@ class VirtualGpu {
     void catch_up(std::vector<EndedKernel>& ended);  // the caller holds the lock
     std::int64_t virtual_clock_ns(std::int64_t clock_ns) const;
     bool try_append(std::int32_t stream, const Work& work, std::int64_t called_ns, std::int32_t event,
-                    const std::vector<Dependency>& after);
+                    const std::vector<Dependency>& after, const MemoryAccess& memory);
     std::uint64_t append(std::int32_t stream, const Work& work, std::int64_t called_ns, std::int32_t event,
-                         const std::vector<Dependency>& after);
+                         const std::vector<Dependency>& after, const MemoryAccess& memory = {});
     std::vector<Dependency> all_of(const std::vector<std::int32_t>& streams);
     void sleep_until(std::int64_t virtual_ns) const;
+    void serve_memory_for_ever();
 
     SharedFile file_;
     std::optional<Log> log_;
+    std::atomic<bool> serves_memory_{false};
 };
 
 }  // namespace fakecuda::gpu

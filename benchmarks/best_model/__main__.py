@@ -1,0 +1,190 @@
+"""Compare how soon sweeps have their best model, see the package."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+from msgspec import Struct
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.best_model import simulated
+from benchmarks.best_model.arms import Finishing, NeverIdle, Oracle, Partitioned
+from benchmarks.best_model.drawn import DrawnSweep, draw, grouped, load
+from benchmarks.best_model.simulated import Reached
+from benchmarks.best_model.small_cluster import Arm, SmallCluster, geometric_mean
+from sched_policy import catalog
+from sched_policy.columns import Floats
+
+GPUS = 8
+TRAININGS = 64
+SIDE_BY_SIDE = {"taskset": (1, 3), "algoperf": (1, 4)}
+CHOOSING = frozenset(
+    {
+        "taskset_imdb_patch128_LSTM128_avg_bs64",
+        "taskset_imdb_patch128_LSTM128_embed128_bs64",
+        "taskset_imdb_patch32_GRU64_avg_bs128",
+        "algoperf_criteo1tb_embed_init_jax",
+        "algoperf_criteo1tb_pytorch",
+        "algoperf_imagenet_resnet_jax",
+        "algoperf_imagenet_vit_jax",
+        "algoperf_librispeech_conformer_layernorm_pytorch",
+        "algoperf_ogbg_model_size_jax",
+        "algoperf_wmt_glu_tanh_pytorch",
+    }
+)
+"""Tasks on which the method was chosen. The others, and only they, say what it is worth."""
+
+Runner = Callable[[Sequence[DrawnSweep]], list[Reached]]
+
+
+def _catalogued(name: str, **options: str) -> Runner:
+    policy = catalog.build(name, catalog.PolicyOptions(**options))  # type: ignore[arg-type]
+    return lambda drawn: simulated.run(policy, drawn, GPUS)
+
+
+def _own_gpus(drawn: Sequence[DrawnSweep]) -> list[Reached]:
+    """ASHA, each sweep on GPUs of its own, an equal part of them all."""
+    policy = catalog.build("explsched", catalog.PolicyOptions(sweep_strategy="asha"))
+    found = []
+    for k, sweep in enumerate(drawn):
+        own = GPUS // len(drawn) + (k < GPUS % len(drawn))
+        found += simulated.run(policy, [sweep], own)
+    return found
+
+
+def _sketched(make: Callable[[Sequence[DrawnSweep]], Arm]) -> Runner:
+    def run(drawn: Sequence[DrawnSweep]) -> list[Reached]:
+        results = SmallCluster(drawn, GPUS, to_the_best_only=True).run(make(drawn))
+        return [
+            Reached(r.task, r.reached_s, r.reached_gpu_s, sweep.work_s, r.end_s)
+            for r, sweep in zip(results, drawn, strict=True)
+        ]
+
+    return run
+
+
+ARMS: dict[str, Runner] = {
+    "slurm": _catalogued("fifo"),
+    "asha": _own_gpus,
+    "never idle": _sketched(lambda _drawn: Partitioned(NeverIdle())),
+    "and finishing": _sketched(lambda _drawn: Partitioned(Finishing())),
+    "oracle": _sketched(Oracle),
+    "explsched": _catalogued("explsched"),
+}
+"""Those with a row in the catalogue run in the project's simulator; the three sketches in the small one."""
+
+
+class Figures(Struct, frozen=True):
+    """One arm, as geometric means over sweeps; never reached counts twice what Slurm alone needs for all trainings."""
+
+    sweeps: int
+    reached: float
+    hours_to_best: float
+    time_against_asha: float
+    gpu_hours_against_asha: float
+    time_against_slurm: float
+    worst_against_slurm: float
+    all_gpu_hours_against_slurm: float
+
+
+def figures(
+    arm: Sequence[Reached], slurm: Sequence[Reached], asha: Sequence[Reached], whole_s: Sequence[float]
+) -> Figures:
+    """The figures of one arm; `whole_s` is how long Slurm alone needs for all trainings of each sweep's run."""
+
+    def charged(found: Sequence[Reached]) -> tuple[Floats, Floats]:
+        times = [r.reached_s if math.isfinite(r.reached_s) else 2 * w for r, w in zip(found, whole_s, strict=True)]
+        gpu_s = [
+            r.reached_gpu_s if math.isfinite(r.reached_gpu_s) else 2 * s.all_gpu_s
+            for r, s in zip(found, slurm, strict=True)
+        ]
+        return np.array(times), np.array(gpu_s)
+
+    (time, gpu), (asha_time, asha_gpu), (slurm_time, _) = charged(arm), charged(asha), charged(slurm)
+    spent = np.array([r.all_gpu_s for r in arm]) / np.array([r.all_gpu_s for r in slurm])
+    return Figures(
+        sweeps=len(arm),
+        reached=round(float(np.mean([math.isfinite(r.reached_s) for r in arm])), 3),
+        hours_to_best=round(geometric_mean(time) / 3600, 3),
+        time_against_asha=round(geometric_mean(time / asha_time), 3),
+        gpu_hours_against_asha=round(geometric_mean(gpu / asha_gpu), 3),
+        time_against_slurm=round(geometric_mean(time / slurm_time), 3),
+        worst_against_slurm=round(float(np.max(time / slurm_time)), 2),
+        all_gpu_hours_against_slurm=round(geometric_mean(spent), 3),
+    )
+
+
+@click.command()
+@click.option("--curves", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Of .npz.")
+@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Draws per task.")
+@click.option("--first-seed", default=0, show_default=True, type=int)
+@click.option(
+    "--arms", default=",".join(ARMS), show_default=True, help="Names, with commas; slurm and asha always run."
+)
+@click.option("--setting", "settings", multiple=True, help="family:sweeps, as taskset:3. Default: all four.")
+@click.option(
+    "--tasks", default="all", type=click.Choice(["all", "choosing", "others"]), help="Those used for choosing."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
+def main(
+    curves: Path,
+    seeds: int,
+    first_seed: int,
+    arms: str,
+    settings: tuple[str, ...],
+    tasks: str,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Hours and GPU-hours until a report is within 1 % of the best that any training of the sweep ever reports."""
+    found = [task for task in load(curves) if tasks == "all" or (task.name in CHOOSING) == (tasks == "choosing")]
+    named = list(dict.fromkeys(["slurm", "asha", *arms.split(",")]))
+    unknown = [name for name in named if name not in ARMS]
+    if unknown:
+        raise click.BadParameter(f"{', '.join(unknown)} (known: {', '.join(ARMS)})", param_hint="--arms")
+    wanted = settings or tuple(f"{family}:{side}" for family, sides in SIDE_BY_SIDE.items() for side in sides)
+    report: dict[str, object] = {"seeds": seeds, "first_seed": first_seed, "tasks": [task.name for task in found]}
+    with Progress(disable=as_json) as progress:
+        for setting in wanted:
+            family, side = setting.split(":")
+            own = [task for task in found if task.family == family]
+            sets = [
+                [draw(task, TRAININGS, seed) for task in group]
+                for seed in range(first_seed, first_seed + seeds)
+                for group in grouped(own, int(side), seed)
+            ]
+            if not sets:
+                continue
+            bar = progress.add_task(setting, total=len(sets) * len(named))
+            results: dict[str, list[Reached]] = {name: [] for name in named}
+            whole_s: list[float] = []
+            for drawn in sets:
+                for name in named:
+                    results[name] += ARMS[name](drawn)
+                    progress.advance(bar)
+                whole_s += [max(r.end_s for r in results["slurm"][-len(drawn) :])] * len(drawn)
+            table = {n: figures(r, results["slurm"], results["asha"], whole_s) for n, r in results.items()}
+            report[setting] = {
+                name: {field: getattr(one, field) for field in Figures.__struct_fields__} for name, one in table.items()
+            }
+            if not as_json:
+                Console(width=140).print(_table(table, f"{setting}: {len(sets)} runs on {GPUS} GPUs"))
+    click.echo(json.dumps(report))
+
+
+def _table(found: dict[str, Figures], title: str) -> Table:
+    fields = Figures.__struct_fields__
+    table = Table("arm", *(field.replace("_", " ") for field in fields), title=title)
+    for name, one in found.items():
+        table.add_row(name, *(f"{getattr(one, field):g}" for field in fields))
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Public learning curves, and sweeps drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from sched_policy.columns import Floats
+from sched_policy.sweep.trials import Parameter
+
+TASKSET_LENGTH_S = 3600.0
+"""TaskSet counts reports, not seconds: a whole training takes an hour, its reports are equally spaced."""
+
+TOLERANCE = 0.01
+"""The best is reached with a report within this share of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """One recorded training.
+
+    Attributes:
+        times_s: run time at each report, seconds of training alone, shape (R,).
+        values: what it reported, oriented so that lower is better, shape (R,).
+        planned_s: run time that was planned; more than the last report's where the training ended early.
+        params: its hyper-parameters, empty where the source does not tell.
+
+    """
+
+    times_s: Floats
+    values: Floats
+    planned_s: float
+    params: Mapping[str, Parameter]
+
+    @property
+    def run_s(self) -> float:
+        """Run time until it ends."""
+        return float(self.times_s[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """All recorded trainings of one task."""
+
+    name: str
+    curves: tuple[Curve, ...]
+
+    @property
+    def family(self) -> str:
+        """The source, the part of the name before the first underscore."""
+        return self.name.split("_", 1)[0]
+
+
+@dataclass(frozen=True)
+class DrawnSweep:
+    """The trainings that make up one sweep."""
+
+    task: str
+    curves: tuple[Curve, ...]
+
+    @cached_property
+    def best(self) -> float:
+        """The best value that any of them ever reports."""
+        return float(min(np.min(curve.values) for curve in self.curves))
+
+    @cached_property
+    def good_enough(self) -> float:
+        """The worst value that counts as the best."""
+        return self.best + TOLERANCE * abs(self.best)
+
+    @cached_property
+    def work_s(self) -> float:
+        """GPU-seconds of all trainings, run to their ends without interruption."""
+        return sum(curve.run_s for curve in self.curves)
+
+
+def load(folder: Path) -> tuple[Task, ...]:
+    """All tasks of a folder of `.npz` files, in the order of their names.
+
+    Raises `FileNotFoundError` if there is none.
+    """
+    paths = sorted(folder.glob("*.npz"))
+    if not paths:
+        raise FileNotFoundError(f"{folder}: holds no .npz files of learning curves")
+    return tuple(_task(path) for path in paths)
+
+
+def draw(task: Task, trainings: int, seed: int) -> DrawnSweep:
+    """So many of the task's trainings, none twice, in random order; the same ones for the same seed everywhere."""
+    rng = np.random.default_rng([seed, crc32(task.name.encode())])
+    chosen = rng.permutation(len(task.curves))[:trainings]
+    return DrawnSweep(task.name, tuple(task.curves[i] for i in chosen.tolist()))
+
+
+def grouped(tasks: Sequence[Task], size: int, seed: int) -> list[tuple[Task, ...]]:
+    """Groups of `size` tasks whose sweeps run side by side; the seed turns the list so that partners change."""
+    turned = [tasks[(i + seed) % len(tasks)] for i in range(len(tasks))]
+    return [tuple(turned[i : i + size]) for i in range(0, len(turned) - size + 1, size)]
+
+
+def _task(path: Path) -> Task:
+    with np.load(path, allow_pickle=False) as file:
+        stored = {name: file[name] for name in file.files}
+    ends = np.cumsum(stored["length"])
+    sign = 1.0 if bool(stored["lower"]) else -1.0
+    values, cost = stored["value"].astype(np.float64), stored["cost"].astype(np.float64)
+    names = [str(name) for name in stored["param_names"]] if "params" in stored else []
+    is_counted = path.stem.startswith("taskset")
+    reports = int(stored["length"].max())
+    curves = []
+    for row, (end, length) in enumerate(zip(ends.tolist(), stored["length"].tolist(), strict=True)):
+        part = slice(end - length, end)
+        params = dict(zip(names, stored["params"][row].tolist(), strict=True)) if names else {}
+        times_s = (np.arange(length) + 1.0) * (TASKSET_LENGTH_S / reports) if is_counted else cost[part]
+        planned_s = TASKSET_LENGTH_S if is_counted else float(times_s[-1])
+        curves.append(Curve(times_s, sign * values[part], planned_s, params))
+    return Task(path.stem, tuple(curves))

@@ -1,0 +1,175 @@
+#include "kernel_intercept/interposer/boundaries.hpp"
+
+#include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/settings.hpp"
+
+namespace explsched::intercept {
+namespace {
+
+// A stream that has a number, by GPU and number. Null streams are told apart by their context, and streams
+// per thread by an address that is the thread's own.
+struct Numbered {
+    std::atomic<std::uintptr_t> key;  // one of those below, or a key
+    const ContextRecord* context;
+    Stream stream;
+    NullStream null_stream;
+};
+constexpr std::uintptr_t kNever = 0, kTaken = 1, kFree = 2;  // no keys; never used: none behind it is
+
+std::array<std::array<Numbered, gate::kCountedStreams>, gate::kMaxGpus> g_streams{};
+thread_local char t_thread;
+
+auto& numbered_on(int ordinal) noexcept { return g_streams[static_cast<std::size_t>(ordinal)]; }
+
+std::uintptr_t key_of_stream(const ContextRecord& context, Stream stream, NullStream null_stream) noexcept {
+    const auto handle = reinterpret_cast<std::uintptr_t>(stream);
+    const bool per_thread =
+        handle == kPerThreadStream || (handle == 0 && null_stream == NullStream::kPerThread);
+    if (per_thread)
+        return reinterpret_cast<std::uintptr_t>(&t_thread) ^ reinterpret_cast<std::uintptr_t>(&context) << 1;
+    return handle > kPerThreadStream ? handle : reinterpret_cast<std::uintptr_t>(&context);
+}
+
+MemoryOperation write_to(std::uint64_t address, std::uint64_t value) noexcept {
+    return {kWriteValue64, address, value, 0, 0, 0};
+}
+
+Result submit(Stream stream, NullStream null_stream, unsigned count, MemoryOperation* operations) noexcept {
+    return null_stream == NullStream::kLegacy
+               ? call_driver<Symbol::cuStreamBatchMemOp_v2>(stream, count, operations, 0U)
+               : call_driver<Symbol::cuStreamBatchMemOp_v2_ptsz>(stream, count, operations, 0U);
+}
+
+// Makes the gate's memory known to the context, and has the GPU write to it once. What it cannot do here it
+// is not asked for again before there is another manager.
+void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
+         NullStream null_stream) noexcept {
+    const RelaxedCaptureMode relaxed;
+    if (!relaxed.granted()) return;
+    void* none = context.pinned.load(std::memory_order_relaxed);
+    if (none == signals.memory || !context.pinned.compare_exchange_strong(none, signals.memory)) return;
+    context.signals_work.store(false, std::memory_order_relaxed);
+    if (driver<Symbol::cuStreamBatchMemOp_v2>() == nullptr) return;
+    gate::signals_pinned(context.ordinal);
+    // Another context may have pinned it already: then only the pointer is missing.
+    call_driver<Symbol::cuMemHostRegister_v2>(signals.memory, signals.bytes,
+                                              kHostRegisterPortable | kHostRegisterDeviceMap);
+    DevicePointer at = 0;
+    if (call_driver<Symbol::cuMemHostGetDevicePointer_v2>(&at, signals.memory, 0U) != kSuccess) return;
+    context.signals_at = at;
+    MemoryOperation probe = write_to(at + signals.probe_offset, 1);
+    submit(stream, null_stream, 1, &probe);
+}
+
+// Whether the GPU's memory operations can be relied on in this context.
+bool signals_work(ContextRecord& context, Stream stream, NullStream null_stream) noexcept {
+    const gate::Signals signals = gate::signals(context.ordinal);
+    if (signals.memory == nullptr) return false;
+    if (context.pinned.load(std::memory_order_acquire) != signals.memory)
+        pin(context, signals, stream, null_stream);
+    if (context.pinned.load(std::memory_order_acquire) != signals.memory) return false;
+    if (context.signals_work.load(std::memory_order_acquire)) return true;
+    const auto* probe = reinterpret_cast<const std::atomic<std::uint64_t>*>(
+        static_cast<const char*>(signals.memory) + signals.probe_offset);
+    if (probe->load(std::memory_order_acquire) == 0) return false;
+    context.signals_work.store(true, std::memory_order_release);
+    gate::signals_work(context.ordinal);
+    return true;
+}
+
+void put_tail_of(ContextRecord& context, int number, Stream stream, NullStream null_stream) noexcept {
+    const gate::Boundary boundary = gate::tail(context.ordinal, number);
+    if (boundary.writes) put_boundary(context, number, stream, null_stream, boundary);
+}
+
+}  // namespace
+
+int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream) noexcept {
+    if (!signals_work(context, stream, null_stream)) return gate::kUncounted;
+    auto& numbered = numbered_on(context.ordinal);
+    const std::uintptr_t key = key_of_stream(context, stream, null_stream);
+    int unused = -1;
+    for (int i = 0; i < gate::kCountedStreams; ++i) {
+        const std::uintptr_t held = numbered[static_cast<std::size_t>(i)].key.load(std::memory_order_acquire);
+        if (held == key) return i;
+        if ((held == kNever || held == kFree) && unused < 0) unused = i;
+        if (held == kNever) break;
+    }
+    if (unused < 0) return gate::kUncounted;
+    Numbered& one = numbered[static_cast<std::size_t>(unused)];
+    std::uintptr_t held = one.key.load(std::memory_order_relaxed);
+    if ((held != kNever && held != kFree) || !one.key.compare_exchange_strong(held, kTaken))
+        return gate::kUncounted;
+    one.context = &context;
+    one.stream = stream;
+    one.null_stream = null_stream;
+    gate::open_stream(context.ordinal, unused);
+    one.key.store(key, std::memory_order_release);
+    return unused;
+}
+
+void put_boundary(ContextRecord& context, int number, Stream stream, NullStream null_stream,
+                  const gate::Boundary& boundary) noexcept {
+    const gate::Signals signals = gate::signals(context.ordinal);
+    if (signals.memory != context.pinned.load(std::memory_order_acquire)) return;
+    const std::uint64_t at = context.signals_at;
+    MemoryOperation operations[2] = {
+        write_to(at + signals.first_done_offset + static_cast<std::size_t>(number) * signals.stream_stride,
+                 boundary.done_ns),
+        {kWaitValue32, at + signals.gate_offset, 1, kWaitForBits, 0, 0}};
+    if (submit(stream, null_stream, boundary.waits ? 2 : 1, operations) != kSuccess)
+        context.signals_work.store(false, std::memory_order_release);
+}
+
+MemoryOperation wait_for_gate(const ContextRecord& context) noexcept {
+    return {
+        kWaitValue32, context.signals_at + gate::signals(context.ordinal).gate_offset, 1, kWaitForBits, 0, 0};
+}
+
+void put_tail(Stream stream, NullStream null_stream) noexcept {
+    if (mode() == Mode::kOff || is_capturing(stream, null_stream)) return;
+    ContextRecord* context = launched_context();
+    if (context == nullptr || !context->signals_work.load(std::memory_order_acquire)) return;
+    const std::uintptr_t key = key_of_stream(*context, stream, null_stream);
+    for (int i = 0; i < gate::kCountedStreams; ++i) {
+        const std::uintptr_t held = numbered_on(context->ordinal)[static_cast<std::size_t>(i)].key.load();
+        if (held == kNever) return;
+        if (held == key) return put_tail_of(*context, i, stream, null_stream);
+    }
+}
+
+void put_all_tails(ContextRecord& context) noexcept {
+    if (!context.signals_work.load(std::memory_order_acquire)) return;
+    for (int i = 0; i < gate::kCountedStreams; ++i) {
+        const Numbered& one = numbered_on(context.ordinal)[static_cast<std::size_t>(i)];
+        const std::uintptr_t held = one.key.load(std::memory_order_acquire);
+        if (held == kNever) return;
+        // Streams of other threads have no handle that means them here.
+        if (held <= kFree || one.context != &context ||
+            held != key_of_stream(context, one.stream, one.null_stream))
+            continue;
+        if (!is_capturing(one.stream, one.null_stream)) put_tail_of(context, i, one.stream, one.null_stream);
+    }
+}
+
+void forget_stream(Stream stream) noexcept {
+    const auto key = reinterpret_cast<std::uintptr_t>(stream);
+    if (key <= kPerThreadStream) return;
+    for (auto& numbered : g_streams) {
+        for (Numbered& one : numbered) {
+            if (one.key.load(std::memory_order_relaxed) == key)
+                one.key.store(kFree, std::memory_order_release);
+        }
+    }
+}
+
+void forget_streams_of(const ContextRecord& context) noexcept {
+    for (auto& numbered : g_streams) {
+        for (Numbered& one : numbered) {
+            if (one.key.load(std::memory_order_relaxed) > kFree && one.context == &context)
+                one.key.store(kFree, std::memory_order_release);
+        }
+    }
+}
+
+}  // namespace explsched::intercept

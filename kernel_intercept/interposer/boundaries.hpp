@@ -1,0 +1,31 @@
+// Memory operations in the program's streams: by them the GPU tells what it has done, and best-effort work
+// waits on it.
+#pragma once
+
+#include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/interposer/capture.hpp"
+#include "kernel_intercept/interposer/contexts.hpp"
+
+namespace explsched::intercept {
+
+// The number under which the gate counts a stream. gate::kUncounted if all numbers are taken, or the GPU
+// cannot write to the gate's memory: the driver is older than CUDA 11.7, or has not shown yet that it does.
+int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream) noexcept;
+
+// Puts a boundary into the stream.
+void put_boundary(ContextRecord& context, int number, Stream stream, NullStream null_stream,
+                  const gate::Boundary& boundary) noexcept;
+
+// For the graphs of the context.
+MemoryOperation wait_for_gate(const ContextRecord& context) noexcept;
+
+// Puts into the stream what tells the end of all launched so far, if that is not told yet: before an event, a
+// copy to the host or a wait of the program's. Nothing while the stream captures.
+void put_tail(Stream stream, NullStream null_stream) noexcept;
+void put_all_tails(ContextRecord& context) noexcept;
+
+// Streams are gone: their numbers are free.
+void forget_stream(Stream stream) noexcept;
+void forget_streams_of(const ContextRecord& context) noexcept;
+
+}  // namespace explsched::intercept

@@ -1,0 +1,174 @@
+// Policy `group` on one GPU: best-effort gates are shut by high-priority clients when they begin, and opened
+// here when the GPU has done all they have launched.
+#include <algorithm>
+
+#include "kernel_intercept/manager/bits.hpp"
+#include "kernel_intercept/manager/gpu.hpp"
+
+namespace explsched::manager {
+
+namespace {
+
+// After its work is done a client counts as busy for this long: many requests are chains of short parts.
+constexpr std::uint64_t kGraceNs = 20'000;
+// While a client is busy, its progress is looked at after half of what it has outstanding.
+constexpr std::uint64_t kSoonestNs = 30'000, kLatestNs = 200'000;
+// What nothing will tell the end of is taken to be done when it has had twice as long as predicted, and this.
+constexpr std::uint64_t kUnreportedNs = 200'000;
+// Clients that were idle for long are looked at less often.
+constexpr std::uint64_t kLongIdleNs = 100'000'000, kSeldomNs = 1'000'000;
+
+constexpr std::uint64_t kLeastBatchNs = 25'000, kMostBatchNs = 1'000'000, kFirstBatchNs = 100'000;
+constexpr std::uint64_t kPeakMemoryNs = 1'000'000'000;
+
+// More open at the same time make each other, and whoever comes, slow; so the others wait for their turn.
+constexpr int kMostOpen = 2;
+constexpr std::uint64_t kTurnNs = 5'000'000;
+
+}  // namespace
+
+// Whether the busy period of a high-priority client is over. If not, when to look again.
+std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
+    shared::Slot& state = page_->slots[slot];
+    shared::ClientSignals& signals = signals_->clients[slot];
+    BusyPeriod& period = periods_[slot];
+    const shared::Progress progress = shared::progress_of(signals);
+    if (progress.issued_ns != period.issued_ns || progress.done_ns != period.done_ns) {
+        period.issued_ns = progress.issued_ns;
+        period.done_ns = progress.done_ns;
+        period.changed_at_ns = now_ns;
+    }
+    const std::uint64_t outstanding_ns = progress.outstanding_ns();
+    const bool unreported =
+        !progress.pending() && now_ns - period.changed_at_ns > 2 * outstanding_ns + kUnreportedNs;
+    if (!progress.idle() && !unreported) {
+        period.idle_since_ns = 0;
+        return now_ns + std::clamp(outstanding_ns / 2, kSoonestNs, kLatestNs);
+    }
+    if (period.idle_since_ns == 0) period.idle_since_ns = now_ns;
+    if (now_ns < period.idle_since_ns + kGraceNs) return period.idle_since_ns + kGraceNs;
+    state.door.busy.store(0, std::memory_order_seq_cst);
+    if (shared::progress_of(signals).issued_ns !=
+        progress.issued_ns) {  // it may have launched before it could see this
+        state.door.busy.store(1, std::memory_order_seq_cst);
+        period.idle_since_ns = 0;
+        return now_ns + kSoonestNs;
+    }
+    if (unreported) shared::settle(signals);
+    end_period(slot, progress.issued_ns);
+    return 0;
+}
+
+void Gpu::end_period(std::uint32_t slot, std::uint64_t issued_ns) {
+    BusyPeriod& period = periods_[slot];
+    const std::uint64_t since_ns = page_->slots[slot].counters.busy_since_ns.load(std::memory_order_relaxed);
+    const std::uint64_t work_ns = issued_ns - period.began_at_issued_ns;
+    period.began_at_issued_ns = issued_ns;
+    period.ended_ns = period.idle_since_ns;
+    period.latency_ns =
+        period.latency_ns == 0 ? work_ns : period.latency_ns - period.latency_ns / 8 + work_ns / 8;
+    if (period.idle_since_ns > since_ns)
+        beside_.period(page_->control.beside.load(), period.idle_since_ns - since_ns, work_ns);
+    period.idle_since_ns = 0;
+    const std::uint64_t low = page_->control.occupied.load() & ~page_->control.high.load();
+    page_->control.beside.store(beside_.next(low, expected_beside(low)));
+}
+
+// Of the best-effort clients those whose largest kernels fit beside the largest ones of high-priority
+// clients.
+std::uint64_t Gpu::expected_beside(std::uint64_t low) {
+    const auto peak = [this](std::uint32_t slot) {
+        return shared::larger(shared::packed_load(page_->slots[slot].counters.peak.load()), peaks_[slot]);
+    };
+    shared::Load high;
+    each_bit(page_->control.high.load(), [&](std::uint32_t slot) { high = high + peak(slot); });
+    std::uint64_t fitting = 0;
+    each_bit(low, [&](std::uint32_t slot) {
+        const shared::Load sum = high + peak(slot);
+        const bool known = !high.none() && !peak(slot).none();
+        if (known && sum.compute_permille <= settings_.cap_compute_permille &&
+            sum.bandwidth_permille <= settings_.cap_bandwidth_permille) {
+            fitting |= std::uint64_t{1} << slot;
+        }
+    });
+    return fitting;
+}
+
+void Gpu::forget_old_peaks(std::uint64_t now_ns) {
+    if (now_ns < peaks_from_ns_ + kPeakMemoryNs) return;
+    peaks_from_ns_ = now_ns;
+    each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
+        peaks_[slot] = shared::packed_load(page_->slots[slot].counters.peak.exchange(0));
+    });
+}
+
+// What runs on of `open` clients when a high-priority one begins, and may take that one's usual latency
+// longer by the share it was promised. Several slow it down more than one does, by each other's number: hence
+// the triangle.
+void Gpu::set_batch(int open) {
+    std::uint64_t latency_ns = UINT64_MAX;
+    each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
+        if (periods_[slot].latency_ns != 0) latency_ns = std::min(latency_ns, periods_[slot].latency_ns);
+    });
+    const auto count = static_cast<std::uint64_t>(std::max(open, 1));
+    const std::uint64_t batch_ns = latency_ns == UINT64_MAX ? kFirstBatchNs
+                                                            : latency_ns * settings_.high_share_permille * 2 /
+                                                                  1000 / (count * (count + 1));
+    page_->control.batch_ns.store(std::clamp(batch_ns, kLeastBatchNs, kMostBatchNs),
+                                  std::memory_order_relaxed);
+}
+
+// The clients whose turn it is, and when the next one's comes, 0 for never.
+std::uint64_t Gpu::choose_open(std::uint64_t low, std::uint64_t now_ns, std::uint64_t& next_ns) {
+    next_ns = 0;
+    if (__builtin_popcountll(low) <= kMostOpen) return low;
+    if (now_ns >= turn_ends_ns_) {
+        turn_ends_ns_ = now_ns + kTurnNs;
+        do {
+            first_open_ = (first_open_ + 1) % shared::kSlots;
+        } while ((low >> first_open_ & 1) == 0);
+    }
+    next_ns = turn_ends_ns_;
+    std::uint64_t chosen = 0;
+    for (std::uint32_t i = 0; __builtin_popcountll(chosen) < kMostOpen; ++i)
+        chosen |= low & std::uint64_t{1} << (first_open_ + i) % shared::kSlots;
+    return chosen;
+}
+
+std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
+    const shared::Control& control = page_->control;
+    const std::uint64_t high = control.high.load(), low = control.occupied.load() & ~high;
+    std::array<std::uint32_t, shared::kSlots> seen{};
+    each_bit(low, [&](std::uint32_t slot) {
+        seen[slot] = signals_->clients[slot].gate.load(std::memory_order_seq_cst);
+    });
+    forget_old_peaks(now_ns);
+    std::uint64_t next_ns = UINT64_MAX, last_end_ns = 0;
+    bool busy = false;
+    each_bit(high, [&](std::uint32_t slot) {
+        if (page_->slots[slot].door.busy.load(std::memory_order_seq_cst) != 0) {
+            const std::uint64_t again_ns = look_at_busy(slot, now_ns);
+            busy = busy || again_ns != 0;
+            if (again_ns != 0) next_ns = std::min(next_ns, again_ns);
+        }
+        last_end_ns = std::max(last_end_ns, periods_[slot].ended_ns);
+    });
+    if (low == 0) return 0;
+    if (high == 0) {
+        each_bit(low,
+                 [&](std::uint32_t slot) { shared::open_gate(signals_->clients[slot].gate, seen[slot]); });
+        return 0;
+    }
+    if (busy) return next_ns;
+    std::uint64_t turn_ns = 0;
+    const std::uint64_t open = choose_open(low, now_ns, turn_ns);
+    set_batch(__builtin_popcountll(open));
+    each_bit(open, [&](std::uint32_t slot) { shared::open_gate(signals_->clients[slot].gate, seen[slot]); });
+    each_bit(low & ~open, [&](std::uint32_t slot) {
+        if (shared::is_open(seen[slot])) shared::close_gate(signals_->clients[slot].gate);
+    });
+    next_ns = now_ns + (now_ns < last_end_ns + kLongIdleNs ? kLatestNs : kSeldomNs);
+    return turn_ns == 0 ? next_ns : std::min(next_ns, turn_ns);
+}
+
+}  // namespace explsched::manager

@@ -1,0 +1,252 @@
+"""From a snapshot to what its sweeps want: which of their jobs run, wait, make room and end.
+
+GPUs are shared between users in equal parts; what one cannot use is shared among the others. Inside a user's part his
+sweeps compete by the probability that their best is still to come: the k-th training of a sweep counts that probability
+divided by k, so that two equal sweeps are served alike and one that is done gives everything to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from msgspec import Struct
+
+from sched_policy.model import Direction, Job, JobState
+from sched_policy.plan import Preemption, Stop
+from sched_policy.snapshot import Snapshot
+from sched_policy.sweep.decision import Action, Decision, Strategy, Verdict
+from sched_policy.sweep.recall import DecisionMemory, ReportMemory
+from sched_policy.sweep.trials import Sweep, Trial, TrialState
+
+SweepKey = tuple[str, str, str]
+
+
+class Wish(Struct, frozen=True):
+    """What a sweep wants of one of its jobs. `place` counts from 0 over all sweeps; None: it should not run now."""
+
+    place: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the sweeps of a snapshot want.
+
+    Attributes:
+        wishes: of each job of a sweep, by job id.
+        preemptions: running jobs that should make room, or should not run now.
+        stops: jobs of which nothing more is expected, waiting ones too.
+
+    """
+
+    wishes: Mapping[int, Wish]
+    preemptions: tuple[Preemption, ...] = ()
+    stops: tuple[Stop, ...] = ()
+
+
+class Sweeps(Struct, frozen=True):
+    """How jobs of sweeps are scheduled.
+
+    Attributes:
+        strategy: decides inside each sweep.
+        restart_s: what starting a paused training again costs, where nothing has been measured.
+        checkpoint_s: what pausing one costs.
+
+    """
+
+    strategy: Strategy
+    restart_s: float = 30.0
+    checkpoint_s: float = 10.0
+
+    def choose(self, snapshot: Snapshot) -> Choice:
+        """Decide about all sweeps of the snapshot."""
+        members = _members(snapshot)
+        if not members:
+            return Choice({})
+        users = sorted({key[0] for key in members})
+        sweeping = {job.job_id for jobs in members.values() for job in jobs}
+        others = sum(job.request.total for job in snapshot.running if job.job_id not in sweeping)
+        capacity = max(0, snapshot.nodes.capacity - others)
+        jobs = {job.job_id: job for jobs in members.values() for job in jobs}
+        rough = {user: capacity // len(users) + (capacity % len(users) > n) for n, user in enumerate(users)}
+        decisions: dict[SweepKey, Decision] = {}
+        for key, own in members.items():
+            sweeps_of_user = sum(other[0] == key[0] for other in members)
+            sweep = self._sweep(key, own, snapshot)
+            gpus = max(1, rough[key[0]] // sweeps_of_user)
+            decisions[key] = _DECISIONS.recall(key, self.strategy, sweep, gpus)
+        _DECISIONS.forget_all_but(members)
+        _REPORTS.forget_all_but(job.points for job in (*snapshot.jobs, *snapshot.ended))
+        wanted = {user: _merged(user, decisions) for user in users}
+        shares = _shares(capacity, users, wanted, jobs, snapshot)
+        return _choice(snapshot, jobs, decisions, wanted, shares)
+
+    def _sweep(self, key: SweepKey, own: Sequence[Job], snapshot: Snapshot) -> Sweep:
+        ended = [job for job in snapshot.ended if _key(job) == key]
+        trials = [_trial(job, snapshot.now_s) for job in own]
+        trials += [_trial(job, snapshot.now_s, TrialState.ENDED) for job in ended]
+        return Sweep.of(trials, self.restart_s, self.checkpoint_s)
+
+
+class _Latest:
+    """Remembers the choice for the snapshot that was asked about last: order and plan share one computation."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Snapshot, Sweeps, Choice] | None = None
+
+    def recall(self, sweeps: Sweeps, snapshot: Snapshot) -> Choice:
+        kept = self._kept
+        if kept is None or kept[0] is not snapshot or kept[1] != sweeps:
+            kept = self._kept = snapshot, sweeps, sweeps.choose(snapshot)
+        return kept[2]
+
+
+_LATEST = _Latest()
+_REPORTS = ReportMemory()
+_DECISIONS = DecisionMemory()
+
+
+def chosen(sweeps: Sweeps, snapshot: Snapshot) -> Choice:
+    """What the sweeps of the snapshot want, computed once per snapshot."""
+    return _LATEST.recall(sweeps, snapshot)
+
+
+def _key(job: Job) -> SweepKey | None:
+    """Jobs whose metrics compare: same user, sweep, metric and direction; None for a job of no sweep."""
+    exploration = job.exploration
+    if exploration is None or exploration.sweep is None:
+        return None
+    return job.user, exploration.sweep, f"{exploration.metric}:{exploration.direction}"
+
+
+def _members(snapshot: Snapshot) -> dict[SweepKey, list[Job]]:
+    members: dict[SweepKey, list[Job]] = {}
+    for job in snapshot.jobs:
+        key = _key(job)
+        if key is not None and (job.holds_gpus or job.eligible) and job.array_tasks == 1:
+            members.setdefault(key, []).append(job)
+    return members
+
+
+def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
+    """The job as its sweep's strategy sees it."""
+    steps, values = _REPORTS.recall(job.points, job.exploration.direction if job.exploration else Direction.MIN)
+    last = job.points[-1] if job.points else None
+    known = last is not None and last.step > 0
+    return Trial(
+        job.job_id,
+        state or _state(job),
+        steps,
+        values,
+        float(job.total_steps) if job.total_steps else None,
+        gpus=job.request.total,
+        step_s=last.gpu_s / last.step / max(1, job.request.total) if last is not None and known else None,
+        may_pause=job.may_yield,
+        may_stop=job.exploration is not None and job.exploration.may_stop,
+        settled=_is_settled(job, now_s),
+    )
+
+
+def _state(job: Job) -> TrialState:
+    if job.state is JobState.COMPLETING or job.yielding:
+        return TrialState.LEAVING
+    if job.state is JobState.RUNNING:
+        return TrialState.RUNNING
+    return TrialState.PAUSED if job.points or job.restarts else TrialState.WAITING
+
+
+def _is_settled(job: Job, now_s: float) -> bool:
+    """Whether it has made progress in its present run that a pause would be worth: it has reported since it loaded."""
+    if job.start_s is None:
+        return True
+    return job.first_report_s is not None and (job.restarts == 0 or now_s > job.first_report_s)
+
+
+def _merged(user: str, decisions: Mapping[SweepKey, Decision]) -> list[Verdict]:
+    """What a user's sweeps want to run, the worthiest first; a sweep's own order is kept."""
+    entries: list[tuple[float, int, int, Verdict]] = []
+    for key, decision in decisions.items():
+        if key[0] == user:
+            wanted = [verdict for verdict in decision.verdicts if verdict.action is Action.RUN]
+            # Never more than the one before it, or its sweep's order would not be kept.
+            worth = accumulate((verdict.worth for verdict in wanted), min)
+            entries += ((-w, place, v.trial_id, v) for place, (w, v) in enumerate(zip(worth, wanted, strict=True)))
+    return [verdict for *_, verdict in sorted(entries, key=lambda entry: entry[:3])]
+
+
+def _shares(
+    capacity: int,
+    users: Sequence[str],
+    wanted: Mapping[str, Sequence[Verdict]],
+    jobs: Mapping[int, Job],
+    snapshot: Snapshot,
+) -> dict[str, int]:
+    """GPUs for each user: max-min fair. An odd GPU goes to who holds it already, else to who has used least."""
+    demand = {user: sum(jobs[v.trial_id].request.total for v in wanted[user]) for user in users}
+    held = dict.fromkeys(users, 0)
+    used = dict.fromkeys(users, 0.0)
+    for job in (*jobs.values(), *(job for job in snapshot.ended if job.user in used)):
+        used[job.user] += job.executed_s(snapshot.now_s) * job.request.total
+    for job in jobs.values():
+        held[job.user] += job.request.total if job.holds_gpus else 0
+    share = dict.fromkeys(users, 0)
+    left = capacity
+    while left > 0:
+        lacking = [user for user in users if share[user] < demand[user]]
+        if not lacking:
+            break
+        each = left // len(lacking)
+        if each == 0:
+            lacking.sort(key=lambda user: (held[user] <= share[user], used[user], user))
+            for user in lacking[:left]:
+                share[user] += 1
+            break
+        for user in lacking:
+            more = min(each, demand[user] - share[user])
+            share[user] += more
+            left -= more
+    return share
+
+
+def _choice(
+    snapshot: Snapshot,
+    jobs: Mapping[int, Job],
+    decisions: Mapping[SweepKey, Decision],
+    wanted: Mapping[str, Sequence[Verdict]],
+    shares: Mapping[str, int],
+) -> Choice:
+    first: list[Verdict] = []
+    later: list[Verdict] = []
+    for user, verdicts in wanted.items():
+        left = shares[user]
+        for verdict in verdicts:
+            gpus = jobs[verdict.trial_id].request.total
+            (first if gpus <= left else later).append(verdict)
+            left -= gpus if gpus <= left else 0
+    wishes = {v.trial_id: Wish(place, v.reason) for place, v in enumerate((*first, *later))}
+    rests = [v for decision in decisions.values() for v in decision.verdicts if v.action is not Action.RUN]
+    wishes |= {v.trial_id: Wish(None, v.reason) for v in rests}
+    stops = tuple(Stop(v.trial_id, v.reason) for v in rests if v.action is Action.STOP)
+    stopping = {stop.job_id for stop in stops}
+    able = {
+        job_id
+        for job_id, job in jobs.items()
+        if job.state is JobState.RUNNING
+        and job.may_yield
+        and not job.yielding
+        and job_id not in stopping
+        and _is_settled(job, snapshot.now_s)
+    }
+    pausing = [Preemption(v.trial_id, v.reason) for v in rests if v.trial_id in able]
+    lacking = sum(jobs[v.trial_id].request.total for v in first if not jobs[v.trial_id].holds_gpus)
+    coming = {preemption.job_id for preemption in pausing} | stopping
+    coming |= {job.job_id for job in snapshot.running if job.yielding or job.state is JobState.COMPLETING}
+    busy = sum(job.request.total for job in snapshot.running if job.job_id not in coming)
+    lacking -= max(0, snapshot.nodes.capacity - busy)
+    for verdict in reversed(later):
+        if lacking > 0 and verdict.trial_id in able:
+            pausing.append(Preemption(verdict.trial_id, f"others of its owner's sweeps go first; {verdict.reason}"))
+            lacking -= jobs[verdict.trial_id].request.total
+    return Choice(wishes, tuple(pausing), stops)

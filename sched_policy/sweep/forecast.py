@@ -1,0 +1,139 @@
+"""How likely it is that a sweep's best model is still to come, from what the sweep itself has shown.
+
+Values are followed from one doubling of a training's progress to the next. How much a training improves over a
+doubling is regressed on what it improved over the one before and on its distance from the leader, by Bayesian linear
+regression over all doublings that any training of the sweep has made; those at about the same progress count most
+(curves are alike on a logarithmic axis of progress: power laws improve by a constant ratio per doubling). What the
+regression does not explain is noise, more of it for trainings that move. Paths of all trainings to their ends, drawn
+from it, tell how often somebody beats the present best. The draws are the same every time: same sweep, same forecast.
+
+In the spirit of freeze-thaw Bayesian optimisation (Swersky et al. 2014, arXiv 1406.3896), with a linear model.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from sched_policy.columns import Floats
+from sched_policy.sweep.histories import LEVELS, Histories
+from sched_policy.sweep.trials import Sweep
+
+_DOUBLINGS = len(LEVELS) - 1
+_PRIOR_MEAN = np.array([0.0, 0.7, 0.0])  # improvements shrink by t^-1/2 per doubling
+_PRIOR_STD = np.array([0.05, 0.4, 0.15])
+_STILL_STD, _MOVING_STD = 0.05, 0.5  # noise as a share of the sweep's spread, and of what a training just improved
+_PRIOR_COUNT = 4.0
+_LOCALITY = 4.0
+_NUMBERS = 1 << 18  # paths times trainings
+
+
+class Forecast(Struct, frozen=True, eq=False):
+    """What is expected of a sweep.
+
+    Attributes:
+        open: probability that the best value of all trainings, run to their ends, beats the present best one by more
+            than the tolerance.
+        chance: probability that it is this training that does so, within the tolerance of the best, shape (N,).
+
+    """
+
+    open: float
+    chance: Floats
+
+
+class _Noise(NamedTuple):
+    still: float
+    moving: float
+
+
+def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
+    """Draw the paths of all trainings to their ends. Nothing reported yet: everything is open."""
+    count = len(sweep.trials)
+    seen = histories.seen
+    if not seen.any():
+        return Forecast(1.0, np.full(count, 1.0 / max(count, 1)))
+    best = float(min(t.values.min() for t in sweep.trials if t.values.size))
+    spread = max(histories.cap - best, 1e-9 * max(1.0, abs(best)))
+    ended = np.array([trial.has_ended for trial in sweep.trials])
+    paths = int(np.clip(_NUMBERS // max(count, 1), 32, 128))
+    rng = np.random.default_rng(0)  # common random numbers: no draw may depend on when it is asked for
+    weights, noise = _regressions((histories.at_level - best) / spread, rng.standard_normal((3, paths)))
+    value, moved = _present(histories, best, spread, paths, rng)
+    progress = np.where(seen, np.clip(histories.progress, LEVELS[0], 1.0), LEVELS[1])
+    left = np.where(ended, 0.0, -np.log2(progress))
+    while (left > 1e-6).any():
+        rows = np.flatnonzero(left > 1e-6)
+        part = np.minimum(1.0, left[rows])[:, None]
+        level = np.clip(np.round(_DOUBLINGS - left[rows]).astype(np.int64), 0, _DOUBLINGS - 1)
+        mean = weights[level, 0] + weights[level, 1] * moved[rows] + weights[level, 2] * value[rows]
+        still, moving = (np.array([getattr(noise[k], kind) for k in level])[:, None] for kind in _Noise._fields)
+        std = np.sqrt(still + moving * moved[rows] ** 2)
+        drawn = part * mean + np.sqrt(part) * std * rng.standard_normal((rows.size, paths))
+        improved = np.maximum(0.0, drawn)
+        value[rows] -= improved
+        moved[rows] = np.where(part >= 1.0, improved, moved[rows])
+        left[rows] -= part[:, 0]
+    final = best + spread * value
+    winner = np.minimum(final.min(axis=0), best)
+    target = winner + tolerance * np.abs(winner)
+    is_open = best > target
+    return Forecast(float(is_open.mean()), ((final <= target) & is_open & ~ended[:, None]).mean(axis=1))
+
+
+def _present(
+    histories: Histories, best: float, spread: float, paths: int, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Scaled value and last improvement of each training on each path, both (N, paths).
+
+    A training that has not reported behaves like one that has, at the lowest level. With n of these, it is with
+    probability 1 / (n + 1) better than all of them (exchangeability), by an exponential share of the spread.
+    """
+    value = np.repeat(((histories.best - best) / spread)[:, None], paths, axis=1)
+    moved = np.repeat((histories.recent / spread)[:, None], paths, axis=1)
+    fresh, pool = np.flatnonzero(~histories.seen), np.flatnonzero(histories.seen)
+    if fresh.size:
+        low = np.where(np.isnan(histories.at_level[:, 1]), histories.best, histories.at_level[:, 1])
+        lower = np.where(np.isnan(histories.at_level[:, 0]), low, histories.at_level[:, 0])
+        alike = pool[rng.integers(0, pool.size, (fresh.size, paths))]
+        is_new_best = rng.random((fresh.size, paths)) < 1.0 / (pool.size + 1.0)
+        jump = 0.5 * rng.exponential(1.0, (fresh.size, paths))
+        value[fresh] = np.where(is_new_best, -jump, (low[alike] - best) / spread)
+        moved[fresh] = np.where(is_new_best, jump, (lower[alike] - low[alike]) / spread)
+    return value, moved
+
+
+def _regressions(at_level: Floats, normals: Floats) -> tuple[Floats, list[_Noise]]:
+    """Coefficients per doubling and path, (6, 3, paths), and the variance of the noise per doubling."""
+    steps = []
+    for k in range(1, _DOUBLINGS):
+        there = ~np.isnan(at_level[:, k + 1])
+        before, now, then = at_level[there, k - 1], at_level[there, k], at_level[there, k + 1]
+        steps.append(np.column_stack([np.full(now.size, float(k)), before - now, now, now - then]))
+    table = np.concatenate(steps)
+    inputs, improved = np.column_stack([np.ones(len(table)), table[:, 1:3]]), table[:, 3]
+    moves = inputs[:, 1] ** 2 * _MOVING_STD**2 > _STILL_STD**2
+    prior = np.diag(_PRIOR_STD**-2.0)
+    weights, noises = np.empty((_DOUBLINGS, 3, normals.shape[1])), []
+    for k in range(_DOUBLINGS):
+        nearness = _LOCALITY ** -np.abs(table[:, 0] - k)
+        noise = _Noise(_STILL_STD**2, _MOVING_STD**2)
+        for _ in range(3):
+            weight = nearness / (noise.still + noise.moving * inputs[:, 1] ** 2)
+            precision = prior + (inputs * weight[:, None]).T @ inputs
+            mean = np.linalg.solve(precision, prior @ _PRIOR_MEAN + (inputs * weight[:, None]).T @ improved)
+            noise = _noise(nearness, (improved - inputs @ mean) ** 2, inputs[:, 1], moves)
+        weights[k] = mean[:, None] + np.linalg.cholesky(np.linalg.inv(precision)) @ normals
+        noises.append(noise)
+    return weights, noises
+
+
+def _noise(nearness: Floats, squared: Floats, moved: Floats, moves: np.ndarray) -> _Noise:
+    """Moments of the residuals: of trainings that hardly move, and per squared movement of those that do."""
+    few = _PRIOR_COUNT / 4
+    still = (few * _STILL_STD**2 + (nearness * squared)[~moves].sum()) / (few + nearness[~moves].sum())
+    beyond = np.maximum(squared - still, 0.0)[moves] / np.maximum(moved[moves] ** 2, 1e-12)
+    moving = (_PRIOR_COUNT * _MOVING_STD**2 + (nearness[moves] * beyond).sum()) / (_PRIOR_COUNT + nearness[moves].sum())
+    return _Noise(float(still), float(moving))

@@ -1,0 +1,124 @@
+"""One sweep as its strategy sees it: the trainings, what they reported, and what moving them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from sched_policy.columns import Floats
+
+Parameter = float | str | bool
+
+
+class TrialState(StrEnum):
+    """Where a training stands."""
+
+    WAITING = "waiting"  # it never ran
+    PAUSED = "paused"  # it ran, and waits for GPUs again
+    RUNNING = "running"
+    LEAVING = "leaving"  # it saves its checkpoint, and still holds its GPUs
+    ENDED = "ended"  # it is through, failed, or was stopped for good
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """One training of a sweep.
+
+    Attributes:
+        trial_id: its id, unique in the sweep. Ties break by it.
+        state: where it stands.
+        steps: the steps at which it reported, rising, shape (R,).
+        values: what it reported there, oriented so that lower is better, shape (R,); finite numbers only.
+        total_steps: the steps that it will run, None if it did not say.
+        params: its hyper-parameters; empty if unknown.
+        gpus: GPUs of its gang.
+        step_s: run time of a step in seconds, None while nothing is known of it.
+        may_pause: whether it saves a checkpoint when asked to make room, so that it can be paused.
+        may_stop: whether it consented to be stopped for good.
+        settled: false while its present run is too young to be paused: the restart has to pay for itself.
+
+    """
+
+    trial_id: int
+    state: TrialState
+    steps: Floats = field(default_factory=lambda: np.empty(0))
+    values: Floats = field(default_factory=lambda: np.empty(0))
+    total_steps: float | None = None
+    params: Mapping[str, Parameter] = field(default_factory=dict)
+    gpus: int = 1
+    step_s: float | None = None
+    may_pause: bool = True
+    may_stop: bool = True
+    settled: bool = True
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it makes progress now."""
+        return self.state is TrialState.RUNNING
+
+    @property
+    def waits(self) -> bool:
+        """Whether it could be given GPUs now."""
+        return self.state in (TrialState.WAITING, TrialState.PAUSED)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.state is TrialState.ENDED
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The trainings of one sweep at one moment, in order of their ids.
+
+    Attributes:
+        trials: all of them, those that ended too: they tell what late values can be expected from early ones.
+        restart_s: what it costs to start a paused training again, in seconds of its GPUs.
+        checkpoint_s: what it costs to pause one, in seconds of its GPUs.
+
+    """
+
+    trials: tuple[Trial, ...]
+    restart_s: float = 30.0
+    checkpoint_s: float = 10.0
+
+    @classmethod
+    def of(cls, trials: Iterable[Trial], restart_s: float = 30.0, checkpoint_s: float = 10.0) -> Sweep:
+        """A sweep of these trainings, given in any order."""
+        return cls(tuple(sorted(trials, key=lambda trial: trial.trial_id)), restart_s, checkpoint_s)
+
+    @cached_property
+    def total_steps(self) -> Floats:
+        """Steps of each training, shape (N,); the most that is known of any where one did not say."""
+        said = np.array([np.nan if t.total_steps is None else t.total_steps for t in self.trials], dtype=np.float64)
+        reached = np.array([t.steps[-1] if t.steps.size else 0.0 for t in self.trials], dtype=np.float64)
+        known = np.concatenate([said[~np.isnan(said)], reached, [1.0]])
+        total: Floats = np.maximum(np.where(np.isnan(said), known.max(), said), reached)
+        return np.maximum(total, 1e-9)
+
+    @cached_property
+    def progress(self) -> Floats:
+        """How far each training has come by its last report, as a share of its steps, shape (N,)."""
+        reached = np.array([t.steps[-1] if t.steps.size else 0.0 for t in self.trials], dtype=np.float64)
+        return np.minimum(1.0, reached / self.total_steps)
+
+    @cached_property
+    def length_s(self) -> Floats:
+        """Run time of each training from its first step to its last, shape (N,).
+
+        Where the time of a step is not known yet, the median of the others' stands for it; without any, 1 s.
+        """
+        step_s = np.array([np.nan if t.step_s is None else t.step_s for t in self.trials], dtype=np.float64)
+        known = step_s[~np.isnan(step_s)]
+        usual = float(np.median(known)) if known.size else 1.0
+        length: Floats = np.where(np.isnan(step_s), usual, step_s) * self.total_steps
+        return length
+
+    @cached_property
+    def best(self) -> Floats:
+        """The best value that each training has reported, shape (N,); infinity where it reported none."""
+        return np.array([t.values.min() if t.values.size else np.inf for t in self.trials], dtype=np.float64)

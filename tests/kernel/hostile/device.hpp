@@ -1,0 +1,119 @@
+// A GPU in virtual time that is as unfriendly as real ones are: short kernels behind hundreds of others,
+// copies, waits between streams, kernels that spin for a peer, memory operations of streams, clocks that
+// change, and a slowdown of kernels that run together which no profile states.
+//
+// What runs together shares compute and bandwidth: all are slowed down by max(1, sum of compute, sum of
+// bandwidth) and, if several clients run, by a factor of each pair of clients that only this model knows. A
+// stream that waits for a word in memory blocks all streams of its client on the same hardware channel, of
+// which a client has two, as under MPS. Costs of memory operations: ~0.9 us each as a batch (public figures
+// of an RTX 5090).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "kernel_intercept/shared/packed.hpp"
+
+namespace hostile {
+
+using explsched::shared::Load;
+
+enum class Kind : std::uint8_t { kKernel, kSpin, kCopy, kWrite, kWait, kRecord, kWaitEvent };
+
+struct Work {
+    Kind kind;
+    double alone_ns;  // of a kernel, spin or copy
+    Load load;
+};
+
+struct Operation {
+    Work work;
+    std::uint64_t called_ns{0};
+    std::atomic<std::uint64_t>* address{nullptr};     // of a write
+    const std::atomic<std::uint32_t>* gate{nullptr};  // of a wait
+    std::uint64_t value{0};                           // written, or the mask of a wait
+    std::uint32_t stream{0};                          // kWaitEvent: until that stream has completed `value`
+};
+
+struct Stream {
+    std::uint32_t client;
+    std::uint32_t channel;
+    std::deque<Operation> queue;
+    std::uint64_t submitted{0}, completed{0};
+    double remaining_ns{0};
+    std::uint64_t starts_at_ns{0};  // the head, at the earliest
+    bool running{false};
+    bool blocked{false};  // the head waits for a word
+};
+
+struct DeviceSettings {
+    double clock_swing{0.2};     // the clock changes by up to this share, every 50 ms
+    double most_hidden{0.15};    // of the unknown factors between pairs of clients
+    std::uint64_t gap_ns{1200};  // between two kernels of a stream
+    std::uint64_t memop_ns{900};
+    std::uint64_t visible_ns{5000};  // until a word written by a host is seen, at most
+};
+
+constexpr std::size_t kQueue = 1000;  // operations pending in a stream; a launch beyond blocks its caller
+
+// What runs in one moment, told to whoever measures.
+struct Running {
+    std::uint32_t client;
+    Load load;
+    std::uint64_t called_ns;
+};
+
+class Device {
+   public:
+    Device(const DeviceSettings& settings, std::uint32_t clients, std::uint64_t now_ns);
+
+    std::uint32_t open_stream(std::uint32_t client);
+    void submit(std::uint32_t stream, const Operation& operation);
+    bool is_full(std::uint32_t stream) const { return streams_[stream].queue.size() >= kQueue; }
+    std::uint64_t submitted(std::uint32_t stream) const { return streams_[stream].submitted; }
+    bool is_done(std::uint32_t stream, std::uint64_t count) const {
+        return streams_[stream].completed >= count;
+    }
+    bool is_idle(std::uint32_t client) const;
+
+    // A host has changed words that streams may wait for: to be called after each action of a host.
+    void watch(const std::atomic<std::uint32_t>* gate);
+    void look_at_gates();
+
+    // Starts what can start and returns when the next operation ends or becomes ready; UINT64_MAX for never.
+    std::uint64_t next_ns();
+    // Lets time pass, no further than `next_ns`.
+    void pass_until(std::uint64_t time_ns);
+    const std::vector<Running>& running() const { return running_; }
+    double done_ns(std::uint32_t client) const { return done_ns_[client]; }  // of work, as if alone
+    std::uint64_t now_ns() const { return now_ns_; }
+
+   private:
+    struct Gate {
+        const std::atomic<std::uint32_t>* word;
+        std::uint32_t seen, next;
+        std::uint64_t changes_at_ns;
+    };
+
+    void start(Stream& stream);
+    void finish(Stream& stream);
+    bool channel_blocked(const Stream& stream) const;
+    bool gate_open(const Operation& wait) const;
+    double slowdown() const;
+
+    DeviceSettings settings_;
+    std::uint64_t now_ns_, clock_changes_ns_;
+    double clock_{1};
+    std::vector<Stream> streams_;
+    std::vector<std::vector<double>> hidden_;
+    std::vector<Gate> gates_;
+    std::vector<Running> running_;
+    std::vector<double> done_ns_;
+    std::mt19937_64 random_{7};
+};
+
+}  // namespace hostile

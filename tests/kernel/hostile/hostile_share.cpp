@@ -1,0 +1,110 @@
+// How well the gate shares the hostile device, beside CUDA MPS alone: for benchmarks/kernel_share.py
+// --hostile.
+//
+//   hostile_share SECONDS [WARM_UP_SECONDS]
+//
+// In virtual time, so the figures do not depend on the machine. Prints one JSON object.
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "tests/kernel/hostile/arms.hpp"
+
+using namespace hostile;
+using explsched::manager::Settings;
+using explsched::shared::Policy;
+
+namespace {
+
+constexpr double kSecond = 1e9;
+
+struct Mix {
+    const char* name;
+    std::vector<Program> programs;
+};
+
+std::vector<Mix> mixes() {
+    return {
+        {"eager + vision", {vision_server(), vision_training()}},
+        {"eager + short", {vision_server(), short_training()}},
+        {"eager + language", {vision_server(), language_training()}},
+        {"eager + graphs", {vision_server(), graph_training()}},
+        {"eager + vision, language", {vision_server(), vision_training(), language_training()}},
+        {"eager + parallel, short", {vision_server(), parallel_training(), short_training()}},
+        {"eager + four",
+         {vision_server(), vision_training(), language_training(), graph_training(), short_training()}},
+        {"graph + vision", {language_server(), vision_training()}},
+        {"graph + graphs", {language_server(), graph_training()}},
+        {"graph + short, language", {language_server(), short_training(), language_training()}},
+        {"graph + four",
+         {language_server(), vision_training(), parallel_training(), graph_training(), short_training()}},
+    };
+}
+
+double total_ns(const Result& result, std::size_t from) {
+    double sum = 0;
+    for (std::size_t i = from; i < result.clients.size(); ++i) sum += result.clients[i].work_ns;
+    return sum;
+}
+
+double p99(const Result& result) { return percentile(result.clients[0].latencies_ns, 0.99); }
+
+struct Figures {
+    double hp_p99_ratio, hp_p99_ratio_mps, be_retained, total, above_caps, let_in, let_in_beside;
+    std::size_t requests;
+};
+
+Figures figures(const Result& alone, const Result& free, const Result& ours) {
+    return {p99(ours) / p99(alone),
+            p99(free) / p99(alone),
+            total_ns(ours, 1) / total_ns(free, 1),
+            total_ns(ours, 0) / total_ns(free, 0),
+            ours.above_caps,
+            ours.let_in,
+            ours.let_in_beside,
+            ours.clients[0].latencies_ns.size()};
+}
+
+void print(const Figures& f, const char* separator) {
+    std::printf(
+        "{\"hp_p99_ratio\": %.4f, \"hp_p99_ratio_mps\": %.4f, \"be_retained\": %.4f, \"total\": %.4f, "
+        "\"above_caps\": %.4f, \"let_in_above_caps\": %.4f, \"let_in_beside_high\": %.4f, \"requests\": "
+        "%zu}%s",
+        f.hp_p99_ratio, f.hp_p99_ratio_mps, f.be_retained, f.total, f.above_caps, f.let_in, f.let_in_beside,
+        f.requests, separator);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc < 2) return std::fprintf(stderr, "usage: hostile_share SECONDS [WARM_UP_SECONDS]\n"), 2;
+    const auto duration_ns = static_cast<std::uint64_t>(std::atof(argv[1]) * kSecond);
+    const auto warm_up_ns = static_cast<std::uint64_t>((argc > 2 ? std::atof(argv[2]) : 1.0) * kSecond);
+    const auto simulate = [&](const std::vector<Program>& programs, Profiles profiles,
+                              std::unique_ptr<Arm> arm, std::uint64_t warm_up) {
+        return run(programs, profiles, *arm, warm_up, duration_ns);
+    };
+    std::printf("{\"mixes\": [");
+    bool first = true;
+    for (const Mix& mix : mixes()) {
+        const Result alone = simulate({mix.programs[0]}, Profiles::kKnown, mps_alone(), kSecond);
+        const Result free = simulate(mix.programs, Profiles::kKnown, mps_alone(), kSecond);
+        const Result known = simulate(mix.programs, Profiles::kKnown, gated({}), kSecond);
+        const Result learnt = simulate(mix.programs, Profiles::kLearnt, gated({}), warm_up_ns);
+        std::printf("%s{\"mix\": \"%s\", \"known\": ", first ? "" : ", ", mix.name);
+        print(figures(alone, free, known), ", \"learnt\": ");
+        print(figures(alone, free, learnt), "}");
+        std::fflush(stdout);
+        first = false;
+    }
+    Settings quota;
+    quota.policy = Policy::kQuota;
+    const std::vector<Program> pair{whole_gpu_training(300), whole_gpu_training(700)};
+    const Result free = simulate(pair, Profiles::kKnown, mps_alone(), kSecond);
+    const Result ours = simulate(pair, Profiles::kKnown, gated(quota), kSecond);
+    std::printf("], \"quota\": {\"first\": %.4f, \"total\": %.4f}}\n",
+                ours.clients[0].work_ns / total_ns(ours, 0), total_ns(ours, 0) / total_ns(free, 0));
+    return 0;
+}

@@ -1,0 +1,71 @@
+// Who may run beside high-priority work, by what was measured.
+
+#include "kernel_intercept/policy/beside.hpp"
+
+#include "tests/kernel/gate/check.hpp"
+
+using explsched::policy::BesideRule;
+
+namespace {
+
+constexpr std::uint64_t kOne = 1, kTwo = 2, kBoth = 3;
+
+// Runs periods of 1 ms of work in which client 0 costs nothing and client 1 a fifth. Counts who was left
+// running.
+struct Counts {
+    int alone{0}, first{0}, second{0};
+};
+
+Counts run(BesideRule& rule, int periods, std::uint64_t expected) {
+    Counts counts;
+    std::uint64_t beside = 0;
+    for (int i = 0; i < periods; ++i) {
+        const double clock = i % 100 < 50 ? 1 : 1.2;  // it changes, slower than periods follow each other
+        rule.period(beside, static_cast<std::uint64_t>(1e6 * clock * (beside == kTwo ? 1.2 : 1)), 1'000'000);
+        beside = rule.next(kBoth, expected);
+        counts.alone += beside == 0;
+        counts.first += beside == kOne;
+        counts.second += beside == kTwo;
+    }
+    return counts;
+}
+
+void nothing_runs_beside_before_there_is_something_to_compare_with() {
+    BesideRule rule;
+    CHECK(rule.next(kBoth, kBoth) == 0);
+}
+
+void without_a_guess_it_is_found_out_seldom() {
+    BesideRule rule;
+    const Counts first = run(rule, 2000, 0);
+    CHECK(first.first + first.second >= 4 && first.first + first.second <= 2000 / 200);
+    run(rule, 6000, 0);
+    const Counts later = run(rule, 1000, 0);
+    CHECK(later.first > 800 && later.second <= 5 && later.alone > 50);
+    CHECK(rule.stretch(0) < 1.02 && rule.stretch(1) > 1.1);
+}
+
+void a_guess_is_followed_until_it_is_known_better() {
+    BesideRule rule;
+    const Counts first = run(rule, 100, kTwo);
+    CHECK(first.second > 80);
+    const Counts later = run(rule, 1000, kTwo);
+    CHECK(later.second < 20);
+}
+
+void who_comes_anew_is_measured_anew() {
+    BesideRule rule;
+    run(rule, 8000, 0);
+    rule.forget(0);
+    CHECK(run(rule, 100, 0).first <= 1);
+}
+
+}  // namespace
+
+int main() {
+    nothing_runs_beside_before_there_is_something_to_compare_with();
+    without_a_guess_it_is_found_out_seldom();
+    a_guess_is_followed_until_it_is_known_better();
+    who_comes_anew_is_measured_anew();
+    return check::result();
+}

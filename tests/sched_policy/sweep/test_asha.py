@@ -1,0 +1,79 @@
+"""ASHA promotes whom it promotes as published, and as Optuna does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sched_policy.sweep.asha import Asha, Rungs
+from sched_policy.sweep.decision import Action
+from sched_policy.sweep.hyperband import Hyperband
+from sched_policy.sweep.trials import Trial, TrialState
+from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
+
+
+def test_rungs_are_shares_of_a_training_below_its_end() -> None:
+    assert Rungs().shares() == pytest.approx([1 / 27, 1 / 9, 1 / 3])
+    assert Rungs(eta=4, min_resource=1 / 16).shares() == pytest.approx([1 / 16, 1 / 4])
+    with pytest.raises(ValueError, match="eta 1"):
+        Rungs(eta=1).shares()
+
+
+def test_one_in_three_is_promoted_and_the_highest_rung_goes_first() -> None:
+    done = [trial(i, final=0.1 * i, steps=2) for i in range(1, 7)]  # all at rung 1/27
+    decision = Asha().decide(sweep(*done, trial(9)), gpus=2)
+    assert decision.wanted == (1, 2, 9)
+    higher = [trial(i, final=0.1 * i, steps=6) for i in range(1, 4)]  # three of them at 1/9
+    decision = Asha().decide(sweep(*higher, *done[3:], trial(9)), gpus=2)
+    assert decision.wanted == (1, 9)  # 2 was promoted already; of three at 1/9 only the best goes on
+
+
+def test_who_runs_between_rungs_goes_on_and_who_is_behind_pauses() -> None:
+    between = trial(1, final=0.9, steps=4, state=TrialState.RUNNING)
+    others = [trial(i, final=0.1 * i, steps=2) for i in range(2, 8)]
+    decision = Asha().decide(sweep(between, *others), gpus=2)
+    assert 1 in decision.wanted
+    paused = {verdict.trial_id for verdict in decision.verdicts if verdict.action is Action.PAUSE}
+    assert paused == {4, 5, 6, 7}
+    assert all(verdict.reason for verdict in decision.verdicts)
+
+
+def test_the_sweep_is_over_when_nobody_runs_and_nobody_can_be_promoted() -> None:
+    decision = Asha().decide(sweep(trial(1, steps=2), trial(2, steps=2)), gpus=2)
+    assert decision.done
+    assert decision.stopped == (1, 2)
+
+
+def test_promotions_are_those_of_optuna() -> None:
+    """Trainings one after the other, each until it is stopped: Optuna's pruner is ASHA's rule at each rung."""
+    optuna = pytest.importorskip("optuna", reason="optuna is an extra of the benchmarks")
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=3, min_early_stopping_rate=0)
+    study = optuna.create_study(pruner=pruner)
+    rng = np.random.default_rng(3)
+    known: list[Trial] = []
+    compared = []
+    for number, final in enumerate(np.sort(rng.random(60))[::-1] + 0.3 * rng.random(60)):
+        values = trial(number, final=final, steps=TOTAL).values
+        asked = study.ask()
+        goes_on, steps = True, 0
+        while goes_on and steps < TOTAL - 1:
+            steps += 1
+            asked.report(float(values[steps - 1]), steps)
+            goes_on = not asked.should_prune()
+            # Optuna lets the best pass a rung that fewer than three have reached; as published, nobody passes there.
+            at_rung = 1 + sum(other.steps.size >= steps for other in known)
+            if steps in (2, 6, 18) and at_rung >= 3:
+                present = trial(number, final=final, steps=steps, state=TrialState.RUNNING)
+                ours = number in Asha().decide(sweep(*known, present), gpus=1).wanted
+                compared.append((number, steps, ours, goes_on))
+        pruned = optuna.trial.TrialState.PRUNED
+        study.tell(asked, state=pruned) if not goes_on else study.tell(asked, 0.0)
+        known.append(trial(number, final=final, steps=steps if not goes_on else TOTAL))
+    assert {steps for _, steps, _, _ in compared} == {2, 6, 18}
+    assert [entry for entry in compared if entry[2] != entry[3]] == []
+
+
+def test_hyperband_deals_trainings_to_brackets_of_the_published_sizes() -> None:
+    assert Hyperband().sizes() == (27, 12, 6, 4)
+    decision = Hyperband().decide(sweep(*(trial(i) for i in range(49))), gpus=4)
+    assert sorted(decision.wanted) == list(range(49))

@@ -1,0 +1,121 @@
+"""What sweeps want of a snapshot's jobs, and that the policy carries it out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from explsched.errors import PolicyError
+from sched_policy import catalog
+from sched_policy.model import Direction, Exploration, Job, ProgressPoint
+from sched_policy.snapshot import Snapshot
+from sched_policy.sweep.adaptive import AdaptiveHalving
+from sched_policy.sweep.choice import Sweeps
+from sched_policy.validate import checked_plan
+from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
+
+POLICY = row("explsched")
+
+
+def consent(sweep: str = "digits", **fields: Any) -> Exploration:
+    return Exploration(sweep=sweep, checkpoint_signal="USR1", may_stop=True, **fields)
+
+
+def reports(final: float, count: int, total: int = 54) -> tuple[ProgressPoint, ...]:
+    return tuple(ProgressPoint(s, 10.0 * s, final + (1 - final) * (s**-0.5 - total**-0.5)) for s in range(1, count + 1))
+
+
+def member(job_id: int, **fields: Any) -> Job:
+    return job(job_id, **{"exploration": consent(), "total_steps": 54, **fields})
+
+
+def test_free_gpus_take_new_trainings_of_both_users_alike() -> None:
+    jobs = [member(i, user="ada" if i < 20 else "bob") for i in (*range(1, 11), *range(20, 30))]
+    plan = checked_plan(POLICY, snapshot(*jobs))
+    started = [start.job_id for start in plan.starts]
+    assert len(started) == 8
+    assert sum(job_id < 20 for job_id in started) == 4
+
+
+def test_what_one_user_cannot_use_goes_to_the_other() -> None:
+    jobs = [member(1, user="ada"), *(member(i, user="bob") for i in range(20, 30))]
+    started = [start.job_id for start in checked_plan(POLICY, snapshot(*jobs)).starts]
+    assert len(started) == 8 and 1 in started
+
+
+def test_asha_holds_a_paused_training_back_although_gpus_are_free() -> None:
+    asha = row("explsched", catalog.PolicyOptions(sweep_strategy="asha"))
+    paused = [member(i, points=reports(0.1 * i, 2), restarts=1) for i in range(1, 7)]
+    busy = running(9, "n1", exploration=consent(), total_steps=54)
+    plan = checked_plan(asha, snapshot(*paused, busy))
+    assert {start.job_id for start in plan.starts} == {1, 2}
+    assert "not among the best" in next(score.reason for score in plan.scores if score.job_id == 6)
+
+
+def test_a_training_that_is_behind_makes_room_for_new_ones() -> None:
+    asha = row("explsched", catalog.PolicyOptions(sweep_strategy="asha"))
+    behind = [running(i, "n1", exploration=consent(), total_steps=54, points=reports(0.1 * i, 2)) for i in range(1, 5)]
+    young = running(5, "n2", exploration=consent(), total_steps=54, points=reports(0.9, 2), first_report_s=None)
+    plan = checked_plan(asha, snapshot(*behind, young))
+    assert {preemption.job_id for preemption in plan.preemptions} == {2, 3, 4}  # 5 has not reported in this run yet
+
+
+def test_a_sweep_that_is_done_stops_its_waiting_trainings_too() -> None:
+    ended = [member(1, points=reports(0.05, 54), exploration=consent())]
+    flat = tuple(ProgressPoint(s, 10.0 * s, 1.0) for s in range(1, 54))
+    rest = [member(i, points=flat, restarts=1) for i in range(2, 12)]
+    seen = Snapshot.of(NOW_S, nodes(), rest, ended)
+    plan = checked_plan(POLICY, seen)
+    assert {stop.job_id for stop in plan.stops} == set(range(2, 12))
+    assert not plan.starts
+
+
+def test_values_that_are_no_numbers_are_passed_over_and_steps_that_go_back_too() -> None:
+    odd = (
+        ProgressPoint(1, 10.0, 0.9),
+        ProgressPoint(2, 20.0, math.nan),
+        ProgressPoint(3, 30.0, -math.inf),
+        ProgressPoint(2, 40.0, 0.1),
+        ProgressPoint(4, 50.0, 0.8),
+    )
+    jobs = [running(1, "n1", exploration=consent(), total_steps=54, points=odd), member(2)]
+    choice = Sweeps(AdaptiveHalving()).choose(snapshot(*jobs))
+    assert set(choice.wishes) == {1, 2}
+    assert not choice.stops
+
+
+def test_a_metric_that_rises_is_read_the_other_way_round() -> None:
+    def rising(job_id: int, final: float) -> Job:
+        points = tuple(ProgressPoint(p.step, p.gpu_s, 1 - p.value) for p in reports(1 - final, 20))
+        return member(job_id, points=points, restarts=1, exploration=consent(direction=Direction.MAX))
+
+    jobs = [rising(1, 0.2), rising(2, 0.9), rising(3, 0.3)]
+    assert checked_plan(POLICY, snapshot(*jobs, on=nodes(1, 1))).starts[0].job_id == 2
+
+
+def test_two_metrics_under_one_name_of_sweep_are_two_sweeps() -> None:
+    accuracy = consent(metric="accuracy", direction=Direction.MAX)
+    mixed = [member(1, points=reports(0.5, 10), restarts=1), member(2, points=reports(0.1, 10), exploration=accuracy)]
+    choice = Sweeps(AdaptiveHalving()).choose(snapshot(*mixed))
+    assert set(choice.wishes) == {1, 2} and not choice.stops
+
+
+def test_jobs_of_no_sweep_are_not_starved_by_a_large_one() -> None:
+    jobs = [*(member(i) for i in range(1, 60)), *(job(i) for i in range(100, 110))]
+    started = [start.job_id for start in checked_plan(POLICY, snapshot(*jobs)).starts]
+    assert 0 < sum(job_id >= 100 for job_id in started) < 8
+
+
+@pytest.mark.parametrize(("field", "said"), [("objective", "unknown objective"), ("sweep_strategy", "sweep strategy")])
+def test_unknown_names_are_errors(field: str, said: str) -> None:
+    with pytest.raises(PolicyError, match=said):
+        catalog.build("explsched", catalog.PolicyOptions(**{field: "nonsense"}))
+
+
+def test_ten_thousand_trainings_are_decided_with_one_verdict_each() -> None:
+    points = reports(0.3, 20)
+    jobs = [member(i, points=points[: i % 20], restarts=i % 2) for i in range(1, 10_001)]
+    choice = Sweeps(AdaptiveHalving()).choose(snapshot(*jobs))
+    assert len(choice.wishes) == 10_000
