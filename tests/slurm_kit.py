@@ -9,11 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_plugin.client.capabilities import Capabilities
+from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, ClearDependency
 from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.records import ClusterRecords, ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
-from slurm_plugin.client.version import SlurmVersion
 
 NODES = tuple(SlurmNode(f"n{i}", "IDLE", 4, frozenset({"main"})) for i in (1, 2, 3, 4))
 NOW_S = 1_800_000_000.0

@@ -1,4 +1,9 @@
-"""A kernel manager (`sexplkmd`) of one job, for nodes that have none of their own."""
+"""A kernel manager (`sexplkmd`) of one job, for nodes that have none of their own.
+
+Several jobs may share it. The job that started it may end first, and Slurm ends all processes of a job that has ended.
+The interposers of the others let all kernels pass meanwhile and find the next manager by themselves, so somebody only
+has to start it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,15 @@ import select
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from wrappers.installed import manager
+from wrappers.installed import NotInstalledError, manager
+from wrappers.job_room import JobRoom
 
 SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
 _START_S, _POLL_S, _STOP_MS = 5.0, 0.01, 5000
@@ -128,3 +136,35 @@ def _born(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
+
+
+_LOOK_S = 1.0
+_MOST_STARTS = 20  # a manager that always dies must not be started for ever
+
+
+@contextmanager
+def kept_alive(
+    room: JobRoom, policy: str, environment: Mapping[str, str], unblock: Callable[[], None]
+) -> Iterator[None]:
+    """Look after the room's manager in a thread, until the block ends."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        starts = 0
+        while starts < _MOST_STARTS and not ended.wait(_LOOK_S):
+            if listens(room.path):
+                continue
+            starts += 1
+            try:
+                with room.locked():
+                    start(room.path, policy, environment, unblock)
+            except (OSError, NotInstalledError, ManagerError) as error:
+                sys.stderr.write(f"sxrun: kernels are not managed for the moment: {error}\n")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -15,7 +15,7 @@ from pathlib import Path
 from explsched.job_options import MPS
 from wrappers import installed, job_room, kernel_manager, mps, preload
 from wrappers.job_room import JobRoom, place, shared_place
-from wrappers.manager_watch import kept_alive
+from wrappers.kernel_manager import kept_alive
 from wrappers.share_options import Share
 
 

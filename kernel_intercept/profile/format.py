@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernel_intercept.profile.errors import ProfileError
-from kernel_intercept.profile.model import Dim3, KernelKey, KernelProfile, Source
+from kernel_intercept.profile.model import Dim3, KernelKey, KernelProfile, ProfileError, Source
 
 TITLE = "# explsched kernel profiles 1"
 COLUMNS = (

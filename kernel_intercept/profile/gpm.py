@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pynvml
 
-from kernel_intercept.profile.errors import ProfileError
-from kernel_intercept.profile.windows import Utilisation
+from kernel_intercept.profile.model import ProfileError
+from kernel_intercept.profile.refine import Utilisation
 
 _METRICS = (pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_intercept.profile.errors import ProfileError
-from kernel_intercept.profile.model import KernelKey
+from kernel_intercept.profile.model import KernelKey, ProfileError
 
 SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
 _MAGIC, _VERSION, _STATUS, _FORGET = 0x4D505845, 1, 4, 6
@@ -23,7 +22,7 @@ _TEMPORARY = "/tmp"  # noqa: S108  only looked at; the manager itself checks who
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ManagerStatus:
     """What a manager tells: the socket asked, and its answer, decoded JSON."""
 
     path: Path
@@ -44,7 +43,7 @@ def sockets(job: int | None, uid: int) -> list[Path]:
     return list(dict.fromkeys([*([Path(named)] if named else []), *found]))
 
 
-def ask(path: Path) -> Status:
+def ask(path: Path) -> ManagerStatus:
     """The manager's status. Raises `ProfileError` if none answers in two seconds, or not as expected."""
     with _connection(path) as connection:
         connection.send(struct.pack("=IHH", _MAGIC, _VERSION, _STATUS))
@@ -55,7 +54,7 @@ def ask(path: Path) -> Status:
         answer = None
     if not isinstance(answer, dict):
         raise ProfileError(f"{path}: found {data[:80]!r}, accepted is one JSON object")
-    return Status(path, answer)
+    return ManagerStatus(path, answer)
 
 
 def forget(path: Path, keys: Iterable[KernelKey]) -> None:

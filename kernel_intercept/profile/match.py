@@ -11,9 +11,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 
-from kernel_intercept.profile.errors import ProfileError
 from kernel_intercept.profile.format import Fault
-from kernel_intercept.profile.model import KernelKey, KernelProfile, Source, name_hash
+from kernel_intercept.profile.model import KernelKey, KernelProfile, ProfileError, Source, name_hash
 from kernel_intercept.profile.names import base_name, comparable, demangled
 from kernel_intercept.profile.ncu import Export, Launch
 

@@ -1,9 +1,17 @@
-"""A kernel launch's identity and cost, as in `kernel_intercept/gate/kernel.hpp`."""
+"""A kernel launch's identity and cost, as in `kernel_intercept/gate/kernel.hpp`, and which of two profiles counts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from explsched.errors import ExplschedError
+
+
+class ProfileError(ExplschedError):
+    """A profile file, an export of Nsight Compute or a counter cannot be used; says which, where and why."""
+
 
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
@@ -68,3 +76,28 @@ def name_hash(mangled: str) -> int:
     for byte in mangled.encode():
         value = ((value ^ byte) * _FNV_PRIME) & _MASK_64
     return value
+
+
+_TRUST = {Source.TIMING: 0, Source.NVML: 1, Source.NCU: 2}
+
+
+def merged(old: Iterable[KernelProfile], new: Iterable[KernelProfile]) -> list[KernelProfile]:
+    """All profiles of both, one per key."""
+    found: dict[KernelKey, KernelProfile] = {profile.key: profile for profile in old}
+    for profile in new:
+        before = found.get(profile.key)
+        found[profile.key] = profile if before is None else combine(before, profile)
+    return list(found.values())
+
+
+def combine(old: KernelProfile, new: KernelProfile) -> KernelProfile:
+    """One profile of two with the same key.
+
+    The shares are those of the more trusted source (ncu, then nvml, then timing), the newer ones at equal trust. The
+    time is the mean of the event timings, since those were taken at the clocks the kernel really runs at; a time of
+    Nsight Compute counts only while there are none.
+    """
+    shares = new if _TRUST[new.source] >= _TRUST[old.source] else old
+    samples = old.samples + new.samples
+    gpu_ns = new.gpu_ns if samples == 0 else round((old.samples * old.gpu_ns + new.samples * new.gpu_ns) / samples)
+    return replace(shares, samples=samples, gpu_ns=gpu_ns, name=new.name or old.name)

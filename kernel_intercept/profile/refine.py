@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,3 +79,39 @@ def _resolution(busy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
     kept = singular > _RELATIVE_RANK * singular[0]
     squares = right[kept] ** 2
     return squares.sum(axis=0), (squares / singular[kept, None] ** 2).sum(axis=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """Means over a stretch of time, 0..1: SMs with work, and used share of the memory bandwidth."""
+
+    compute: float
+    bandwidth: float
+
+
+class UtilisationSource(Protocol):
+    """Counters of one GPU."""
+
+    def since_last(self) -> Utilisation:
+        """The utilisation since the last call; since the source was opened at the first. Raises `ProfileError`."""
+        ...
+
+
+def record(
+    source: UtilisationSource,
+    launches: Callable[[], Mapping[KernelKey, int]],
+    clock_ns: Callable[[], int],
+    wait: Callable[[], None],
+    windows: int,
+) -> list[Window]:
+    """Observe so many windows, each one `wait` long. `launches` counts every kernel since some fixed moment."""
+    found = []
+    source.since_last()
+    counts, start_ns = launches(), clock_ns()
+    for _ in range(windows):
+        wait()
+        used, now, end_ns = source.since_last(), launches(), clock_ns()
+        mix = {key: count - counts.get(key, 0) for key, count in now.items() if count > counts.get(key, 0)}
+        found.append(Window(end_ns - start_ns, mix, used.compute, used.bandwidth))
+        counts, start_ns = now, end_ns
+    return found

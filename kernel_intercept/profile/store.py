@@ -11,9 +11,8 @@ from pathlib import Path
 
 from explsched.atomic_file import replace_file_durably
 from kernel_intercept.profile import format as text_format
-from kernel_intercept.profile.errors import ProfileError
 from kernel_intercept.profile.format import Parsed
-from kernel_intercept.profile.model import KernelProfile
+from kernel_intercept.profile.model import KernelProfile, ProfileError
 
 FILE_NAME = "kernels-v1.tsv"
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernel_intercept.profile.errors import ProfileError
-from kernel_intercept.profile.model import Dim3, KernelKey, name_hash
+from kernel_intercept.profile.model import Dim3, KernelKey, ProfileError, name_hash
 
 _WORDS = 7  # launch ENTRY KERNEL GRID BLOCK SHARED granted|pass
 

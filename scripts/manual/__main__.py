@@ -49,7 +49,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Group:
+class Part:
     r"""What stands below a heading; with a title it is a part of that, such as one command of several.
 
     `text` has paragraphs separated by blank lines; one that begins with a line `\b` is kept line by line, as in click's
@@ -71,7 +71,7 @@ class Page:
     name: str
     section: int
     summary: str
-    groups: tuple[Group, ...]
+    groups: tuple[Part, ...]
     see_also: tuple[tuple[str, int], ...]
 
 
@@ -105,11 +105,11 @@ def _click_pages(name: str, command: click.Command, section: int) -> Iterator[Pa
         Entry(child.command_path, f"{_summary(child.command)}. See `{page}({section})`.")
         for child, (page, _) in zip(children, own, strict=True)
     )
-    commands = (Group("COMMANDS", entries=listed),) if listed else ()
+    commands = (Part("COMMANDS", entries=listed),) if listed else ()
     yield _click_page((name, section), context, commands, _variables(context), (*own, CONFIGURATION))
     for page, child in zip(own, children, strict=True):
         parts = [
-            Group("COMMANDS", _help(part), _options(part), title=part.command_path, synopsis=_synopsis(part))
+            Part("COMMANDS", _help(part), _options(part), title=part.command_path, synopsis=_synopsis(part))
             for part in _children(child)
         ]
         variables = (*_variables(child), *(entry for part in _children(child) for entry in _variables(part)))
@@ -119,20 +119,20 @@ def _click_pages(name: str, command: click.Command, section: int) -> Iterator[Pa
 def _click_page(
     name: tuple[str, int],
     context: click.Context,
-    commands: tuple[Group, ...],
+    commands: tuple[Part, ...],
     variables: tuple[Entry, ...],
     see_also: tuple[tuple[str, int], ...],
 ) -> Page:
     end = _epilog(context.command.epilog)
     groups = (
-        Group("SYNOPSIS", synopsis=_synopsis(context)),
-        Group("DESCRIPTION", f"{_help(context)}\n\n{end.rest}"),
-        Group("OPTIONS", entries=_options(context)),
+        Part("SYNOPSIS", synopsis=_synopsis(context)),
+        Part("DESCRIPTION", f"{_help(context)}\n\n{end.rest}"),
+        Part("OPTIONS", entries=_options(context)),
         *commands,
-        Group("EXIT STATUS", end.exit_status or "0 success, 1 failure, 2 wrong usage."),
-        Group("ENVIRONMENT", entries=(*end.variables, *variables)),
-        Group("EXAMPLES", example=end.examples),
-        Group("FILES", entries=end.files),
+        Part("EXIT STATUS", end.exit_status or "0 success, 1 failure, 2 wrong usage."),
+        Part("ENVIRONMENT", entries=(*end.variables, *variables)),
+        Part("EXAMPLES", example=end.examples),
+        Part("FILES", entries=end.files),
     )
     return Page(*name, _summary(context.command), _filled(groups), see_also)
 
@@ -184,19 +184,19 @@ def _wrapper_page(parser: argparse.ArgumentParser) -> Page:
     end = _epilog(parser.epilog)
     about = parser.description or ""
     groups = (
-        Group("SYNOPSIS", synopsis=" ".join(parser.format_usage().removeprefix("usage: ").split())),
-        Group("DESCRIPTION", f"{about}\n\n{end.rest}"),
+        Part("SYNOPSIS", synopsis=" ".join(parser.format_usage().removeprefix("usage: ").split())),
+        Part("DESCRIPTION", f"{about}\n\n{end.rest}"),
         *_argparse_options(parser),
-        Group("EXIT STATUS", end.exit_status),
-        Group("ENVIRONMENT", entries=end.variables),
-        Group("EXAMPLES", example=end.examples),
-        Group("FILES", entries=end.files),
+        Part("EXIT STATUS", end.exit_status),
+        Part("ENVIRONMENT", entries=end.variables),
+        Part("EXAMPLES", example=end.examples),
+        Part("FILES", entries=end.files),
     )
     others = tuple(one for one in ALL if one[0] != parser.prog)
     return Page(parser.prog, 1, about.partition(". ")[0].rstrip("."), _filled(groups), others)
 
 
-def _argparse_options(parser: argparse.ArgumentParser) -> Iterator[Group]:
+def _argparse_options(parser: argparse.ArgumentParser) -> Iterator[Part]:
     """One group of options for each of argparse's. What has no help is in the synopsis."""
     formatter = parser._get_formatter()
     for i, group in enumerate(parser._action_groups):
@@ -207,7 +207,7 @@ def _argparse_options(parser: argparse.ArgumentParser) -> Iterator[Group]:
         )
         title = group.title or "" if i > 1 else ""  # the first two are argparse's own
         if entries:
-            yield Group("OPTIONS", group.description or "", entries, title)
+            yield Part("OPTIONS", group.description or "", entries, title)
 
 
 def _epilog(text: str | None) -> Epilog:
@@ -258,11 +258,11 @@ def _configuration_page() -> Page:
         " stand in sections: `slurm.client` is the key `client` of the mapping `slurm`.\n\nThe sections:\n\n"
     )
     groups = (
-        Group("DESCRIPTION", about + sections),
-        Group("KEYS", entries=keys),
-        Group("ENVIRONMENT", entries=(Entry(PATH_VARIABLE, f"The file to read instead of {DEFAULT_PATH}."),)),
-        Group("EXAMPLES", example="policy: srsf\nslurm:\n  partitions: [gpu]\npreemption:\n  most_per_hour: 50"),
-        Group("FILES", entries=(Entry(str(DEFAULT_PATH), "The file."),)),
+        Part("DESCRIPTION", about + sections),
+        Part("KEYS", entries=keys),
+        Part("ENVIRONMENT", entries=(Entry(PATH_VARIABLE, f"The file to read instead of {DEFAULT_PATH}."),)),
+        Part("EXAMPLES", example="policy: srsf\nslurm:\n  partitions: [gpu]\npreemption:\n  most_per_hour: 50"),
+        Part("FILES", entries=(Entry(str(DEFAULT_PATH), "The file."),)),
     )
     return Page(*CONFIGURATION, "configuration of explsched", groups, ALL)
 
@@ -283,9 +283,9 @@ def _job_options_page() -> Page:
         f'sbatch --requeue --comment="{PREFIX}{sweep}=digits&{checkpoint}=USR1" train.sh'
     )
     groups = (
-        Group("DESCRIPTION", about),
-        Group("OPTIONS", entries=tuple(map(_job_option, OPTIONS))),
-        Group("EXAMPLES", example=examples),
+        Part("DESCRIPTION", about),
+        Part("OPTIONS", entries=tuple(map(_job_option, OPTIONS))),
+        Part("EXAMPLES", example=examples),
     )
     others = (("sxbatch", 1), ("sxrun", 1), ("sbatch", 1))
     return Page("explsched-options", 7, "what a job can tell explsched", groups, others)
@@ -297,7 +297,7 @@ def _job_option(option: Option) -> Entry:
     return Entry(option.name, f"{text} Formerly {', '.join(former)}." if former else text)
 
 
-def _filled(groups: tuple[Group, ...]) -> tuple[Group, ...]:
+def _filled(groups: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(group for group in groups if group.text or group.entries or group.synopsis or group.example)
 
 

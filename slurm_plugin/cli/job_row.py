@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SHORT = {JobState.PENDING: "PENDING", JobState.RUNNING: "RUNNING", JobState.COMPLETING: "COMPLETING"}
 
 
-class Row(Struct, frozen=True):
+class JobRow(Struct, frozen=True):
     """One line of the report. `utility` is in percent of the sweep's known improvement per GPU-hour.
 
     `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost.
@@ -48,16 +48,16 @@ class Row(Struct, frozen=True):
     reason: str
 
 
-COLUMNS = tuple(Row.__struct_fields__)
+COLUMNS = tuple(JobRow.__struct_fields__)
 
 
-def rows(view: View) -> list[Row]:
+def rows(view: View) -> list[JobRow]:
     """All jobs of the view, best score first."""
     jobs = {job.job_id: job for job in view.seen.snapshot.jobs}
     return [_row(view, jobs[score.job_id]) for score in view.plan.scores]
 
 
-def _row(view: View, job: Job) -> Row:
+def _row(view: View, job: Job) -> JobRow:
     record = view.seen.jobs[job.job_id]
     progress = view.seen.progress.get(job.job_id, JobProgress())
     utility = view.utilities.get(job.job_id)
@@ -66,7 +66,7 @@ def _row(view: View, job: Job) -> Row:
     planned_s = view.seen.snapshot.now_s if job.job_id in view.starts else promise.start_s if promise else None
     last = job.points[-1] if job.points else None
     total = f"/{job.total_steps}" if job.total_steps else ""
-    return Row(
+    return JobRow(
         jobid=job.job_id,
         partition=job.partition,
         name=job.name,

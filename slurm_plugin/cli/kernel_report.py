@@ -8,14 +8,14 @@ from typing import Any
 from msgspec import Struct
 
 from explsched.cli.tables import Column, lines
-from kernel_intercept.profile.manager import Status
+from kernel_intercept.profile.manager import ManagerStatus
 from kernel_intercept.profile.model import KernelProfile
 from kernel_intercept.profile.names import demangled, outline
 
 _NS_PER_US, _NS_PER_MS = 1e3, 1e6
 
 
-class Row(Struct, frozen=True):
+class KernelRow(Struct, frozen=True):
     """One kernel. `total_ns` is the measured time of all its samples, what the table is ordered by."""
 
     kernel: str
@@ -33,16 +33,16 @@ class Row(Struct, frozen=True):
     source: str
 
 
-def rows(profiles: Sequence[KernelProfile]) -> list[Row]:
+def rows(profiles: Sequence[KernelProfile]) -> list[KernelRow]:
     """All kernels, most time first."""
     readable = demangled({profile.name for profile in profiles})
     found = [_row(profile, readable[profile.name]) for profile in profiles]
     return sorted(found, key=lambda row: (-row.total_ns, -row.gpu_ns, row.name_hash, row.grid, row.block))
 
 
-def _row(profile: KernelProfile, readable: str) -> Row:
+def _row(profile: KernelProfile, readable: str) -> KernelRow:
     key = profile.key
-    return Row(
+    return KernelRow(
         kernel=outline(readable) if readable else f"{key.name_hash:016x}",  # a name that was cut cannot be demangled
         mangled=profile.name,
         name_hash=f"{key.name_hash:016x}",
@@ -73,12 +73,12 @@ _KERNEL_COLUMNS = (
 )
 
 
-def table(shown: Sequence[Row], width: int | None) -> list[str]:
+def table(shown: Sequence[KernelRow], width: int | None) -> list[str]:
     """The kernels as lines of at most so many characters; None for any number."""
     return lines(_KERNEL_COLUMNS, (_cells(row) for row in shown), width)
 
 
-def _cells(row: Row) -> tuple[object, ...]:
+def _cells(row: KernelRow) -> tuple[object, ...]:
     return (
         row.grid,
         row.block,
@@ -100,7 +100,7 @@ _CLIENT_COLUMNS = (
 )
 
 
-def clients(status: Status, job: int | None) -> list[str]:
+def clients(status: ManagerStatus, job: int | None) -> list[str]:
     """The processes that a manager serves, or those of one job, as lines; none if there are none."""
     found = [
         _client(str(gpu.get("uuid", "?")), client)

@@ -15,13 +15,11 @@ from msgspec import to_builtins
 from explsched.cli.options import json_option
 from explsched.cli.tables import room
 from kernel_intercept.profile import ncu, store
-from kernel_intercept.profile.errors import ProfileError
 from kernel_intercept.profile.format import Fault
-from kernel_intercept.profile.manager import Status, ask, sockets
+from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
 from kernel_intercept.profile.manager import forget as forget_in
 from kernel_intercept.profile.match import profiles_of
-from kernel_intercept.profile.merge import merged
-from kernel_intercept.profile.model import KernelKey, KernelProfile
+from kernel_intercept.profile.model import KernelKey, KernelProfile, ProfileError, merged
 from slurm_plugin.cli.kernel_report import clients, rows, table
 
 _EXAMPLES = """\b
@@ -161,9 +159,8 @@ def refine(trace_path: Path, uuid: str, windows: int, window_s: float, dry_run: 
     as they are.
     """
     from kernel_intercept.profile.gpm import open_gpm
-    from kernel_intercept.profile.refine import refined
+    from kernel_intercept.profile.refine import record, refined
     from kernel_intercept.profile.trace import TraceCounter
-    from kernel_intercept.profile.windows import record
 
     with open_gpm(uuid) as source:
         counter = TraceCounter(trace_path, source.compute_capability)
@@ -175,7 +172,7 @@ def refine(trace_path: Path, uuid: str, windows: int, window_s: float, dry_run: 
     click.echo(f"shares of {len(found)} of {len(known)} kernels {'would be' if dry_run else 'are'} measured")
 
 
-def _statuses(job: int | None, address: Path | None) -> list[Status]:
+def _statuses(job: int | None, address: Path | None) -> list[ManagerStatus]:
     if address is not None:
         return [ask(address)]  # asked for by name: an error if nobody answers
     found = []

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from explsched.cli.options import config_option, json_option
 from explsched.cli.tables import Column, lines, room
 from sched_policy.model import JobState
-from slurm_plugin.cli.job_row import COLUMNS, Row, rows
+from slurm_plugin.cli.job_row import COLUMNS, JobRow, rows
 from slurm_plugin.cli.session import look
 from slurm_plugin.instance import sighting
 
@@ -82,7 +82,7 @@ def status(
 
 def _filter(
     jobs: str | None, users: str | None, partitions: str | None, states: str | None, sweep: str | None
-) -> Callable[[Row], bool]:
+) -> Callable[[JobRow], bool]:
     wanted = {
         "jobid": _words(jobs),
         "user": _words(users),
@@ -117,7 +117,7 @@ def _layout(columns: str) -> list[Column]:
     return layout
 
 
-def _cell(row: Row, name: str) -> object:
+def _cell(row: JobRow, name: str) -> object:
     if name == "metric" and row.value is not None:
         return f"{row.metric}={row.value:.4g}"
     return getattr(row, name)

@@ -1,20 +1,98 @@
-"""What the cluster looks like to the policy, and the plan the daemon would make of it."""
+"""What the cluster looks like to the policy, the plan the daemon would make of it, and who shares a GPU with whom."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
 from sched_policy import catalog
+from sched_policy.model import Job
 from sched_policy.plan import Plan, Reservation, Score, Start
 from sched_policy.utility import Utility, estimate
 from sched_policy.validate import checked_plan
-from slurm_plugin.cli.sharers import Sharers
 from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.groups.annotation import GroupAnnotation
+from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
+from slurm_plugin.steering.groups.log import device_name
+
+Gpu = tuple[str, int]
+"""(node, index)."""
+
+
+class GpuHolders(Struct, frozen=True):
+    """The holders of every GPU that Slurm names, and the planned group of every job that belongs to one."""
+
+    seen: Observation
+    holders: Mapping[Gpu, tuple[int, ...]]
+    groups: Mapping[int, LiveGroup]
+
+    @classmethod
+    def of(cls, seen: Observation) -> GpuHolders:
+        """Who shares in this observation."""
+        holders: defaultdict[Gpu, tuple[int, ...]] = defaultdict(tuple)
+        for job in seen.jobs.values():
+            for gpu in _gpus(seen, job.job_id):
+                holders[gpu] += (job.job_id,)
+        groups = {job_id: group for group in live_groups(seen.jobs.values()) for job_id in group.job_ids}
+        return cls(seen, holders, groups)
+
+    def device(self, job_id: int) -> str:
+        """The GPUs that the job holds, as in `n1:0`; empty where Slurm has not been asked or does not tell."""
+        return device_name(self.seen.jobs[job_id].gpu_indices)
+
+    def beside(self, job_id: int) -> tuple[int, ...]:
+        """The other jobs on the job's GPUs."""
+        found = {other for gpu in _gpus(self.seen, job_id) for other in self.holders[gpu]}
+        return tuple(sorted(found - {job_id}))
+
+    def summary(self, job_id: int) -> str:
+        """One phrase for a table; empty for a job that shares nothing."""
+        group = self.groups.get(job_id)
+        if group is not None:
+            with_whom = _list(other for other in group.job_ids if other != job_id)
+            return f"group {group.number}{f' with {with_whom}' if with_whom else ''}: {_state(group)}"
+        others = self.beside(job_id)
+        return f"shares its GPU with {_list(others)}" if others else ""
+
+    def sentences(self, job: Job) -> Iterator[str]:
+        """What there is to explain."""
+        record, others, held = self.seen.jobs[job.job_id], self.beside(job.job_id), self.device(job.job_id)
+        note, group = GroupAnnotation.of(record.admin_comment), self.groups.get(job.job_id)
+        if held:
+            yield f"It holds GPU {held}{f', together with {_list(others)}' if others else ''}."
+        elif job.may_share and record.shards_per_node:
+            yield "It asks for a part of a GPU, so others may run beside it."
+        if group is not None:
+            named = f"group {group.number} ({_list(group.job_ids)})"
+            yield f"It is one of the {group.size} jobs of {named}: {_state(group)}."
+        if note.pause_s > self.seen.snapshot.now_s:
+            yield "It did not start where it was meant to: it is left to Slurm for some minutes."
+        elif note.node and record.state == "PENDING":
+            yield f"It is pinned to node {note.node}, where it fits now; it is let go if it does not start at once."
+
+
+def _gpus(seen: Observation, job_id: int) -> Iterator[Gpu]:
+    return ((node, index) for node, indices in seen.jobs[job_id].gpu_indices for index in indices)
+
+
+def _state(group: LiveGroup) -> str:
+    """How far the group is."""
+    if not group.is_complete:
+        return "dissolves: one of its jobs has ended"
+    if group.verified is False:
+        return "apart: Slurm chose different GPUs"
+    if group.waiting:
+        return "waits for GPUs" if not group.running else f"waits for {_list(group.waiting)}"
+    return "verified" if group.verified else "starts"
+
+
+def _list(job_ids: Iterable[int]) -> str:
+    return ", ".join(map(str, job_ids))
 
 
 class View(Struct, frozen=True):
@@ -27,7 +105,7 @@ class View(Struct, frozen=True):
     utilities: Mapping[int, Utility]
     starts: Mapping[int, Start]
     promises: Mapping[int, Reservation]
-    sharers: Sharers
+    sharers: GpuHolders
 
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
@@ -48,5 +126,5 @@ class View(Struct, frozen=True):
             estimate(seen.snapshot, config.utility.quantum_s),
             {start.job_id: start for start in plan.starts},
             {promise.job_id: promise for promise in plan.reservations},
-            Sharers.of(seen),
+            GpuHolders.of(seen),
         )

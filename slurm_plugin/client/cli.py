@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from explsched.log import event
 from slurm_plugin.client import batch, devices, parse, process, site_factors
-from slurm_plugin.client.capabilities import Capabilities, settings
+from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, settings
 from slurm_plugin.client.changes import (
     CancelJob,
     Change,
@@ -32,7 +32,6 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import ClusterRecords, ControllerLoad, ShardRule, SlurmJob, SlurmNode, SlurmReservation
-from slurm_plugin.client.version import SlurmVersion
 
 _LOG = logging.getLogger("explsched.slurm")
 _Record = TypeVar("_Record")

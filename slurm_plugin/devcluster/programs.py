@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 
-from slurm_plugin.client.version import SlurmVersion
+from slurm_plugin.client.capabilities import SlurmVersion
 from slurm_plugin.devcluster.spec import DevClusterError
 
 PREFIX_VARIABLE = "EXPLSCHED_SLURM_PREFIX"

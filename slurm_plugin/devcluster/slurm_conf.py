@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from slurm_plugin.client.capabilities import CGROUPS_OFF
-from slurm_plugin.client.version import SlurmVersion
+from slurm_plugin.client.capabilities import CGROUPS_OFF, SlurmVersion
 from slurm_plugin.devcluster.product import Product
 from slurm_plugin.devcluster.spec import ClusterSpec, Layout, ProductState
 

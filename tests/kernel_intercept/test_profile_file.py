@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from kernel_intercept.profile import format as text_format
 from kernel_intercept.profile import store
-from kernel_intercept.profile.errors import ProfileError
-from kernel_intercept.profile.merge import merged
-from kernel_intercept.profile.model import Dim3, KernelKey, KernelProfile, Source, name_hash
+from kernel_intercept.profile.model import Dim3, KernelKey, KernelProfile, ProfileError, Source, merged, name_hash
 from tests.kernel_intercept.profiles import profile
 
 _UINT32 = st.integers(0, 2**32 - 1)

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from explsched import strict_yaml
 from explsched.cli.main import root
-from scripts.manual.__main__ import WRAPPERS, Entry, Group, Page, pages, render
+from scripts.manual.__main__ import WRAPPERS, Entry, Page, Part, pages, render
 from slurm_plugin import config, daemon
 
 PAGES = {f"{page.name}.{page.section}": render(page) for page in pages()}
@@ -111,10 +111,10 @@ def test_the_example_is_the_default_configuration(tmp_path: Path) -> None:
 def test_what_looks_like_a_request_or_an_escape_is_text() -> None:
     description = ".SH not a heading\n\n'so neither\n\n\b\n.kept\\n \"as\" it's\n  -is ~^`"
     groups = (
-        Group("SYNOPSIS", synopsis="odd --it's"),
-        Group("DESCRIPTION", description),
-        Group("OPTIONS", entries=(Entry("--words", "a `--set`, " + ",".join(f"word{i}" for i in range(30))),)),
-        Group("EXAMPLES", example=".odd\n\n'odd"),
+        Part("SYNOPSIS", synopsis="odd --it's"),
+        Part("DESCRIPTION", description),
+        Part("OPTIONS", entries=(Entry("--words", "a `--set`, " + ",".join(f"word{i}" for i in range(30))),)),
+        Part("EXAMPLES", example=".odd\n\n'odd"),
     )
     shown = seen(render(Page("odd", 1, "An odd page", groups, (("even", 1),))), 60)
     for text in (

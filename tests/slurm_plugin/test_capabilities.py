@@ -13,9 +13,9 @@ from slurm_plugin.client.capabilities import (
     Capabilities,
     Capability,
     RateLimit,
+    SlurmVersion,
     settings,
 )
-from slurm_plugin.client.version import SlurmVersion
 
 CONFIG = """\
 Configuration data as of 2026-01-02T03:04:05

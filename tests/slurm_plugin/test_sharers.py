@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_plugin.cli.sharers import Sharers
+from slurm_plugin.cli.view import GpuHolders
 from slurm_plugin.observation.observe import Observation
 from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
 
@@ -19,17 +19,17 @@ MARK = {"admin_comment": "explsched-group:group=1&of=2&node=n1&since=5"}
     ],
 )
 def test_a_group_in_one_phrase(second: object, words: str) -> None:
-    assert Sharers.of(look(on_gpu(1, 0, **MARK), second)).summary(1) == words
+    assert GpuHolders.of(look(on_gpu(1, 0, **MARK), second)).summary(1) == words
 
 
 def test_who_shares_without_a_plan() -> None:
-    sharers = Sharers.of(look(on_gpu(1, 0), on_gpu(2, 0), on_gpu(3, 1), waiting(4)))
+    sharers = GpuHolders.of(look(on_gpu(1, 0), on_gpu(2, 0), on_gpu(3, 1), waiting(4)))
     assert [sharers.summary(job) for job in (1, 3, 4)] == ["shares its GPU with 2", "", ""]
     assert [sharers.device(job) for job in (1, 3, 4)] == ["n1:0", "n1:1", ""]
 
 
 def explained(seen: Observation, job_id: int) -> list[str]:
-    return list(Sharers.of(seen).sentences(next(job for job in seen.snapshot.jobs if job.job_id == job_id)))
+    return list(GpuHolders.of(seen).sentences(next(job for job in seen.snapshot.jobs if job.job_id == job_id)))
 
 
 def test_sentences() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wrappers import job_room, kernel_manager, manager_watch
+from wrappers import job_room, kernel_manager
 
 IGNORES_TERM = "import signal, sys; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
 
@@ -71,11 +71,11 @@ def watched(room: job_room.JobRoom, looks: int, monkeypatch: pytest.MonkeyPatch,
         started.append(path)
         raise kernel_manager.ManagerError("dies at once")
 
-    monkeypatch.setattr(manager_watch, "_LOOK_S", 0.001)
+    monkeypatch.setattr(kernel_manager, "_LOOK_S", 0.001)
     monkeypatch.setattr(kernel_manager, "listens", look)
     monkeypatch.setattr(kernel_manager, "start", start)
     before = set(threading.enumerate())
-    with manager_watch.kept_alive(room, "group", os.environ, lambda: None):
+    with kernel_manager.kept_alive(room, "group", os.environ, lambda: None):
         (thread,) = set(threading.enumerate()) - before
         while thread.is_alive() and not enough.wait(0.01):
             pass
@@ -85,7 +85,7 @@ def watched(room: job_room.JobRoom, looks: int, monkeypatch: pytest.MonkeyPatch,
 def test_a_manager_that_always_dies_is_not_started_for_ever(
     room: job_room.JobRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(watched(room, 100, monkeypatch, listens=False)) == manager_watch._MOST_STARTS
+    assert len(watched(room, 100, monkeypatch, listens=False)) == kernel_manager._MOST_STARTS
 
 
 def test_a_manager_that_answers_is_left_alone(room: job_room.JobRoom, monkeypatch: pytest.MonkeyPatch) -> None:
