@@ -103,7 +103,7 @@ struct CUgraphNode_st {
     std::unique_ptr<CUgraph_st> child;
     const CUgraphNode_st* original{nullptr};  // in an executable graph: the node it was made from
     bool enabled{true};
-    CUgraph graph{nullptr};      // where it can be destroyed
+    CUgraph graph{nullptr};                // where it can be destroyed
     fakecuda::gpu::MemoryAccess memory{};  // of a node of memory operations, of which there is one
 };
 
