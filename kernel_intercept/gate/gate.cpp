@@ -5,6 +5,7 @@
 
 #include "kernel_intercept/gate/admission.hpp"
 #include "kernel_intercept/gate/link.hpp"
+#include "kernel_intercept/gate/settings.hpp"
 #include "kernel_intercept/gate/watchdog.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 
@@ -106,6 +107,11 @@ Boundary tail(int ordinal, int stream) noexcept {
     shared::Line& line = memory->clients[link->slot.load()].lines[static_cast<std::size_t>(stream)];
     if (boundary.writes) line.told.store(boundary.done_ns, std::memory_order_relaxed);
     return boundary;
+}
+
+bool is_best_effort() noexcept {
+    const Settings settings = settings_of_environment();
+    return settings.socket_path[0] != '\0' && settings.priority == shared::Class::kBestEffort;
 }
 
 Signals signals(int ordinal) noexcept {

@@ -66,6 +66,9 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept;
 // functions below does anything, and a caller can spare itself what they need to be told.
 bool manages(int ordinal) noexcept;
 
+// Whether this process asks a manager to be served as best-effort.
+bool is_best_effort() noexcept;
+
 Signals signals(int ordinal) noexcept;
 
 // The GPU may write to that memory from now on: it stays as it is.

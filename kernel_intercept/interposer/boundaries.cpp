@@ -49,6 +49,7 @@ void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
     void* none = context.pinned.load(std::memory_order_relaxed);
     if (none == signals.memory || !context.pinned.compare_exchange_strong(none, signals.memory)) return;
     context.signals_work.store(false, std::memory_order_relaxed);
+    if (!g_gate_on_device.load(std::memory_order_relaxed)) return;
     if (driver<Symbol::cuStreamBatchMemOp_v2>() == nullptr) return;
     gate::signals_pinned(context.ordinal);
     // Another context may have pinned it already: then only the pointer is missing.

@@ -8,9 +8,9 @@
 
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/graph_cost.hpp"
 #include "kernel_intercept/interposer/handle_table.hpp"
 #include "kernel_intercept/interposer/names.hpp"
-#include "kernel_intercept/interposer/tally.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -20,7 +20,7 @@ constexpr std::uint32_t kAlways = 1;
 
 // Both numbers are given once: an executable graph at the same address is another one.
 struct GraphRecord {
-    Tally tally;
+    GraphCost total;
     KernelName name;
     std::uint64_t content;   // since it was instantiated or updated
     std::uint64_t original;  // the content it was instantiated with
@@ -32,7 +32,7 @@ HandleTable<GraphRecord, 4096> g_graphs;
 
 // Nodes are named by those of the graph that was instantiated. These keep their parameters, or are given
 // others, whatever becomes of the executable graph's, for which the driver cannot be asked.
-HandleTable<Tally, 32768> g_nodes;           // by content and node: what it costs in the executable graph
+HandleTable<GraphCost, 32768> g_nodes;       // by content and node: what it costs in the executable graph
 HandleTable<GraphNode, 32768> g_node_order;  // by original content and place: which node it is
 std::atomic<std::uint64_t> g_last_content{0};
 
@@ -73,23 +73,23 @@ std::optional<GraphRecord> record_of(GraphExec exec) noexcept {
     return found && found->alive ? found : std::nullopt;
 }
 
-void keep(GraphExec exec, const Tally& tally, std::uint64_t content, std::uint64_t original,
+void keep(GraphExec exec, const GraphCost& total, std::uint64_t content, std::uint64_t original,
           Waits waits) noexcept {
     char name[32];
-    std::snprintf(name, sizeof name, "graph:%016" PRIx64, tally.identity);
-    g_graphs.put(key_of(exec), kAlways, {tally, kept_name(name), content, original, waits, true});
+    std::snprintf(name, sizeof name, "graph:%016" PRIx64, total.identity);
+    g_graphs.put(key_of(exec), kAlways, {total, kept_name(name), content, original, waits, true});
 }
 
 }  // namespace
 
 void note_graph(GraphExec exec, Graph graph, Waits waits, const ContextRecord& gpu) noexcept {
     const std::uint64_t content = new_content();
-    Tally sum{};
+    GraphCost sum{};
     std::uint64_t place = 0;
     each_kernel_node(graph, 0, [&](GraphNode node) {
-        const Tally tally = tally_of_node(node, gpu);
-        add(sum, tally);
-        g_nodes.put(key_of_node(content, node), kAlways, tally);
+        const GraphCost total = graph_cost_of_node(node, gpu);
+        add(sum, total);
+        g_nodes.put(key_of_node(content, node), kAlways, total);
         g_node_order.put(key_of_place(content, place++), kAlways, node);
     });
     keep(exec, sum, content, content, waits);
@@ -99,14 +99,14 @@ void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept
     const auto before = record_of(exec);
     const std::uint64_t original = before ? before->original : 0;
     const std::uint64_t content = new_content();
-    Tally sum{};
+    GraphCost sum{};
     std::uint64_t place = 0;
     each_kernel_node(graph, 0, [&](GraphNode node) {
-        const Tally tally = tally_of_node(node, gpu);
-        add(sum, tally);
+        const GraphCost total = graph_cost_of_node(node, gpu);
+        add(sum, total);
         // The driver takes graphs only that were made in the same order.
         const auto updated = g_node_order.find(key_of_place(original, place++), kAlways);
-        if (updated) g_nodes.put(key_of_node(content, *updated), kAlways, tally);
+        if (updated) g_nodes.put(key_of_node(content, *updated), kAlways, total);
     });
     keep(exec, sum, content, original, before ? before->waits : Waits::kNone);
 }
@@ -117,9 +117,9 @@ void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
     if (!graph) return;
     const std::uint64_t node_key = key_of_node(graph->content, node);
     const auto known = g_nodes.find(node_key, kAlways);
-    const Tally before = known ? *known : tally_of_node(node, gpu);
-    const Tally after = tally_of_kernel(params, gpu);
-    Tally sum = graph->tally;
+    const GraphCost before = known ? *known : graph_cost_of_node(node, gpu);
+    const GraphCost after = graph_cost_of_kernel(params, gpu);
+    GraphCost sum = graph->total;
     subtract(sum, before);
     add(sum, after);
     keep(exec, sum, graph->content, graph->original, graph->waits);
@@ -138,15 +138,15 @@ void forget_graph(GraphExec exec) noexcept {
 GraphLaunch graph_launch(GraphExec exec, const ContextRecord& gpu) noexcept {
     const auto graph = record_of(exec);
     const KernelName name = graph ? graph->name : kept_name("graph:?");
-    const std::uint64_t kernels = graph ? graph->tally.kernels : 1;
+    const std::uint64_t kernels = graph ? graph->total.kernels : 1;
     const KernelKey key{
         name.hash, {static_cast<std::uint32_t>(kernels), 1, 1}, {1, 1, 1}, 0, gpu.compute_capability};
     const std::uint64_t key_hash = hash_of(key);
-    const KernelCost estimate = graph ? cost_of(graph->tally) : KernelCost{kUnknownKernelNs, 1000, 1000};
+    const KernelCost estimate = graph ? cost_of(graph->total) : KernelCost{kUnknownKernelNs, 1000, 1000};
     return {gate::lookup(key_hash, estimate),
             {key, estimate, name.text},
             key_hash,
-            graph && graph->tally.collective ? Waiting::kForbidden : Waiting::kAllowed};
+            graph && graph->total.collective ? Waiting::kForbidden : Waiting::kAllowed};
 }
 
 }  // namespace explsched::intercept

@@ -1,7 +1,10 @@
 // Streams: what a program records or copies at the end of its work shows that the end is near.
 
+#include <algorithm>
+
 #include "kernel_intercept/interposer/boundaries.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/settings.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -17,6 +20,13 @@ Result destroy(Stream stream) {
 }  // namespace
 
 extern "C" {
+
+// Lower numbers go first, and 0 is the last: what is best-effort must not outrank others' default streams.
+Result cuStreamCreateWithPriority(Stream* stream, unsigned flags, int priority) {
+    const bool low = mode() != Mode::kOff && gate::is_best_effort();
+    return call_driver<Symbol::cuStreamCreateWithPriority>(stream, flags,
+                                                           low ? std::max(priority, 0) : priority);
+}
 
 Result cuStreamDestroy(Stream stream) { return destroy<Symbol::cuStreamDestroy>(stream); }
 Result cuStreamDestroy_v2(Stream stream) { return destroy<Symbol::cuStreamDestroy_v2>(stream); }

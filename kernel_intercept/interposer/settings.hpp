@@ -15,6 +15,10 @@ enum class Mode : std::uint8_t {
 
 extern std::atomic<Mode> g_mode;
 
+// EXPLSCHED_GATE=host: no memory operations are put into the program's streams; best-effort launches wait on
+// the host.
+extern std::atomic<bool> g_gate_on_device;
+
 Mode read_environment() noexcept;
 
 inline Mode mode() noexcept {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 
 #include "tests/kernel/fakecuda/driver.hpp"
+#include "tests/kernel/fakecuda/fault.hpp"
 
 namespace fakecuda {
 namespace {
@@ -44,7 +46,7 @@ bool spoil_if(Predicate concerned) {
 
 CUresult begin_capture(CUstream stream, CUgraph into, CUstreamCaptureMode mode) {
     if (stream == stream->context->legacy.get()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    const std::lock_guard lock(mutex);
+    std::unique_lock lock(mutex);
     if (stream->capture != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
     static cuuint64_t last_id = 0;
     const bool is_new = into == nullptr;
@@ -58,6 +60,8 @@ CUresult begin_capture(CUstream stream, CUgraph into, CUstreamCaptureMode mode) 
                                                         {stream}});
     active.push_back(stream->capture);
     ++active_count;
+    lock.unlock();
+    if (fault == Fault::kSlowCapture) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return CUDA_SUCCESS;
 }
 

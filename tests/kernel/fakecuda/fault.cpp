@@ -9,9 +9,10 @@
 namespace fakecuda {
 namespace {
 
-constexpr std::array<std::pair<const char*, Fault>, 3> kNames{{
+constexpr std::array<std::pair<const char*, Fault>, 4> kNames{{
     {"launch_error", Fault::kLaunchError},
     {"slow_call", Fault::kSlowCall},
+    {"slow_capture", Fault::kSlowCapture},
     {"dlsym_in_init", Fault::kDlsymInInit},
 }};
 

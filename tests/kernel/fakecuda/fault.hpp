@@ -1,13 +1,14 @@
 // Faults to inject, by FAKECUDA_FAULT:
 //   launch_error    every launch fails with CUDA_ERROR_LAUNCH_FAILED
 //   slow_call       every launch takes a millisecond before it returns
+//   slow_capture    a capture that has begun takes a millisecond until the call for it returns
 //   dlsym_in_init   cuInit asks dlsym for the driver's own symbols, as drivers from 570 on do
 // (An old driver that lacks symbols is a build of its own: see CMakeLists.txt.)
 #pragma once
 
 namespace fakecuda {
 
-enum class Fault { kNone, kLaunchError, kSlowCall, kDlsymInInit };
+enum class Fault { kNone, kLaunchError, kSlowCall, kSlowCapture, kDlsymInInit };
 
 void read_fault_from_environment();  // throws std::runtime_error for an unknown name
 

@@ -2,6 +2,7 @@
 // GATE_SAMPLE=1. Argument: rounds of all threads together.
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -31,6 +32,8 @@ void capture_for_ever(CUcontext context, CUfunction function, int thread) {
         } else {
             DO(cuGraphDestroy(graph));
         }
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(thread % 4));  // so that now and then nothing captures
     }
 }
 

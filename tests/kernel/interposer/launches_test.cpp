@@ -154,6 +154,22 @@ void test_handle_used_again_after_its_context() {
     DO(cuCtxSetCurrent(before));
 }
 
+// Streams of best-effort processes do not go before others'.
+void test_stream_priorities() {
+    for (const bool best_effort : {false, true}) {
+        if (best_effort) setenv("GATE_BEST_EFFORT", "1", 1);
+        for (const int asked : {-3, 0}) {
+            CUstream stream{};
+            int priority = 1;
+            DO(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, asked));
+            DO(cuStreamGetPriority(stream, &priority));
+            CHECK_EQUAL(priority, best_effort ? 0 : asked);
+            DO(cuStreamDestroy(stream));
+        }
+    }
+    unsetenv("GATE_BEST_EFFORT");
+}
+
 void test_failed_calls() {
     CHECK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) != CUDA_SUCCESS);
     told_to_gate();
@@ -183,6 +199,7 @@ int main() {
     test_kernel_handle();
     test_handle_used_again();
     test_handle_used_again_after_its_context();
+    test_stream_priorities();
     test_failed_calls();
     test_second_context();
 }

@@ -96,6 +96,7 @@ Signals signals(int) noexcept {
             sizeof(explsched::shared::Line)};
 }
 
+bool is_best_effort() noexcept { return std::getenv("GATE_BEST_EFFORT") != nullptr; }
 bool graphs_wait(int) noexcept { return std::getenv("GATE_GRAPHS_WAIT") != nullptr; }
 
 void signals_pinned(int ordinal) noexcept { write_line("pinned %d\n", ordinal); }

@@ -35,12 +35,12 @@ namespace {
 constexpr int kClients = 4;
 constexpr std::uint64_t kBoundNs = 50'000'000;
 
-struct Tally {
+struct ClientCounts {
     std::atomic<std::uint64_t> launches, granted, longest_ns, over_bound;
 };
 
 struct Board {
-    std::array<Tally, kClients> clients;
+    std::array<ClientCounts, kClients> clients;
     std::atomic<std::uint64_t> longest_stall_ns;
 };
 
@@ -49,7 +49,8 @@ void raise_to(std::atomic<std::uint64_t>& most, std::uint64_t value) {
 }
 
 // The first client has priority, so that the others' gates are shut and opened all the time.
-[[noreturn]] void launch_for_ever(const std::string& socket, int client, Tally& tally, unsigned seed) {
+[[noreturn]] void launch_for_ever(const std::string& socket, int client, ClientCounts& counts,
+                                  unsigned seed) {
     gate::reset_after_fork();
     setenv("EXPLSCHED_KM_SOCKET", socket.c_str(), 1);
     setenv(EXPL_REQUEST_VARIABLE, "0.25", 1);
@@ -62,10 +63,10 @@ void raise_to(std::atomic<std::uint64_t>& most, std::uint64_t value) {
         const std::uint64_t before_ns = shared::now_ns();
         const gate::Admission admission = gate::admit(0, gate::kUncounted, cost).admission;
         const std::uint64_t took_ns = shared::now_ns() - before_ns;
-        raise_to(tally.longest_ns, took_ns);
-        if (took_ns > kBoundNs) tally.over_bound.fetch_add(1);
-        tally.launches.fetch_add(1);
-        if (admission == gate::Admission::kGranted) tally.granted.fetch_add(1);
+        raise_to(counts.longest_ns, took_ns);
+        if (took_ns > kBoundNs) counts.over_bound.fetch_add(1);
+        counts.launches.fetch_add(1);
+        if (admission == gate::Admission::kGranted) counts.granted.fetch_add(1);
         if (n % 16 == 0) gate::drained(0);
         gate::record(0, {{random() % 100, {1, 1, 1}, {1, 1, 1}, 0, 90}, cost, "kernel"});
         usleep(100);  // passing everything must not take the whole machine
@@ -140,11 +141,11 @@ class Stress {
             return daemon_.open_files() == empty_files_ + 2;
         }));  // the page of the GPU, and its signals
         std::uint64_t longest_ns = 0, over = 0, launches = 0, all_granted = 0;
-        for (const Tally& tally : board_->clients) {
-            longest_ns = std::max(longest_ns, tally.longest_ns.load());
-            over += tally.over_bound;
-            launches += tally.launches;
-            all_granted += tally.granted;
+        for (const ClientCounts& counts : board_->clients) {
+            longest_ns = std::max(longest_ns, counts.longest_ns.load());
+            over += counts.over_bound;
+            launches += counts.launches;
+            all_granted += counts.granted;
         }
         std::printf(
             "{\"rounds\": %d, \"launches\": %llu, \"granted\": %llu, \"longest_block_ms\": %.2f, "

@@ -1,4 +1,4 @@
-#include "kernel_intercept/interposer/tally.hpp"
+#include "kernel_intercept/interposer/graph_cost.hpp"
 
 #include "kernel_intercept/interposer/driver.hpp"
 
@@ -14,7 +14,7 @@ bool is_cooperative(GraphNode node) noexcept {
 
 }  // namespace
 
-void add(Tally& sum, const Tally& part) noexcept {
+void add(GraphCost& sum, const GraphCost& part) noexcept {
     sum.identity += part.identity;
     sum.gpu_ns += part.gpu_ns;
     sum.compute += part.compute;
@@ -23,7 +23,7 @@ void add(Tally& sum, const Tally& part) noexcept {
     sum.collective = sum.collective || part.collective;
 }
 
-void subtract(Tally& sum, const Tally& part) noexcept {
+void subtract(GraphCost& sum, const GraphCost& part) noexcept {
     const auto less = [](std::uint64_t& value, std::uint64_t by) { value = value > by ? value - by : 0; };
     sum.identity -= part.identity;
     less(sum.gpu_ns, part.gpu_ns);
@@ -32,7 +32,7 @@ void subtract(Tally& sum, const Tally& part) noexcept {
     less(sum.kernels, part.kernels);
 }
 
-Tally tally_of_kernel(const KernelNodeParams& params, const ContextRecord& gpu) noexcept {
+GraphCost graph_cost_of_kernel(const KernelNodeParams& params, const ContextRecord& gpu) noexcept {
     const Function function = params.function != nullptr ? params.function : params.kernel;
     if (function == nullptr) return {};
     const LaunchShape shape{function,
@@ -49,22 +49,22 @@ Tally tally_of_kernel(const KernelNodeParams& params, const ContextRecord& gpu) 
             facts.collective};
 }
 
-Tally tally_of_node(GraphNode node, const ContextRecord& gpu) noexcept {
+GraphCost graph_cost_of_node(GraphNode node, const ContextRecord& gpu) noexcept {
     KernelNodeParams params{};  // the first version fills in a part
     if (call_driver<Symbol::cuGraphKernelNodeGetParams_v2>(node, &params) != kSuccess &&
         call_driver<Symbol::cuGraphKernelNodeGetParams>(node, &params) != kSuccess) {
         return {};
     }
-    Tally tally = tally_of_kernel(params, gpu);
-    tally.collective = tally.collective || is_cooperative(node);
-    return tally;
+    GraphCost total = graph_cost_of_kernel(params, gpu);
+    total.collective = total.collective || is_cooperative(node);
+    return total;
 }
 
-KernelCost cost_of(const Tally& tally) noexcept {
+KernelCost cost_of(const GraphCost& total) noexcept {
     // Without kernels (copies only) there is nothing to pay for.
-    if (tally.gpu_ns == 0) return {0, 0, 0};
-    return {tally.gpu_ns, static_cast<std::uint32_t>(tally.compute / tally.gpu_ns),
-            static_cast<std::uint32_t>(tally.bandwidth / tally.gpu_ns)};
+    if (total.gpu_ns == 0) return {0, 0, 0};
+    return {total.gpu_ns, static_cast<std::uint32_t>(total.compute / total.gpu_ns),
+            static_cast<std::uint32_t>(total.bandwidth / total.gpu_ns)};
 }
 
 }  // namespace explsched::intercept

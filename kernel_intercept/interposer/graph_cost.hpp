@@ -8,7 +8,7 @@
 namespace explsched::intercept {
 
 // Sums over kernels, from which nodes can be taken out again. The shares are weighted by time.
-struct Tally {
+struct GraphCost {
     std::uint64_t identity;  // the sum of the keys' hashes
     std::uint64_t gpu_ns;
     std::uint64_t compute;    // permille * ns
@@ -17,14 +17,14 @@ struct Tally {
     bool collective;
 };
 
-void add(Tally& sum, const Tally& part) noexcept;
+void add(GraphCost& sum, const GraphCost& part) noexcept;
 
 // Whether the rest holds collectives is not known: what was forbidden stays so.
-void subtract(Tally& sum, const Tally& part) noexcept;
+void subtract(GraphCost& sum, const GraphCost& part) noexcept;
 
-Tally tally_of_kernel(const KernelNodeParams& params, const ContextRecord& gpu) noexcept;
-Tally tally_of_node(GraphNode node, const ContextRecord& gpu) noexcept;
+GraphCost graph_cost_of_kernel(const KernelNodeParams& params, const ContextRecord& gpu) noexcept;
+GraphCost graph_cost_of_node(GraphNode node, const ContextRecord& gpu) noexcept;
 
-KernelCost cost_of(const Tally& tally) noexcept;
+KernelCost cost_of(const GraphCost& total) noexcept;
 
 }  // namespace explsched::intercept
