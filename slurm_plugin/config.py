@@ -86,6 +86,14 @@ class UtilitySection(Section, frozen=True):
     stop_least_share: Annotated[
         float, Meta(ge=0, le=1, description="share of its steps that a job does before it may be stopped")
     ] = 0.1
+    objective: Annotated[
+        Literal["best", "total"],
+        Meta(description="aim of policy explsched: each sweep's best model, or the sum of all improvements"),
+    ] = "best"
+    sweep_strategy: Annotated[
+        Literal["adaptive", "asha", "hyperband", "median-stop"],
+        Meta(description="who of a sweep runs, pauses and stops, under the objective best"),
+    ] = "adaptive"
     silent_order: Annotated[Literal["srsf", "fifo"], Meta(description="order of jobs that report no progress")] = "srsf"
 
 
@@ -192,6 +200,8 @@ class Config(Section, frozen=True):
             stop_leader_threshold=self.utility.stop_leader_threshold,
             stop_least_share=self.utility.stop_least_share,
             silent_order=self.utility.silent_order,
+            objective=self.utility.objective,
+            sweep_strategy=self.utility.sweep_strategy,
             resize_restart_s=self.elastic.restart_s,
             resize_gain=self.elastic.gain,
             resize_lead_s=self.preemption.grace_s + _PASSES_TO_LEAVE * self.interval_s,

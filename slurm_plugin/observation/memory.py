@@ -1,4 +1,4 @@
-"""What a daemon remembers between passes: who was served in vain, and whose trainings ran without showing a curve.
+"""What a daemon remembers between passes: who was served in vain, whose trainings showed no curve, and ended trainings.
 
 Nothing of it is needed: a daemon that has just started, or a command, looks without. Jobs for which others were
 preempted and that did not start are kept from their GPUs by something that is not modelled, so nobody makes room for
@@ -10,14 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
-from sched_policy.model import Job
+from sched_policy.model import Job, JobState
 from sched_policy.prior import claims_a_prior
 from slurm_plugin.client.records import SlurmJob
+
+
+class Training(NamedTuple):
+    """A training of a sweep as it was last seen, and its owner's uid, by which its reports are known."""
+
+    job: Job
+    uid: int
 
 
 class Remembered(Struct, frozen=True):
@@ -28,6 +37,7 @@ class Remembered(Struct, frozen=True):
         served_s: jobs for which others have been requeued, and when last.
         leased_in_vain: waiting jobs whose leases have kept nodes for long enough.
         silent_s: users whose trainings have ended without a curve, and how long those ran.
+        trainings: trainings of sweeps that were there before, by job id.
 
     """
 
@@ -35,6 +45,7 @@ class Remembered(Struct, frozen=True):
     served_s: Mapping[int, float] = field(default_factory=dict)
     leased_in_vain: frozenset[int] = frozenset()
     silent_s: Mapping[str, float] = field(default_factory=dict)
+    trainings: Mapping[int, Training] = field(default_factory=dict)
 
 
 def served_in_vain(
@@ -104,3 +115,38 @@ class SilentRuns:
             for job in present.values()
             if claims_a_prior(job) and len(job.points) < MIN_POINTS
         }
+
+
+class SweepTrainings:
+    """The trainings of sweeps that have others waiting or running, those that have ended among them.
+
+    What an ended training reported tells what the others of its sweep can be expected to reach; its best value is the
+    one to beat. Kept in memory: a restarted daemon knows the present trainings only.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Training] = {}
+
+    @property
+    def seen(self) -> Mapping[int, Training]:
+        """As they were last seen, by job id."""
+        return self._seen
+
+    def note(self, jobs: Iterable[Job], ended: Iterable[Job], uids: Mapping[int, int], now_s: float) -> None:
+        """Take in what a pass sees: jobs that wait or run, and ended ones with all that they have reported."""
+        present = {job.job_id: Training(job, uids[job.job_id]) for job in jobs if claims_a_prior(job)}
+        sweeps = {_sweep(training.job) for training in present.values()}
+        gone = {job.job_id: Training(job, self._seen[job.job_id].uid) for job in ended if _sweep(job) in sweeps}
+        self._seen = {**gone, **{job_id: _stopped(training, now_s) for job_id, training in present.items()}}
+
+
+def _sweep(job: Job) -> tuple[str, str | None]:
+    return job.user, job.exploration.sweep if job.exploration else None
+
+
+def _stopped(training: Training, now_s: float) -> Training:
+    """As it will count once it has ended: with the run time that it has had until now, and no more."""
+    job = training.job
+    return training._replace(
+        job=replace(job, state=JobState.PENDING, start_s=None, allocation=(), earlier_s=job.executed_s(now_s))
+    )

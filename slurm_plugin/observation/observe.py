@@ -74,11 +74,13 @@ def observe(
     """
     wanted = frozenset(partitions)
     records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
-    progress = spool.read({job.job_id: job.uid for job in records.values()}, now_s)
+    known = remembered or Remembered()
+    ended = {job_id: training for job_id, training in known.trainings.items() if job_id not in records}
+    owners = {job.job_id: job.uid for job in records.values()} | {job_id: one.uid for job_id, one in ended.items()}
+    progress = spool.read(owners, now_s)
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
     per_gpu = shards.per_gpu(seen.nodes)
-    known = remembered or Remembered()
     in_vain = served_in_vain(records, known.served_s, preempted.values())
     only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
     jobs = []
@@ -101,7 +103,8 @@ def observe(
                     is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
                 )
             )
-    snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
+    past_trainings = [_with_last_reports(one.job, progress.get(job_id)) for job_id, one in ended.items()]
+    snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs, past_trainings)
     by_name = {node.name: node for node in seen.nodes}
     return Observation(
         snapshot,
@@ -125,6 +128,13 @@ def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tupl
     """Those of the partitions that no node is in: jobs of a name that is misspelt would silently not be steered."""
     known = {name for node in nodes for name in node.partitions}
     return tuple(name for name in partitions if name not in known)
+
+
+def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
+    """A training that has ended, with what it reported since it was last seen."""
+    if progress is None or job.exploration is None:
+        return job
+    return replace(job, points=progress.points(job.exploration.metric, max(job.request.total, 1)))
 
 
 def _node(node: SlurmNode) -> Node:

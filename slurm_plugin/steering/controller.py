@@ -18,7 +18,7 @@ from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.leases import LeaseUse
-from slurm_plugin.observation.memory import Remembered, SilentRuns
+from slurm_plugin.observation.memory import Remembered, SilentRuns, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.backoff import most_written
@@ -54,6 +54,7 @@ class Controller:
         self._groups: tuple[LiveGroup, ...] = ()
         self._lease_use = LeaseUse()
         self._silent_runs = SilentRuns()
+        self._trainings = SweepTrainings()
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -71,10 +72,16 @@ class Controller:
         limits = self._limits = self._limits or self._probe(found.nodes)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
         remembered = Remembered(
-            self._tracker.underway, self._tracker.served_s, leased_in_vain, self._silent_runs.by_user
+            self._tracker.underway,
+            self._tracker.served_s,
+            leased_in_vain,
+            self._silent_runs.by_user,
+            self._trainings.seen,
         )
         seen = observe(found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget)
         self._silent_runs.note(seen.snapshot.jobs, now_s)
+        uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
+        self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, uids, now_s)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())
