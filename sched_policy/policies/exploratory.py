@@ -47,7 +47,7 @@ def _best(options: PolicyOptions) -> Policy:
 def _total(options: PolicyOptions) -> Policy:
     """Expected improvement per GPU-second."""
     backfill = depth(options, 1)
-    untried = "jobs that opted in and report nothing keep their order of submission, others are ordered as by"
+    untried = "jobs that report nothing are ordered as by"
     return Policy(
         "explsched",
         "expected improvement per GPU-second first; preempts and stops jobs that opted in",
