@@ -28,6 +28,7 @@ class Remembered(Struct, frozen=True):
         served_s: jobs for which others have been requeued, and when last.
         leased_in_vain: waiting jobs whose leases have kept nodes for long enough.
         silent_s: users whose trainings have ended without a curve, and how long those ran.
+        others_factors: waiting jobs of whose site factors a part is not ours, and that part.
 
     """
 
@@ -35,6 +36,7 @@ class Remembered(Struct, frozen=True):
     served_s: Mapping[int, float] = field(default_factory=dict)
     leased_in_vain: frozenset[int] = frozenset()
     silent_s: Mapping[str, float] = field(default_factory=dict)
+    others_factors: Mapping[int, int] = field(default_factory=dict)
 
 
 def served_in_vain(

@@ -20,6 +20,7 @@ from slurm_plugin.config import Config
 from slurm_plugin.observation.leases import LeaseUse
 from slurm_plugin.observation.memory import Remembered, SilentRuns
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
+from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.backoff import most_written
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
@@ -44,8 +45,8 @@ class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
     Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, how
-    long leases have been used, how long trainings ran without reports, and the groups last seen, to log what became of
-    them.
+    long leases have been used, how long trainings ran without reports, which site factors are ours (kept in a file,
+    too), and the groups last seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -64,6 +65,7 @@ class Controller:
         self._spool = ProgressSpool(config.progress.spool)
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
+        self._own_factors = OwnFactors.of_daemon(config.order.record)
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
@@ -71,9 +73,15 @@ class Controller:
         limits = self._limits = self._limits or self._probe(found.nodes)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
         remembered = Remembered(
-            self._tracker.underway, self._tracker.served_s, leased_in_vain, self._silent_runs.by_user
+            self._tracker.underway,
+            self._tracker.served_s,
+            leased_in_vain,
+            self._silent_runs.by_user,
+            self._own_factors.others(found.jobs),
         )
-        seen = observe(found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget)
+        seen = observe(
+            found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget, self._config.order
+        )
         self._silent_runs.note(seen.snapshot.jobs, now_s)
         plan = checked_plan(self._policy, seen.snapshot)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
@@ -82,6 +90,7 @@ class Controller:
     def reconcile(self, now_s: float) -> Pass:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
+        self._own_factors.note(decided.changes, decided.seen.jobs)
         failures = self._client.apply(decided.changes) if decided.changes else ()
         if undo := restored(failures, decided.seen.jobs):
             failures += self._client.apply(undo)

@@ -23,7 +23,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
 )
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.config import Config, PreemptionSection, ProgressSection, SlurmSection
+from slurm_plugin.config import Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_plugin.fake_slurm import FakeSlurm
 from tests.slurm_plugin.steering.test_reconcile import record
@@ -50,7 +50,8 @@ def controller(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def configured(tmp_path: Path, **sections: Any) -> Config:
-    return msgspec.structs.replace(Config(progress=ProgressSection(spool=tmp_path)), **sections)
+    order = OrderSection(scope="partition", record=tmp_path / "site_factors.json")
+    return msgspec.structs.replace(Config(progress=ProgressSection(spool=tmp_path), order=order), **sections)
 
 
 def asking(job_id: int, **fields: Any) -> SlurmJob:
