@@ -1,12 +1,52 @@
-"""Files that are replaced in one step."""
+"""Files that appear whole, or not at all: a reader finds the old content or the new one, never a part.
+
+Every function here fills a new file beside the wanted one, whatever happens leaves no such file behind, and gives the
+result the permissions asked for; by default those of the file it replaces, or of any new file. An OSError about the new
+file names the wanted one. Standard library only: trainings use it.
+
+    replace_file           what is soon out of date: visible at once, not waited for
+    replace_file_durably   what must survive a crash of the machine: waits for the disk
+    create_file_durably    as that, for what must be written once: the first writer's content stays
+    atomic_write           as `replace_file_durably`, filled by a function: checkpoints
+    replacing              as `replace_file`, filled step by step
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+
+def replace_file(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
+    """Replace a file's content in one step. Text is written as UTF-8. Raises OSError."""
+    with replacing(path, mode=mode) as file:
+        file.write(_bytes(content))
+
+
+def replace_file_durably(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
+    """As `replace_file`; content and name are on disk when this returns. Raises OSError."""
+    with replacing(path, mode=mode) as file:
+        file.write(_bytes(content))
+        _sync(file)
+    _sync_directory(path.parent)
+
+
+def create_file_durably(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
+    """Create a file with its content in one step. Raises FileExistsError, other OSError; the file is untouched then."""
+    draft = _draft(path)
+    try:
+        with _open(draft, path, mode) as file:
+            file.write(_bytes(content))
+            _sync(file)
+        with _named(path):
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    _sync_directory(path.parent)
 
 
 def atomic_write(path: Path | str, writer: Callable[[BinaryIO], object]) -> None:
@@ -15,28 +55,80 @@ def atomic_write(path: Path | str, writer: Callable[[BinaryIO], object]) -> None
     The file has the permissions of the one it replaces, or those of a new file. What `writer` raises is raised.
     """
     target = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    with replacing(target) as file:
+        writer(file)
+        _sync(file)
+    _sync_directory(target.parent)
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
+    """A file to fill, which replaces `path` at the end of the block; not if the block raises. Raises OSError."""
+    draft = _draft(path)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, _mode(target))  # mkstemp's 0600 would hide the checkpoint from the user's group
-            writer(file)
-            file.flush()
-            os.fsync(descriptor)
-        Path(temporary).replace(target)
+        with _open(draft, path, mode) as file:
+            yield file
+        with _named(path):
+            draft.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong is told, not that its remains cannot be removed either
+            draft.unlink(missing_ok=True)
         raise
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)  # the new name, too, survives a crash of the node
-    finally:
-        os.close(folder)
 
 
-def _mode(target: Path) -> int:
+def drafts(path: Path) -> list[Path]:
+    """What processes that were killed while they wrote `path` have left beside it."""
+    return sorted(path.parent.glob(f".{path.name}.{'[0-9a-f]' * 16}.tmp"))
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+
+
+def _open(draft: Path, path: Path, mode: int | None) -> BinaryIO:
+    """A new file. The kernel applies the umask to the mode of one that replaces nothing."""
+    wanted = _mode(path) if mode is None else mode
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with _named(path):
+        descriptor = os.open(draft, flags, 0o666 if wanted is None else wanted)
+    file = os.fdopen(descriptor, "wb")
+    if wanted is not None:
+        os.fchmod(descriptor, wanted)  # the umask may have taken away what was asked for
+    return file
+
+
+def _mode(path: Path) -> int | None:
     try:
-        return target.stat().st_mode & 0o777
+        return path.stat().st_mode & 0o777
     except FileNotFoundError:
-        umask = os.umask(0o077)
-        os.umask(umask)
-        return 0o666 & ~umask
+        return None
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """An OSError names `path`, which the caller knows, instead of the draft."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    """Let a new name in the directory survive a crash, too."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that does not do this for directories
+            raise
+    finally:
+        os.close(descriptor)

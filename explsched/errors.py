@@ -3,7 +3,7 @@
 ExplschedError
 ├── PolicyError            a policy cannot be built or used as asked (`sched_policy`)
 ├── TraceError             a trace or cluster file cannot be used (`simulation`)
-├── SettingsError          a setting of a simulation makes no sense (`simulation`)
+├── SimulationSettingsError  a setting of a simulation is out of range (`simulation`)
 ├── SimulationError        a simulation cannot go on (`simulation`)
 ├── PlotError              a picture cannot be drawn (`simulation`)
 ├── WorkerError            a worker process died (`slurm_plugin.cli`)

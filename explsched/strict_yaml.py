@@ -5,19 +5,19 @@ A file's keys are the fields of `Section` classes; a field may hold a section, o
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import yaml
 from msgspec import Meta
 from msgspec.structs import FieldInfo
 
-from explsched.accepted_values import accepted_values
 from explsched.errors import ExplschedError
 
 _Section = TypeVar("_Section", bound="Section")
@@ -84,23 +84,56 @@ def read(
     return section(**values) if all(name in values for name in needed) else None
 
 
-def described(section: type[Section], prefix: str = "") -> Iterator[tuple[str, str, object]]:
-    """Every key in dots, with its meaning and its default; `NAME` stands for a free name."""
+class Key(msgspec.Struct, frozen=True):
+    """One key: its name in dots, its meaning, what is accepted, and its default as YAML writes it, or `required`."""
+
+    name: str
+    meaning: str
+    accepted: str
+    default: str
+
+
+def keys(section: type[Section], prefix: str = "") -> Iterator[Key]:
+    """Every key of a section and of those in it; `NAME` in a key stands for a free name."""
     for field in msgspec.structs.fields(section):
-        if (section_type := _section(field.type)) is not None:
-            yield from described(section_type, f"{prefix}{field.name}.")
+        if (inside := _section(field.type)) is not None:
+            yield from keys(inside, f"{prefix}{field.name}.")
         elif (inner := _named_sections(field.type)) is not None:
-            yield from described(inner, f"{prefix}{field.name}.NAME.")
+            yield from keys(inner, f"{prefix}{field.name}.NAME.")
         else:
             metas = [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta)]
             meaning = next((meta.description for meta in metas if meta.description), "")
-            yield prefix + field.name, meaning, _default(field)
+            yield Key(prefix + field.name, meaning, accepted_values(field.type), _default(field))
 
 
-def _default(field: FieldInfo) -> object:
+def meanings(section: type[Section]) -> dict[str, str]:
+    """What each section in a section is about, by its key."""
+    inside = ((field.name, _section(field.type)) for field in msgspec.structs.fields(section))
+    return {name: inspect.cleandoc(found.__doc__ or "") for name, found in inside if found is not None}
+
+
+def example(section: type[Section], head: str) -> str:
+    """A file with every key, its meaning and its default, commented out, below a head."""
+    about, lines, last = meanings(section), [head], ""
+    for key in keys(section):
+        inside, _, name = key.name.rpartition(".")
+        if inside and inside != last:
+            lines.append(f"\n## {about[inside]}\n#{inside}:")
+        last, indent = inside, "  " if inside else ""
+        lines.append(f"#{indent}# {key.meaning} ({key.accepted})\n#{indent}{name}: {key.default}")
+    return "\n".join(lines) + "\n"
+
+
+def _default(field: FieldInfo) -> str:
     if field.required:
         return "required"
-    return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    plain = msgspec.to_builtins(value, enc_hook=str)
+    return (
+        str(yaml.safe_dump(list(plain) if isinstance(plain, tuple) else plain, default_flow_style=True, width=1000))
+        .removesuffix("...\n")
+        .strip()
+    )
 
 
 def accepted(found: str, known: Iterable[str]) -> str:
@@ -109,6 +142,46 @@ def accepted(found: str, known: Iterable[str]) -> str:
     near = get_close_matches(found, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"{hint} (known: {', '.join(names)})"
+
+
+_NOUNS: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+    tuple: "a list of words",
+    dict: "a mapping of names to values",
+    Path: "a path",
+    NoneType: "null",
+}
+
+
+def accepted_values(kind: object) -> str:
+    """The values of a type, such as `a number of seconds above 0 to 86,400`; the unit is the Meta's `extra["unit"]`."""
+    if get_origin(kind) is Annotated:
+        bare, *metas = get_args(kind)
+        words = [_limited(accepted_values(bare), meta) for meta in metas if isinstance(meta, Meta)]
+        return words[0] if words else accepted_values(bare)
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(accepted_values(part) for part in get_args(kind))
+    if get_origin(kind) is tuple and get_origin(item := get_args(kind)[0]) is Annotated:
+        return f"a list, each {accepted_values(item)}"
+    return _NOUNS.get(get_origin(kind) or kind, str(kind))
+
+
+def _limited(noun: str, meta: Meta) -> str:
+    unit = (meta.extra or {}).get("unit")
+    words = [noun, *([f"of {unit}"] if unit else [])]
+    words += _range(("above", meta.gt), ("from", meta.ge), ("below", meta.lt), ("to", meta.le))
+    lengths = _range(("from", meta.min_length), ("to", meta.max_length))
+    words += [f"of the form {meta.pattern}"] if meta.pattern else []
+    return " ".join(words) + (f", of length {' '.join(lengths)}" if lengths else "")
+
+
+def _range(*limits: tuple[str, float | None]) -> list[str]:
+    return [f"{word} {limit:,}" for word, limit in limits if limit is not None]
 
 
 _WRONG = object()

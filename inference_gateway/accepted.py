@@ -6,11 +6,11 @@ good file is taken, and at no other time.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from explsched import strict_yaml
+from explsched.atomic_file import replace_file
 from inference_gateway import keys, services
 from inference_gateway.dataplane.settings import ApiKey
 from inference_gateway.errors import GatewayError
@@ -40,9 +40,7 @@ def keep(accepted: Accepted, directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         for name, text in ((_SERVICES, accepted.services_text), (_KEYS, accepted.keys_text)):
-            new = directory / f"{name}.{os.getpid()}.new"
-            new.write_text(text, encoding="utf-8")
-            new.replace(directory / name)
+            replace_file(directory / name, text)
     except OSError as error:
         raise GatewayError(f"{error.filename or directory}: cannot be written: {error.strerror}") from error
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from explsched import strict_yaml
-from explsched.strict_yaml import ConfigError
+from explsched.strict_yaml import ConfigError, Key
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import build
@@ -41,9 +41,9 @@ def parse(text: str, path: Path) -> GatewaySection:
     return _resolved(found, path.resolve().parent)
 
 
-def described() -> Iterator[tuple[str, str, object]]:
-    """Every key in dots, with its meaning and its default."""
-    return strict_yaml.described(GatewaySection)
+def keys() -> Iterator[Key]:
+    """Every key of a services file."""
+    return strict_yaml.keys(GatewaySection)
 
 
 def _resolved(section: GatewaySection, base: Path) -> GatewaySection:

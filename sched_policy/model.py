@@ -155,7 +155,8 @@ class Job(Struct, frozen=True):
         guaranteed: false for an opportunistic job, which takes what guaranteed ones leave (AntMan).
         may_share: whether others may be put on its GPUs; false for a job that asked for whole GPUs.
         yielding: the running job has been asked to make room; its GPUs will soon be free.
-        is_spared: the job has been preempted as often as its budget allows, and is left alone.
+        is_spared: the job is left alone whatever it consented to: it has been preempted as often as its budget allows,
+            or others would have to leave with it.
         elastic: the sizes at which it can run, None if only at the one it asks for.
         may_displace: whether running jobs may make room for it: it is known that it would start then.
         user_silent_s: run time that its user has lately had in trainings of sweeps that ended without having reported

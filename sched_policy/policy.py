@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import Protocol
 
 from msgspec import Struct
@@ -21,6 +22,22 @@ from sched_policy.profile import AvailabilityProfile
 from sched_policy.scope import within_scopes
 from sched_policy.snapshot import Snapshot
 from sched_policy.stopping import EarlyStop
+
+
+class JobData(StrEnum):
+    """What some policies need to know of every job, beyond its submission and its GPUs."""
+
+    RUN_TIMES = "run-time estimates or time limits"
+    LEARNING_CURVES = "learning curves"
+    STAGE_TIMES = "stage times"
+    PRIORITIES = "opportunistic priority"
+
+
+class Need(Struct, frozen=True):
+    """Data that a policy needs, and what it does with jobs that lack it (a clause: "jobs ... come last")."""
+
+    data: JobData
+    without: str
 
 
 class SchedulingPolicy(Protocol):
@@ -46,12 +63,19 @@ class SchedulingPolicy(Protocol):
         ...
 
 
+def needs_of(policy: SchedulingPolicy) -> tuple[Need, ...]:
+    """The data that a policy needs; none for a policy of another package that declares nothing."""
+    needs: tuple[Need, ...] = getattr(policy, "needs", ())
+    return needs
+
+
 class Policy(Struct, frozen=True):
     """A named scheduling policy.
 
     `admission` None promises starts in order alone. `preempt` and `stop` are None for policies that never
     interrupt a job; they touch only jobs that opted in. `resize` None keeps elastic jobs at their
-    sizes. With `sharing` set, that decides in place of backfill, admission, preemption and resizing.
+    sizes. With `sharing` set, that decides in place of backfill, admission, preemption and resizing. `needs` lists the
+    data without which it decides worse, for `sexplsched policies` and the warnings of `simulate`.
     """
 
     name: str
@@ -64,6 +88,7 @@ class Policy(Struct, frozen=True):
     stop: EarlyStop | None = None
     sharing: Sharing | None = None
     resize: Resizing | None = None
+    needs: tuple[Need, ...] = ()
 
     @property
     def needs_durations(self) -> bool:

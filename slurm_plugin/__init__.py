@@ -1,1 +1,1 @@
-"""The only room that talks to Slurm, and everything an admin installs."""
+"""The only package that talks to Slurm, and the files that an admin installs (etc/, spank/)."""

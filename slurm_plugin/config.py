@@ -21,6 +21,11 @@ from sched_policy import catalog
 
 DEFAULT_PATH = Path("/etc/explsched/explsched.yaml")
 PATH_VARIABLE = "SEXPLSCHED_CONFIG"
+_EXAMPLE_HEAD = """\
+## explsched.yaml: what sexplschedd(8) reads. Every key is optional and stands here with its default, commented out:
+## take away one # of a line to set it (and of the section above it). explsched.yaml(5) explains the keys,
+## `sexplsched config check` checks this file, `systemctl reload sexplschedd` puts it in force.
+"""
 _PASSES_TO_LEAVE = 4
 """Passes from the plan that a job should save and leave to the requeue, its grace period not counted; some to spare."""
 
@@ -257,6 +262,11 @@ def parse(text: str, path: Path) -> Config:
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return config
+
+
+def example() -> str:
+    """A configuration file with every key, its meaning and its default, commented out."""
+    return strict_yaml.example(Config, _EXAMPLE_HEAD)
 
 
 def plain(config: Config) -> dict[str, Any]:

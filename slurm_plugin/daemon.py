@@ -20,10 +20,8 @@ import click
 from explsched import log
 from explsched.errors import ExplschedError, PolicyError
 from slurm_plugin import config as configuration
-from slurm_plugin import heartbeat
 from slurm_plugin.client.choose import choose
 from slurm_plugin.client.errors import SlurmError
-from slurm_plugin.heartbeat import Heartbeat
 from slurm_plugin.instance.holder import AnotherDaemonError
 from slurm_plugin.instance.only_one import OnlyOne
 from slurm_plugin.notify import notify
@@ -76,7 +74,6 @@ class Daemon:
         self._reload = False
         self._reopen = False
         self._interval_s = self._config.interval_s
-        self._silent_because = ""
 
     def run(self) -> None:
         """Pass after pass until a stop signal comes. Raises `AnotherDaemonError` before it changes anything more."""
@@ -103,13 +100,11 @@ class Daemon:
             began_s = time.monotonic()
             self._pass()
             took_s = time.monotonic() - began_s
-            self._publish_heartbeat()
             notify(f"STATUS=policy {self._config.policy}, the last pass took {took_s:.2f} s")
             self._wake.wait(max(0.0, self._interval_s - took_s))
         notify("STOPPING=1")
         if self._only_one.is_settled:
             self._withdraw()
-        self._withdraw_heartbeat()
         log.event(_LOG, logging.INFO, "stopped")
 
     def once(self) -> int:
@@ -151,24 +146,6 @@ class Daemon:
                 log.event(_LOG, logging.WARNING, "refused by Slurm", change=str(failure.change), why=failure.message)
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "pinned jobs stay pinned to their nodes", why=str(error))
-
-    def _publish_heartbeat(self) -> None:
-        """Tell `status` that a daemon runs. That it cannot be told is no reason to stop."""
-        now = Heartbeat.now(time.time(), self._interval_s, self._config.policy)
-        try:
-            heartbeat.write(self._config.progress.spool, now)
-            self._silent_because = ""
-        except OSError as error:
-            why = f"{self._config.progress.spool}: {error.strerror}"
-            if self._silent_because != why:  # once for each reason, not once a pass
-                self._silent_because = why
-                log.event(_LOG, logging.WARNING, "`status` will say that no daemon runs", why=why)
-
-    def _withdraw_heartbeat(self) -> None:
-        try:
-            heartbeat.remove(self._config.progress.spool)
-        except OSError as error:
-            log.event(_LOG, logging.WARNING, "`status` will notice the stop late", why=str(error))
 
     def _may_pass(self) -> bool:
         """Whether slurmctld has time for a pass now; sets the interval."""

@@ -22,14 +22,14 @@ from wrappers.submission import nearest_own
 _TEMPLATE_VARIABLE = "SXBATCH_TEMPLATE"
 _EPILOG = f"""\
 Other options are sbatch's own. Lines of the script such as '#SXBATCH {SCHEDULED[0].flag}=NAME' come last, after the
-environment. With --template the words after '--' are the command to run.
+environment. Inside a job the variables are that job's own: permissions that it gave are not taken from them. With
+--template the words after '--' are the command to run.
 
 exit status: sbatch's, or 2 for an error of sxbatch.
 
 environment:
 {variable_lines(SCHEDULED, 21)}
   {_TEMPLATE_VARIABLE:<21}  default of --template
-  Inside a job the variables are that job's own: permissions that it gave are not taken from them.
 
 examples:
   sxbatch --sweep digits --checkpoint USR1 --gres=gpu:1 train.sh

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+
+import click
 
 from benchmarks.gateway.upstream import free_port, haproxy, upstream
 from inference_gateway.dataplane.plane import HaproxyDataPlane
@@ -34,6 +37,8 @@ _CONNECTIONS = 32
 
 def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
     """Microseconds of CPU per request of each, and the ratios of the medians' rounds."""
+    if shutil.which("wrk") is None:
+        raise click.ClickException("wrk, which sends the requests, is not installed; on Debian: apt-get install wrk")
     directory.mkdir(parents=True, exist_ok=True)
     script = directory / "post.lua"
     script.write_text(

@@ -1,8 +1,13 @@
-"""The part of job_submit.lua that is made from the table."""
+"""The part of job_submit.lua that is made from the table.
+
+`python -m explsched.job_options.lua TEMPLATE` prints the whole script.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 from explsched.job_options.comment import CONTROL_VARIABLE, PREFIX
 from explsched.job_options.table import CHECKPOINT, SCHEDULED
@@ -30,3 +35,7 @@ def _table() -> str:
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(filled(Path(sys.argv[1]).read_text(encoding="utf-8")))

@@ -11,7 +11,7 @@ import msgspec
 from explsched.cli.options import json_option
 from explsched.cli.tables import Column, lines, room
 from inference_gateway.cli.options import opened, services_option
-from inference_gateway.services import described
+from inference_gateway.services import keys
 
 
 @click.command()
@@ -21,7 +21,7 @@ from inference_gateway.services import described
 def services(*, services_path: Path, as_json: bool, show: str | None) -> None:
     """Check a services file, and list its services with the ways that lead to them."""
     if show:
-        rows = ((key, f"{meaning} (default: {default})") for key, meaning, default in described())
+        rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in keys())
         click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
         return
     section, places = opened(services_path)

@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from explsched import log
+from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError
 from inference_gateway import accepted
 from inference_gateway.activator.wake import WakeListener
@@ -88,10 +89,8 @@ class _Process:
     def _publish(self, shown: Report) -> None:
         """Leave our metrics where the gateway's /metrics takes them from."""
         path = self._files.control_metrics
-        new = path.with_name(path.name + ".new")
         try:
-            new.write_text(exposition(ControlPlaneCollector(shown)), encoding="utf-8")
-            new.replace(path)
+            replace_file(path, exposition(ControlPlaneCollector(shown)))
         except OSError as error:
             log.event(_LOG, logging.ERROR, "metrics not written", file=str(path), why=error.strerror or "")
 

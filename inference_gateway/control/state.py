@@ -7,7 +7,6 @@ long starts took, how many failed.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from explsched.atomic_file import replace_file, replace_file_durably
 from explsched.log import event
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.start_backoff import Attempts
@@ -49,25 +49,19 @@ class Override:
 
 def save(path: Path, value: object) -> bool:
     """Write a value as JSON: a reader finds the old file or the new one, also after a power cut. False: not written."""
-    return _replace(path, value, os.fsync)
+    return _written(replace_file_durably, path, value)
 
 
 def show(path: Path, value: object) -> bool:
     """Write what is out of date in a second: as `save`, but without waiting for the disk."""
-    return _replace(path, value, lambda _handle: None)
+    return _written(replace_file, path, value)
 
 
-def _replace(path: Path, value: object, settle: Callable[[int], None]) -> bool:
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+def _written(write: Callable[[Path, bytes], None], path: Path, value: object) -> bool:
     try:
-        with new.open("wb") as file:
-            file.write(msgspec.json.encode(value))
-            file.flush()
-            settle(file.fileno())
-        new.replace(path)
+        write(path, msgspec.json.encode(value))
     except OSError as error:
         event(_LOG, logging.ERROR, "state not written", file=str(path), why=error.strerror or str(error))
-        new.unlink(missing_ok=True)
         return False
     return True
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from inference_gateway.dataplane import daemons
+from explsched import process
+from explsched.process import ProcessId
 from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.process import environment
 from inference_gateway.errors import ActivatorError, NotRunningError
 
 _START_S = 30.0
@@ -27,14 +29,15 @@ class ActivatorProcess:
 
     def pid(self) -> int | None:
         """Its process id if it runs and listens."""
-        return daemons.running(self.files.activator_pid, str(self.files.directory))
+        found = self._found()
+        return found.pid if found else None
 
     def start(self) -> None:
         """Start it and wait until it listens. Raises `ActivatorError`."""
         self.files.activator_pid.unlink(missing_ok=True)
         said_before = self.files.activator_log.stat().st_size if self.files.activator_log.exists() else 0
         argv = [sys.executable, "-m", "inference_gateway.activator", str(self.files.directory)]
-        child = daemons.start(argv, None, self.files.activator_log, self.files.directory)
+        child = process.start(argv, self.files.directory, environment(), self.files.activator_log)
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:
             if child.poll() is not None:
@@ -48,8 +51,12 @@ class ActivatorProcess:
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Let its requests end for `grace_s`, then end it. Nothing happens if it does not run."""
-        steps = ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0))
-        daemons.stop(self.files.activator_pid, str(self.files.directory), steps)
+        found = self._found()
+        if found is not None:
+            process.stop([found], ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)))
+
+    def _found(self) -> ProcessId | None:
+        return process.recorded(self.files.activator_pid, str(self.files.directory))
 
 
 def _tail(path: Path, start: int) -> str:

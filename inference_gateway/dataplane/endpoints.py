@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from explsched.atomic_file import replace_file
 from inference_gateway.errors import DataPlaneError
 from inference_gateway.model import Endpoint
 
@@ -58,10 +59,8 @@ class EndpointBook:
     def write(self, service: str, replicas: Sequence[Listed]) -> None:
         """Replace the list of a service. Raises `DataPlaneError` (disk full): the old list is then in force."""
         path = self.path(service)
-        temporary = path.with_suffix(".new")
         try:
-            temporary.write_bytes(msgspec.json.encode(replicas))
-            temporary.replace(path)
+            replace_file(path, msgspec.json.encode(replicas))
         except OSError as error:
             raise DataPlaneError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched.atomic_file import replace_file
 from inference_gateway.errors import StartError
 
 
@@ -127,11 +128,8 @@ class Files:
 
 def write(path: Path, text: str) -> None:
     """Replace a file that only this user may read. Raises `StartError`."""
-    temporary = path.with_name(path.name + ".new")
     try:
-        temporary.touch(mode=0o600)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        replace_file(path, text, mode=0o600)
     except OSError as error:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -14,13 +14,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inference_gateway.dataplane import access_log_pipe, answers, daemons
+from explsched import process
+from explsched.process import ProcessId
+from inference_gateway.dataplane import access_log_pipe, answers
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.errors import NotRunningError, StartError
 
 _START_S = 20.0
 _PROGRAM = "haproxy"
+
+# glibc gives large blocks back to the system at once and asks for them again: two system calls and the page faults for
+# every buffer of HAProxy.
+_KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+# Buffers of many requests lie far apart: in huge pages their addresses are looked up less often. A site's own setting
+# comes first, and a glibc that does not know it (before 2.35) ignores it.
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,8 @@ class HaproxyProcess:
 
     def pid(self) -> int | None:
         """The master's process id if it runs. A recycled id is recognised by the command line."""
-        return daemons.running(self.files.pid, str(self.files.configuration))
+        found = self._found()
+        return found.pid if found else None
 
     def check(self) -> None:
         """Let HAProxy read the configuration. Raises `StartError` with what it says."""
@@ -87,7 +97,7 @@ class HaproxyProcess:
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         lines = access_log_pipe.opened(self.files.access_pipe)
         try:
-            return daemons.start(argv, lines, self.files.messages, self.files.directory)
+            return process.start(argv, self.files.directory, environment(), self.files.messages, lines)
         finally:
             os.close(lines)
 
@@ -107,8 +117,12 @@ class HaproxyProcess:
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Let it finish its requests for `grace_s`, then end it. Nothing happens if it does not run."""
-        steps = ((signal.SIGUSR1, grace_s), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
-        daemons.stop(self.files.pid, str(self.files.configuration), steps)
+        found = self._found()
+        if found is not None:
+            process.stop([found], [(signal.SIGUSR1, grace_s), *process.TERM_THEN_KILL])
+
+    def _found(self) -> ProcessId | None:
+        return process.recorded(self.files.pid, str(self.files.configuration))
 
     def _failed_since(self, before: answers.Workers, said_before: int) -> str:
         try:
@@ -140,6 +154,11 @@ class HaproxyProcess:
                 pass  # not yet
             time.sleep(0.01)
         raise StartError(f"HAProxy in {self.files.directory} does not answer {_START_S:g} s after its start")
+
+
+def environment() -> dict[str, str]:
+    """The environment of the data plane's processes: ours, and how the C library is to keep memory."""
+    return {**_HUGE_PAGES, **os.environ, **_KEEP_MEMORY}
 
 
 def affordable_connections(wanted: int, replicas: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import psutil
 import yaml
 
 from inference_gateway.errors import GatewayError
@@ -83,9 +84,9 @@ class Gateway:
     def control_plane(self) -> int:
         """The process id of its control plane: a child of the supervisor. Raises `GatewayError` if none runs."""
         parent = json.loads((self.state / "gateway.json").read_text())["pid"]
-        for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-            if b"inference_gateway.control" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return int(child)
+        for child in psutil.Process(parent).children():
+            if "inference_gateway.control" in child.cmdline():
+                return child.pid
         raise GatewayError("no control plane runs")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from explsched.atomic_file import create_file_durably
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +100,9 @@ class Places:
         """That key; made at first, 256 random bits in a file only this user may read. Raises `OSError`."""
         path = self.key_file(service)
         if not path.exists():
-            new = path.with_name(f"{service}.{os.getpid()}.new")
-            try:
-                handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                with os.fdopen(handle, "w", encoding="ascii") as file:
-                    file.write(secrets.token_urlsafe(32) + "\n")
-                    file.flush()
-                    os.fsync(handle)  # an empty file would be taken for an empty key
-                with suppress(FileExistsError):  # another one's came first
-                    os.link(new, path)
-            finally:
-                new.unlink(missing_ok=True)
+            with suppress(FileExistsError):  # another one's came first
+                # Durably: an empty file would be taken for an empty key.
+                create_file_durably(path, secrets.token_urlsafe(32) + "\n", mode=0o600)
         return path.read_text(encoding="ascii").strip()
 
     def prune(self, keep: frozenset[str], most: int) -> None:

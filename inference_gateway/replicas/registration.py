@@ -15,6 +15,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from explsched.atomic_file import replace_file
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
@@ -28,9 +30,7 @@ class Registration:
 
 def register(directory: Path, registration: Registration) -> None:
     """Tell where the replica will listen; a reader finds the whole file or none."""
-    new = directory / f"endpoint.{registration.job_id}.new"
-    new.write_text(json.dumps(asdict(registration)), encoding="ascii")
-    new.replace(directory / "endpoint")
+    replace_file(directory / "endpoint", json.dumps(asdict(registration)))
     (directory / "leaving").unlink(missing_ok=True)
 
 

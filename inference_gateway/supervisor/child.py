@@ -8,13 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from explsched import process
 from explsched.log import event
+from explsched.process import TERM_THEN_KILL, Steps
 
 _LOG = logging.getLogger("explsched.gateway")
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _STEADY_S = 60.0
-_TERM_S = 5.0
 
 
 @dataclass(slots=True)
@@ -55,14 +56,11 @@ class Child:
             return
         event(_LOG, logging.INFO, "running", process=self.name, pid=self._process.pid)
 
-    def end(self) -> None:
-        """SIGTERM, and SIGKILL if that does not help."""
-        process, self._process = self._process, None
-        if process is None or process.poll() is not None:
+    def end(self, steps: Steps = TERM_THEN_KILL) -> None:
+        """Stop it: by default SIGTERM, and SIGKILL if that does not help."""
+        child, self._process = self._process, None
+        if child is None or child.poll() is not None:
             return
-        process.terminate()
-        try:
-            process.wait(_TERM_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if found := process.identify(child.pid):  # none if it has ended just now
+            process.stop([found], steps)
+        child.wait()

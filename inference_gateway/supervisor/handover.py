@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from explsched import log
+from explsched.atomic_file import replace_file
 from inference_gateway import job
 from inference_gateway.control import state
 from inference_gateway.control.settings import settings
@@ -39,9 +40,7 @@ class GatewayRecord:
 
 def announce(places: Places, record: GatewayRecord) -> None:
     """Give the address to the world. Raises `OSError`."""
-    new = places.address.with_name("new")
-    new.write_text(record.url + "\n", encoding="ascii")
-    new.replace(places.address)
+    replace_file(places.address, record.url + "\n")
     state.save(places.gateway, record)
 
 

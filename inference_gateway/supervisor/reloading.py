@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from explsched import log
+from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError
 from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
@@ -33,10 +34,8 @@ class ReloadResult:
 def ask(places: Places) -> str:
     """Ask; returns the request's name. Raises `GatewayError`."""
     request = secrets.token_hex(8)
-    new = places.reload.with_name(f"reload.{request}")
     try:
-        new.write_text(request, encoding="ascii")
-        new.replace(places.reload)
+        replace_file(places.reload, request)
     except OSError as error:
         raise GatewayError(f"{places.reload}: cannot be written: {error.strerror}") from error
     return request

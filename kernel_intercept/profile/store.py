@@ -6,9 +6,10 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from explsched.atomic_file import replace_file_durably
 from kernel_intercept.profile import format as text_format
 from kernel_intercept.profile.errors import ProfileError
 from kernel_intercept.profile.format import Parsed
@@ -55,7 +56,7 @@ def update(path: Path, change: Callable[[tuple[KernelProfile, ...]], Iterable[Ke
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(path):
             before = read(path)
-            _replace(path, text_format.render(change(before.profiles)))
+            replace_file_durably(path, text_format.render(change(before.profiles)), mode=0o600)
             return before
     except OSError as error:
         raise ProfileError(f"{error.filename or path}: {error.strerror}") from error
@@ -75,19 +76,3 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        raise

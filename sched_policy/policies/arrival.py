@@ -8,7 +8,7 @@ from sched_policy.backfill import AS_SLURM
 from sched_policy.options import PolicyOptions
 from sched_policy.order.arrival import Fifo, Multifactor
 from sched_policy.place.scored import Balanced, Simple
-from sched_policy.policies.parts import depth, resizing
+from sched_policy.policies.parts import depth, reserving, resizing
 from sched_policy.policy import Policy
 
 
@@ -16,13 +16,15 @@ def slurm(options: PolicyOptions) -> Policy:
     """Slurm's own order and backfill."""
     own_depth = options.reservation_depth
     backfill = AS_SLURM if own_depth is None else replace(AS_SLURM, reservation_depth=own_depth)
-    return Policy("slurm", "Slurm's own: multifactor priority, conservative backfill", Multifactor(), backfill=backfill)
+    summary = "Slurm's own: multifactor priority, conservative backfill"
+    return Policy("slurm", summary, Multifactor(), backfill=backfill, needs=reserving(backfill))
 
 
 def fifo(options: PolicyOptions) -> Policy:
     """First in, first out."""
     summary = "order of submission, EASY backfill"
-    return Policy("fifo", summary, Fifo(), backfill=depth(options, 1), resize=resizing(options))
+    backfill = depth(options, 1)
+    return Policy("fifo", summary, Fifo(), backfill=backfill, resize=resizing(options), needs=reserving(backfill))
 
 
 def simple(options: PolicyOptions) -> Policy:

@@ -12,8 +12,8 @@ from sched_policy.order.las import Fair
 from sched_policy.order.shortest import Srsf
 from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility
-from sched_policy.policies.parts import depth, preemptive, resizing
-from sched_policy.policy import Policy
+from sched_policy.policies.parts import depth, preemptive, reserving, resizing
+from sched_policy.policy import JobData, Need, Policy
 from sched_policy.preempt.displace import Displace
 from sched_policy.stopping import EarlyStop
 
@@ -22,17 +22,20 @@ _SILENT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
 
 def explsched(options: PolicyOptions) -> Policy:
     """Expected improvement per GPU-second."""
+    backfill = depth(options, 1)
+    untried = "jobs that opted in and report nothing keep their order of submission, others are ordered as by"
     return Policy(
         "explsched",
         "expected improvement per GPU-second first; preempts and stops jobs that opted in",
         ByUtility(options.quantum_s, _SILENT[options.silent_order]),
-        backfill=depth(options, 1),
+        backfill=backfill,
         admission=PayoffAdmission(),
         preempt=Displace(
             margin=options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions
         ),
         resize=resizing(options),
         stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
+        needs=(Need(JobData.LEARNING_CURVES, f"{untried} {options.silent_order}"), *reserving(backfill)),
     )
 
 
@@ -45,4 +48,5 @@ def fair(options: PolicyOptions) -> Policy:
 def slaq(options: PolicyOptions) -> Policy:
     """Predicted loss reduction."""
     summary = "largest predicted normalised loss reduction per GPU-second first, preemptive"
-    return preemptive("slaq", summary, Slaq(options.quantum_s), options)
+    need = Need(JobData.LEARNING_CURVES, "jobs that report nothing keep their order of submission")
+    return preemptive("slaq", summary, Slaq(options.quantum_s), options, (need,))

@@ -9,13 +9,19 @@ from sched_policy.options import PolicyOptions
 from sched_policy.order.arrival import Fifo
 from sched_policy.order.las import LeastAttainedService
 from sched_policy.order.shortest import Srsf, Srtf
-from sched_policy.policy import Policy
+from sched_policy.policies.parts import SHORTEST_FIRST
+from sched_policy.policy import JobData, Need, Policy
+
+_GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")
+_PAIRED = Need(JobData.STAGE_TIMES, "a pair is taken to run half as fast")
 
 
 def muri_s(options: PolicyOptions) -> Policy:
     """Muri with known durations."""
     summary = "interleaving groups of up to 4 jobs (Muri), shortest remaining service first"
-    return Policy("muri-s", summary, Srsf(), sharing=Interleave(quantum_s=options.quantum_s))
+    return Policy(
+        "muri-s", summary, Srsf(), sharing=Interleave(quantum_s=options.quantum_s), needs=(SHORTEST_FIRST, _GROUPED)
+    )
 
 
 def muri_l(options: PolicyOptions) -> Policy:
@@ -27,21 +33,26 @@ def muri_l(options: PolicyOptions) -> Policy:
         summary,
         LeastAttainedService(options.las_limits_gpu_s, options.starvation),
         sharing=Interleave(quantum_s=options.quantum_s),
+        needs=(_GROUPED,),
     )
 
 
 def antman(_options: PolicyOptions) -> Policy:
     """Guaranteed and opportunistic jobs."""
     summary = "opportunistic jobs in the gaps of guaranteed ones (AntMan), in order of submission"
-    return Policy("antman", summary, Fifo(), sharing=Opportunistic())
+    classes = Need(JobData.PRIORITIES, "all jobs are guaranteed, and none shares a GPU")
+    stages = Need(JobData.STAGE_TIMES, "an opportunistic job is taken to run half as fast beside another")
+    return Policy("antman", summary, Fifo(), sharing=Opportunistic(), needs=(classes, stages))
 
 
 def sjf_ffs(_options: PolicyOptions) -> Policy:
     """Pairs by first fit."""
-    return Policy("sjf-ffs", "shortest job first, pairs share GPUs first-fit", Srtf(), sharing=Pairs(first_fit))
+    summary = "shortest job first, pairs share GPUs first-fit"
+    return Policy("sjf-ffs", summary, Srtf(), sharing=Pairs(first_fit), needs=(SHORTEST_FIRST, _PAIRED))
 
 
 def sjf_bsbf(_options: PolicyOptions) -> Policy:
     """Pairs by best benefit."""
     summary = "shortest job first, pairs share GPUs where both gain by it"
-    return Policy("sjf-bsbf", summary, Srtf(), sharing=Pairs(best_benefit))
+    unknown = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission, and share no GPU")
+    return Policy("sjf-bsbf", summary, Srtf(), sharing=Pairs(best_benefit), needs=(unknown, _PAIRED))

@@ -17,14 +17,14 @@ from explsched.cli.progress_bars import bars
 from explsched.cli.tables import room
 from simulation.cli.outputs import Column, plot_option, ratio, table, write_files
 from simulation.cli.parallel import run_all
-from simulation.cli.replay_options import check_policy, replay_json, replay_options
+from simulation.cli.replay_options import check_policies, replay_json, replay_options
 from simulation.replay import TraceReplay
 from simulation.results.metrics import Metrics, as_dict, measure
 from simulation.results.outcome import TraceOutcome
 
 _EXAMPLES = """\b
 example:
-  sexplsched compare --trace history.txt --cluster 8x8 --policies slurm,srsf,explsched
+  sexplsched compare --trace history.txt --cluster 8x8 --policies slurm,fifo,srsf,tiresias
 """
 
 
@@ -93,8 +93,7 @@ def compare(
 
     Ratios to the baseline, the first policy, are in brackets. cpu_s is the CPU time of each replay alone.
     """
-    for policy in policies:
-        check_policy(replay, policy)
+    check_policies(replay, policies)
     tasks = [ReplayTask(replay, policy) for policy in policies]
     with bars(policies) as report:
         work = run if plot_path else run_for_figures

@@ -61,16 +61,25 @@ def _setting(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """An option of the slurm conventions; None if it is not given, so that other conventions can refuse it."""
     default = getattr(_DEFAULT, name)
-    shown = "off" if default is None else f"{default:g}" if isinstance(default, float) else default
+    shown = (
+        ("off" if name.endswith("interval_s") else "none")
+        if default is None
+        else f"{default:g}"
+        if isinstance(default, float)
+        else default
+    )
     return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
 
 
-def check_policy(replay: TraceReplay, name: str) -> None:
-    """Raise `UsageError` for a policy that the conventions do not know."""
+def check_policies(replay: TraceReplay, names: Sequence[str]) -> None:
+    """Raise `UsageError` for a policy that the conventions do not know; warn of data that the trace lacks."""
     try:
-        replay.check(name)
+        for name in names:
+            replay.check(name)
     except PolicyError as error:
         raise click.UsageError(str(error)) from error
+    for warning in replay.warnings(names):
+        click.echo(f"warning: {warning}", err=True)
 
 
 def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, object]:
@@ -87,6 +96,7 @@ def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, objec
         "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
         "cluster": to_builtins(replay.cluster),
         "rejected": len(replay.trace.rejected),
+        "warnings": replay.warnings(policies),
         **more,
     }
 

@@ -11,7 +11,7 @@ import click
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
 from simulation.cli.outputs import figure_lines, jobs_option, plot_option, write_files
-from simulation.cli.replay_options import check_policy, replay_json, replay_options
+from simulation.cli.replay_options import check_policies, replay_json, replay_options
 from simulation.replay import TraceReplay
 from simulation.results.metrics import as_dict, measure
 
@@ -39,7 +39,7 @@ def simulate(
     Prints JCT, queueing delay, utilisation and fairness. In JSON, cpu_s is the CPU time of the whole command, user and
     system.
     """
-    check_policy(replay, policy)
+    check_policies(replay, [policy])
     with bars([policy]) as report:
         outcome = replay.under(policy, lambda ended, jobs: report(0, ended, jobs))
     metrics = measure(outcome)

@@ -165,12 +165,12 @@ class Inspector:
     def _check_whole(self, hosted: Hosted) -> None:
         gpus = {share.gpu for share in hosted.shares}
         given = sorted(share.memory_mib for share in hosted.shares)
-        asked = sorted(hosted.instance.memory_mib)
+        requested = sorted(hosted.instance.memory_mib)
         is_llm = hosted.instance.kind is InstanceKind.LLM_INFERENCE
-        split = is_llm and len(given) > 1 and min(given) > 0 and sum(given) == sum(asked)
-        if len(gpus) != len(hosted.shares) or not (given == asked or split):
+        split = is_llm and len(given) > 1 and min(given) > 0 and sum(given) == sum(requested)
+        if len(gpus) != len(hosted.shares) or not (given == requested or split):
             raise OvercommitError(
-                f"{_name(hosted)} asked for memory {asked} MiB and got {given} on GPUs {sorted(gpus)}"
+                f"{_name(hosted)} requested memory {requested} MiB and got {given} on GPUs {sorted(gpus)}"
             )
         allowed_ppb = sum(share.limit_ppb for share in hosted.shares)
         if split and self._bounds.limit < inf and allowed_ppb < hosted.instance.limit_ppb - 1:

@@ -31,7 +31,7 @@ class Shares(StrEnum):
 
 
 class Grouping(StrEnum):
-    """Who shares GPUs with whom."""
+    """How the jobs that share GPUs are chosen."""
 
     MATCHING = "matching"
     IN_ORDER = "in-order"  # those that follow each other: an ablation of the paper

@@ -94,7 +94,7 @@ class Yarn:
 
 
 class Refilling:
-    """A policy that empties the cluster at every event and fills another `Yarn`, which then tells what is in use."""
+    """A policy that empties the cluster at every event and fills a new `Yarn`, which then holds what is in use."""
 
     wake_s = inf
 

@@ -16,7 +16,7 @@ from simulation.results.plots import check
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette, told apart by colour-blind people too.
+# Okabe and Ito's palette, safe for colour-blind readers.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vP*"
 

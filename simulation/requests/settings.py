@@ -45,7 +45,7 @@ class ServiceTime:
         return cls(constant_s=numbers[0]) if len(numbers) == 1 else cls(0.0, numbers[0], numbers[1])
 
     def seconds(self, request: Request) -> float:
-        """How long a replica works on this request; what the trace says of it comes first."""
+        """How long a replica works on this request; a service time in the trace takes precedence."""
         if request.service_s is not None:
             return request.service_s
         tokens_ms = request.input_tokens * self.prefill_ms + request.output_tokens * self.decode_ms

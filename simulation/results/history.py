@@ -13,7 +13,7 @@ from simulation.traces.formats.table import open_table
 from simulation.traces.trace import ClusterShape, Rejected, TraceError, first_reasons
 
 NAME = "history"
-"""Stands where an outcome has the name of its policy."""
+"""Name of the policy in the outcome of a history."""
 
 _ENDINGS = {
     "COMPLETED": Ending.COMPLETED,
@@ -35,7 +35,7 @@ def read(path: Path, cluster: ClusterShape | None = None) -> History:
     """The history in a file of sacct, see `formats.sacct`, of jobs that held GPUs and have ended.
 
     Time 0 is when the first job began to wait, which is when it was submitted and eligible. All of a completed job's
-    time counts as its work, but for what its AdminComment says it had to do again. Requeues count as preemptions.
+    time counts as its work, except what its AdminComment records as repeated. Requeues count as preemptions.
     Without a cluster, its capacity is taken to be the most GPUs held at once. On which nodes jobs were is not read, so
     there is no fragmentation. Raises `TraceError` for a file of another kind, and for a cluster that is too small.
     """

@@ -35,7 +35,7 @@ class Figure:
 class Metrics:
     """The figures of one outcome. None where a figure has no meaning, such as a mean over no jobs.
 
-    `figures()` tells each one's unit and meaning. JCT, makespan and p99 are defined as in the simulator of Muri
+    `figures()` has each one's unit and meaning. JCT, makespan and p99 are defined as in the simulator of Muri
     (SIGCOMM 2022), so that they compare with published figures.
     """
 

@@ -18,7 +18,7 @@ class Ending(StrEnum):
     COMPLETED = "completed"
     TIME_LIMIT = "time limit"
     STOPPED = "stopped"  # by the policy, with the job's consent
-    ABANDONED = "abandoned"  # by its owner, who had seen enough
+    ABANDONED = "abandoned"  # by its owner
     FAILED = "failed"  # by itself or with its node; only in real history
     UNFINISHED = "unfinished"  # the simulation ended first
 

@@ -25,7 +25,7 @@ GANTT_MAX_JOBS = 60
 _INTERVALS = 240
 _MOST_POINTS = 2000
 _SMALL = 6
-# Okabe and Ito's palette, told apart by colour-blind people too; its yellow is too faint for lines on white.
+# Okabe and Ito's palette, safe for colour-blind readers; its yellow is too faint for lines on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
 _WAITING = "#CCCCCC"
@@ -124,7 +124,7 @@ def _gantt(charts: Sequence[Axes], outcomes: Sequence[TraceOutcome]) -> None:
             axes.annotate(_note(job), (end[row], row), (2, 0), textcoords="offset points", va="center", fontsize=_SMALL)
         axes.set_yticks(rows, [str(job.job_id) for job in outcome.jobs], fontsize=_SMALL)
         axes.margins(x=0.2)  # room for the notes
-        # Said below the chart, because a legend would hide jobs.
+        # Below the chart, because a legend would hide jobs.
         axes.set_xlabel(f"time ({unit}); grey: waits, coloured: first start to end")
         axes.set_ylim(len(outcome.jobs) - 0.4, -0.6)
         axes.set_title(outcome.policy)

@@ -18,50 +18,50 @@ from simulation.traces.trace import ClusterShape, Trace, TraceJob
 
 
 class Owner(Struct, frozen=True):
-    """When an owner leaves a job; a rule of thumb, stated so that it can be measured.
+    """When owners abandon a job: a rule of thumb, stated so that it can be measured.
 
-    He looks `looks` times, evenly over the planned run, and compares the job's loss reduction so far with the best
-    one of its sweep at the same share of the run. He gives the job up at a look when its reports have ended (it
-    diverged), when it is far *behind*, or when it has *stalled* and is no contender. His contenders he lets finish.
-    ExplSched (CLUSTER 2023) reports that more than 30 % of the jobs of real clusters end early.
+    Owners check the curve `checks` times, evenly over the planned run, and compare the job's loss reduction so far with
+    the best of its sweep at the same share of the run. They abandon the job at a check when its reports have ended (it
+    diverged), when it is far *behind*, or when it has *stalled* and is no contender; contenders may finish. ExplSched
+    (CLUSTER 2023) reports that more than 30 % of the jobs of real clusters end early.
 
     Attributes:
-        looks: looks per run; the last one, at the end of the run, changes nothing any more.
-        first_look: looks before this one are not judged: every training starts slowly.
+        checks: checks per run; the last one, at the end of the run, has no effect.
+        first_check: earlier checks are not judged: every training starts slowly.
         behind: a job is behind while its loss reduction is less than this share of the sweep's best one.
         contender: a job is a contender while it is at least this share.
-        patience: looks over which a job has to improve.
-        least_improvement: the share of its loss reduction so far that it has to add over `patience` looks.
+        patience: checks over which a job has to improve.
+        least_improvement: the share of its loss reduction so far that it has to add over `patience` checks.
 
     """
 
-    looks: int = 10
-    first_look: int = 3
+    checks: int = 10
+    first_check: int = 3
     behind: float = 0.25
     contender: float = 0.9
     patience: int = 3
     least_improvement: float = 0.02
 
     def leaves_at(self, losses: Floats, epochs: int, best_of_sweep: Floats) -> float | None:
-        """The share of the run, below 1, at which the owner leaves; None if he waits for the end.
+        """The share of the run, below 1, at which the owner abandons the job; None if it may finish.
 
         `losses` (E + 1,) starts before the first epoch and ends early where the training diverged;
-        `best_of_sweep` (looks + 1,) is the lowest loss any training of the sweep has reached at each look.
+        `best_of_sweep` (checks + 1,) is the lowest loss any training of the sweep has reached at each check.
         """
-        reached = self.best_at_looks(losses, epochs)
-        for look in range(self.first_look, self.looks):
-            ended = len(losses) - 1 < look * epochs // self.looks
-            reduction, possible = losses[0] - reached[look], losses[0] - best_of_sweep[look]
-            earlier = losses[0] - reached[max(0, look - self.patience)]
+        reached = self.best_at_checks(losses, epochs)
+        for check in range(self.first_check, self.checks):
+            ended = len(losses) - 1 < check * epochs // self.checks
+            reduction, possible = losses[0] - reached[check], losses[0] - best_of_sweep[check]
+            earlier = losses[0] - reached[max(0, check - self.patience)]
             stalled = reduction - earlier <= self.least_improvement * earlier
             behind = reduction < self.behind * possible
             if ended or behind or (stalled and reduction < self.contender * possible):
-                return look / self.looks
+                return check / self.checks
         return None
 
-    def best_at_looks(self, losses: Floats, epochs: int) -> Floats:
-        """The lowest loss of one training by each look, shape (looks + 1,)."""
-        epochs_done: Ints = np.minimum(np.arange(self.looks + 1) * epochs // self.looks, len(losses) - 1)
+    def best_at_checks(self, losses: Floats, epochs: int) -> Floats:
+        """The lowest loss of one training by each check, shape (checks + 1,)."""
+        epochs_done: Ints = np.minimum(np.arange(self.checks + 1) * epochs // self.checks, len(losses) - 1)
         return np.minimum.accumulate(losses)[epochs_done]
 
 
@@ -141,7 +141,7 @@ class Workload(Struct, frozen=True):
         gpus, user = int(draw.choice(self.gpus)), f"user{draw.integers(self.users) + 1}"
         sweep_epoch_s = self.epoch_s * math.exp(self.epoch_spread * draw.standard_normal())
         submit_s = np.cumsum(draw.exponential(self.gap_s, len(chosen)))
-        best = np.min([self.owner.best_at_looks(c.losses, c.training.epochs) for c in chosen], axis=0)
+        best = np.min([self.owner.best_at_checks(c.losses, c.training.epochs) for c in chosen], axis=0)
         exploration = Exploration(sweep=f"sweep{number}", checkpoint_signal="USR1", may_stop=True)
         jobs = []
         for i, curve in enumerate(chosen):

@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from explsched.atomic_file import replacing
 from explsched.errors import ExplschedError
 from sched_policy.columns import Floats
 from sched_policy.model import Exploration, ProgressPoint
@@ -119,14 +120,13 @@ class LearningCurves(Sequence[RecordedCurve]):
         columns = zip(*(astuple(curve.training) for curve in self._curves), strict=True)
         names = (field.name for field in fields(Training))
         arrays: dict[str, Any] = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
-        partial = path.with_suffix(".partial.npz")
-        np.savez_compressed(
-            partial,
-            length=np.array([len(curve.losses) for curve in self._curves], dtype=np.int32),
-            losses=np.concatenate([curve.losses for curve in self._curves]).astype(np.float32),
-            **arrays,
-        )
-        partial.replace(path)
+        with replacing(path) as file:
+            np.savez_compressed(
+                file,
+                length=np.array([len(curve.losses) for curve in self._curves], dtype=np.int32),
+                losses=np.concatenate([curve.losses for curve in self._curves]).astype(np.float32),
+                **arrays,
+            )
 
     def __len__(self) -> int:
         return len(self._curves)
@@ -157,7 +157,7 @@ class Learning:
         epochs: epochs planned.
         epoch_s: seconds of an epoch.
         best_of_sweep: the lowest loss that any job of its sweep reaches when it runs to its end.
-        exploration: what the job tells about itself.
+        exploration: the exploration options of the job.
         abandoned_at_s: when the owner gives the job up, None if he lets it finish.
 
     """
@@ -173,7 +173,7 @@ class Learning:
     def points_until(self, executed_s: float, gpus: int) -> Points:
         """Reports so far of a job that has trained for `executed_s` on `gpus` GPUs, the one of epoch 0 first.
 
-        The same tuple, not merely an equal one, until the next epoch is through: who computes on it can tell.
+        The same tuple, not merely an equal one, until the next epoch is through, so that callers can cache by identity.
         """
         count = min(self._epoch(executed_s), len(self.losses) - 1) + 1
         known, points = self._newest.get(gpus, (0, ()))

@@ -48,7 +48,7 @@ class TraceJob:
         user: owner, "" if unknown.
         queue: partition or virtual cluster, "" if the trace has none.
         priority: 0 has a resource guarantee, 1 is opportunistic (AntMan).
-        line: where the job stands in its file, 0 if it comes from none; for messages, two jobs may differ in it alone.
+        line: its line in the file, 0 if it comes from none; used in messages, ignored in comparisons.
         least_gpus: GPUs with which it can run at least, None if only with `gpus`; `most_gpus` likewise at most.
         learning: what the job learns and when its owner gives it up, None where the trace has no learning curves.
 

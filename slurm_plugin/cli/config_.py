@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 import yaml
 
+from explsched import strict_yaml
 from explsched.cli.options import config_option
 from explsched.cli.tables import Column, lines, room
 from slurm_plugin import config as configuration
-from slurm_plugin import config_keys
 
 _EXAMPLES = """\b
 examples:
@@ -43,11 +43,14 @@ def show(config_path: Path | None) -> None:
 @config.command()
 def keys() -> None:
     """List every key with its meaning and default."""
-    rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in config_keys.all_keys())
+    rows = (
+        (key.name, f"{key.meaning}; {key.accepted} (default: {key.default})")
+        for key in strict_yaml.keys(configuration.Config)
+    )
     click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
 
 
 @config.command()
 def example() -> None:
     """Print a configuration file with every key, its meaning and its default, commented out."""
-    click.echo(config_keys.example(), nl=False)
+    click.echo(configuration.example(), nl=False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -19,16 +19,17 @@ from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
-from slurm_plugin import heartbeat
-from slurm_plugin.cli.finding import Finding
-from slurm_plugin.cli.slurm_findings import slurm
+from slurm_plugin.cli.slurm_findings import Finding, plain_sbatch, slurm
 from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.instance import sighting
+from wrappers import installed, kernel_manager, mps, preload
 
 _EXAMPLES = """\b
 example:
   sexplsched doctor --json
 """
+_BUILD = "install explsched again with a C++ compiler, on Linux: pip install --force-reinstall --no-deps explsched"
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
 
 
@@ -70,7 +71,8 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
     )
     yield _spool(config.progress.spool)
     yield _daemon(config.progress.spool)
-    yield from _sharing()
+    yield from plain_sbatch(os.environ)
+    yield from sharing(os.environ)
     for entry in catalog.registered_by_others():
         package = catalog.package(entry)
         fault, advice = catalog.fault(entry), f"mend or remove the package: pip uninstall {package}"
@@ -87,25 +89,37 @@ def _tools() -> Iterator[Finding]:
             yield Finding(tool, "ok", path)
 
 
-def _sharing() -> Iterator[Finding]:
-    """What jobs would find here that share a GPU. The wrappers look themselves: what they find is what counts."""
-    argv = [sys.executable, "-m", "wrappers.share_check"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        yield Finding("GPU sharing", "fault", done.stderr.strip()[-200:], "install explsched again")
-        return
-    for words in json.loads(done.stdout):
-        yield Finding(*words)
+def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """What jobs would find here that share a GPU, by the functions that `sxrun` uses."""
+    try:
+        library = installed.library(environment)
+        fault = preload.fault(library, environment)
+        level, found = ("note", f"{library}: {fault}") if fault else ("ok", str(library))
+        yield Finding("interposer", level, found, _BUILD if fault else "")
+    except installed.NotInstalledError as error:
+        yield Finding("interposer", "note", str(error), _BUILD)
+    try:
+        running = kernel_manager.answering(environment)
+        found = f"{installed.manager(environment)}{f', one listens at {running}' if running else ''}"
+        yield Finding("kernel manager", "ok", found)
+    except installed.NotInstalledError as error:
+        yield Finding("kernel manager", "note", str(error), _BUILD)
+    try:
+        running = mps.answering(environment)
+        found = f"{mps.control(environment)}{f', a daemon serves {running}' if running else ''}"
+        yield Finding("CUDA MPS", "ok", found)
+    except mps.MpsError as error:
+        yield Finding("CUDA MPS", "note", str(error), "look again on a GPU node")
 
 
 def _daemon(spool: Path) -> Finding:
-    found = heartbeat.read(spool)
-    if found is None:
+    seen = sighting.last(spool)
+    if seen is None:
         return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
-    if not found.is_fresh(time.time()):
-        age_s = time.time() - found.time_s
-        return Finding("daemon", "note", f"silent for {age_s:.0f} s, last on {found.host}", "see its log")
-    return Finding("daemon", "ok", f"runs on {found.host}, pid {found.pid}, policy {found.policy}")
+    where = f"on {seen.holder.host}, pid {seen.holder.pid}"
+    if not seen.is_alive(time.time()):
+        return Finding("daemon", "note", f"ended or hangs {where}", "see its log")
+    return Finding("daemon", "ok", f"runs {where}")
 
 
 def _spool(path: Path) -> Finding:

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from slurm_plugin.cli.finding import Finding
+from msgspec import Struct
+
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import SlurmNode
 from slurm_plugin.observation.observe import without_nodes
 
+_DEFAULT_CONF = "/etc/slurm/slurm.conf"
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
+
+
+class Finding(Struct, frozen=True):
+    """One check. `advice` says what to do; it is empty where all is well. `level` is ok, note or fault."""
+
+    check: str
+    level: str
+    found: str
+    advice: str = ""
 
 
 def slurm(client: CliClient, partitions: Sequence[str]) -> Iterator[Finding]:
@@ -84,3 +97,33 @@ def _slurmdbd(client: CliClient) -> Finding:
         advice = "is slurmdbd running? Jobs and daemon go on meanwhile; sacct and new rights do not"
         return Finding("slurmdbd", "note", str(error), advice)
     return Finding("slurmdbd", "ok", "answers")
+
+
+def plain_sbatch(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether `sbatch` itself takes our options here: what Slurm's configuration says of the plugin and the script."""
+    conf = Path(environment.get("SLURM_CONF") or _DEFAULT_CONF)
+    plugins = _settings(conf.with_name("plugstack.conf"), *sorted(conf.parent.glob("plugstack.conf.d/*")))
+    line = re.search(r"^\s*(optional|required)\s+\S*explsched\.so\b", plugins, re.MULTILINE)
+    if line is None:
+        found = "plugstack.conf has no explsched.so: sbatch lacks the --expl-... options"
+        yield Finding("plain sbatch", "note", found, "not needed with sxbatch; see docs/admin.md")
+    elif line[1] == "required":
+        advice = "write optional, so that a fault of ours never drains a node"
+        yield Finding("plain sbatch", "note", "plugstack.conf has explsched.so as required", advice)
+    else:
+        yield Finding("plain sbatch", "ok", "plugstack.conf has explsched.so")
+    script = conf.with_name("job_submit.lua")
+    if not re.search(r"^\s*JobSubmitPlugins\s*=.*\blua\b", _settings(conf), re.MULTILINE | re.IGNORECASE):
+        found = "slurm.conf has no JobSubmitPlugins=lua: the daemon does not learn of options on plain sbatch"
+        yield Finding("job_submit.lua", "note", found, "not needed with sxbatch; see docs/admin.md")
+    elif "explsched_submit" not in _settings(script):
+        advice = "copy job_submit.lua from share/explsched, or call its function from yours"
+        yield Finding("job_submit.lua", "note", f"{script} does not call explsched_submit", advice)
+    else:
+        yield Finding("job_submit.lua", "ok", str(script))
+
+
+def _settings(*paths: Path) -> str:
+    """The text of those files that can be read, without comments; a node need not have them (configless Slurm)."""
+    texts = (path.read_text(errors="replace") for path in paths if os.access(path, os.R_OK))
+    return re.sub(r"(^|\s)(#|--).*", r"\1", "\n".join(texts))

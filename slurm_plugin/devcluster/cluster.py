@@ -9,8 +9,9 @@ from typing import Self
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 
+from explsched.atomic_file import replace_file
+from explsched.process import ProcessId
 from slurm_plugin.devcluster import programs
-from slurm_plugin.devcluster.processes import Process
 from slurm_plugin.devcluster.product import Product
 from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout, ProductState
 
@@ -30,8 +31,8 @@ class Status(Struct, frozen=True):
     """What runs and what does not, by the names of the daemons (`munged`, `slurmctld`, `slurmd.n1`, ...)."""
 
     state: State
-    alive: tuple[Process, ...]
-    dead: tuple[Process, ...]
+    alive: tuple[ProcessId, ...]
+    dead: tuple[ProcessId, ...]
 
 
 class Cluster(Struct, frozen=True):
@@ -39,7 +40,7 @@ class Cluster(Struct, frozen=True):
 
     layout: Layout
     spec: ClusterSpec
-    daemons: tuple[Process, ...]
+    daemons: tuple[ProcessId, ...]
     prefix: str = ""
 
     @classmethod
@@ -49,7 +50,7 @@ class Cluster(Struct, frozen=True):
         try:
             data = json.loads(layout.state.read_text(encoding="utf-8"))
             spec = convert(data["spec"], ClusterSpec)
-            daemons = convert(data["daemons"], tuple[Process, ...])
+            daemons = convert(data["daemons"], tuple[ProcessId, ...])
             return cls(layout, spec, daemons, data.get("prefix", ""))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DevClusterError(f"{directory}: no cluster lies here ({layout.state.name} is missing)") from error
@@ -65,10 +66,7 @@ class Cluster(Struct, frozen=True):
             "daemons": [to_builtins(daemon) for daemon in self.daemons],
             "prefix": self.prefix,
         }
-        temporary = self.layout.state.with_suffix(".new")
-        temporary.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        temporary.chmod(0o644)
-        temporary.replace(self.layout.state)
+        replace_file(self.layout.state, json.dumps(data, indent=1), mode=0o644)
 
     def env(self) -> dict[str, str]:
         """What to add to an environment so that Slurm's commands, and explsched's, talk to this cluster."""

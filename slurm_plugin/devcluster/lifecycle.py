@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from explsched.atomic_file import drafts
+from explsched.process import ProcessId
 from slurm_plugin.devcluster import processes
 from slurm_plugin.devcluster.cluster import Cluster, State
-from slurm_plugin.devcluster.processes import Process
 from slurm_plugin.devcluster.product import DAEMON
 from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout
 from slurm_plugin.devcluster.startup import Progress, Startup
@@ -112,7 +113,7 @@ def _warn_if_closed(layout: Layout, progress: Progress) -> None:
         progress(f"note: only root can use this cluster, {closed[-1]} is closed to other users")
 
 
-def _end(layout: Layout, daemons: Iterable[Process]) -> None:
+def _end(layout: Layout, daemons: Iterable[ProcessId]) -> None:
     """End what runs: explsched while Slurm answers it, Slurm so that no job starts, the jobs, munged last."""
     recorded = tuple(daemons)
     # Before the daemons go: afterwards their children have no parent to be known by.
@@ -130,5 +131,6 @@ def _remove(layout: Layout) -> None:
         path = layout.root / part
         if path.exists():
             shutil.rmtree(path)
-    layout.state.with_suffix(".new").unlink(missing_ok=True)
+    for draft in drafts(layout.state):
+        draft.unlink(missing_ok=True)
     layout.state.unlink()

@@ -15,7 +15,8 @@ from typing import ClassVar
 import yaml
 from msgspec import Struct
 
-from slurm_plugin import config, heartbeat
+from slurm_plugin import config
+from slurm_plugin.instance import sighting
 
 DAEMON = "sexplschedd"
 """The daemon's name among those of a cluster."""
@@ -32,7 +33,7 @@ class Product(Struct, frozen=True):
     directory: Path
 
     SETTINGS: ClassVar[Mapping[str, object]] = {"interval_s": 5.0, "utility": {"quantum_s": 60.0}}
-    """explsched.yaml of a private cluster, but for its paths: shorter times than at a site, for trying it out."""
+    """explsched.yaml of a private cluster, but for its paths: shorter times than a site's, for trying out."""
 
     @property
     def config(self) -> Path:
@@ -83,8 +84,8 @@ class Product(Struct, frozen=True):
         return (sys.executable, "-m", "slurm_plugin.daemon", "--config", str(self.config))
 
     def daemon_works(self) -> bool:
-        """Whether the daemon has made a pass."""
-        return heartbeat.read(self.spool) is not None
+        """Whether a daemon has claimed the cluster."""
+        return sighting.last(self.spool) is not None
 
     @contextmanager
     def daemon(self, environment: Mapping[str, str], niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from explsched.process import ProcessId
 from slurm_plugin.devcluster import ports, processes, programs
 from slurm_plugin.devcluster.accounting import database_socket_path, start_accounting
 from slurm_plugin.devcluster.cluster import Cluster
-from slurm_plugin.devcluster.processes import Process
 from slurm_plugin.devcluster.product import DAEMON, Product
 from slurm_plugin.devcluster.slurm_conf import Host, Ports, cgroup_conf, gres_conf, slurm_conf
 from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout, ProductState
@@ -37,7 +37,7 @@ class Startup:
         self._spec = spec
         self._layout = layout
         self._progress = progress
-        self.daemons: list[Process] = []
+        self.daemons: list[ProcessId] = []
         self.environment = _environment(layout)
 
     def run(self) -> Cluster:

@@ -11,14 +11,17 @@ import hashlib
 import logging
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from explsched.atomic_file import replacing
 from explsched.log import event
 from slurm_plugin.instance.holder import Holder
+
+PREFIX, SUFFIX = ".sexplschedd-", ".json"
+"""Between them stands a digest of the cluster's name."""
 
 _LOG = logging.getLogger("explsched.instance")
 _LONGEST_S = 3600.0
@@ -37,7 +40,7 @@ class Heartbeat:
 
     def __init__(self, spool: Path, cluster: str, us: Holder) -> None:
         digest = hashlib.sha256(cluster.encode()).hexdigest()[:16]
-        self._path = spool / f".sexplschedd-{digest}.json"
+        self._path = spool / f"{PREFIX}{digest}{SUFFIX}"
         self._cluster = cluster
         self._us = us
         self._fault = ""
@@ -68,33 +71,36 @@ class Heartbeat:
             event(_LOG, logging.WARNING, "heartbeat not removed", why=str(error))
 
     def _beat(self, silent_s: float) -> None:
-        descriptor, name = tempfile.mkstemp(prefix=self._path.name, dir=self._path.parent)
-        draft = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(Beat(self._us, silent_s)))
-            now_s = draft.stat().st_mtime
+        with replacing(self._path, mode=0o644) as file:  # everybody's `status` reads it
+            file.write(msgspec.json.encode(Beat(self._us, silent_s)))
+            file.flush()
+            now_s = os.fstat(file.fileno()).st_mtime
             found = self._read()
             if found is not None:
                 other, written_s = found
                 is_alive = now_s - written_s < min(other.silent_s, _LONGEST_S)
                 if other.holder.host != self._us.host and is_alive:
                     raise other.holder.refusal(self._cluster)
-            draft.replace(self._path)
-        finally:
-            draft.unlink(missing_ok=True)
 
     def _read(self) -> tuple[Beat, float] | None:
         """What stands there, and when it was written; None for nothing, and for what others have put there."""
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            found = read(self._path)
         except FileNotFoundError:
             return None
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-                return None
-            try:
-                return msgspec.json.decode(file.read(_MOST_BYTES), type=Beat), status.st_mtime
-            except (msgspec.DecodeError, msgspec.ValidationError):
-                return None
+        if found is None or found[1].st_uid not in (0, os.geteuid()):
+            return None
+        return found[0], found[1].st_mtime
+
+
+def read(path: Path) -> tuple[Beat, os.stat_result] | None:
+    """A heartbeat and whose file it is; None for what is none. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        try:
+            return msgspec.json.decode(file.read(_MOST_BYTES), type=Beat), status
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+            return None

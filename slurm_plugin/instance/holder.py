@@ -6,7 +6,6 @@ import os
 import socket
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
@@ -38,14 +37,3 @@ class Holder(Struct, frozen=True):
             f"another sexplschedd steers cluster {cluster}: pid {self.pid} on host {self.host}{since}; "
             "one at a time may, so stop that one first"
         )
-
-
-def started_s(pid: int) -> float | None:
-    """When a process of this machine started; None if it is gone, or hidden from us."""
-    try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
-        lines = Path("/proc/stat").read_text().splitlines()
-        (booted,) = (line.split()[1] for line in lines if line.startswith("btime "))
-    except (OSError, ValueError, IndexError):
-        return None
-    return int(booted) + ticks / os.sysconf("SC_CLK_TCK")

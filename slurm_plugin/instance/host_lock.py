@@ -17,7 +17,8 @@ import time
 from typing import NamedTuple
 
 from explsched.log import event
-from slurm_plugin.instance.holder import Holder, started_s
+from explsched.process import started_s
+from slurm_plugin.instance.holder import Holder
 
 _LOG = logging.getLogger("explsched.instance")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED

@@ -108,7 +108,7 @@ def observe(
                     may_displace=waits_for_room(record) and record.job_id not in in_vain,
                     yielding=record.job_id in known.yielding,
                     user_silent_s=known.silent_s.get(record.user, 0.0),
-                    is_spared=past is not None and budget is not None and budget.is_spent(past, now_s),
+                    is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
                 )
             )
     snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs)
@@ -140,6 +140,10 @@ def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tupl
 
 def _node(node: SlurmNode) -> Node:
     return Node(node.name, node.gpus, node.partitions, node.schedulable)
+
+
+def _is_spent(past: PreemptionRecord | None, budget: PreemptionBudget | None, now_s: float) -> bool:
+    return past is not None and budget is not None and budget.is_spent(past, now_s)
 
 
 def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:

@@ -1,13 +1,14 @@
 """Strict reading of YAML sections: required keys, mappings of free names, keys that occur twice."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import pytest
 from msgspec import Meta
 
-from explsched.strict_yaml import ConfigError, Section, described, mapping, read
+from explsched.strict_yaml import ConfigError, Key, Section, accepted_values, keys, mapping, read
 
+SECONDS = Meta(gt=0, le=86400, description="how long", extra={"unit": "seconds"})
 Name = Annotated[str, Meta(pattern="^[a-z]+$")]
 
 
@@ -65,15 +66,39 @@ def test_anchors_and_merges_work() -> None:
 
 
 def test_every_key_is_described() -> None:
-    keys = {key: default for key, _meaning, default in described(House)}
-    assert keys == {
-        "doors.NAME.colour": "required",
-        "doors.NAME.width_mm": 800,
-        "gate.colour": "required",
-        "gate.width_mm": 800,
-        "storeys": 1,
-    }
+    assert [(key.name, key.default) for key in keys(House)] == [
+        ("doors.NAME.colour", "required"),
+        ("doors.NAME.width_mm", "800"),
+        ("gate.colour", "required"),
+        ("gate.width_mm", "800"),
+        ("storeys", "1"),
+    ]
+    assert next(keys(House)) == Key("doors.NAME.colour", "of the paint", "a word", "required")
 
 
 def test_an_optional_section_may_be_null() -> None:
     assert faults_of("{doors: {}, gate: null}") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Annotated[float, SECONDS], "a number of seconds above 0 to 86,400"),
+        (Annotated[int, Meta(ge=1)], "a whole number from 1"),
+        (Annotated[float, Meta(lt=1)], "a number below 1"),
+        (
+            Annotated[Annotated[int, Meta(ge=0, le=9)] | None, Meta(description="x")],
+            "a whole number from 0 to 9 or null",
+        ),
+        (Annotated[Literal["a", "b"], Meta(description="x")], "one of a, b"),
+        (Annotated[tuple[str, ...], Meta(description="x")], "a list of words"),
+        (tuple[Annotated[float, Meta(gt=0)], ...], "a list, each a number above 0"),
+        (Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)], "a list of words, of length from 1 to 16"),
+        (Annotated[str, Meta(pattern="^[a-z]+$")], "a word of the form ^[a-z]+$"),
+        (Annotated[Path | None, Meta(description="x")], "a path or null"),
+        (dict[str, bool], "a mapping of names to values"),
+        (bool, "true or false"),
+    ],
+)
+def test_the_words_for_a_type(kind: Any, words: str) -> None:
+    assert accepted_values(kind) == words

@@ -1,6 +1,7 @@
 """The gateway's own job: its options, its successor's dependency, and when it hands over."""
 
 import math
+import signal
 import subprocess
 import sys
 import time
@@ -12,8 +13,8 @@ from inference_gateway import job, services
 from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor.child import Child
 from slurm_plugin.client.errors import SlurmError
-from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
+from tests.slurm_kit import NOW_S, FakeSlurm
 
 TEXT = """
 name: t
@@ -59,7 +60,7 @@ def test_a_successor_is_set_free_and_a_refusal_is_an_error() -> None:
     slurm = FakeSlurm()
     job.release(slurm, 3)
     assert slurm.released == [3]
-    slurm.refuses = "Job is no longer pending execution"
+    slurm.refusal = "Job is no longer pending execution"
     with pytest.raises(SlurmError, match="no longer pending"):
         job.release(slurm, 3)
 
@@ -105,8 +106,7 @@ class TestChild:
         child.end()
         assert child.pid is None
 
-    def test_it_is_ended_even_if_it_ignores_sigterm(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("inference_gateway.supervisor.child._TERM_S", 0.2)
+    def test_it_is_ended_even_if_it_ignores_sigterm(self, tmp_path: Path) -> None:
         ready = tmp_path / "ready"
         stubborn = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
         child = Child("x", ["bash", "-c", stubborn])
@@ -116,7 +116,7 @@ class TestChild:
         while not ready.exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        child.end()
+        child.end([(signal.SIGTERM, 0.2), (signal.SIGKILL, 60.0)])
         assert not Path(f"/proc/{pid}").exists()
 
     def test_a_program_that_is_not_there_is_tried_again_later(self) -> None:

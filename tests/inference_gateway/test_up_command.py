@@ -14,8 +14,8 @@ from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.places import Places
-from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
+from tests.slurm_kit import NOW_S, FakeSlurm
 
 SERVICES = """
 name: t

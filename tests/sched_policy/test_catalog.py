@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from sched_policy import catalog
+from sched_policy.policy import JobData, needs_of
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "policy"
 
 
@@ -58,7 +61,7 @@ print(json.dumps([[score.job_id for score in plan.scores], [start.job_id for sta
 
 def test_the_example_is_listed_and_plans(site: Path) -> None:
     listed = sexplsched("policies", "--json", path=site)
-    assert json.loads(listed.stdout)["largest-first"] == "largest gangs first, EASY backfill"
+    assert json.loads(listed.stdout)["largest-first"] == {"summary": "largest gangs first, EASY backfill", "needs": []}
     assert json.loads(plans(site, "largest-first").stdout) == [[2, 3, 1], [2]]
 
 
@@ -99,3 +102,20 @@ def test_a_package_that_does_not_work_is_named_and_harms_nobody_else(tmp_path: P
 def test_a_plugin_cannot_take_the_name_of_a_policy_of_ours(tmp_path: Path) -> None:
     path = broken(tmp_path, "fifo", "raise RuntimeError")
     assert json.loads(plans(path, "fifo").stdout)[0] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_a_policy_that_uses_durations_says_what_it_does_without(name: str) -> None:
+    policy = catalog.build(name)
+    assert policy.needs_durations == any(need.data is JobData.RUN_TIMES for need in needs_of(policy))
+
+
+def test_the_list_of_policies_names_their_needs(tmp_path: Path) -> None:
+    listed = sexplsched("policies", path=tmp_path).stdout
+    srtf = listed.partition("\nsrtf ")[2].partition("\nsrsf ")[0]
+    assert "needs run-time estimates or time limits; without: jobs of unknown length come last" in " ".join(
+        srtf.split()
+    )
+    described = json.loads(sexplsched("policies", "--json", path=tmp_path).stdout)
+    assert described["slaq"]["needs"][0]["data"] == "learning curves"
+    assert described["fair"]["needs"] == []

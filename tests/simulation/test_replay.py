@@ -1,15 +1,17 @@
-"""Both conventions behind one door, and what the figures of any replay must satisfy."""
+"""Replays under both conventions, and what the figures of any replay must satisfy."""
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explsched.errors import PolicyError
-from simulation.cluster.settings import Settings
+from simulation.cluster.settings import Estimates, Settings
 from simulation.muri import MuriOptions
 from simulation.replay import TraceReplay
 from simulation.results.metrics import measure
-from simulation.traces.trace import ClusterShape, Trace, TraceJob
+from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 
 _JOBS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 4), st.integers(1, 900)), min_size=1, max_size=8)
 
@@ -37,10 +39,10 @@ def test_gpus_of_the_cluster_are_held_by_jobs(
     assert found.fragmentation is None or -1e-9 <= found.fragmentation <= 1 + 1e-9
 
 
-def test_progress_is_told_where_it_is_known() -> None:
-    told: list[tuple[int, int]] = []
-    replay([(0, 1, 10), (0, 1, 20)], Settings()).under("fifo", lambda ended, jobs: told.append((ended, jobs)))
-    assert told[-1] == (2, 2)
+def test_progress_is_reported() -> None:
+    reports: list[tuple[int, int]] = []
+    replay([(0, 1, 10), (0, 1, 20)], Settings()).under("fifo", lambda ended, jobs: reports.append((ended, jobs)))
+    assert reports[-1] == (2, 2)
 
 
 @pytest.mark.parametrize(("how", "name"), [(Settings(), "slurm"), (MuriOptions(), "muri")])
@@ -52,3 +54,54 @@ def test_conventions_have_names_and_policies_of_their_own(how: Settings | MuriOp
         asked.check("srfs")
     with pytest.raises(PolicyError, match="unknown policy 'srfs'"):
         asked.under("srfs")
+
+
+def started(jobs: list[TraceJob], policy: str, how: Settings) -> list[int]:
+    """Job ids in the order in which they start on one GPU."""
+    outcome = TraceReplay(Trace.of(jobs), ClusterShape(1, 1), how).under(policy)
+    return [record.job_id for record in sorted(outcome.jobs, key=lambda record: record.start_s)]
+
+
+LENGTHS_S = (300.0, 100.0, 200.0)
+UNLIMITED = [TraceJob(n + 1, 1.0 + n, 1, run_s) for n, run_s in enumerate(LENGTHS_S)]
+LIMITED = [TraceJob(n + 1, 1.0 + n, 1, run_s, time_limit_s=run_s) for n, run_s in enumerate(LENGTHS_S)]
+LATER = Settings(interval_s=10.0)
+EXACT = Settings(interval_s=10.0, estimates=Estimates.parse("exact"))
+
+
+@pytest.mark.parametrize("policy", ["srtf", "srsf", "muri-s", "sjf-ffs", "sjf-bsbf"])
+def test_without_run_times_jobs_start_in_order_of_submission(policy: str) -> None:
+    waiting = [TraceJob(9, 0.0, 1, 5.0), *UNLIMITED]
+    assert started(waiting, policy, LATER) == [9, 1, 2, 3]
+    assert started(waiting, policy, EXACT) == [9, 2, 3, 1]
+    replay = TraceReplay(Trace.of(UNLIMITED), ClusterShape(1, 1), LATER)
+    (warning,) = [text for text in replay.warnings([policy]) if "time limits" in text]
+    assert warning.startswith(
+        f"{policy}: no job has run-time estimates or time limits: jobs of unknown length come last"
+    )
+    assert not any(
+        "time limits" in text for text in TraceReplay(replay.trace, replay.cluster, EXACT).warnings([policy])
+    )
+
+
+def test_without_learning_curves_explsched_and_slaq_keep_the_order_of_submission() -> None:
+    waiting = [TraceJob(9, 0.0, 1, 5.0, time_limit_s=5.0), *LIMITED]
+    assert started(waiting, "srsf", LATER) == [9, 2, 3, 1]
+    assert started(waiting, "explsched", LATER) == started(waiting, "slaq", LATER) == [9, 1, 2, 3]
+    assert TraceReplay(Trace.of(waiting), ClusterShape(1, 1), LATER).warnings(["srsf", "explsched", "slaq"]) == (
+        "explsched: no job has learning curves: jobs that opted in and report nothing keep their order of submission, "
+        "others are ordered as by srsf",
+        "slaq: no job has learning curves: jobs that report nothing keep their order of submission",
+    )
+
+
+def test_a_warning_counts_the_jobs_and_names_every_policy_that_it_is_for() -> None:
+    stages = StageTimes(0.1, 0.2, 0.0)
+    jobs = [replace(job, stages=stages if job.job_id == 1 else None) for job in LIMITED]
+    replay = TraceReplay(Trace.of(jobs), ClusterShape(1, 1), LATER)
+    assert replay.warnings(["fifo", "muri-s", "muri-l", "antman"]) == (
+        "muri-s, muri-l: 2 jobs have no stage times: jobs without them run alone",
+        "antman: no job has opportunistic priority: all jobs are guaranteed, and none shares a GPU",
+        "antman: 2 jobs have no stage times: an opportunistic job is taken to run half as fast beside another",
+    )
+    assert TraceReplay(replay.trace, replay.cluster, MuriOptions()).warnings(["muri-s"]) == ()

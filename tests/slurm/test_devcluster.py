@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from slurm_plugin import heartbeat
+from explsched.process import ProcessId
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, State, down, load, processes, programs, up
+from slurm_plugin.instance import sighting
 
 pytestmark = pytest.mark.slurm
 
@@ -50,7 +51,7 @@ def job_state(cluster: Cluster, job: str) -> str:
     return run(cluster, "squeue", "-h", "-j", job, "-o", "%T")
 
 
-def belongs(directory: Path) -> frozenset[processes.Process]:
+def belongs(directory: Path) -> frozenset[ProcessId]:
     layout = load(directory).layout
     return processes.members(layout.root, layout.cluster_name)
 
@@ -165,7 +166,7 @@ class TestUpAndDown:
         assert [daemon.name for daemon in cluster.status().dead] == ["slurmctld"]
         with pytest.raises(DevClusterError, match="a cluster is degraded here; end it with `down` first"):
             up(SMALL, place)
-        assert "slurmctld    dead" in invoke("status", "--dir", str(place)).output
+        assert "slurmctld  dead" in invoke("status", "--dir", str(place)).output
 
     def test_killed_parent_leaves_a_cluster_that_can_be_found(self, place: Path) -> None:
         # Killed in the middle of `up`, right after the first daemon has been started.
@@ -306,7 +307,7 @@ class TestCommandLine:
         out.unlink()
         shown = run(whole, sys.executable, "-m", "explsched.cli.main", "config", "show")
         assert str(whole.product.spool) in shown
-        assert heartbeat.notice(whole.product.spool, time.time()) is None
+        assert sighting.notice(whole.product.spool, time.time()) is None
         daemon = whole.daemons[-1]
         assert invoke("down", *where).exit_code == 0
         assert not daemon.is_alive()

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
-from slurm_plugin.installation import layout
+from tests import job_submit
 from tests.slurm.jobs import a_daemon, final_state, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
@@ -35,7 +35,7 @@ def installed(open_tmp: Path) -> Path:
 def site(needs_slurm: None, open_tmp: Path, installed: Path) -> Iterator[Cluster]:
     plugstack = f"optional {installed / PLUGIN.name} spool={open_tmp}/spool\n"
     extra = (("JobSubmitPlugins", "lua"), ("MinJobAge", "3600"))
-    files = (("plugstack.conf", plugstack), ("job_submit.lua", layout.job_submit()))
+    files = (("plugstack.conf", plugstack), ("job_submit.lua", job_submit.script()))
     place = open_tmp / "rollback"
     yield up(ClusterSpec(nodes=1, gpus_per_node=2, extra=extra, files=files), place)
     down(place)

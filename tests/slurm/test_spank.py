@@ -16,7 +16,7 @@ from explsched.job_options import SCHEDULED
 from slurm_plugin import job_options
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
-from slurm_plugin.installation import layout
+from tests import job_submit
 from tests.slurm.jobs import command, until
 from wrappers import installed
 
@@ -47,7 +47,7 @@ def site(needs_slurm: None, open_tmp: Path, library: Path) -> Iterator[Cluster]:
     (files_of_site / "spool").mkdir()
     socket = files_of_site / "km" / "kernel-manager.sock"
     words = f"library={library} spool={files_of_site}/spool manager_socket={socket}"
-    files = (("plugstack.conf", f"optional {plugin} {words}\n"), ("job_submit.lua", layout.job_submit()))
+    files = (("plugstack.conf", f"optional {plugin} {words}\n"), ("job_submit.lua", job_submit.script()))
     place = open_tmp / "spank"
     yield up(ClusterSpec(nodes=1, extra=(("JobSubmitPlugins", "lua"),), files=files), place)
     down(place)

@@ -15,16 +15,15 @@ import msgspec
 import pytest
 
 from explsched.errors import PolicyError
-from slurm_plugin import heartbeat
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import TargetJob
 from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
+from slurm_plugin.instance import sighting
 from slurm_plugin.instance.heartbeat import Beat
 from slurm_plugin.instance.holder import AnotherDaemonError, Holder
-from tests.slurm_plugin.fake_slurm import FakeSlurm
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
@@ -173,25 +172,8 @@ def test_an_error_at_the_start_names_the_program_and_the_file(tmp_path: Path) ->
     assert done.stderr == f"sexplschedd: error: {tmp_path}/none.yaml: cannot be read: No such file or directory\n"
 
 
-def test_a_daemon_publishes_a_heartbeat_and_removes_it_when_it_stops(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-
-    def look() -> None:
-        found = heartbeat.read(tmp_path)
-        seen.append(found.policy if found else "none")
-
-    lived(Eventful(events=[look, look]), config, monkeypatch)
-    assert seen == ["none", "fifo"]
-    assert heartbeat.read(tmp_path) is None
-
-
-def test_a_daemon_that_cannot_publish_its_heartbeat_goes_on_and_says_so_once(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    config.write_text(config.read_text().replace(f"spool: {tmp_path}", f"spool: {tmp_path}/missing"))
-    slurm = Eventful((record(5, site_factor=None),), events=[lambda: None] * 3)
-    lived(slurm, config, monkeypatch)
-    assert len(slurm.applied) >= 1
-    assert caplog.text.count("`status` will say that no daemon runs") == 1
+def test_status_sees_a_daemon_as_long_as_it_runs(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[sighting.Sighting | None] = []
+    lived(Eventful(events=[lambda: seen.append(sighting.last(tmp_path))]), config, monkeypatch)
+    assert [found.holder.pid for found in seen if found] == [os.getpid()]
+    assert sighting.last(tmp_path) is None

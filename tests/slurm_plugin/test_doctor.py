@@ -123,3 +123,30 @@ def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:
     assert "mode 0755" in findings(site, f"progress: {{spool: {spool}}}")["progress spool"][1]
     spool.chmod(0o1777)
     assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == "ok"
+
+
+def test_plain_sbatch_is_ready_when_slurm_loads_our_plugin_and_our_script(site: Path) -> None:
+    def checked() -> list[tuple[str, str]]:
+        found = findings(site)
+        return [found[check][:2] for check in ("plain sbatch", "job_submit.lua")]
+
+    slurm = site / "slurm"
+    (slurm / "plugstack.conf.d").mkdir(parents=True)
+    plugin = slurm / "plugstack.conf.d/explsched.conf"
+    plugin.write_text("#optional explsched.so\n")
+    (slurm / "slurm.conf").write_text("#JobSubmitPlugins=lua\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(slurm / "slurm.conf"))
+        (plain, lua) = checked()
+        assert plain == ("note", "plugstack.conf has no explsched.so: sbatch lacks the --expl-... options")
+        assert lua[0] == "note"
+        assert lua[1].startswith("slurm.conf has no JobSubmitPlugins=lua")
+        plugin.write_text("required /usr/lib/explsched.so\n")
+        (slurm / "slurm.conf").write_text("JobSubmitPlugins=throttle,lua\n")
+        assert checked() == [
+            ("note", "plugstack.conf has explsched.so as required"),
+            ("note", f"{slurm}/job_submit.lua does not call explsched_submit"),
+        ]
+        plugin.write_text("optional explsched.so spool=/x\n")
+        (slurm / "job_submit.lua").write_text("return explsched_submit(job)\n")
+        assert [level for level, _ in checked()] == ["ok", "ok"]

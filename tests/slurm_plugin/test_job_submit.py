@@ -9,7 +9,7 @@ from lupa.lua53 import LuaRuntime
 
 from explsched.job_options import lua
 from explsched.job_options.comment import CONTROL_VARIABLE
-from slurm_plugin.installation import layout
+from tests import job_submit
 
 
 class Controller:
@@ -20,7 +20,7 @@ class Controller:
         self._runtime = LuaRuntime()
         module = self._runtime.table(SUCCESS=0, ERROR=-1, log_user=self.told.append)
         self._runtime.globals().slurm = module
-        assert self._runtime.execute(layout.job_submit()) == 0
+        assert self._runtime.execute(job_submit.script()) == 0
 
     def submit(self, comment: str = "", query: str = "", requeue: int = 65534) -> SimpleNamespace:
         entries = [f"SPANK_{CONTROL_VARIABLE}={query}"] if query else []

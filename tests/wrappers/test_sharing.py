@@ -1,11 +1,9 @@
 """sxrun on a GPU node: what the command gets, and what is left when it is over."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.cli.doctor import sharing
 from tests.wrappers.gpu_node import GpuNode, build
 from wrappers import job_room
 from wrappers.job_room import place
@@ -352,10 +351,8 @@ def test_rooms_are_private(node: GpuNode) -> None:
 
 
 def findings(node: GpuNode, **variables: str) -> dict[str, tuple[str, str]]:
-    """What `sexplsched doctor` is told: check -> level and words."""
-    argv = [sys.executable, "-m", "wrappers.share_check"]
-    done = subprocess.run(argv, env={**node.environment, **variables}, capture_output=True, text=True, check=True)
-    return {check: (level, found) for check, level, found, _ in json.loads(done.stdout)}
+    """What `sexplsched doctor` finds: check -> level and words."""
+    return {one.check: (one.level, one.found) for one in sharing({**node.environment, **variables})}
 
 
 def test_doctor_sees_what_sxrun_would_find(node: GpuNode) -> None:

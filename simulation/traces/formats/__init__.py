@@ -1,4 +1,4 @@
-"""Trace formats: one file each, all with `read(path) -> Trace`, and reading a file by what its header says."""
+"""Trace formats, and reading a file in the format that its header has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = tuple(_FORMATS)
 """Names of the formats that can be read."""
 
 
-def read_any(path: Path, format: str | None = None) -> Trace:  # noqa: A002  the word users know
+def read_any(path: Path, format: str | None = None) -> Trace:  # noqa: A002  as the option is named
     """The jobs of a trace in the named format, or in the one whose columns its header has.
 
     Raises `TraceError` if the file is of no known format or no row can be used; rows that cannot be used are in

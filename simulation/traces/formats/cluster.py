@@ -1,4 +1,4 @@
-"""Reads the shape of a cluster: a word such as `8x8`, our own YAML or JSON, or a cluster file of Muri."""
+"""Reads the shape of a cluster: a shape such as `8x8`, our own YAML or JSON, or a cluster file of Muri."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MOST_BYTES = 1 << 12
 
 
 def read_cluster(text: str) -> ClusterShape:
-    """The cluster that a word describes or a file holds. Raises `TraceError`.
+    """The cluster of a shape such as `8x8`, or of a file. Raises `TraceError`.
 
     Muri's file is CSV with one row: num_switch x num_node_p_switch nodes of num_gpu_p_node GPUs. Its CPUs and memory
     are not used.
     """
-    word = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", text.strip())
-    if word:
-        return _shape(f"cluster {text.strip()}", int(word[1]), int(word[2]))
+    shape = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", text.strip())
+    if shape:
+        return _shape(f"cluster {text.strip()}", int(shape[1]), int(shape[2]))
     path = Path(text)
     if path.suffix in (".yaml", ".yml", ".json"):
         return _read_own(path)
@@ -52,7 +52,7 @@ def _shape(name: str, nodes: int, gpus_per_node: int) -> ClusterShape:
 
 
 def _read_own(path: Path) -> ClusterShape:
-    import yaml  # late: most clusters are given as a word
+    import yaml  # late: most clusters are given as a shape
 
     try:
         with path.open("rb") as stream:

@@ -7,11 +7,13 @@ default of `TraceJob`. An unknown column is an error, so that a misspelt one is 
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
+from explsched.atomic_file import replacing
 from simulation.traces.formats.table import (
     LARGEST_ID,
     LONGEST_S,
@@ -59,25 +61,21 @@ def write(trace: Trace, path: Path) -> None:
     The file appears only when it is complete. Rejected rows are not written. Raises `TraceError` if the file cannot be
     written.
     """
-    import secrets  # late: it loads hashes, which reading a trace does not need
-
     try:
         if path.exists() and not path.is_file():  # a pipe or terminal cannot be replaced
-            _write(trace.jobs, path)
+            with path.open("wb") as file:
+                _write(trace.jobs, file)
             return
-        draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
-        try:
-            _write(trace.jobs, draft)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        with replacing(path) as file:
+            _write(trace.jobs, file)
     except (OSError, ValueError) as error:
         raise TraceError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _write(jobs: Iterable[TraceJob], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        dump(jobs, stream)
+def _write(jobs: Iterable[TraceJob], file: BinaryIO) -> None:
+    stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    dump(jobs, stream)
+    stream.detach()
 
 
 def dump(jobs: Iterable[TraceJob], stream: TextIO) -> None:

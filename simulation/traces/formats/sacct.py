@@ -45,11 +45,11 @@ class PastJob(Struct, frozen=True):
         submit_s: when it was first submitted, in seconds since 1970.
         eligible_s: when it could first have started, not before `submit_s` (dependencies, --begin, holds).
         runs: at least one, in order of time. All but the last were cut short: requeued, preempted, node failure.
-        state: how it ended, in Slurm's words.
+        state: Slurm's state of its last run.
         time_limit_s: its limit per run, None if it had none or its partition's.
         user: its owner.
         queue: its partition.
-        lost_gpu_s: work that preemption made it do again, as far as its AdminComment tells.
+        lost_gpu_s: work that preemption made it do again, as far as its AdminComment records it.
         line: where its last row stands in the file.
 
     """

@@ -89,7 +89,7 @@ def parse_duration_s(column: str, text: str) -> float | None:
 def parse_time_limit_s(column: str, text: str) -> float | None:
     """A time limit in minutes (TimelimitRaw) or as a duration (Timelimit).
 
-    None if there is none, or if it is the partition's, which sacct does not tell.
+    None if there is none, or if it is the partition's, which sacct does not print.
     """
     text = text.strip()
     if text in _NO_LIMIT or text in _NOTHING:
@@ -124,11 +124,11 @@ def count_gpus(column: str, text: str) -> int:
 
 @lru_cache(4096)
 def parse_state(column: str, text: str) -> str:
-    """A job state without who caused it: CANCELLED of `CANCELLED by 1000`."""
-    words = text.split()
-    if not words or not re.fullmatch(r"[A-Z_]+\+?", words[0]):
+    """A job state without its cause: CANCELLED of `CANCELLED by 1000`."""
+    parts = text.split()
+    if not parts or not re.fullmatch(r"[A-Z_]+\+?", parts[0]):
         raise RowError(f"{column}: found {shown(text)}, accepted: Slurm's job states such as COMPLETED")
-    return words[0].rstrip("+")
+    return parts[0].rstrip("+")
 
 
 _ONE_OF = (("JobID", "JobIDRaw"), ("AllocTRES", "ReqTRES"))
@@ -192,7 +192,7 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
             start_s=start_s,
             end_s=end_s,
             held_s=_held_s(cell["ElapsedRaw"](row), cell["Elapsed"](row), length_s),
-            # A job that waits has only asked. Some GPUs (no_consume) are never allocated.
+            # A waiting job has only a request. Some GPUs (no_consume) are never allocated.
             gpus=count_gpus("AllocTRES", cell["AllocTRES"](row)) or count_gpus("ReqTRES", cell["ReqTRES"](row)),
             state=parse_state("State", cell["State"](row)),
             time_limit_s=parse_time_limit_s(limit_column, cell[limit_column](row)),

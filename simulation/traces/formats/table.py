@@ -68,7 +68,7 @@ def _from_decimal(text: str, otherwise: int) -> int:
         value = float(text)
     except ValueError:
         return otherwise
-    # From 2**53 on a decimal no longer tells neighbouring whole numbers apart.
+    # From 2**53 on a decimal no longer distinguishes neighbouring whole numbers.
     return int(value) if abs(value) < 2**53 and value.is_integer() else otherwise
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from explsched.job_options import LIMIT, OPTIONS, REQUEST, SCHEDULED, SHARE, SHARING, Option, documentation, native
 from inference_gateway.sections import KernelSection
-from slurm_plugin.manual import book
+from scripts.manual.__main__ import pages, render
 from wrappers import sxbatch, sxrun
 
 ROOT = Path(__file__).parents[3]
@@ -106,7 +106,8 @@ def test_the_docs_show_the_present_table() -> None:
 
 
 def test_the_manual_explains_every_option() -> None:
-    page = book.render_all()["explsched-options.7"].replace(r"\-", "-").replace(r"\:", "")
+    (found,) = (page for page in pages() if page.name == "explsched-options")
+    page = render(found).replace(r"\-", "-").replace(r"\:", "")
     for option in OPTIONS:
         assert f"\n\\fB{option.name}\\fR\n{option.help[:1].upper()}{option.help[1:]}." in page.replace(r"\(aq", "'")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from msgspec import structs
 
 from inference_gateway import services
 from inference_gateway.control.loop import ControlPlane
@@ -19,109 +18,14 @@ from inference_gateway.model import Endpoint, ServerState, Traffic
 from inference_gateway.replicas import registration
 from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.registration import Registration
-from slurm_plugin.client.capabilities import Capabilities
-from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, ClearDependency
-from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
-
-NOW_S = 1_800_000_000.0
+from slurm_plugin.client.records import SlurmJob
+from tests.slurm_kit import NOW_S, FakeSlurm, record
 
 
 def job(job_id: int, name: str, comment: str, **fields: Any) -> SlurmJob:
-    base = SlurmJob(
-        job_id=job_id,
-        name=name,
-        user="ada",
-        uid=1000,
-        account="",
-        partition="main",
-        qos="",
-        state="PENDING",
-        reason="",
-        priority=1,
-        site_factor=None,
-        submit_s=NOW_S,
-        eligible_s=NOW_S,
-        start_s=None,
-        time_limit_s=3600.0,
-        nodes=1,
-        gpus=0,
-        gpus_per_node=None,
-        gpu_nodes=(),
-        reservation="",
-        comment=comment,
-        restarts=0,
-    )
-    return structs.replace(base, **fields)
-
-
-@dataclass
-class FakeSlurm:
-    """The jobs of one user. With `refuses` every change is refused; with `silent` nothing answers; with `forgets`
-    sbatch takes the job and its answer is lost."""
-
-    known: dict[int, SlurmJob] = field(default_factory=dict)
-    refuses: str = ""
-    silent: bool = False
-    forgets: bool = False
-    submissions: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    cancelled: list[int] = field(default_factory=list)
-    released: list[int] = field(default_factory=list)
-    name: str = "fake"
-
-    def submit(self, script: str, options: Sequence[str]) -> int:
-        self._answer()
-        if self.refuses:
-            raise SlurmError(self.refuses)
-        self.submissions.append((script, tuple(options)))
-        given = dict(option.removeprefix("--").split("=", 1) for option in options if "=" in option)
-        number = len(self.known) + 1
-        self.known[number] = job(number, given["job-name"], given["comment"], qos=given.get("qos", ""))
-        if self.forgets:
-            raise SlurmUnreachableError("sbatch: no answer")
-        return number
-
-    def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
-        self._answer()
-        return tuple(found for found in self.known.values() if found.comment.startswith(prefix))
-
-    def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
-        self._answer()
-        if self.refuses:
-            return tuple(ChangeFailure(change, self.refuses) for change in changes)
-        for change in changes:
-            if isinstance(change, ClearDependency):
-                self.released.append(change.job_id)
-                continue
-            assert isinstance(change, CancelJob)
-            self.cancelled.append(change.job_id)
-            self.set(change.job_id, state="CANCELLED")
-        return ()
-
-    def set(self, job_id: int, **fields: Any) -> None:
-        self.known[job_id] = structs.replace(self.known[job_id], **fields)
-
-    def active(self) -> list[SlurmJob]:
-        return [found for found in self.known.values() if found.state in ("PENDING", "RUNNING")]
-
-    def _answer(self) -> None:
-        if self.silent:
-            raise SlurmUnreachableError("squeue: no answer from slurmctld")
-
-    def capabilities(self) -> Capabilities:
-        raise AssertionError("not asked for")
-
-    def jobs(self) -> tuple[SlurmJob, ...]:
-        raise AssertionError("the gateway asks for its own jobs only")
-
-    def nodes(self) -> tuple[SlurmNode, ...]:
-        raise AssertionError("not asked for")
-
-    def reservations(self) -> tuple[SlurmReservation, ...]:
-        raise AssertionError("not asked for")
-
-    def load(self) -> ControllerLoad:
-        raise AssertionError("not asked for")
+    """A job of the gateway's user."""
+    own = {"name": name, "comment": comment, "submit_s": NOW_S, "eligible_s": NOW_S, "gpus": 0, "gpus_per_node": None}
+    return record(job_id, **{**own, **fields})
 
 
 @dataclass
@@ -228,6 +132,7 @@ class Rig:
         for _ in range(seconds):
             self.now_s += 1
             shown = self.control.tick(self.now_s)
+            assert self.slurm.asked <= {"tagged_jobs", "submit", "apply"}, "the gateway asks for its own jobs only"
         assert shown is not None
         return shown.services[0]
 

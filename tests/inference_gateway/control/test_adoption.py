@@ -8,7 +8,8 @@ from inference_gateway.control.replica import LOST_AFTER_S, Phase, Replica
 from inference_gateway.control.replica_registry import adopted
 from inference_gateway.model import ServerState
 from slurm_plugin.client.records import SlurmJob
-from tests.inference_gateway.control.doubles import NOW_S, job
+from tests.inference_gateway.control.doubles import job
+from tests.slurm_kit import NOW_S
 
 TAG = "igw:g:chat:g1"
 SERVER = ServerState("chat", "chat-1", "n1", 20001, "up", 3)

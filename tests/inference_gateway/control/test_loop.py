@@ -157,10 +157,10 @@ def test_a_job_that_never_serves_is_cancelled_at_the_start_limit(tmp_path: Path,
 
 
 def test_a_refused_submission_is_repeated_but_never_given_up(rig: Rig) -> None:
-    rig.slurm.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    rig.slurm.refusal = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
     assert not rig.tick(3600).given_up
     assert 5 < rig.events().count("submission refused") < 20
-    rig.slurm.refuses = ""
+    rig.slurm.refusal = ""
     rig.tick(601)
     assert len(rig.slurm.submissions) == 1
 
@@ -416,10 +416,10 @@ def test_a_job_of_a_service_that_is_gone_is_cancelled(rig: Rig) -> None:
 def test_a_cancellation_that_slurm_refuses_is_told_and_tried_again(rig: Rig) -> None:
     rig.serve(1)
     rig.places.closing.touch()
-    rig.slurm.refuses = "Access/permission denied"
+    rig.slurm.refusal = "Access/permission denied"
     rig.tick(62)
     assert rig.events().count("cancellation refused") == 1
-    rig.slurm.refuses = ""
+    rig.slurm.refusal = ""
     rig.tick(5)
     assert rig.slurm.cancelled == [1]
 

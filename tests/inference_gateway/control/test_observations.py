@@ -13,8 +13,9 @@ from inference_gateway.model import ServerState
 from inference_gateway.replicas import registration
 from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.registration import Registration
-from tests.inference_gateway.control.doubles import AtOnce, FakeSlurm, job
+from tests.inference_gateway.control.doubles import AtOnce, job
 from tests.inference_gateway.control.test_service import section
+from tests.slurm_kit import FakeSlurm
 
 TOLD = Registration("n1", 20001, 7)
 

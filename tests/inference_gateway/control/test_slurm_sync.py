@@ -13,7 +13,8 @@ from inference_gateway.control.observations import Question, ready
 from inference_gateway.control.slurm_sync import SlurmSync
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
 from slurm_plugin.client.errors import SlurmUnreachableError
-from tests.inference_gateway.control.doubles import AtOnce, FakeSlurm, job
+from tests.inference_gateway.control.doubles import AtOnce, job
+from tests.slurm_kit import FakeSlurm
 
 TAG = "igw:g:chat:g1"
 

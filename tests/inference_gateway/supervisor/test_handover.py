@@ -14,8 +14,8 @@ from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor import handover
 from inference_gateway.supervisor.handover import GatewayRecord, Succession, predecessor
 from slurm_plugin.client.records import SlurmJob
-from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
+from tests.slurm_kit import NOW_S, FakeSlurm
 
 TEXT = """
 name: t
@@ -137,10 +137,10 @@ class TestHandover:
 
     def test_what_slurm_refuses_is_tried_again(self, gateway: Gateway) -> None:
         gateway.at(0)
-        gateway.slurm.refuses = "Slurm temporarily unable to accept job, sleeping and retrying"
+        gateway.slurm.refusal = "Slurm temporarily unable to accept job, sleeping and retrying"
         gateway.at(3300)
         assert not gateway.succession.coming(), "nobody comes: an end is not to be waited with"
-        gateway.slurm.refuses = ""
+        gateway.slurm.refusal = ""
         gateway.at(3304)
         assert gateway.slurm.released == []
         gateway.at(3305)

@@ -20,8 +20,8 @@ from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.replicas.places import Places
 from inference_gateway.supervisor import handover, loop
 from inference_gateway.supervisor.loop import Supervisor
-from tests.inference_gateway.control.doubles import NOW_S, FakeSlurm
 from tests.inference_gateway.control.doubles import job as record
+from tests.slurm_kit import NOW_S, FakeSlurm
 
 TEXT = """
 name: t

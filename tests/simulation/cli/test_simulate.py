@@ -232,6 +232,17 @@ def test_rows_left_out_are_told_on_stderr(trace: Path) -> None:
     assert re.search(r"4 rows cannot be used: line 5", str(strict.exception))
 
 
+def test_data_that_the_trace_lacks_are_warned_of(trace: Path) -> None:
+    words = ("--trace", str(trace), "--cluster", "1x2")
+    result = call("compare", *words, "--policies", "srtf,explsched", "-j", 1, "--json")
+    found = json.loads(result.stdout)["warnings"]
+    assert [warning.split(":")[0] for warning in found] == ["srtf", "explsched", "explsched"]
+    assert result.stderr.splitlines() == [f"warning: {warning}" for warning in found]
+    exact = call("simulate", *words, "--policy", "srtf", "--estimates", "exact", "--json")
+    assert json.loads(exact.stdout)["warnings"] == []
+    assert exact.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -282,7 +293,7 @@ def test_a_missing_trace_and_a_strange_cluster_are_errors_of_one_line(trace: Pat
 def test_a_full_disk_is_an_error_of_one_line(trace: Path) -> None:
     result = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--jobs-csv", "/dev/full")
     assert result.exit_code == 1
-    assert re.fullmatch(r"Error: cannot write: .*No space left.*\n", result.stderr)
+    assert re.fullmatch(r"Error: cannot write: .*No space left.*", result.stderr.splitlines()[-1])
 
 
 def test_a_sites_history(tmp_path: Path) -> None:

@@ -51,15 +51,15 @@ def test_summary_shows_jobs_load_and_rejected_rows(file: Path) -> None:
     result = call("summary", file, "--cluster", "2x4")
     assert result.exit_code == 0
     assert result.output == (
-        "format      own\n"
-        "jobs        2 (0 with stages, 1 with a limit)\n"
-        "submitted   within 02:00:00\n"
-        "work        16 GPU hours\n"
-        "run time    median 01:30:00, mean 01:30:00, longest 02:00:00\n"
-        "gang        4 GPUs: 1, 8 GPUs: 1\n"
-        "owners      1 users, 1 queues\n"
-        "load        1 on 2x4 (8 GPUs)\n"
-        "left out    2 rows (gpus 2)\n"
+        "format     own\n"
+        "jobs       2 (0 with stages, 1 with a limit)\n"
+        "submitted  within 02:00:00\n"
+        "work       16 GPU hours\n"
+        "run time   median 01:30:00, mean 01:30:00, longest 02:00:00\n"
+        "gang       4 GPUs: 1, 8 GPUs: 1\n"
+        "owners     1 users, 1 queues\n"
+        "load       1 on 2x4 (8 GPUs)\n"
+        "left out   2 rows (gpus 2)\n"
         "line 3: gpus: found '0', accepted: whole numbers from 1 to 1,000,000\n"
         "line 5: gpus: job 4 asks for 64, accepted: up to 8 (2 nodes with 4 GPUs)\n"
     )

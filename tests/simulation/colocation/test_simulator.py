@@ -101,11 +101,11 @@ def test_too_much_on_a_gpu_is_found_whatever_is_charged(
 @pytest.mark.parametrize(
     ("instance", "shares", "words"),
     [
-        (inference(gib=6), [share(0)], "asked for memory .6144. MiB and got .5120."),
+        (inference(gib=6), [share(0)], "requested memory .6144. MiB and got .5120."),
         (training(gib=(5, 5)), [share(0)], "and got .5120. on GPUs .0."),
         (training(gib=(5, 5)), [share(0), share(0)], "and got .5120, 5120. on GPUs .0."),
         (training(gib=(5, 5)), [share(3), share(4)], "spread over several nodes"),
-        (llm(gib=10), [share(3), share(4)], "asked for|spread over several nodes|less than its limit"),
+        (llm(gib=10), [share(3), share(4)], "requested memory|spread over several nodes|less than its limit"),
         (llm(gib=10, limit=0.6), [share(0), share(1)], "split and gets less than its limit 0.6"),
     ],
 )

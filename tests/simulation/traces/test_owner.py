@@ -3,12 +3,12 @@ import numpy as np
 from simulation.traces.exploratory import Owner
 from tests.simulation.traces.curve_builders import falling
 
-OWNER = Owner(looks=10, first_look=2, behind=0.5, contender=0.9, patience=2, least_improvement=0.02)
+OWNER = Owner(checks=10, first_check=2, behind=0.5, contender=0.9, patience=2, least_improvement=0.02)
 STEADY = np.linspace(1.0, 0.0, 41)
 
 
 def leaves(losses: np.ndarray, *siblings: np.ndarray, epochs: int = 40, owner: Owner = OWNER) -> float | None:
-    best = np.min([owner.best_at_looks(sibling, epochs) for sibling in (losses, *siblings)], axis=0)
+    best = np.min([owner.best_at_checks(sibling, epochs) for sibling in (losses, *siblings)], axis=0)
     return owner.leaves_at(losses, epochs, best)
 
 
@@ -24,7 +24,7 @@ def test_a_job_that_goes_on_improving_is_left_alone() -> None:
 
 def test_a_stalled_job_is_given_up_once_patience_is_over() -> None:
     assert leaves(stalling(0.6), stalling(0.52)) == 0.6
-    patient = Owner(looks=10, first_look=2, behind=0.5, contender=0.9, patience=4, least_improvement=0.02)
+    patient = Owner(checks=10, first_check=2, behind=0.5, contender=0.9, patience=4, least_improvement=0.02)
     assert leaves(stalling(0.6), stalling(0.52), owner=patient) == 0.8
 
 
@@ -53,6 +53,6 @@ def test_a_diverged_job_is_given_up_at_the_next_look() -> None:
 
 
 def test_trainings_of_different_length_compare_at_the_same_share_of_their_runs() -> None:
-    short = Owner().best_at_looks(falling(0.0, 0.1, epochs=20), 20)
+    short = Owner().best_at_checks(falling(0.0, 0.1, epochs=20), 20)
     assert short[5] == falling(0.0, 0.1, epochs=20)[10]
     assert short[10] == falling(0.0, 0.1, epochs=20)[20]

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_plugin.instance.holder import AnotherDaemonError, started_s
+from explsched.process import started_s
+from slurm_plugin.instance.holder import AnotherDaemonError
 from slurm_plugin.instance.host_lock import HostLock, address, may_hold
 
 CLUSTER = f"of test process {os.getpid()}"

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from slurm_plugin.client.records import SlurmReservation
 from slurm_plugin.observation.leases import LONGEST_S, LeaseUse
-from tests.slurm_plugin.steering.test_reconcile import lease, record
+from tests.slurm_kit import record
+from tests.slurm_plugin.steering.test_reconcile import lease
 
 JOB = record(5)
 START_S = 20_000.0

@@ -13,7 +13,7 @@ from slurm_plugin.config import PreemptionBudget
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import record
 
 NOW_S = 10_000.0
 ONCE = "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,because"
@@ -46,6 +46,12 @@ def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
     for budget, may_yield in ((spent, False), (left, True), (None, True)):
         job = job_of(tmp_path, budget, comment=consents, admin_comment=ONCE, restarts=1)
         assert (job.consents, job.may_yield) == (True, may_yield)
+
+
+def test_a_component_of_a_heterogeneous_job_is_spared(tmp_path: Path) -> None:
+    """Slurm requeues all of them together, those that did not consent, too."""
+    job = job_of(tmp_path, comment="explsched:checkpoint=USR1", het_job_id=4, state="RUNNING")
+    assert (job.consents, job.may_yield) == (True, False)
 
 
 def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:

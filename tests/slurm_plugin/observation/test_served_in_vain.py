@@ -7,7 +7,7 @@ from typing import Any
 from explsched.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.memory import served_in_vain
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import record
 
 SERVED_S = 5_000.0
 

@@ -5,8 +5,8 @@ import pytest
 from sched_policy.model import GpuRequest, NodeGpus
 from slurm_plugin.client.records import SlurmNode
 from slurm_plugin.observation import shards
+from tests.slurm_kit import record
 from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
-from tests.slurm_plugin.steering.test_reconcile import record
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ from slurm_plugin.client.changes import (
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.steering.controller import Controller
-from tests.slurm_plugin.fake_slurm import FakeSlurm
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import FakeSlurm, record
 
 NOW_S = 10_000.0
 ELASTIC = "explsched:elastic=4-16/4&checkpoint=USR1"

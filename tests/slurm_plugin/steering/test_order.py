@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.steering.order import OrderLimits, order_changes, relabel
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import record
 
 LIMITS = OrderLimits(highest=1_000_000, depth=100, most_per_pass=20)
 

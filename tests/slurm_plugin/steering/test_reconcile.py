@@ -26,36 +26,9 @@ from slurm_plugin.steering.order import OrderLimits
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_changes
 from slurm_plugin.steering.resizing import resize_changes, restored
 from tests.sched_policy.builders import NOW_S, job, nodes
+from tests.slurm_kit import record
 
 LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, most_per_pass=100), slack_s=120)
-
-
-def record(job_id: int, **fields: Any) -> SlurmJob:
-    base = SlurmJob(
-        job_id,
-        "j",
-        "ada",
-        1000,
-        "",
-        "main",
-        "",
-        "PENDING",
-        "Priority",
-        1,
-        0,
-        0.0,
-        0.0,
-        None,
-        3600.0,
-        1,
-        4,
-        4,
-        (),
-        "",
-        "",
-        0,
-    )
-    return replace(base, **fields)
 
 
 def seen(*records: SlurmJob, leases: tuple[SlurmReservation, ...] = (), jobs: tuple[Job, ...] = ()) -> Observation:

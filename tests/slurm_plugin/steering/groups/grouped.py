@@ -14,7 +14,7 @@ from slurm_plugin.observation import shards
 from slurm_plugin.observation.observe import Observation, _job
 from slurm_plugin.observation.progress import JobProgress
 from tests.sched_policy.builders import NOW_S
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import record
 
 PER_GPU = 4
 

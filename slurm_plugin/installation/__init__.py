@@ -1,1 +1,0 @@
-"""What a machine gets besides the commands: service, user, spool, log rotation, manual, completion, example."""

@@ -1,0 +1,119 @@
+"""scripts/system-files leaves a machine as it should be, and keeps what an admin has changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.config import Config, parse
+
+REPOSITORY = Path(__file__).parents[2]
+ENVIRONMENT = Path(sys.prefix)
+CONFIG = "etc/explsched/explsched.yaml"
+COMPLETION = "usr/share/bash-completion/completions"
+PROGRAMS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+def system_files(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    argv = [REPOSITORY / "scripts/system-files", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, umask=0o077)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("machine")
+    done = system_files(ENVIRONMENT, "/usr", "/opt/explsched/bin", root)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [f"/{name}" for name in sorted(files(root))] == sorted(done.stdout.split())
+    return root
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def complete(script: str, *words: str) -> list[str]:
+    """What bash offers for the last of these words."""
+    offer = 'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $(complete -p "$1" | sed "s/.* -F \\([^ ]*\\) .*/\\1/") "$1"'
+    code = f'{script}\n{offer}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", code, "bash", *words], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_all_that_a_machine_needs_is_there_and_readable(machine: Path) -> None:
+    found = files(machine)
+    for name in (
+        "etc/logrotate.d/explsched",
+        "usr/lib/systemd/system/sexplschedd.service",
+        "usr/lib/sysusers.d/explsched.conf",
+        "usr/lib/tmpfiles.d/explsched.conf",
+        "usr/share/explsched/job_submit.lua",
+        "usr/share/explsched/explsched.yaml",
+        "usr/share/man/man5/explsched.yaml.5",
+        "usr/share/man/man8/sexplschedd.8",
+        *(f"usr/share/man/man1/{name}.1" for name in PROGRAMS if name != "sexplschedd"),
+        *(f"{COMPLETION}/{name}" for name in PROGRAMS),
+    ):
+        assert found[name], name
+        assert (machine / name).stat().st_mode & 0o777 == 0o644
+        assert (machine / name).parent.stat().st_mode & 0o777 == 0o755
+    assert parse(found[CONFIG].decode(), Path(CONFIG)) == Config()
+
+
+def test_the_unit_starts_the_daemon_where_it_is(machine: Path) -> None:
+    unit = (machine / "usr/lib/systemd/system/sexplschedd.service").read_text()
+    assert "\nExecStart=/opt/explsched/bin/sexplschedd --config" in unit
+
+
+def test_a_second_time_replaces_our_files_and_keeps_those_of_the_admin(tmp_path: Path) -> None:
+    words = (ENVIRONMENT, "/usr", "/usr/bin", tmp_path)
+    first = system_files(*words).stdout.split()
+    fresh = files(tmp_path)
+    (tmp_path / CONFIG).write_text("policy: srsf\n")
+    (tmp_path / "usr/lib/sysusers.d/explsched.conf").write_text("old\n")
+    again = system_files(*words).stdout.split()
+    assert set(first) - set(again) == {f"/{CONFIG}", "/etc/logrotate.d/explsched"}
+    assert files(tmp_path) == {**fresh, CONFIG: b"policy: srsf\n"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "Usage: scripts/system-files ENVIRONMENT"),
+        ((ENVIRONMENT, "usr"), "usr: must be absolute, such as /usr/local"),
+        ((ENVIRONMENT, "/usr", "bin"), "bin: must be absolute, such as /usr/local"),
+        ((ENVIRONMENT, "/usr", "/home/me/bin"), "/home/me/bin: the service sees no home directories"),
+        (("/usr/share", "/usr", "/usr/bin"), "/usr/share: explsched and shtab are not there"),
+    ],
+)
+def test_wrong_usage_is_refused(tmp_path: Path, words: tuple[str | Path, ...], message: str) -> None:
+    refused = system_files(*words, *([tmp_path] if len(words) == 3 else []))
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bash_completes_options_and_choices_of_wrappers(machine: Path) -> None:
+    script = (machine / COMPLETION / "sxbatch").read_text()
+    assert complete(script, "sxbatch", "--swe") == ["--sweep"]
+    assert complete(script, "sxbatch", "--direction", "m") == ["min", "max"]
+    assert complete(script, "sxbatch", "--", "--swe") == []
+
+
+def test_completions_of_wrappers_live_in_one_shell(machine: Path) -> None:
+    script = "\n".join((machine / COMPLETION / name).read_text() for name in ("sxbatch", "sxreport", "sxrun"))
+    assert complete(script, "sxbatch", "--swe") == ["--sweep"]
+    assert complete(script, "sxrun", "--log-r") == ["--log-regex"]
+
+
+@pytest.mark.parametrize("name", ["sexplsched", "sexplschedd"])
+def test_click_completes_its_own_commands(machine: Path, name: str) -> None:
+    script = (machine / COMPLETION / name).read_text()
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    assert f"_{name.upper()}_COMPLETE=bash_complete" in script
+    assert f"complete -o nosort -F _{name}_completion {name}" in script
