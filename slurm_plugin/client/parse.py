@@ -176,7 +176,7 @@ class Priority(Struct, frozen=True):
 def priorities(text: str) -> dict[int, Priority]:
     """Job id -> priority, from sprio with `PRIORITY_FORMAT`. A job in several partitions has several lines.
 
-    Slurm cuts priorities off at 1; the parts tell what lies below, as far as their rounding allows.
+    Slurm cuts priorities off at 1, after adding up; the parts tell what lies below, as far as their rounding allows.
     """
     found: dict[int, Priority] = {}
     for line in text.split("\n"):
@@ -186,9 +186,8 @@ def priorities(text: str) -> dict[int, Priority]:
         job_id, shown, site = (int(field) for field in fields[:3])
         *parts, tres, nice = fields[3:]
         native = shown - site
-        if shown <= LEAST_PRIORITY and site:
-            of_tres = sum(int(part) for part in re.findall(r"=(-?\d+)", tres))
-            native = max(LEAST_PRIORITY, sum(map(int, parts)) + of_tres - int(nice))
+        if shown <= LEAST_PRIORITY:
+            native = sum(map(int, parts)) + sum(int(part) for part in re.findall(r"=(-?\d+)", tres)) - int(nice)
         before = found[job_id].natives if job_id in found else ()
         found[job_id] = Priority(site, (*before, native))
     return found

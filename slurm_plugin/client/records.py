@@ -32,7 +32,8 @@ class SlurmJob(Struct, frozen=True):
     of a heterogeneous job, which start together or not at all; None for other jobs.
 
     `natives` are the priorities that Slurm itself gives a waiting job, without any site factor: one for each partition
-    of its list, none while it is held or may not start yet. `priority` is the one in force. `nice` is what its owner
+    of its list, none while it is held or may not start yet. What lies below `LEAST_PRIORITY` has its effect only with a
+    site factor. `priority` is the one in force. `nice` is what its owner
     takes off. `partition` may be a list. `features` (--constraint), `licenses` and `sharing` (OK, NO for --exclusive,
     YES, USER, ...) are as squeue prints them, empty for none.
     """
@@ -85,7 +86,11 @@ class SlurmJob(Struct, frozen=True):
     @property
     def native_priority(self) -> int | None:
         """The best priority that Slurm itself gives it; None where it tells none."""
-        return max(self.natives, default=None)
+        return self.priority_with(0) if self.natives else None
+
+    def priority_with(self, site_factor: int) -> int:
+        """The best priority that it would have with a site factor; only where Slurm tells its own."""
+        return max(LEAST_PRIORITY, max(self.natives) + site_factor)
 
     @property
     def is_in_force(self) -> bool:

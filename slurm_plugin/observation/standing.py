@@ -34,11 +34,11 @@ def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> Standing:
     if scope == "partition":
         return Standing()
     owner = record.user if scope == "user" else record.account
-    if record.native_priority is None:
+    if not record.natives:
         return Standing(owner, f"job {record.job_id}", 0.0)
     reservation = "" if leased_job(record.reservation) is not None else record.reservation
     alike = (record.account, record.partition, record.qos, reservation, str(record.nice))
-    return Standing(owner, "\x1f".join(alike), record.native_priority + others_factor)
+    return Standing(owner, "\x1f".join(alike), record.priority_with(others_factor))
 
 
 def waited_s(job: Job, record: SlurmJob, now_s: float) -> float:

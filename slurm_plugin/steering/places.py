@@ -67,9 +67,10 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
     items = _items(seen, ranked)
     wrong: list[tuple[int, SetSiteFactor]] = []
     for item, priority in zip(items, _priorities(items), strict=True):
-        factor = (item.job.site_factor or 0) + priority - item.has
-        if not item.is_steered or (factor == (item.job.site_factor or 0) and item.job.is_in_force):
+        stays = priority == item.has
+        if not item.is_steered or (stays and item.job.is_in_force):
             continue
+        factor = item.job.site_factor or 0 if stays else priority - max(item.job.natives)
         if abs(factor) <= _HIGHEST:
             # Who stands too high does as much harm at the head of the queue as who is missing there.
             wrong.append((max(priority, item.job.priority), SetSiteFactor(item.job.job_id, factor)))
@@ -99,7 +100,7 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
     for holder in by_place:
         is_steered = holder.job_id in steered_ids
         job = next(on_places) if is_steered else holder
-        has = max(job.natives) + (job.site_factor or 0)
+        has = job.priority_with(job.site_factor or 0)
         kind = group[job.job_id] if is_steered else job.job_id
         items.append(_Item(job, _native(seen, holder), has, (job.submit_s, job.job_id), kind, is_steered))
     return items
@@ -107,7 +108,7 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
 
 def _native(seen: Observation, job: SlurmJob) -> int:
     """The priority without our part of the site factor."""
-    return max(job.natives) + seen.others_factors.get(job.job_id, 0)
+    return job.priority_with(seen.others_factors.get(job.job_id, 0))
 
 
 def _age(seen: Observation, job: SlurmJob) -> tuple[float, int]:

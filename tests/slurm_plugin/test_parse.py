@@ -185,9 +185,9 @@ def test_priorities_without_the_site_factor() -> None:
 
 def test_a_priority_below_the_floor_is_added_up_from_its_parts() -> None:
     """Slurm shows 1 whatever lies below: then the difference would be no priority of anybody's."""
-    found = parse.priorities("8|1|-5000|300|10|400|20|30|40|cpu=5,gres/gpu=45|50\n9|1|0|0|0|0|0|0|0||0\n")
+    found = parse.priorities("8|1|-5000|300|10|400|20|30|40|cpu=5,gres/gpu=45|50\n9|1|0|0|0|0|0|0|0||3000\n")
     assert found[8].natives == (800,)
-    assert found[9].natives == (1,)
+    assert found[9].natives == (-3000,)
 
 
 def test_a_backfill_cycle_under_way_is_seen() -> None:

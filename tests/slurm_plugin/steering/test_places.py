@@ -42,7 +42,7 @@ def written(jobs: Sequence[SlurmJob], changes: Sequence[SetSiteFactor]) -> list[
     after = []
     for job in jobs:
         factor = factors.get(job.job_id, job.site_factor or 0)
-        after.append(replace(job, site_factor=factor, priority=max(1, max(job.natives) + factor)))
+        after.append(replace(job, site_factor=factor, priority=job.priority_with(factor)))
     return after
 
 
@@ -124,6 +124,14 @@ def test_equal_priorities_leave_room_for_an_order() -> None:
     after, writes = settled(jobs, wanted)
     assert as_slurm_orders(after) == [39 - 2 * (i // 2) if i % 2 == 0 else 40 - 2 * (i // 2) for i in range(40)]
     assert len(writes) <= 2
+
+
+def test_priorities_below_slurms_floor_are_lifted_above_it() -> None:
+    """With --nice they add up to less than 1: a factor counts from there, not from the 1 that Slurm shows."""
+    jobs = [waiting(i, "ada", -3000, priority=1, nice=3000) for i in range(1, 11)]
+    after, writes = settled(jobs, list(range(10, 0, -1)))
+    assert as_slurm_orders(after) == list(range(10, 0, -1))
+    assert len(writes) == 1
 
 
 def test_new_jobs_at_the_front_of_a_queue_of_equals_cost_few_writes() -> None:
