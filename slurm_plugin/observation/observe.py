@@ -41,6 +41,7 @@ class Observation(Struct, frozen=True):
 
     `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses. `leased_in_vain` are
     waiting jobs that get no lease any more. `others_factors` are the parts of site factors that are not ours.
+    `fresh_leases` are jobs whose leases stay as they are for now.
     """
 
     snapshot: Snapshot
@@ -53,6 +54,7 @@ class Observation(Struct, frozen=True):
     shard_rule: ShardRule = ShardRule.FIRST_FIT
     leased_in_vain: frozenset[int] = frozenset()
     others_factors: Mapping[int, int] = field(default_factory=dict)
+    fresh_leases: frozenset[int] = frozenset()
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
@@ -124,6 +126,7 @@ def observe(
         seen.shard_rule,
         known.leased_in_vain,
         known.others_factors,
+        known.fresh_leases,
     )
 
 

@@ -37,7 +37,7 @@ class OwnFactors:
     """The notes on one cluster. A file that cannot be written keeps the daemon from nothing: that is logged once."""
 
     def __init__(self, path: Path, entries: Mapping[int, _Entry] | None) -> None:
-        self._path = path
+        self.path = path
         self._entries = dict(entries or {})
         self._is_known = entries is not None
         self._is_writable = True
@@ -88,11 +88,11 @@ class OwnFactors:
 
     def _save(self) -> None:
         try:
-            atomic_write(self._path, lambda file: file.write(msgspec.json.encode(self._entries)))
-            self._path.chmod(0o644)  # commands of any user read it
+            atomic_write(self.path, lambda file: file.write(msgspec.json.encode(self._entries)))
+            self.path.chmod(0o644)  # commands of any user read it
         except OSError as error:
             if self._is_writable:
-                why = f"{self._path}: {error.strerror}"
+                why = f"{self.path}: {error.strerror}"
                 event(_LOG, logging.WARNING, "own site factors not noted; a restarted daemon will keep them", why=why)
             self._is_writable = False
         else:

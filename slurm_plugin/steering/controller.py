@@ -22,6 +22,7 @@ from slurm_plugin.observation.memory import Remembered, SilentRuns
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.backfill_gap import BackfillGap, split
 from slurm_plugin.steering.backoff import most_written
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.steering.groups.log import log_groups
@@ -55,6 +56,9 @@ class Controller:
         self._groups: tuple[LiveGroup, ...] = ()
         self._lease_use = LeaseUse()
         self._silent_runs = SilentRuns()
+        self._gap = BackfillGap(client.load)
+        self._yields_after_s = 0.0
+        self._own_factors = OwnFactors.of_daemon(config.order.record)
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -65,7 +69,8 @@ class Controller:
         self._spool = ProgressSpool(config.progress.spool)
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
-        self._own_factors = OwnFactors.of_daemon(config.order.record)
+        if config.order.record != self._own_factors.path:
+            self._own_factors = OwnFactors.of_daemon(config.order.record)
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
@@ -78,6 +83,7 @@ class Controller:
             leased_in_vain,
             self._silent_runs.by_user,
             self._own_factors.others(found.jobs),
+            self._lease_use.fresh(now_s),
         )
         seen = observe(
             found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget, self._config.order
@@ -91,7 +97,12 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
-        failures = self._client.apply(decided.changes) if decided.changes else ()
+        at_once, in_gap = split(decided.changes, decided.seen.jobs)
+        failures = self._client.apply(at_once) if at_once else ()
+        if in_gap and self._gap.is_open(self._yields_after_s):
+            failures += self._client.apply(in_gap)
+        elif in_gap:
+            event(_LOG, logging.INFO, "put off, backfill is at work", changes=len(in_gap))
         if undo := restored(failures, decided.seen.jobs):
             failures += self._client.apply(undo)
         _log_pass(decided, failures)
@@ -119,6 +130,7 @@ class Controller:
         found = self._client.capabilities()
         absent = [capability.name for capability, there in found if not there]
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
+        self._yields_after_s = found.backfill_yields_after_s
         limits = SteeringLimits.of(self._config)
         most = most_written(found.rate_limit(), self._config.interval_s, limits.order.most_per_pass)
         return replace(limits, order=replace(limits.order, most_per_pass=most))

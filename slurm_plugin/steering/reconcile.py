@@ -101,7 +101,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
 
     A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
-    changed, and extended while its job, due by now, still waits for them.
+    changed, and it has stood for `leases.HOLD_S`; it is extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
     wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen, r.job_id)}
@@ -112,7 +112,8 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if job_id is None:
             continue
         promise = wanted.get(job_id)
-        if promise is not None and _still_right(lease, promise, now_s, limits.slack_s):
+        stays = promise is not None and _still_right(lease, promise, now_s, limits.slack_s)
+        if stays or _is_held(lease, job_id, seen):
             standing.add(job_id)
             if seen.jobs[job_id].reservation != lease.name:
                 result.append(AttachReservation(job_id, lease.name))
@@ -153,6 +154,12 @@ def _still_right(lease: SlurmReservation, promise: Reservation, now_s: float, sl
     start_s = max(promise.start_s, now_s)
     near = lease.start_s - slack_s <= start_s <= max(lease.end_s, lease.start_s + slack_s)
     return same_nodes and near and now_s < lease.end_s
+
+
+def _is_held(lease: SlurmReservation, job_id: int, seen: Observation) -> bool:
+    """Whether a lease that has not begun stays for a while although the plan has changed its mind."""
+    is_ahead = lease.start_s > seen.snapshot.now_s
+    return is_ahead and job_id in seen.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
 
 
 def _create(promise: Reservation, job: SlurmJob, now_s: float) -> tuple[Change, ...]:

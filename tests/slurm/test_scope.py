@@ -164,8 +164,8 @@ def test_site_factors_survive_a_restart_of_the_daemon(
     jobs = {submit_as(site, "news", f"--time={minutes}"): "news" for minutes in (60, 30, 10)}
     until(lambda: every_priority_is_known(client, jobs), "Slurm has computed all priorities")
     text = settings(spool, tmp_path)
+    log = tmp_path / "log"
     for _ in range(2):
-        log = tmp_path / "log"
         log.unlink(missing_ok=True)
         with a_daemon(site, tmp_path, text):
             until(lambda: log.exists() and log.read_text().count(" pass ") >= 4, "some passes are made")

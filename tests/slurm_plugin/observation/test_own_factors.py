@@ -8,7 +8,7 @@ import pytest
 
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.observation.own_factors import OwnFactors
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import record
 
 
 def noted(path: Path, job_id: int, found: int, factor: int) -> None:

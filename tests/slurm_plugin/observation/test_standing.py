@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_plugin.observation.standing import Standing, standing_of, waited_s
 from tests.sched_policy.builders import NOW_S, job
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import record
 
 
 def waiting(job_id: int = 1, **fields: Any) -> Any:

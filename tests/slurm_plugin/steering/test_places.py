@@ -17,7 +17,7 @@ from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.places import place_changes
-from tests.slurm_plugin.steering.test_reconcile import record
+from tests.slurm_kit import record
 
 NOW_S = 10_000.0
 ALL = 1_000_000
