@@ -63,7 +63,18 @@ class PayoffAdmission(Struct, frozen=True):
     """
 
     def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
-        """The test for this snapshot's market: (job, GPUs promised to others then) -> may be promised."""
+        """The test for this snapshot's markets: (job, GPUs promised to others then) -> may be promised.
+
+        Each scope has its own: what one user reports sets no price for another.
+        """
         value = ranking.value_of
-        market = Market.of(value.values(), snapshot.nodes.capacity)
-        return lambda job, promised: market.payoff(value[job.job_id], job.request.total, promised) > 0
+        capacity = snapshot.nodes.capacity
+        markets = {
+            snapshot.jobs[int(rows[0])].scope: Market.of(ranking.values[rows].tolist(), capacity)
+            for rows in snapshot.rows_by_scope
+        }
+
+        def admits(job: Job, promised: int) -> bool:
+            return markets[job.scope].payoff(value[job.job_id], job.request.total, promised) > 0
+
+        return admits

@@ -67,9 +67,9 @@ class Backfill(Struct, frozen=True):
         """Walk the waiting jobs, best first; book what they get into `profile`.
 
         `admits` says whether a blocked job may be promised a start, given how many GPUs are promised to others at
-        that time. A job array starts as many tasks as fit and
-        gets no reservation: it would hold for all its tasks at once. `shrink` is asked about each job that does not
-        fit.
+        that time; the first blocked job that is overdue is promised one whatever the depth. A job array starts as many
+        tasks as fit and gets no reservation: it would hold for all its tasks at once. `shrink` is asked about each job
+        that does not fit.
         """
         starts: list[Start] = []
         reservations: list[Reservation] = []
@@ -86,10 +86,13 @@ class Backfill(Struct, frozen=True):
                 starts.append(Start(job.job_id, profile.named(smaller.placement), smaller.reason))
                 resizes.append(Resize(job.job_id, smaller.request, smaller.reason))
                 continue
-            if waiting != 1 or job.array_tasks > 1 or len(reservations) >= self.reservation_depth:
+            promises = len(reservations) < self.reservation_depth or (job.is_overdue and not reservations)
+            if waiting != 1 or job.array_tasks > 1 or not promises:
                 continue
             found = profile.earliest(job.request, job.planned_s, job.partition, place)
-            if found is None or found[0] > now_s + self.window_s or not admits(job, profile.booked(found[0])):
+            if found is None or found[0] > now_s + self.window_s:
+                continue
+            if not job.is_overdue and not admits(job, profile.booked(found[0])):
                 continue
             start_s, there = found
             end_s = start_s + job.planned_s

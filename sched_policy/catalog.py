@@ -22,6 +22,9 @@ __all__ = ["PolicyOptions", "build", "fault", "knows", "names", "registered_by_o
 
 _GROUP = entry_points.POLICIES
 
+TAKES_TURNS = frozenset({"muri-s", "muri-l"})
+"""Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""
+
 
 def names() -> tuple[str, ...]:
     """Names of all policies that can be built: ours first, then those of other packages that load."""

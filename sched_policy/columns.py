@@ -74,9 +74,10 @@ class Nodes(Sequence[Node]):
         self._partitions: dict[str, Bools] = {}
 
     def usable(self, partition: str = "") -> Bools:
-        """Nodes on which jobs of a partition may be planned; of any partition for ""."""
+        """Nodes on which jobs of a partition, or of one of a list, may be planned; of any partition for ""."""
         if partition not in self._partitions:
-            member = [not partition or not node.partitions or partition in node.partitions for node in self._nodes]
+            named = frozenset(partition.split(","))
+            member = [not partition or not node.partitions or bool(named & node.partitions) for node in self._nodes]
             self._partitions[partition] = self.schedulable & np.array(member, dtype=np.bool_)
         return self._partitions[partition]
 

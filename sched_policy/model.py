@@ -161,6 +161,11 @@ class Job(Struct, frozen=True):
         may_displace: whether running jobs may make room for it: it is known that it would start then.
         user_silent_s: run time that its user has lately had in trainings of sweeps that ended without having reported
             enough for a curve.
+        scope: whose job it is: policies judge and preempt among jobs of one scope only (`sched_policy.scope`).
+        peers: jobs of one scope with the same value may exchange their places in Slurm's order.
+        native_priority: the priority that the resource manager itself gives; it decides between scopes, and which
+            places there are.
+        is_overdue: it has waited longer than any policy may let a job wait.
 
     """
 
@@ -192,6 +197,10 @@ class Job(Struct, frozen=True):
     elastic: Elastic | None = None
     may_displace: bool = True
     user_silent_s: float = 0.0
+    scope: str = ""
+    peers: str = ""
+    native_priority: float = 0.0
+    is_overdue: bool = False
 
     @property
     def productive_since_s(self) -> float:
@@ -265,5 +274,5 @@ class Job(Struct, frozen=True):
 
     @property
     def may_yield(self) -> bool:
-        """Whether the job may be preempted now: it consented, and its budget is not used up."""
-        return self.consents and not self.is_spared
+        """Whether the job may be preempted now: it consented, has budget left, and has not waited too long."""
+        return self.consents and not self.is_spared and not self.is_overdue

@@ -38,13 +38,19 @@ class Ranking(Sequence[Score]):
         values: Floats,
         reason: Callable[[int], str],
         stable_until_s: float = float("inf"),
+        rows: Ints | None = None,
     ) -> None:
-        """Rank by falling `values`; `reason` tells the why of the job at a position of the snapshot."""
+        """Rank by falling `values`, or as `rows` say; `reason` tells the why of the job at a position."""
         self.values = values
         self.stable_until_s = stable_until_s
-        self.rows: Ints = np.argsort(-values, kind="stable")  # a snapshot is in order of (submit time, job id)
+        # A snapshot is in order of (submit time, job id).
+        self.rows: Ints = np.argsort(-values, kind="stable") if rows is None else rows
         self._job_id = snapshot.columns.job_id
         self._reason = reason
+
+    def in_order(self, snapshot: Snapshot, rows: Ints) -> Ranking:
+        """The same scores of the same snapshot in another order."""
+        return Ranking(snapshot, self.values, self._reason, self.stable_until_s, rows)
 
     @cached_property
     def value_of(self) -> Mapping[int, float]:

@@ -19,6 +19,7 @@ from sched_policy.place.consolidate import Consolidate
 from sched_policy.plan import Plan, Preemption, Start
 from sched_policy.preempt.displace import Displace
 from sched_policy.profile import AvailabilityProfile
+from sched_policy.scope import within_scopes
 from sched_policy.snapshot import Snapshot
 from sched_policy.stopping import EarlyStop
 from sched_policy.sweep.choice import Choice, Sweeps, chosen
@@ -100,7 +101,7 @@ class Policy(Struct, frozen=True):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide. A pure function: the same snapshot gives the same plan everywhere."""
-        ranking = self.order.rank(snapshot)
+        ranking = within_scopes(self.order.rank(snapshot), snapshot)
         if self.sharing is not None:
             shared = self.sharing.share(snapshot, ranking, self.place)
             return Plan(

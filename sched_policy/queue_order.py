@@ -37,7 +37,8 @@ def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     for score in plan.scores:
         job = jobs.get(score.job_id)
         if job is not None and not job.holds_gpus and counted[job.partition] < HEAD:
-            if job.job_id not in promised and not near.allows(job.request, job.partition):
+            may_wait = job.job_id not in promised and not job.is_overdue
+            if may_wait and not near.allows(job.request, job.partition):
                 far.append(job.job_id)
                 continue
             counted[job.partition] += 1

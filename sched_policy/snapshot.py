@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from sched_policy.columns import Columns, Nodes
+import numpy as np
+
+from sched_policy.columns import Columns, Ints, Nodes
 from sched_policy.model import Job, Node
 
 
@@ -41,6 +43,18 @@ class Snapshot:
     def pending(self) -> tuple[Job, ...]:
         """Jobs that wait and may start."""
         return tuple(self.jobs[row] for row in self.columns.waits.nonzero()[0])
+
+    @cached_property
+    def scopes(self) -> Ints:
+        """The number of each job's scope, shape (J,); all 0 where there is one scope."""
+        numbers: dict[str, int] = {}
+        return np.array([numbers.setdefault(job.scope, len(numbers)) for job in self.jobs], dtype=np.int64)
+
+    @cached_property
+    def rows_by_scope(self) -> tuple[Ints, ...]:
+        """The positions of the jobs of each scope, rising."""
+        by_scope = np.argsort(self.scopes, kind="stable")
+        return tuple(np.split(by_scope, np.flatnonzero(np.diff(self.scopes[by_scope])) + 1)) if self.jobs else ()
 
     @cached_property
     def running(self) -> tuple[Job, ...]:

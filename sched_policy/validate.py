@@ -86,6 +86,8 @@ def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
         gains = None if preemption.beneficiary is None else jobs.get(preemption.beneficiary)
         if preemption.beneficiary is not None and (gains is None or not gains.may_displace or gains.holds_gpus):
             yield f"it preempts job {job.job_id} for job {preemption.beneficiary}, which may not displace others"
+        elif gains is not None and gains.scope != job.scope:
+            yield f"it preempts job {job.job_id} of scope {job.scope!r} for job {gains.job_id} of {gains.scope!r}"
     for job_id, times in Counter(resize.job_id for resize in plan.resizes).items():
         if times > 1:
             yield f"it resizes job {job_id} {times} times"

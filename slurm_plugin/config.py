@@ -47,7 +47,7 @@ class SlurmSection(Section, frozen=True):
         Meta(
             ge=1000,
             le=1_000_000_000,
-            description="site factors lie between 0 and this; compare with your PriorityWeight* values",
+            description="order.scope partition: site factors lie between 0 and this; compare with PriorityWeight*",
         ),
     ] = 1_000_000
     order_depth: Annotated[
@@ -55,12 +55,37 @@ class SlurmSection(Section, frozen=True):
         Meta(
             ge=1,
             le=1_000_000,
-            description="waiting jobs of a partition that are put in order; those behind follow in Slurm's own order",
+            description="order.scope partition: waiting jobs of a partition that are put in order; "
+            "those behind follow in Slurm's own order",
         ),
     ] = 1000
     most_per_pass: Annotated[
         int, Meta(ge=1, le=1_000_000, description="site factors written per pass at most, those near the head first")
     ] = 200
+
+
+class OrderSection(Section, frozen=True):
+    """Among whom jobs are put in order, and how long a job may wait."""
+
+    scope: Annotated[
+        Literal["user", "account", "partition"],
+        Meta(
+            description="user, account: jobs exchange the places that Slurm gives to that user's or account's jobs; "
+            "partition: the policy orders all jobs, for a partition with one owner"
+        ),
+    ] = "user"
+    longest_wait_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=31_536_000,
+            description="a job that has waited so long comes first in its scope and is not preempted any more",
+            extra={"unit": "seconds"},
+        ),
+    ] = 259_200.0
+    record: Annotated[Path, Meta(description="file in which the daemon notes the site factors that it writes")] = Path(
+        "/var/lib/explsched/site_factors.json"
+    )
 
 
 class BackfillSection(Section, frozen=True):
@@ -176,6 +201,7 @@ class Config(Section, frozen=True):
     policy: Annotated[str, Meta(description="a name that `sexplsched policies` lists")] = "explsched"
     interval_s: Annotated[float, _seconds("time between two passes")] = 15.0
     slurm: SlurmSection = SlurmSection()
+    order: OrderSection = OrderSection()
     backfill: BackfillSection = BackfillSection()
     utility: UtilitySection = UtilitySection()
     preemption: PreemptionSection = PreemptionSection()
@@ -235,8 +261,14 @@ def parse(text: str, path: Path) -> Config:
         faults.append(f"policy: unknown policy {config.policy!r}{known}")
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
-    if not config.progress.spool.is_absolute():
-        faults.append(f"progress.spool: must be an absolute path, found '{config.progress.spool}'")
+    for key, named in (("progress.spool", config.progress.spool), ("order.record", config.order.record)):
+        if not named.is_absolute():
+            faults.append(f"{key}: must be an absolute path, found '{named}'")
+    if config.policy in catalog.TAKES_TURNS and config.order.scope != "partition":
+        faults.append(
+            f"order.scope: policy {config.policy} lets jobs of different users take turns, "
+            f"so it accepts partition only, found {config.order.scope}"
+        )
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return config

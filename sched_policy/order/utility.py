@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
+from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.order.base import Order
 from sched_policy.order.shortest import Srsf
 from sched_policy.plan import Ranking
@@ -18,7 +19,8 @@ class ByUtility(Struct, frozen=True):
     """Order by utility; jobs that report nothing are ranked by `fallback` and spread evenly among the others.
 
     Spreading: the k-th best of m silent jobs gets the utility at quantile 1 - (k + 1/2)/m of the reporting
-    ones (of those with a prior, where none reports), so that neither kind can starve the other as a whole.
+    ones (of those with a prior, where none reports), so that neither kind can starve the other as a whole. In each
+    scope by itself: what one user reports says nothing of another's silent jobs.
 
     Attributes:
         quantum_s: how far ahead a decision looks, in seconds of the job's run time.
@@ -42,15 +44,13 @@ class ByUtility(Struct, frozen=True):
         values = np.full(len(job_id), np.nan)
         rows, measured = utilities.known.rows, utilities.known.measured
         values[rows] = 100.0 * 3600.0 * utilities.value
-        learned = values[rows[measured]]
-        levels = -np.sort(-(learned if learned.size else values[~np.isnan(values)]))
+        has_learned = np.zeros(len(job_id), dtype=np.bool_)
+        has_learned[rows[measured]] = True
         fallback = self.fallback.rank(snapshot)
-        silent = fallback.rows[np.isnan(values[fallback.rows])]
-        share = (np.arange(silent.size) + 0.5) / max(silent.size, 1)
-        spread = levels[(share * levels.size).astype(np.int64)] if levels.size else silent.size - np.arange(silent.size)
-        values[silent] = spread
         place = np.empty(len(job_id), dtype=np.int64)
         place[fallback.rows] = np.arange(len(job_id))
+        for members in snapshot.rows_by_scope:
+            _spread_silent(values, has_learned, members[np.argsort(place[members])])
 
         def reason(row: int) -> str:
             utility = utilities.get(int(job_id[row]))
@@ -60,6 +60,18 @@ class ByUtility(Struct, frozen=True):
             return f"{shows}; {fallback[int(place[row])].reason}"
 
         return Ranking(snapshot, values, reason)
+
+
+def _spread_silent(values: Floats, has_learned: Bools, members: Ints) -> None:
+    """Give the silent jobs of a scope (those without a value) levels of its others; `members` in the silent order."""
+    learned = values[members[has_learned[members]]]
+    known = values[members]
+    levels = -np.sort(-(learned if learned.size else known[~np.isnan(known)]))
+    silent = members[np.isnan(known)]
+    share = (np.arange(silent.size) + 0.5) / max(silent.size, 1)
+    values[silent] = (
+        levels[(share * levels.size).astype(np.int64)] if levels.size else silent.size - np.arange(silent.size)
+    )
 
 
 def _reason(utility: Utility) -> str:

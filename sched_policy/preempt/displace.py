@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, takewhile
 
 from msgspec import Struct
 
-from sched_policy.model import Job, JobState
+from sched_policy.model import GpuRequest, Job, JobState
 from sched_policy.place.base import Place
 from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile, FreeGpus
@@ -19,8 +21,8 @@ class Displace(Struct, frozen=True):
     Attributes:
         margin: how many times the victim's score the blocked job's must be; above 1, so that two jobs of equal
             worth do not swap places for ever.
-        least_share: a job worth less than this share of the best score displaces nobody. Among jobs that learn next to
-            nothing any ratio of scores is noise, and each swap costs a restart.
+        least_share: a job worth less than this share of its scope's best score displaces nobody. Among jobs that learn
+            next to nothing any ratio of scores is noise, and each swap costs a restart.
         quantum_s: a job is left alone for this long after the first report of each run (after its start, if it never
             reports), so that every start pays for itself however long starting up takes.
         most_at_once: preemptions per plan at most; bounds the churn.
@@ -42,7 +44,9 @@ class Displace(Struct, frozen=True):
     ) -> tuple[Preemption, ...]:
         """The preemptions that let `blocked`, (job, waiting tasks) best first, start on GPUs taken from others.
 
-        Nobody makes room for a job that may not displace others: it might not start all the same.
+        Only jobs of its own scope make room for a job: scores of different scopes do not compare. Nobody makes room for
+        a job that may not displace others, for it might not start all the same, nor where what comes free would go to a
+        job of another scope that stands before it.
 
         `profile` has this plan's starts booked, so what is free in it now is free for the blocked jobs too.
 
@@ -51,27 +55,29 @@ class Displace(Struct, frozen=True):
         """
         value = ranking.value_of
         sharing = _sharing(snapshot)
-        victims = sorted(
-            (job for job in snapshot.jobs if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing),
-            key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id),
+        victims = _Victims(
+            (job for job in snapshot.running if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing),
+            value,
+            self.margin,
         )
-        least = self.least_share * max([0.0, *value.values()])
+        least = _least_worth(snapshot, ranking, self.least_share)
         free = profile.free_now()
         for job in snapshot.running:  # room that earlier plans have made goes to the best blocked jobs first
             if job.yielding or job.state is JobState.COMPLETING:
                 free.release(job.allocation)
         chosen: list[Preemption] = []
+        ahead = _Ahead()
         for job, tasks in blocked:
-            if not job.may_displace or 0.0 <= value[job.job_id] < least:
+            ahead.add(job)
+            if not job.may_displace or 0.0 <= value[job.job_id] < least[job.scope]:
                 continue
             for _task in range(tasks):
                 room = self.most_at_once - len(chosen)
                 if room == 0 or not victims:
                     return tuple(chosen)
-                worse = [v for v in victims if _clearly_worse(value, v, job, self.margin)]
                 needs_room = free.find(job.request, job.partition, place) is None
-                set_ = _least_victims(job, worse[:room], free, place) if needs_room else ()
-                if needs_room and not set_:
+                set_ = _least_victims(job, victims.of(job, room), free, place) if needs_room else ()
+                if needs_room and (not set_ or ahead.would_take(job, set_, free, place)):
                     break
                 for victim in set_:
                     victims.remove(victim)
@@ -104,11 +110,63 @@ def _sharing(snapshot: Snapshot) -> set[int]:
     return {job_id for job_ids in holders.values() if len(job_ids) > 1 for job_id in job_ids}
 
 
-def _clearly_worse(value: Mapping[int, float], victim: Job, job: Job, margin: float) -> bool:
-    """Scores may be negative (SRSF): the margin always widens the gap that is needed."""
-    worth, loss = value[job.job_id], value[victim.job_id]
-    needed = loss * margin if loss >= 0 else loss / margin
-    return worth > needed and victim.partition == job.partition
+def _least_worth(snapshot: Snapshot, ranking: Ranking, share: float) -> Mapping[str, float]:
+    """By scope the score below which a job displaces nobody."""
+    best = ((rows, float(ranking.values[rows].max())) for rows in snapshot.rows_by_scope)
+    return {snapshot.jobs[int(rows[0])].scope: share * max(0.0, value) for rows, value in best}
+
+
+class _Ahead:
+    """The blocked jobs so far, best first: one of each shape and scope, since those alike fit or do not fit alike."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, GpuRequest, str], Job] = {}
+
+    def add(self, job: Job) -> None:
+        """The next one."""
+        self._kinds.setdefault((job.scope, job.request, job.partition), job)
+
+    def would_take(self, job: Job, victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:
+        """Whether GPUs that the victims leave would let a job of another scope start, which comes before this one."""
+        trial = free.copy()
+        for victim in victims:
+            trial.release(victim.allocation)
+        others = (other for other in self._kinds.values() if other.scope != job.scope)
+        return any(trial.find(other.request, other.partition, place) is not None for other in others)
+
+
+class _Victims:
+    """The jobs that may make room, by scope and partition, so that each blocked job looks only at those it may ask."""
+
+    def __init__(self, jobs: Iterable[Job], value: Mapping[int, float], margin: float) -> None:
+        self._value = value
+        self._margin = margin
+        self._worst_first: defaultdict[tuple[str, str], list[Job]] = defaultdict(list)
+        for job in sorted(jobs, key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id)):
+            self._worst_first[job.scope, job.partition].append(job)
+        self._left = sum(map(len, self._worst_first.values()))
+
+    def __bool__(self) -> bool:
+        return self._left > 0
+
+    def of(self, job: Job, most: int) -> tuple[Job, ...]:
+        """Up to `most` that are worth clearly less than this job, the worst first.
+
+        Scores may be negative (SRSF): the margin always widens the gap that is needed.
+        """
+        worth = self._value[job.job_id]
+
+        def is_worse(victim: Job) -> bool:
+            loss = self._value[victim.job_id]
+            return worth > (loss * self._margin if loss >= 0 else loss / self._margin)
+
+        candidates = self._worst_first.get((job.scope, job.partition), ())
+        return tuple(islice(takewhile(is_worse, candidates), most))
+
+    def remove(self, job: Job) -> None:
+        """It has been asked."""
+        self._worst_first[job.scope, job.partition].remove(job)
+        self._left -= 1
 
 
 def _least_victims(job: Job, candidates: Sequence[Job], free: FreeGpus, place: Place) -> tuple[Job, ...]:

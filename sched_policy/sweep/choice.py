@@ -7,7 +7,7 @@ divided by k, so that two equal sweeps are served alike and one that is done giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -240,16 +240,27 @@ def _choice(
         and _is_settled(job, snapshot.now_s)
     }
     pausing = [Preemption(v.trial_id, v.reason) for v in rests if v.trial_id in able]
-    # Only for a job that is known to start then: see `Job.may_displace`.
-    gaining = [v.trial_id for v in first if not jobs[v.trial_id].holds_gpus and jobs[v.trial_id].may_displace]
-    lacking = sum(jobs[job_id].request.total for job_id in gaining)
     coming = {preemption.job_id for preemption in pausing} | stopping
     coming |= {job.job_id for job in snapshot.running if job.yielding or job.state is JobState.COMPLETING}
-    busy = sum(job.request.total for job in snapshot.running if job.job_id not in coming)
-    lacking -= max(0, snapshot.nodes.capacity - busy)
-    for verdict in reversed(later):
-        if lacking > 0 and verdict.trial_id in able:
-            reason = f"others of its owner's sweeps go first; {verdict.reason}"
-            pausing.append(Preemption(verdict.trial_id, reason, gaining[0]))
-            lacking -= jobs[verdict.trial_id].request.total
+    free = snapshot.nodes.capacity - sum(job.request.total for job in snapshot.running if job.job_id not in coming)
+    pausing += _making_room([jobs[v.trial_id] for v in first], [(jobs[v.trial_id], v) for v in later], able, free)
     return Choice(wishes, tuple(pausing), stops)
+
+
+def _making_room(
+    first: Sequence[Job], later: Sequence[tuple[Job, Verdict]], able: Container[int], free: int
+) -> Iterator[Preemption]:
+    """Running trainings that make room for those that go first, the least wanted first.
+
+    Only for a job that is known to start then (`Job.may_displace`), and in its own scope only: what sweeps of different
+    scopes are worth does not compare.
+    """
+    for scope in dict.fromkeys(job.scope for job in first):
+        gaining = [job for job in first if job.scope == scope and not job.holds_gpus and job.may_displace]
+        lacking = sum(job.request.total for job in gaining)
+        lacking, free = max(0, lacking - max(0, free)), max(0, free - lacking)
+        for job, verdict in reversed(later):
+            if lacking > 0 and job.scope == scope and job.job_id in able:
+                reason = f"others of its owner's sweeps go first; {verdict.reason}"
+                yield Preemption(job.job_id, reason, gaining[0].job_id)
+                lacking -= job.request.total

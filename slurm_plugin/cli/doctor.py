@@ -62,7 +62,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
     except ExplschedError as error:
         yield Finding("configuration", "fault", str(error), "mend the file, then: sexplsched config check")
     yield from _tools()
-    yield from slurm(CliClient(config.slurm.timeout_s), config.slurm.partitions)
+    yield from slurm(CliClient(config.slurm.timeout_s), config)
     fault = probe_pyslurm()
     yield (
         Finding("pyslurm", "ok", "works")

@@ -13,8 +13,10 @@ from msgspec import Struct
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
-from slurm_plugin.client.records import SlurmNode
+from slurm_plugin.client.records import ControllerLoad, SlurmNode
+from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import without_nodes
+from slurm_plugin.observation.own_factors import OwnFactors
 
 _DEFAULT_CONF = "/etc/slurm/slurm.conf"
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
@@ -29,8 +31,8 @@ class Finding(Struct, frozen=True):
     advice: str = ""
 
 
-def slurm(client: CliClient, partitions: Sequence[str]) -> Iterator[Finding]:
-    """All of it. `partitions` are those that the configuration names."""
+def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
+    """All of it, as far as it matters under this configuration."""
     try:
         can = client.capabilities()
         yield from _capabilities(can)
@@ -40,10 +42,12 @@ def slurm(client: CliClient, partitions: Sequence[str]) -> Iterator[Finding]:
         gpus = sum(node.gpus for node in nodes)
         advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
         yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
-        yield from _partitions(partitions, nodes)
+        yield from _partitions(config.slurm.partitions, nodes)
+        yield _backfill(can, load)
         if can.has(OPERATORS):
             yield _slurmdbd(client)
         yield privilege(can)
+        yield from _site_factors(client, can, config)
     except SlurmError as error:
         yield Finding("slurmctld", "fault", str(error), "is slurmctld running, and SLURM_CONF right?")
 
@@ -82,11 +86,48 @@ def _capabilities(found: Capabilities) -> Iterator[Finding]:
 
 
 def _partitions(named: Sequence[str], nodes: Iterable[SlurmNode]) -> Iterator[Finding]:
+    if not named:
+        steered = ", ".join(sorted({name for node in nodes if node.gpus for name in node.partitions})) or "none"
+        found = f"slurm.partitions is empty: all partitions with GPUs are steered ({steered})"
+        yield Finding("partitions", "note", found, "name those that explsched may steer")
+        return
     empty = without_nodes(named, nodes)
     if empty:
         known = sorted({name for node in nodes for name in node.partitions})
         found = f"slurm.partitions names {', '.join(empty)}, in which no node is: no job of it is steered"
         yield Finding("partitions", "fault", found, f"mend slurm.partitions (Slurm has {', '.join(known)})")
+
+
+def _backfill(can: Capabilities, load: ControllerLoad) -> Finding:
+    """Cycles that let go of their locks write older priorities back, and end when a reservation changes."""
+    last_s, yields_s = load.backfill_last_cycle_s, can.backfill_yields_after_s
+    found = f"the last cycle worked {last_s:.1f} s, a cycle lets go of its locks after {yields_s:g} s"
+    if last_s <= yields_s:
+        return Finding("backfill", "ok", found)
+    advice = (
+        "what the daemon writes meanwhile is not in force until it writes it again; "
+        "shorten the cycles (bf_max_job_test, bf_resolution) or raise bf_yield_interval in SchedulerParameters"
+    )
+    return Finding("backfill", "note", found, advice)
+
+
+def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Iterator[Finding]:
+    """Who else sets site factors."""
+    if plugin := can.site_factor_plugin:
+        found = f"PrioritySiteFactorPlugin is {plugin}, which sets site factors itself, again and again"
+        yield Finding("site factor plugin", "fault", found, "two cannot: stop the daemon, or remove the plugin")
+    if config.order.scope == "partition":
+        found = "under order.scope partition all are taken for explsched's own"
+        yield Finding("site factors", "ok", found)
+        return
+    others = OwnFactors.of_daemon(config.order.record).others(client.jobs())
+    if not others:
+        yield Finding("site factors", "ok", "nobody else has set any")
+        return
+    named = ", ".join(f"job {job_id}: {factor}" for job_id, factor in sorted(others.items())[:3])
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    advice = f"they are kept, and explsched's are added; {config.order.record} notes which are explsched's own"
+    yield Finding("site factors", "note", f"somebody else has set some ({named}{more})", advice)
 
 
 def _slurmdbd(client: CliClient) -> Finding:

@@ -14,7 +14,9 @@ from sched_policy.utility import Utility, estimate
 from sched_policy.validate import checked_plan
 from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.config import Config
+from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
+from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.groups.annotation import GroupAnnotation
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
@@ -110,12 +112,15 @@ class View(Struct, frozen=True):
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of what Slurm has told. Raises `PolicyError` if the policy fails."""
+        own_factors = OwnFactors.of_visitor(config.order.record)
         seen = observe(
             records,
             ProgressSpool(config.progress.spool),
             now_s,
             config.slurm.partitions,
-            budget=config.preemption_budget(),
+            Remembered(others_factors=own_factors.others(records.jobs)),
+            config.preemption_budget(),
+            config.order,
         )
         plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
         return cls(

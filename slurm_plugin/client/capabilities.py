@@ -147,14 +147,20 @@ class Capabilities(Struct, frozen=True):
         """The limit on our requests, if slurmctld has one. Defaults: slurm.conf(5), SlurmctldParameters."""
         if not self.has(RATE_LIMIT):
             return None
-        words = self._setting(RATE_LIMIT)
+        key = RATE_LIMIT.key
+        per_s = self._number(key, "rl_refill_rate", 2) / max(1, self._number(key, "rl_refill_period", 1))
+        return RateLimit(self._number(key, "rl_bucket_size", 30), per_s)
 
-        def number(name: str, default: int) -> int:
-            match = re.search(rf"\b{name}=(\d+)", words)
-            return int(match[1]) if match else default
+    @property
+    def backfill_yields_after_s(self) -> float:
+        """How long a backfill cycle works until it lets go of its locks for a while. Default: slurm.conf(5)."""
+        return self._number("SchedulerParameters", "bf_yield_interval", 2_000_000) / 1e6
 
-        per_s = number("rl_refill_rate", 2) / max(1, number("rl_refill_period", 1))
-        return RateLimit(number("rl_bucket_size", 30), per_s)
+    @property
+    def site_factor_plugin(self) -> str:
+        """The plugin that sets site factors by itself, empty for none."""
+        name = self.settings.get("PrioritySiteFactorPlugin", "")
+        return "" if name in ("(null)", "site_factor/none") else name
 
     @property
     def cluster(self) -> str:
@@ -164,6 +170,11 @@ class Capabilities(Struct, frozen=True):
 
     def __iter__(self) -> Iterator[tuple[Capability, bool]]:
         return ((capability, self.has(capability)) for capability in TABLE)
+
+    def _number(self, key: str, name: str, default: int) -> int:
+        """A number among the words of a setting."""
+        match = re.search(rf"\b{name}=(\d+)", self.settings.get(key, ""))
+        return int(match[1]) if match else default
 
     def _setting(self, capability: Capability) -> str:
         return self.settings.get(capability.key, "(null)")

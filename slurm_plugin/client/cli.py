@@ -56,8 +56,8 @@ class CliClient:
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
         jobs = self._squeue()
-        factors = self._site_factors() if any(job.state == "PENDING" for job in jobs) else {}
-        return self._completed(jobs, factors)
+        priorities = self._priorities() if any(job.state == "PENDING" for job in jobs) else {}
+        return self._completed(jobs, priorities)
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
@@ -86,11 +86,11 @@ class CliClient:
     def look(self) -> ClusterRecords:
         """Nodes, jobs and reservations; Slurm answers the commands at the same time."""
         with ThreadPoolExecutor(thread_name_prefix="slurm") as readers:
-            factors = readers.submit(self._site_factors)
+            priorities = readers.submit(self._priorities)
             nodes = readers.submit(self.nodes)
             reservations = readers.submit(self.reservations)
             jobs = self._squeue()
-            completed = self._completed(jobs, factors.result())
+            completed = self._completed(jobs, priorities.result())
             rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
             return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
 
@@ -143,13 +143,17 @@ class CliClient:
     def _shard_rule(self) -> ShardRule:
         return parse.shard_rule(self._read("scontrol", "show", "config"))
 
-    def _completed(self, jobs: Sequence[SlurmJob], factors: Mapping[int, int]) -> tuple[SlurmJob, ...]:
-        """The jobs with their site factors, and with their devices where some share GPUs."""
+    def _completed(self, jobs: Sequence[SlurmJob], priorities: Mapping[int, parse.Priority]) -> tuple[SlurmJob, ...]:
+        """The jobs with their site factors and native priorities, and with their devices where some share GPUs."""
         some_run = any(job.node_names for job in jobs)
         held = self._devices() if some_run and any(job.shards_per_node for job in jobs) else {}
-        return tuple(
-            replace(job, site_factor=factors.get(job.job_id), gpu_indices=held.get(job.job_id, ())) for job in jobs
-        )
+        completed = []
+        for job in jobs:
+            found = priorities.get(job.job_id)
+            known = {} if found is None else {"site_factor": found.site_factor, "natives": found.natives}
+            devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
+            completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
+        return tuple(completed)
 
     def _devices(self) -> dict[int, devices.Held]:
         return devices.held(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
@@ -204,13 +208,13 @@ class CliClient:
                 failed.append(ChangeFailure(change, complaint[0].removeprefix("scancel: ")))
         return failed
 
-    def _site_factors(self) -> dict[int, int]:
-        """Site factors of pending jobs; none where the site does not run priority/multifactor."""
-        answer = process.run(["sprio", "--noheader", "-o", "%i|%S"], self._timeout_s, self._environment)
+    def _priorities(self) -> dict[int, parse.Priority]:
+        """Site factors and natives of pending jobs; none where the site does not run priority/multifactor."""
+        answer = process.run(["sprio", "--noheader", "-o", parse.PRIORITY_FORMAT], self._timeout_s, self._environment)
         if answer.returncode != 0:
-            event(_LOG, logging.WARNING, "site factors unknown", why=answer.err.strip())
+            event(_LOG, logging.WARNING, "priorities unknown", why=answer.err.strip())
             return {}
-        return parse.site_factors(answer.out)
+        return parse.priorities(answer.out)
 
     def _read(self, *argv: str) -> str:
         return process.read(argv, self._timeout_s, self._environment)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from slurm_plugin.client.records import ControllerLoad, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from msgspec import Struct
+
+from slurm_plugin.client.records import (
+    LEAST_PRIORITY,
+    ControllerLoad,
+    ShardRule,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+)
 from slurm_plugin.client.spelling import (
     as_gres,
     count,
@@ -47,6 +56,10 @@ JOB_FIELDS = (
     "admin_comment",
     "RestartCnt",
     "HetJobID",
+    "Nice",
+    "Feature",
+    "Licenses",
+    "OverSubscribe",
     "Name",
     "Comment",
 )
@@ -106,6 +119,10 @@ def job(fields: Sequence[str]) -> SlurmJob:
         cpus=int(f["NumCPUs"].partition("-")[0]),
         gres_per_node=as_gres(f["tres-per-node"]),
         het_job_id=int(f["HetJobID"]) or None if f["HetJobID"].isdigit() else None,
+        nice=int(text_of(f["Nice"]) or 0),
+        features=text_of(f["Feature"]),
+        licenses=text_of(f["Licenses"]),
+        sharing=f["OverSubscribe"],
     )
 
 
@@ -145,14 +162,35 @@ def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tupl
     return tuple((name, share) for name, share in shares if share)
 
 
-def site_factors(text: str) -> dict[int, int]:
-    """Job id -> site factor, from `sprio -o "%i|%S"`. A job in several partitions has several equal lines."""
-    factors = {}
+PRIORITY_FORMAT = "%i|%Y|%S|%A|%B|%F|%J|%P|%Q|%T|%N"
+"""Asked of sprio: job, priority, site factor; then age, association, fair share, size, partition, QOS, TRES, nice."""
+
+
+class Priority(Struct, frozen=True):
+    """A job's site factor, and its priority without it: one for each of its partitions."""
+
+    site_factor: int
+    natives: tuple[int, ...]
+
+
+def priorities(text: str) -> dict[int, Priority]:
+    """Job id -> priority, from sprio with `PRIORITY_FORMAT`. A job in several partitions has several lines.
+
+    Slurm cuts priorities off at 1, after adding up; the parts tell what lies below, as far as their rounding allows.
+    """
+    found: dict[int, Priority] = {}
     for line in text.split("\n"):
-        job_id, bar, factor = line.strip().partition("|")
-        if bar:
-            factors[int(job_id)] = int(factor)
-    return factors
+        fields = line.strip().split("|")
+        if len(fields) != len(PRIORITY_FORMAT.split("|")):
+            continue
+        job_id, shown, site = (int(field) for field in fields[:3])
+        *parts, tres, nice = fields[3:]
+        native = shown - site
+        if shown <= LEAST_PRIORITY:
+            native = sum(map(int, parts)) + sum(int(part) for part in re.findall(r"=(-?\d+)", tres)) - int(nice)
+        before = found[job_id].natives if job_id in found else ()
+        found[job_id] = Priority(site, (*before, native))
+    return found
 
 
 def node(line: str) -> SlurmNode:
@@ -206,6 +244,7 @@ def load(text: str) -> ControllerLoad:
         last_cycle_s=number(main, "Last cycle") / 1e6,
         backfill_last_cycle_s=number(backfill, "Last cycle") / 1e6,
         jobs_pending=number(main, "Jobs pending"),
+        backfills="middle of backfilling" in backfill.partition("\n")[0],
     )
 
 

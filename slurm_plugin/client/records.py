@@ -12,6 +12,10 @@ _OUT_OF_USE = frozenset({
 })  # fmt: skip
 
 
+LEAST_PRIORITY = 1
+"""Slurm cuts priorities off here; 0 means held."""
+
+
 class SlurmJob(Struct, frozen=True):
     """One record of slurmctld's job table. A pending job array is one record with `array_tasks` > 1.
 
@@ -26,6 +30,12 @@ class SlurmJob(Struct, frozen=True):
     `gpu_indices` is (node, indices of its GPUs there) as far as Slurm tells; it is asked only where jobs want shards.
     `required_nodes` are those that a waiting job must have. `het_job_id` is the first component's id for each component
     of a heterogeneous job, which start together or not at all; None for other jobs.
+
+    `natives` are the priorities that Slurm itself gives a waiting job, without any site factor: one for each partition
+    of its list, none while it is held or may not start yet. What lies below `LEAST_PRIORITY` has its effect only with a
+    site factor. `priority` is the one in force. `nice` is what its owner
+    takes off. `partition` may be a list. `features` (--constraint), `licenses` and `sharing` (OK, NO for --exclusive,
+    YES, USER, ...) are as squeue prints them, empty for none.
     """
 
     job_id: int
@@ -62,6 +72,37 @@ class SlurmJob(Struct, frozen=True):
     gpu_indices: tuple[tuple[str, tuple[int, ...]], ...] = ()
     required_nodes: tuple[str, ...] = ()
     het_job_id: int | None = None
+    natives: tuple[int, ...] = ()
+    nice: int = 0
+    features: str = ""
+    licenses: str = ""
+    sharing: str = "OK"
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions it may start in."""
+        return tuple(self.partition.split(","))
+
+    @property
+    def native_priority(self) -> int | None:
+        """The best priority that Slurm itself gives it; None where it tells none."""
+        return self.priority_with(0) if self.natives else None
+
+    def priority_with(self, site_factor: int) -> int:
+        """The best priority that it would have with a site factor; only where Slurm tells its own."""
+        return max(LEAST_PRIORITY, max(self.natives) + site_factor)
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether the priority in force is what Slurm's own and the site factor add up to; true where nothing is known.
+
+        Slurm rounds the parts, so one may be off by 1. Backfill writes an older priority back over a new one when it
+        has let go of its locks meanwhile. Of a job in several partitions squeue shows the one tried last.
+        """
+        if not self.natives or self.site_factor is None:
+            return True
+        wanted = (max(LEAST_PRIORITY, native + self.site_factor) for native in self.natives)
+        return any(abs(self.priority - priority) <= 1 for priority in wanted)
 
 
 class SlurmNode(Struct, frozen=True):
@@ -101,13 +142,18 @@ class SlurmReservation(Struct, frozen=True):
 
 
 class ControllerLoad(Struct, frozen=True):
-    """How busy slurmctld is, from sdiag. Used to leave it alone when it is."""
+    """How busy slurmctld is, from sdiag. Used to leave it alone when it is.
+
+    `backfill_last_cycle_s` is what the last cycle worked, without the time that it slept. `backfills` tells whether a
+    cycle is under way: what is written meanwhile it may overwrite.
+    """
 
     server_threads: int
     agent_queue: int
     last_cycle_s: float
     backfill_last_cycle_s: float
     jobs_pending: int
+    backfills: bool = False
 
 
 class ClusterRecords(Struct, frozen=True):

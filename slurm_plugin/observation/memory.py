@@ -38,6 +38,8 @@ class Remembered(Struct, frozen=True):
         leased_in_vain: waiting jobs whose leases have kept nodes for long enough.
         silent_s: users whose trainings have ended without a curve, and how long those ran.
         trainings: trainings of sweeps that were there before, by job id.
+        others_factors: waiting jobs of whose site factors a part is not ours, and that part.
+        fresh_leases: jobs whose leases are as they are for a short time only.
 
     """
 
@@ -46,6 +48,8 @@ class Remembered(Struct, frozen=True):
     leased_in_vain: frozenset[int] = frozenset()
     silent_s: Mapping[str, float] = field(default_factory=dict)
     trainings: Mapping[int, Training] = field(default_factory=dict)
+    others_factors: Mapping[int, int] = field(default_factory=dict)
+    fresh_leases: frozenset[int] = frozenset()
 
 
 def served_in_vain(

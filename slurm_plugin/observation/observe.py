@@ -16,11 +16,12 @@ from sched_policy.model import Elastic, Job, JobState, Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
-from slurm_plugin.config import PreemptionBudget
+from slurm_plugin.config import OrderSection, PreemptionBudget
 from slurm_plugin.observation import shards
 from slurm_plugin.observation.leases import leased_job
 from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation.standing import standing_of, waited_s
 from slurm_plugin.observation.startable import may_be_planned, waits_for_room
 
 _LOG = logging.getLogger("explsched.observe")
@@ -39,7 +40,8 @@ class Observation(Struct, frozen=True):
     """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
 
     `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses. `leased_in_vain` are
-    waiting jobs that get no lease any more.
+    waiting jobs that get no lease any more. `others_factors` are the parts of site factors that are not ours.
+    `fresh_leases` are jobs whose leases stay as they are for now.
     """
 
     snapshot: Snapshot
@@ -51,6 +53,8 @@ class Observation(Struct, frozen=True):
     nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
     shard_rule: ShardRule = ShardRule.FIRST_FIT
     leased_in_vain: frozenset[int] = frozenset()
+    others_factors: Mapping[int, int] = field(default_factory=dict)
+    fresh_leases: frozenset[int] = frozenset()
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
@@ -64,14 +68,17 @@ def observe(
     partitions: Iterable[str] = (),
     remembered: Remembered | None = None,
     budget: PreemptionBudget | None = None,
+    order: OrderSection | None = None,
 ) -> Observation:
     """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
 
     `remembered` is what a daemon knows from earlier passes. `partitions` limits which jobs are seen as ours to order;
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
     Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
-    Jobs that have been preempted as often as `budget` allows are left alone; None allows any number.
+    Jobs that have been preempted as often as `budget` allows are left alone; None allows any number. `order` says among
+    whom they are ordered, and when a job is overdue; None: as by default.
     """
+    rules = order or OrderSection()
     wanted = frozenset(partitions)
     records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
     known = remembered or Remembered()
@@ -85,17 +92,22 @@ def observe(
     only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
     jobs = []
     for record in records.values():
-        ours = not wanted or record.partition in wanted
+        ours = not wanted or wanted.issuperset(record.partitions)
         if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
             past = preempted.get(record.job_id)
             sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
             reported = progress.get(record.job_id, JobProgress())
             job = _job(record, reported, _options(record, faults), sizes, per_gpu)
+            job = replace(job, submit_s=past.submitted_s if past else job.submit_s)
+            standing = standing_of(record, rules.scope, known.others_factors.get(record.job_id, 0))
             planned = may_be_planned(record, now_s, consents=job.consents, only_leases=only_leases)
             jobs.append(
                 replace(
                     job,
-                    submit_s=past.submitted_s if past else job.submit_s,
+                    scope=standing.scope,
+                    peers=standing.peers,
+                    native_priority=standing.native_priority,
+                    is_overdue=waited_s(job, record, now_s) > rules.longest_wait_s,
                     eligible=job.holds_gpus or planned,
                     may_displace=waits_for_room(record) and record.job_id not in in_vain,
                     yielding=record.job_id in known.yielding,
@@ -116,6 +128,8 @@ def observe(
         by_name,
         seen.shard_rule,
         known.leased_in_vain,
+        known.others_factors,
+        known.fresh_leases,
     )
 
 

@@ -20,7 +20,9 @@ from slurm_plugin.config import Config
 from slurm_plugin.observation.leases import LeaseUse
 from slurm_plugin.observation.memory import Remembered, SilentRuns, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
+from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.backfill_gap import BackfillGap, split
 from slurm_plugin.steering.backoff import most_written
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
 from slurm_plugin.steering.groups.log import log_groups
@@ -44,8 +46,8 @@ class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
     Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, how
-    long leases have been used, how long trainings ran without reports, and the groups last seen, to log what became of
-    them.
+    long leases have been used, how long trainings ran without reports, which site factors are ours (kept in a file,
+    too), and the groups last seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -55,6 +57,9 @@ class Controller:
         self._lease_use = LeaseUse()
         self._silent_runs = SilentRuns()
         self._trainings = SweepTrainings()
+        self._gap = BackfillGap(client.load)
+        self._yields_after_s = 0.0
+        self._own_factors = OwnFactors.of_daemon(config.order.record)
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -65,6 +70,8 @@ class Controller:
         self._spool = ProgressSpool(config.progress.spool)
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
+        if config.order.record != self._own_factors.path:
+            self._own_factors = OwnFactors.of_daemon(config.order.record)
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
@@ -77,8 +84,12 @@ class Controller:
             leased_in_vain,
             self._silent_runs.by_user,
             self._trainings.seen,
+            self._own_factors.others(found.jobs),
+            self._lease_use.fresh(now_s),
         )
-        seen = observe(found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget)
+        seen = observe(
+            found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget, self._config.order
+        )
         self._silent_runs.note(seen.snapshot.jobs, now_s)
         uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, uids, now_s)
@@ -89,7 +100,13 @@ class Controller:
     def reconcile(self, now_s: float) -> Pass:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
-        failures = self._client.apply(decided.changes) if decided.changes else ()
+        self._own_factors.note(decided.changes, decided.seen.jobs)
+        at_once, in_gap = split(decided.changes, decided.seen.jobs)
+        failures = self._client.apply(at_once) if at_once else ()
+        if in_gap and self._gap.is_open(self._yields_after_s):
+            failures += self._client.apply(in_gap)
+        elif in_gap:
+            event(_LOG, logging.INFO, "put off, backfill is at work", changes=len(in_gap))
         if undo := restored(failures, decided.seen.jobs):
             failures += self._client.apply(undo)
         _log_pass(decided, failures)
@@ -117,6 +134,7 @@ class Controller:
         found = self._client.capabilities()
         absent = [capability.name for capability, there in found if not there]
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
+        self._yields_after_s = found.backfill_yields_after_s
         limits = SteeringLimits.of(self._config)
         most = most_written(found.rate_limit(), self._config.interval_s, limits.order.most_per_pass)
         return replace(limits, order=replace(limits.order, most_per_pass=most))

@@ -1,4 +1,4 @@
-"""From the order of a plan to the fewest new site factors. Pure.
+"""From the order of a plan to the fewest new site factors, where a policy orders all jobs of a partition. Pure.
 
 slurmctld pays for every one: a lock, a new priority, a scheduling pass soon after. So labels that stand right stay,
 those far back in a long queue are not set at all, and a pass writes a limited number, those near the head first.
@@ -6,7 +6,6 @@ those far back in a long queue are not set at all, and a pass writes a limited n
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections import Counter
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.steering.falling import longest_falling
 
 _SHARE = 0.25
 """Share of the range that labels spread anew take; the rest is for jobs that will come before and after them."""
@@ -36,14 +36,15 @@ def order_changes(jobs: Iterable[SlurmJob], limits: OrderLimits) -> tuple[SetSit
     """New site factors for waiting jobs, given in the wanted order.
 
     Jobs beyond the depth of their partition have none: they come behind all others, in Slurm's own order. None is
-    negative, because Slurm cuts priorities off at 1 and would forget the order of all jobs below.
+    negative, because Slurm cuts priorities off at 1 and would forget the order of all jobs below. One that is right but
+    not in force is written again.
     """
     labelled, rest = _head(jobs, limits.depth)
     labels = [*relabel([job.site_factor for job in labelled], limits.highest), *(0 for _ in rest)]
     wrong = [
         (job.site_factor, SetSiteFactor(job.job_id, label))
         for job, label in zip((*labelled, *rest), labels, strict=True)
-        if (job.site_factor or 0) != label
+        if (job.site_factor or 0) != label or not job.is_in_force
     ]
     if len(wrong) > limits.most_per_pass:
         # Who stands too high does as much harm at the head of the queue as who is missing there.
@@ -68,7 +69,7 @@ def relabel(current: Sequence[int | None], highest: int) -> list[int]:
     The longest falling subsequence of the present labels stays; the rest is spread evenly between its neighbours. Where
     a gap has become too narrow some neighbours move, too. More items than labels share the lowest one.
     """
-    kept = _longest_falling([c if c is not None and 0 < c < highest else None for c in current])
+    kept = longest_falling([c if c is not None and 0 < c < highest else None for c in current])
     step = max(1, int(_SHARE * highest / (len(current) + 1)))
     top, end = (-1, highest), (len(current), 0)
     anchors = _with_room([top, *((i, c) for i in kept if (c := current[i]) is not None), end], step)
@@ -113,23 +114,3 @@ def _spacing(left: _Anchor, right: _Anchor) -> float:
 def _spread(count: int, high: int, low: int) -> list[int]:
     """`count` labels strictly between two bounds, falling, at equal distances."""
     return [max(low + 1, high - math.ceil((high - low) * (i + 1) / (count + 1))) for i in range(count)]
-
-
-def _longest_falling(values: Sequence[int | None]) -> list[int]:
-    """Indices of a longest strictly falling subsequence (patience sorting, O(n log n)); None never belongs."""
-    tails: list[int] = []  # tails[k]: negated last value of the best subsequence of length k + 1
-    tail_index: list[int] = []
-    previous: dict[int, int | None] = {}
-    for i, value in enumerate(values):
-        if value is None:
-            continue
-        length = bisect.bisect_left(tails, -value)
-        previous[i] = tail_index[length - 1] if length else None
-        tails[length : length + 1] = [-value]
-        tail_index[length : length + 1] = [i]
-    chain: list[int] = []
-    at = tail_index[-1] if tail_index else None
-    while at is not None:
-        chain.append(at)
-        at = previous[at]
-    return chain[::-1]

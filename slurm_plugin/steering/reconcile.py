@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
-from typing import Self
+from collections.abc import Container, Sequence
+from typing import Literal, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from slurm_plugin.client.changes import (
     CreateReservation,
     DeleteReservation,
     ExtendReservation,
+    SetSiteFactor,
     StartAtOnce,
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
@@ -27,6 +28,7 @@ from slurm_plugin.observation.startable import has_settled, may_keep_lease, wait
 from slurm_plugin.steering.groups.grouping import group_changes, in_order
 from slurm_plugin.steering.groups.release import releases
 from slurm_plugin.steering.order import OrderLimits, order_changes
+from slurm_plugin.steering.places import place_changes
 from slurm_plugin.steering.resizing import resize_changes
 
 LEASE_MIN = 2
@@ -44,13 +46,14 @@ class SteeringLimits(Struct, frozen=True):
 
     order: OrderLimits
     slack_s: float
+    scope: Literal["user", "account", "partition"] = "partition"
 
     @classmethod
     def of(cls, config: Config) -> Self:
         """The limits that a configuration sets."""
         slurm = config.slurm
         order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.most_per_pass)
-        return cls(order, config.backfill.slack_s)
+        return cls(order, config.backfill.slack_s, config.order.scope)
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
@@ -61,15 +64,21 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
     """
     released = releases(plan, seen)
     ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
-    waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
     sizes = resize_changes(plan, seen)
     return (
-        *order_changes(waiting, limits.order),
+        *_order(ranked, seen, limits),
         *sizes,
         *lease_changes(plan, seen, limits),
         *delay_changes(seen, {change.job_id for change in sizes}),
         *group_changes(plan, released, seen),
     )
+
+
+def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
+    if limits.scope != "partition":
+        return place_changes(seen, ranked, limits.order.most_per_pass)
+    waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
+    return order_changes(waiting, limits.order)
 
 
 def delay_changes(seen: Observation, resized: Container[int]) -> tuple[StartAtOnce, ...]:
@@ -92,7 +101,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
 
     A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
-    changed, and extended while its job, due by now, still waits for them.
+    changed, and it has stood for `leases.HOLD_S`; it is extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
     wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen, r.job_id)}
@@ -103,7 +112,8 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if job_id is None:
             continue
         promise = wanted.get(job_id)
-        if promise is not None and _still_right(lease, promise, now_s, limits.slack_s):
+        stays = promise is not None and _still_right(lease, promise, now_s, limits.slack_s)
+        if stays or _is_held(lease, job_id, seen):
             standing.add(job_id)
             if seen.jobs[job_id].reservation != lease.name:
                 result.append(AttachReservation(job_id, lease.name))
@@ -144,6 +154,12 @@ def _still_right(lease: SlurmReservation, promise: Reservation, now_s: float, sl
     start_s = max(promise.start_s, now_s)
     near = lease.start_s - slack_s <= start_s <= max(lease.end_s, lease.start_s + slack_s)
     return same_nodes and near and now_s < lease.end_s
+
+
+def _is_held(lease: SlurmReservation, job_id: int, seen: Observation) -> bool:
+    """Whether a lease that has not begun stays for a while although the plan has changed its mind."""
+    is_ahead = lease.start_s > seen.snapshot.now_s
+    return is_ahead and job_id in seen.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
 
 
 def _create(promise: Reservation, job: SlurmJob, now_s: float) -> tuple[Change, ...]:

@@ -63,9 +63,13 @@ def final_state(cluster: Cluster, job_id: int) -> str:
 
 
 def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
-    """A configuration of the daemon: a pass each second, and jobs report to `spool`."""
+    """A configuration of the daemon: a pass each second, jobs report to `spool`, all jobs are one owner's.
+
+    So these tests see the policy's own order; scopes have tests of their own.
+    """
     base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
-    return json.dumps({**base, **sections})
+    order = {"scope": "partition", "record": str(spool.parent / "site_factors.json")}
+    return json.dumps({**base, "order": order, **sections})
 
 
 @contextmanager

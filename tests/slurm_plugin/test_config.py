@@ -27,6 +27,8 @@ PATH = Path("/etc/explsched/explsched.yaml")
             "backfill: {reservation_depth: 1.5}",
             "backfill.reservation_depth: .* or null, found 1.5",
         ),
+        ("order: {record: notes.json}", "order.record: must be an absolute path, found 'notes.json'"),
+        ("policy: muri-s", "order.scope: policy muri-s lets jobs of different users take turns, .* partition only"),
         ("las: {limits_gpu_s: []}", "las.limits_gpu_s: must be a list, each a number above 0, of length from 1 to 16"),
         ("las: {limits_gpu_s: [7200, 3250]}", "las.limits_gpu_s: must rise, found"),
         ("las: {limits_gpu_s: [7200, 7200]}", "las.limits_gpu_s: must rise, found"),

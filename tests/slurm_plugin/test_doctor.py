@@ -36,6 +36,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tool(tmp_path, "scontrol", SCONTROL.format(directory=tmp_path, words="No such reservation"))
     tool(tmp_path, "sdiag", SDIAG)
     tool(tmp_path, "sacctmgr", "echo ours")
+    tool(tmp_path, "squeue", "true")
     return tmp_path
 
 
@@ -57,7 +58,31 @@ def findings(site: Path, config: str = "") -> dict[str, tuple[str, str, str]]:
 def test_all_is_well_with_slurm(site: Path) -> None:
     found = findings(site)
     assert found["slurmctld"][0] == found["slurmdbd"][0] == found["nodes"][0] == found["privilege"][0] == "ok"
-    assert "partitions" not in found
+    assert found["backfill"][0] == found["site factors"][0] == "ok"
+    assert found["partitions"][:2] == (
+        "note",
+        "slurm.partitions is empty: all partitions with GPUs are steered (debug, main)",
+    )
+    assert "partitions" not in findings(site, "slurm: {partitions: [main]}")
+
+
+def test_backfill_cycles_that_let_go_of_their_locks_are_told(site: Path) -> None:
+    page = "Server thread count: 3\\nBackfilling stats\\n\\tLast cycle: 4000000\\n"
+    tool(site, "sdiag", f"printf '{page}'")
+    level, words, advice = findings(site)["backfill"]
+    assert (level, words) == ("note", "the last cycle worked 4.0 s, a cycle lets go of its locks after 2 s")
+    assert "bf_yield_interval" in advice
+    settings = (site / "config").read_text()
+    (site / "config").write_text(settings + "SchedulerParameters = bf_continue,bf_yield_interval=5000000\n")
+    assert findings(site)["backfill"][0] == "ok"
+
+
+def test_a_plugin_that_sets_site_factors_is_a_fault(site: Path) -> None:
+    settings = (site / "config").read_text()
+    (site / "config").write_text(settings + "PrioritySiteFactorPlugin = site_factor/none\n")
+    assert "site factor plugin" not in findings(site)
+    (site / "config").write_text(settings + "PrioritySiteFactorPlugin = site_factor/example\n")
+    assert findings(site)["site factor plugin"][0] == "fault"
 
 
 def test_a_partition_that_is_not_there_is_a_fault(site: Path) -> None:

@@ -169,3 +169,29 @@ def test_sdiag_without_its_numbers_is_an_error() -> None:
 @pytest.mark.parametrize(("told", "first"), [("5", 5), ("N/A", None), ("0", None)])
 def test_the_components_of_a_heterogeneous_job_name_their_first_one(told: str, first: int | None) -> None:
     assert parse.job(list((RECORD | {"HetJobID": told}).values())).het_job_id == first
+
+
+def test_priorities_without_the_site_factor() -> None:
+    text = (
+        "  7|1000|0|0|0|1000|0|0|0||0\n"
+        "8|900|-100|0|0|1000|0|0|0||0\n"
+        "9|1200|700|0|0|0|0|500|0||0\n9|800|700|0|0|0|0|100|0||0\n"
+    )
+    found = parse.priorities(text)
+    assert found[7] == parse.Priority(0, (1000,))
+    assert found[8] == parse.Priority(-100, (1000,))
+    assert found[9] == parse.Priority(700, (500, 100))  # two partitions
+
+
+def test_a_priority_below_the_floor_is_added_up_from_its_parts() -> None:
+    """Slurm shows 1 whatever lies below: then the difference would be no priority of anybody's."""
+    found = parse.priorities("8|1|-5000|300|10|400|20|30|40|cpu=5,gres/gpu=45|50\n9|1|0|0|0|0|0|0|0||3000\n")
+    assert found[8].natives == (800,)
+    assert found[9].natives == (-3000,)
+
+
+def test_a_backfill_cycle_under_way_is_seen() -> None:
+    page = "Server thread count:  3\n\nBackfilling stats{}\n\tLast cycle: 4000000\n"
+    warning = " (WARNING: data obtained in the middle of backfilling execution.)"
+    assert parse.load(page.format(warning)).backfills
+    assert not parse.load(page.format("")).backfills

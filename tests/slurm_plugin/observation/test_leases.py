@@ -45,3 +45,16 @@ def test_a_job_that_started_is_forgotten() -> None:
 
 def test_reservations_of_others_do_not_count() -> None:
     assert passes(LeaseUse(), (replace(BEGUN, name="maintenance"),), START_S + LONGEST_S) == [False]
+
+
+def test_a_lease_is_fresh_until_it_has_stood_for_a_while() -> None:
+    use = LeaseUse()
+    lease = SlurmReservation("explsched_5", 2000.0, 2120.0, ("n1",), ("ada",), frozenset())
+    use.in_vain([], [lease], 1000.0)
+    assert use.fresh(1000.0) == {5}
+    use.in_vain([], [lease], 1059.0)
+    assert use.fresh(1059.0) == {5}
+    use.in_vain([], [lease], 1060.0)
+    assert use.fresh(1060.0) == frozenset()
+    use.in_vain([], [replace(lease, nodes=("n2",))], 1061.0)
+    assert use.fresh(1061.0) == {5}

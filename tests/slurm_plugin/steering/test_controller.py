@@ -23,7 +23,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
 )
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.config import Config, PreemptionSection, ProgressSection, SlurmSection
+from slurm_plugin.config import Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_kit import FakeSlurm, record
 
@@ -49,7 +49,8 @@ def controller(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def configured(tmp_path: Path, **sections: Any) -> Config:
-    return msgspec.structs.replace(Config(progress=ProgressSection(spool=tmp_path)), **sections)
+    order = OrderSection(scope="partition", record=tmp_path / "site_factors.json")
+    return msgspec.structs.replace(Config(progress=ProgressSection(spool=tmp_path), order=order), **sections)
 
 
 def asking(job_id: int, **fields: Any) -> SlurmJob:

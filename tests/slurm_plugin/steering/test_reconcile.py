@@ -228,3 +228,17 @@ def test_negative_site_factors_of_earlier_releases_are_replaced() -> None:
     assert isinstance(change, SetSiteFactor)
     assert change.job_id == 2
     assert 0 < change.site_factor < 700
+
+
+def test_a_fresh_lease_stays_although_the_plan_has_moved() -> None:
+    """Each change of a reservation ends a backfill cycle that has let go of its locks."""
+    held = record(5, reservation="explsched_5")
+    fresh = replace(seen(held, leases=(lease(5),)), fresh_leases=frozenset({5}))
+    elsewhere = Plan(reservations=(replace(promise(5), placement=(NodeGpus("n2", 4),)),))
+    assert lease_changes(elsewhere, fresh, LIMITS) == ()
+    assert lease_changes(Plan(), fresh, LIMITS) == ()
+    assert lease_changes(elsewhere, replace(fresh, fresh_leases=frozenset()), LIMITS) != ()
+    started = replace(fresh, jobs={5: replace(held, state="RUNNING")})
+    assert lease_changes(Plan(), started, LIMITS) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
+    begun = replace(fresh, reservations=(lease(5, NOW_S - 30),))
+    assert DeleteReservation("explsched_5") in lease_changes(elsewhere, begun, LIMITS)

@@ -1,0 +1,233 @@
+"""From an order that keeps to Slurm's places to the fewest new site factors. Pure.
+
+Each waiting job has a place, by the priority that Slurm itself gives it. Who gets which place is the plan's decision
+(`sched_policy.scope`); here every job gets a site factor with which its priority is that of its place. Between two jobs
+of others only the order of a user's jobs counts, not their numbers: so most of those stay as they are when one of them
+moves, and a pass writes little. Jobs that are not steered stand where Slurm puts them, and the others keep their order
+towards them.
+
+Where Slurm's priorities are equal, or nearly, there is no room for an exchange: then those that must stand before
+others are raised a little.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from sched_policy.scope import places
+from slurm_plugin.client.changes import SetSiteFactor
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.steering.falling import longest_falling
+
+STEP = 10
+"""Distance between priorities that are spread anew, where nothing else stands near."""
+
+_SPARE = 4
+"""Priorities for each job where room had to be made: the next exchange finds some left."""
+
+_HIGHEST = 2_147_483_645
+"""Slurm's bound on a site factor, either way."""
+
+
+class _Item(Struct, frozen=True):
+    """A waiting job in the wanted order. `place` is the priority that belongs to its place in the queue.
+
+    `has` is the priority it has, with its present site factor; `age` breaks ties as Slurm does: the earlier submission,
+    then the lower id comes first. Items of one `group` may exchange places.
+    """
+
+    job: SlurmJob
+    place: int
+    has: int
+    age: tuple[float, int]
+    group: tuple[str, str] | int
+    is_steered: bool
+
+
+class _Anchor(Struct, frozen=True):
+    """An item that keeps its priority: its position in the wanted order."""
+
+    at: int
+    priority: float
+    is_steered: bool
+
+
+def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[SetSiteFactor, ...]:
+    """New site factors for waiting jobs, `ranked` best first (others are left out), `most` of them, the head first.
+
+    A priority that is not in force, though its site factor is right, is written again: backfill has put the older one
+    back.
+    """
+    items = _items(seen, ranked)
+    wrong: list[tuple[int, SetSiteFactor]] = []
+    for item, priority in zip(items, _priorities(items), strict=True):
+        stays = priority == item.has
+        if not item.is_steered or (stays and item.job.is_in_force):
+            continue
+        factor = item.job.site_factor or 0 if stays else priority - max(item.job.natives)
+        if abs(factor) <= _HIGHEST:
+            # Who stands too high does as much harm at the head of the queue as who is missing there.
+            wrong.append((max(priority, item.job.priority), SetSiteFactor(item.job.job_id, factor)))
+    wrong.sort(key=lambda change: -change[0])
+    return tuple(change for _, change in wrong[:most])
+
+
+def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
+    """All waiting jobs whose priority Slurm tells, in the wanted order."""
+    snapshot = seen.snapshot
+    row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
+    waiting = [row[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING"]
+    steered = [snapshot.jobs[i] for i in places(np.array(waiting, dtype=np.int64), snapshot).tolist()]
+    wanted = [seen.jobs[job.job_id] for job in steered if seen.jobs[job.job_id].natives]
+    group = {job.job_id: (job.scope, job.peers) for job in steered}
+    steered_ids = {job.job_id for job in wanted}
+    partitions = {name for job in wanted for name in job.partitions}
+    others = [
+        job
+        for job in seen.jobs.values()
+        if job.state == "PENDING" and job.natives and job.job_id not in steered_ids
+        if not partitions.isdisjoint(job.partitions)
+    ]
+    by_place = sorted((*wanted, *others), key=lambda job: (-_native(seen, job), *_age(seen, job)))
+    on_places = iter(wanted)
+    items = []
+    for holder in by_place:
+        is_steered = holder.job_id in steered_ids
+        job = next(on_places) if is_steered else holder
+        has = job.priority_with(job.site_factor or 0)
+        kind = group[job.job_id] if is_steered else job.job_id
+        items.append(_Item(job, _native(seen, holder), has, (job.submit_s, job.job_id), kind, is_steered))
+    return items
+
+
+def _native(seen: Observation, job: SlurmJob) -> int:
+    """The priority without our part of the site factor."""
+    return job.priority_with(seen.others_factors.get(job.job_id, 0))
+
+
+def _age(seen: Observation, job: SlurmJob) -> tuple[float, int]:
+    """As the snapshot dates it, which remembers when a requeued job was first submitted."""
+    past = seen.preempted.get(job.job_id)
+    return past.submitted_s if past else job.submit_s, job.job_id
+
+
+def _priorities(items: Sequence[_Item]) -> list[int]:
+    """The priority of each item: its own as far as that stands right, else one near that of its place."""
+    anchors = _with_room(_kept(items), len(items))
+    priorities = [item.has for item in items]
+    for upper, lower in itertools.pairwise(anchors):
+        span = items[upper.at + 1 : lower.at]
+        if span:
+            priorities[upper.at + 1 : lower.at] = _between(
+                [item.place for item in span], upper.priority, lower.priority
+            )
+    return priorities
+
+
+def _kept(items: Sequence[_Item]) -> list[_Anchor]:
+    """The items that may keep what they have: those that are not steered, and between them as many as possible.
+
+    What they have falls, and each stands between the places of the neighbours that are not of its group. Where most of
+    a run of one group must move anyway, all of it takes its places.
+    """
+    may_stay = _near_their_places(items)
+    order = {key: rank for rank, key in enumerate(sorted({_key(item) for item in items}))}
+    ranks = [order[_key(item)] for item in items]
+    fixed = [i for i, item in enumerate(items) if not item.is_steered]
+    kept: list[int] = []
+    for left, right in itertools.pairwise((-1, *fixed, len(items))):
+        high = ranks[left] if left >= 0 else len(order)
+        low = ranks[right] if right < len(items) else -1
+        inside = [ranks[i] if may_stay[i] and low < ranks[i] < high else None for i in range(left + 1, right)]
+        kept += (left + 1 + i for i in longest_falling(inside))
+        kept += [right] if right < len(items) else []
+    run_of = [number for number, run in enumerate(_runs(items)) for _ in run]
+    size, stay = Counter(run_of), Counter(run_of[i] for i in kept)
+    worth = (i for i in kept if 2 * stay[run_of[i]] >= size[run_of[i]])
+    return [_Anchor(i, items[i].has, items[i].is_steered) for i in worth]
+
+
+def _runs(items: Sequence[_Item]) -> list[list[_Item]]:
+    """The items cut where a group ends."""
+    return [list(run) for _, run in itertools.groupby(items, key=lambda item: item.group)]
+
+
+def _near_their_places(items: Sequence[_Item]) -> list[bool]:
+    """Whether each item has a priority between the places before and behind its run of items of one group.
+
+    Places at less than a step's distance count as one, in which those that are raised stand further up.
+    """
+    result: list[bool] = []
+    crowd = _crowds([item.place for item in items])
+    for members in _runs(items):
+        first, last = len(result), len(result) + len(members) - 1
+        reach = STEP * max(crowd[first], crowd[last], len(members))
+        high = items[first - 1].place + STEP * (crowd[first - 1] - 1) if first else items[first].place + reach
+        low = items[last + 1].place if last + 1 < len(items) else 0
+        result += [low <= item.has <= high or item.has == item.place for item in members]
+    return result
+
+
+def _crowds(places: Sequence[int]) -> list[int]:
+    """For each place how many stand in its crowd: falling places of which each is less than a step from the next."""
+    sizes: list[int] = []
+    start = 0
+    for i in range(1, len(places) + 1):
+        if i == len(places) or places[i - 1] - places[i] >= STEP:
+            sizes += [i - start] * (i - start)
+            start = i
+    return sizes
+
+
+def _key(item: _Item) -> tuple[int, float, int]:
+    """Rises with the rank that Slurm gives the item now."""
+    return item.has, -item.age[0], -item.age[1]
+
+
+def _with_room(anchors: Iterable[_Anchor], count: int) -> list[_Anchor]:
+    """The anchors (both ends among them) without those that leave too little room for what must stand between them.
+
+    Steered ones go first. One that is not steered goes only if there is no other way: Slurm puts them so near each
+    other that nobody fits between.
+    """
+    top, end = _Anchor(-1, float("inf"), is_steered=False), _Anchor(count, 0, is_steered=False)
+    held = [top]
+    for anchor in (*anchors, end):
+        if _fits(held[-1], anchor, 1):
+            held.append(anchor)
+            continue
+        while len(held) > 1 and held[-1].is_steered and not _fits(held[-1], anchor, _SPARE):
+            held.pop()
+        if _fits(held[-1], anchor, 1):
+            held.append(anchor)
+        elif anchor is end or not anchor.is_steered:
+            while not _fits(held[-1], anchor, 1):
+                held.pop()
+            held.append(anchor)
+    return held
+
+
+def _fits(upper: _Anchor, lower: _Anchor, each: int) -> bool:
+    between = lower.at - upper.at - 1
+    if between == 0:
+        return True
+    return upper.priority - lower.priority - 1 >= each * between
+
+
+def _between(wanted: Sequence[int], high: float, low: float) -> list[int]:
+    """Falling priorities strictly between two bounds, those that are wanted if they fall and lie there."""
+    if all(a > b for a, b in itertools.pairwise(wanted)) and low < wanted[-1] and wanted[0] < high:
+        return list(wanted)
+    reach = STEP * (len(wanted) + 1)
+    top = min(high, max(wanted[0], low) + reach)
+    bottom = max(low, min(wanted[-1], top) - reach, 0)
+    if top - bottom - 1 < len(wanted):
+        bottom = low
+    step = (top - bottom) / (len(wanted) + 1)
+    return [int(top - step * (i + 1)) if step >= 2 else int(top) - 1 - i for i in range(len(wanted))]

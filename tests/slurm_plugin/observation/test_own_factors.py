@@ -1,0 +1,77 @@
+"""Which part of a site factor is ours, through restarts, lost writes and other people's writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client.changes import SetSiteFactor
+from slurm_plugin.observation.own_factors import OwnFactors
+from tests.slurm_kit import record
+
+
+def noted(path: Path, job_id: int, found: int, factor: int) -> None:
+    """A daemon that finds one site factor and writes another."""
+    OwnFactors.of_daemon(path).note([SetSiteFactor(job_id, factor)], {job_id: record(job_id, site_factor=found)})
+
+
+def test_what_we_wrote_is_ours_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "site_factors.json"
+    noted(path, 5, 0, 300)
+    assert OwnFactors.of_daemon(path).others([record(5, site_factor=300)]) == {}
+
+
+def test_what_was_there_before_is_somebody_elses_and_stays_so(tmp_path: Path) -> None:
+    path = tmp_path / "site_factors.json"
+    assert OwnFactors.of_daemon(path).others([record(5, site_factor=1000)]) == {5: 1000}
+    noted(path, 5, 1000, 1300)
+    assert OwnFactors.of_daemon(path).others([record(5, site_factor=1300)]) == {5: 1000}
+
+
+def test_what_an_admin_sets_over_ours_counts(tmp_path: Path) -> None:
+    path = tmp_path / "site_factors.json"
+    noted(path, 5, 0, 300)
+    assert OwnFactors.of_daemon(path).others([record(5, site_factor=7)]) == {5: 7}
+    assert OwnFactors.of_daemon(path).others([record(5, site_factor=0)]) == {}
+    noted(path, 5, 7, 20)
+    assert OwnFactors.of_daemon(path).others([record(5, site_factor=20)]) == {5: 7}
+
+
+def test_a_write_that_slurm_lost_leaves_an_older_one_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "site_factors.json"
+    noted(path, 5, 0, 300)
+    noted(path, 5, 300, 400)
+    assert OwnFactors.of_daemon(path).others([record(5, site_factor=300)]) == {}
+
+
+def test_a_task_that_left_its_array_has_the_arrays_factor(tmp_path: Path) -> None:
+    path = tmp_path / "site_factors.json"
+    noted(path, 5, 0, 300)
+    assert OwnFactors.of_daemon(path).others([record(9, array_job_id=5, site_factor=300)]) == {}
+
+
+def test_jobs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "site_factors.json"
+    noted(path, 5, 0, 300)
+    OwnFactors.of_daemon(path).note([], {6: record(6)})
+    assert path.read_text() == "{}"
+
+
+@pytest.mark.parametrize("content", [None, "no json"])
+def test_without_notes_a_daemon_keeps_what_it_finds_and_a_visitor_takes_it_for_ours(
+    tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "site_factors.json"
+    if content is not None:
+        path.write_text(content)
+    assert OwnFactors.of_daemon(path).others([record(5, site_factor=300)]) == {5: 300}
+    assert OwnFactors.of_visitor(path).others([record(5, site_factor=300)]) == {}
+
+
+def test_a_file_that_cannot_be_written_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own = OwnFactors.of_daemon(tmp_path / "absent" / "site_factors.json")
+    for factor in (300, 400):
+        own.note([SetSiteFactor(5, factor)], {5: record(5, site_factor=0)})
+    assert caplog.text.count("own site factors not noted") == 1
+    assert own.others([record(5, site_factor=400)]) == {}

@@ -1,0 +1,55 @@
+"""Who may exchange places with whom, and how long a job has waited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_plugin.observation.standing import Standing, standing_of, waited_s
+from tests.sched_policy.builders import NOW_S, job
+from tests.slurm_kit import record
+
+
+def waiting(job_id: int = 1, **fields: Any) -> Any:
+    return record(job_id, **{"natives": (500,), "account": "lab", "qos": "normal", **fields})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"partition": "long"},
+        {"partition": "main,long"},
+        {"qos": "high"},
+        {"nice": 10},
+        {"account": "guests"},
+        {"reservation": "course"},
+        {"natives": ()},
+    ],
+)
+def test_unequal_jobs_of_a_user_do_not_exchange_places(other: dict[str, Any]) -> None:
+    usual = standing_of(waiting(), "user", 0)
+    assert standing_of(waiting(2), "user", 0) == usual
+    assert standing_of(waiting(2, **other), "user", 0).peers != usual.peers
+
+
+def test_a_lease_of_ours_is_no_reservation() -> None:
+    assert standing_of(waiting(reservation="explsched_1"), "user", 0) == standing_of(waiting(), "user", 0)
+
+
+def test_scopes() -> None:
+    assert standing_of(waiting(), "user", 30) == Standing("ada", standing_of(waiting(), "user", 0).peers, 530.0)
+    assert standing_of(waiting(user="bob"), "account", 0) == standing_of(waiting(), "account", 0)
+    assert standing_of(waiting(user="bob"), "user", 0) != standing_of(waiting(), "user", 0)
+    assert standing_of(waiting(qos="high"), "partition", 30) == Standing()
+
+
+def test_waiting_begins_when_a_job_may_start_and_leaves_out_its_runs() -> None:
+    one = job(1, submit_s=NOW_S - 1000.0)
+    assert waited_s(one, record(1, eligible_s=NOW_S - 400.0), NOW_S) == 400.0
+    assert waited_s(one, record(1, eligible_s=None), NOW_S) == 0.0  # held
+    requeued = record(1, restarts=1, eligible_s=NOW_S - 5.0)
+    assert waited_s(replace(one, earlier_s=300.0), requeued, NOW_S) == 700.0
+    runs = replace(one, start_s=NOW_S - 250.0)
+    assert waited_s(runs, record(1, eligible_s=NOW_S - 1000.0), NOW_S) == 750.0

@@ -1,0 +1,199 @@
+"""From an order within scopes to site factors: exactly Slurm's order between users, with few writes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from sched_policy.plan import Plan, Score
+from slurm_plugin.client.changes import SetSiteFactor
+from slurm_plugin.client.records import ClusterRecords, SlurmJob
+from slurm_plugin.observation.memory import Remembered
+from slurm_plugin.observation.observe import Observation, observe
+from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.places import place_changes
+from tests.slurm_kit import record
+
+NOW_S = 10_000.0
+ALL = 1_000_000
+
+
+def waiting(job_id: int, user: str, native: int, **fields: Any) -> SlurmJob:
+    """A job as Slurm shows it before anybody has changed it."""
+    base = {"user": user, "natives": (native,), "priority": native, "site_factor": 0, "submit_s": float(job_id)}
+    return record(job_id, **{**base, "eligible_s": float(job_id), **fields})
+
+
+def look(jobs: Sequence[SlurmJob], others: Mapping[int, int] | None = None) -> Observation:
+    from pathlib import Path
+
+    remembered = Remembered(others_factors=others or {})
+    return observe(ClusterRecords((), tuple(jobs), ()), ProgressSpool(Path("/nowhere")), NOW_S, remembered=remembered)
+
+
+def written(jobs: Sequence[SlurmJob], changes: Sequence[SetSiteFactor]) -> list[SlurmJob]:
+    """The jobs as Slurm shows them afterwards."""
+    factors = {change.job_id: change.site_factor for change in changes}
+    after = []
+    for job in jobs:
+        factor = factors.get(job.job_id, job.site_factor or 0)
+        after.append(replace(job, site_factor=factor, priority=job.priority_with(factor)))
+    return after
+
+
+def as_slurm_orders(jobs: Sequence[SlurmJob]) -> list[int]:
+    return [job.job_id for job in sorted(jobs, key=lambda job: (-job.priority, job.submit_s, job.job_id))]
+
+
+def settled(jobs: Sequence[SlurmJob], wanted: Sequence[int], most: int = ALL) -> tuple[list[SlurmJob], list[int]]:
+    """The jobs when a pass finds nothing to change, and how much each pass wrote."""
+    jobs, writes = list(jobs), []
+    while changes := place_changes(look(jobs), wanted, most):
+        jobs = written(jobs, changes)
+        writes.append(len(changes))
+        assert len(writes) < 1000
+    return jobs, writes
+
+
+def test_a_job_gets_the_priority_of_its_place() -> None:
+    jobs = [waiting(1, "ada", 900), waiting(2, "bob", 800), waiting(3, "ada", 700)]
+    assert set(place_changes(look(jobs), [3, 2, 1], ALL)) == {SetSiteFactor(1, -200), SetSiteFactor(3, 200)}
+
+
+def test_the_order_between_users_is_slurms() -> None:
+    jobs = [waiting(1, "ada", 900), waiting(2, "bob", 800), waiting(3, "ada", 700), waiting(4, "bob", 600)]
+    after, writes = settled(jobs, [4, 2, 3, 1])  # as if one user's jobs were better than all of the other's
+    assert as_slurm_orders(after) == [3, 4, 1, 2]
+    assert len(writes) == 1
+
+
+def test_the_head_is_written_first() -> None:
+    jobs = [waiting(i, "ada", 1000 - 10 * i) for i in range(1, 51)]
+    changes = place_changes(look(jobs), list(range(50, 0, -1)), 10)
+    assert {change.job_id for change in changes} == {*range(1, 6), *range(46, 51)}  # who stands too high goes, too
+
+
+def test_a_job_that_moves_to_the_front_costs_a_write_for_each_user_it_passes() -> None:
+    """Not one for each job: between two jobs of others only their order counts."""
+    jobs = [waiting(i, "ada", 10_000 - 20 * i) for i in range(1, 101)]
+    jobs += [waiting(200, "bob", 9_010)]  # between ada's 49th and 50th
+    after, writes = settled(jobs, [100, *range(1, 100), 200])
+    order = as_slurm_orders(after)
+    assert order[0] == 100
+    assert order.index(200) == as_slurm_orders(jobs).index(200)
+    assert sum(writes) <= 6
+
+
+def test_jobs_that_are_not_steered_keep_their_place_and_are_not_written() -> None:
+    jobs = [waiting(1, "ada", 900), waiting(2, "bob", 800, gpus=0, gpus_per_node=None), waiting(3, "ada", 700)]
+    after, writes = settled(jobs, [3, 1])
+    assert as_slurm_orders(after) == [3, 2, 1]
+    assert writes == [2]
+    assert after[1].site_factor == 0
+
+
+def test_what_backfill_has_put_back_is_written_again() -> None:
+    jobs, _ = settled([waiting(1, "ada", 900), waiting(2, "ada", 700), waiting(3, "bob", 800)], [2, 1, 3])
+    stale = [replace(job, priority=max(job.natives)) for job in jobs]
+    assert place_changes(look(jobs), [2, 1, 3], ALL) == ()
+    assert set(place_changes(look(stale), [2, 1, 3], ALL)) == {SetSiteFactor(1, -200), SetSiteFactor(2, 200)}
+
+
+def test_a_job_in_several_partitions_is_in_force_if_one_of_its_priorities_is() -> None:
+    job = waiting(1, "ada", 900, partition="main,long", natives=(900, 500), priority=500)
+    assert job.is_in_force
+    assert not replace(job, priority=700).is_in_force
+
+
+def test_somebody_elses_site_factor_is_kept() -> None:
+    jobs = [waiting(1, "ada", 900), waiting(2, "bob", 1000), waiting(3, "ada", 100, site_factor=1000, priority=1100)]
+    seen = look(jobs, {3: 1000})
+    assert place_changes(seen, [3, 2, 1], ALL) == ()  # it is first already, as somebody wanted
+    changes = place_changes(seen, [1, 2, 3], ALL)
+    assert set(changes) == {SetSiteFactor(1, 200), SetSiteFactor(3, 800)}  # the place of either
+
+
+def test_equal_priorities_leave_room_for_an_order() -> None:
+    jobs = [waiting(i, "ada" if i % 2 else "bob", 1) for i in range(1, 41)]
+    wanted = list(range(40, 0, -1))
+    after, writes = settled(jobs, wanted)
+    assert as_slurm_orders(after) == [39 - 2 * (i // 2) if i % 2 == 0 else 40 - 2 * (i // 2) for i in range(40)]
+    assert len(writes) <= 2
+
+
+def test_priorities_below_slurms_floor_are_lifted_above_it() -> None:
+    """With --nice they add up to less than 1: a factor counts from there, not from the 1 that Slurm shows."""
+    jobs = [waiting(i, "ada", -3000, priority=1, nice=3000) for i in range(1, 11)]
+    after, writes = settled(jobs, list(range(10, 0, -1)))
+    assert as_slurm_orders(after) == list(range(10, 0, -1))
+    assert len(writes) == 1
+
+
+def test_new_jobs_at_the_front_of_a_queue_of_equals_cost_few_writes() -> None:
+    """Shortest first, for long, where Slurm's own priorities are all the same."""
+    chance = random.Random(4)
+    jobs = [waiting(i, "ada", 500) for i in range(1, 201)]
+    length = {job.job_id: chance.random() for job in jobs}
+    jobs, _ = settled(jobs, sorted(length, key=lambda i: length[i]))
+    total = 0
+    for new in range(201, 401):
+        gone = as_slurm_orders(jobs)[0]
+        length.pop(gone)
+        length[new] = chance.random()
+        jobs = [job for job in jobs if job.job_id != gone] + [waiting(new, "ada", 500)]
+        wanted = sorted(length, key=lambda i: length[i])
+        jobs, writes = settled(jobs, wanted)
+        assert as_slurm_orders(jobs) == wanted
+        total += sum(writes)
+    assert total <= 200 * 4
+
+
+_DRAWN = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 40), st.booleans()), min_size=1, max_size=25)
+
+
+@settings(deadline=None)
+@given(_DRAWN, st.integers(0, 1000), st.integers(1, 10))
+def test_any_order_is_reached_and_stays(drawn: list[tuple[str, int, bool]], seed: int, most: int) -> None:
+    """Users keep their places, jobs that are not steered stay, and then nothing is written any more."""
+    spread = [
+        waiting(i + 1, user, 100 * native, **({} if steered else {"gpus": 0, "gpus_per_node": None}))
+        for i, (user, native, steered) in enumerate(drawn)
+    ]
+    natives = {max(job.natives) for job in spread if not job.gpus}
+    jobs = [job for job in spread if not job.gpus or max(job.natives) not in natives]  # ties have a test of their own
+    wanted = [job.job_id for job in jobs if job.gpus]
+    random.Random(seed).shuffle(wanted)
+    after, _ = settled(jobs, wanted, most)
+    user = {job.job_id: (job.user if job.gpus else job.job_id) for job in jobs}
+    assert [user[job_id] for job_id in as_slurm_orders(after)] == [user[job_id] for job_id in as_slurm_orders(jobs)]
+    for name in "abc":
+        own = [job_id for job_id in as_slurm_orders(after) if user[job_id] == name]
+        assert own == [job_id for job_id in wanted if user[job_id] == name]
+    assert all(job.site_factor == 0 for job in after if not job.gpus)
+
+
+def test_nice_and_qos_stay_what_they_are() -> None:
+    """A user's own wishes for a job, and what its QOS is worth, are in its place; nobody exchanges them away."""
+    jobs = [
+        waiting(1, "ada", 900),
+        waiting(2, "ada", 400, nice=500),
+        waiting(3, "ada", 2000, qos="high"),
+        waiting(4, "ada", 800),
+    ]
+    after, _ = settled(jobs, [2, 4, 1, 3])
+    assert as_slurm_orders(after) == [3, 4, 1, 2]
+
+
+def test_scores_of_a_plan_reach_slurm_within_the_users_places() -> None:
+    from slurm_plugin.steering.order import OrderLimits
+    from slurm_plugin.steering.reconcile import SteeringLimits, changes
+
+    jobs = [waiting(1, "ada", 900), waiting(2, "bob", 800), waiting(3, "ada", 700)]
+    plan = Plan(scores=(Score(2, 3.0, ""), Score(3, 2.0, ""), Score(1, 1.0, "")))
+    limits = SteeringLimits(OrderLimits(1000, 100, 100), 120, "user")
+    assert set(changes(plan, look(jobs), limits)) == {SetSiteFactor(1, -200), SetSiteFactor(3, 200)}
