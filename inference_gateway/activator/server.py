@@ -87,8 +87,6 @@ class Activator:
             return await self._hold(name, request)
         if LIMIT in request.headers and self._again is not None:
             return await self._again.ask(request)
-        if request.method == "GET" and request.path == "/healthz":
-            return web.json_response({"status": "ok"})
         if request.method == "GET" and request.path == "/metrics":
             text = await asyncio.to_thread(self._metrics, dict(self.lines))
             return web.Response(text=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
