@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from inference_gateway.model import Capacity
+from inference_gateway.paths import USUAL_PATHS
 from slurm_plugin.strict_yaml import Section
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", description="letters, digits and -")]
@@ -128,6 +129,9 @@ class ServiceSection(Section, frozen=True):
 
     replica: ReplicaSection
     models: Annotated[tuple[_Model, ...], Meta(description="values of `model` that lead here, besides the name")] = ()
+    paths: Annotated[
+        tuple[str, ...], Meta(description="paths that clients reach; /v1/files/* for all below; others get 404")
+    ] = USUAL_PATHS
     concurrency: Annotated[int, Meta(ge=1, le=100_000, description="requests of one replica at a time")] = 8
     requests_per_s: Annotated[float, Meta(gt=0, le=1e6, description="requests/s that one replica answers")] = 10.0
     queue_limit: Annotated[_Count, Meta(description="requests that wait for a busy replica; more get 503")] = 1000

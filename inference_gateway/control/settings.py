@@ -38,6 +38,7 @@ def _service(name: str, service: ServiceSection, replica_key: str) -> ServiceSet
     return ServiceSettings(
         name=name,
         models=service.models,
+        paths=service.paths,
         queue_limit=service.queue_limit,
         queue_deadline_s=service.queue_deadline_s,
         queue_target_s=service.queue_target_s,

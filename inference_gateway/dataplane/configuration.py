@@ -13,6 +13,7 @@ import jinja2
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
 from inference_gateway.model import Endpoint
+from inference_gateway.paths import exact, prefixes
 from inference_gateway.queueing import LOOK_S
 
 ACTIVATOR = "activator"
@@ -103,11 +104,24 @@ def render(
         services="".join(services),
         limited=any(key.requests_per_minute is not None for key in settings.keys),
         restricted=any(key.services for key in settings.keys),
+        paths=exact(_all_paths(settings)),
+        prefixes=prefixes(_all_paths(settings)),
+        narrowed=bool(_narrow(settings)),
         maxrewrite_bytes=_MAXREWRITE_BYTES,
         model_tails=model_tails(settings.body_buffer_kib * 1024),
         # HAProxy takes a backslash and a dollar away where a text stands in double quotes.
         model_at_end=MODEL_AT_END.replace("\\", "\\\\").replace("$", "\\$"),
     )
+
+
+def _all_paths(settings: GatewaySettings) -> frozenset[str]:
+    return frozenset(path for service in settings.services for path in service.paths)
+
+
+def _narrow(settings: GatewaySettings) -> list[ServiceSettings]:
+    """The services that have not all the paths that any has."""
+    everywhere = _all_paths(settings)
+    return [service for service in settings.services if frozenset(service.paths) != everywhere]
 
 
 @lru_cache(maxsize=10_000)
@@ -140,6 +154,7 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
     """The map files of the settings, by where they lie."""
     files = Files(settings.directory)
     restricted = [key for key in settings.keys if key.services]
+    narrow = _narrow(settings)
     return {
         files.keys: _lines((key.digest, key.name) for key in settings.keys),
         files.limits: _lines(
@@ -147,6 +162,11 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
         ),
         files.restricted: _lines((key.name, "1") for key in restricted),
         files.grants: _lines((f"{key.name}/{service}", "1") for key in restricted for service in key.services),
+        files.narrow: _lines((service.name, "1") for service in narrow),
+        files.paths: _lines((service.name + path, "1") for service in narrow for path in exact(service.paths)),
+        files.prefixes: _lines(
+            (service.name + prefix, "1") for service in narrow for prefix in prefixes(service.paths)
+        ),
         files.models: _lines((model, service.name) for service in settings.services for model in service.served_models),
         files.retry_after: _lines((service.name, str(service.retry_after_s)) for service in settings.services),
     }

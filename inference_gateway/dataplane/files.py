@@ -120,6 +120,21 @@ class Files:
         return self.directory / "models.map"
 
     @property
+    def narrow(self) -> Path:
+        """Names of the services that have not all the paths that any has."""
+        return self.directory / "narrow.map"
+
+    @property
+    def paths(self) -> Path:
+        """SERVICE/PATH for each path of such a service."""
+        return self.directory / "paths.map"
+
+    @property
+    def prefixes(self) -> Path:
+        """SERVICE/PATH/ for each path of such a service below which all is open."""
+        return self.directory / "prefixes.map"
+
+    @property
     def retry_after(self) -> Path:
         """Service -> seconds for Retry-After."""
         return self.directory / "retry_after.map"

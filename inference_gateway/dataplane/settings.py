@@ -13,6 +13,7 @@ from typing import Literal
 
 from inference_gateway.dataplane import checks
 from inference_gateway.errors import SettingsError
+from inference_gateway.paths import USUAL_PATHS, path_faults
 from inference_gateway.queueing import Turns
 
 Repeat = Literal["never-sent", "unanswered"]
@@ -66,12 +67,15 @@ class ServiceSettings:
     requests may be sent again (GET and other idempotent ones may while no byte of an answer has arrived); a client
     overrides it for one request with an `Idempotency-Key` header.
 
+    `paths` are those that clients reach (see `paths`); others get 404.
+
     `replica_key` is sent to the replicas as `Authorization: Bearer`. It is one key for all replicas of a service,
     because HAProxy chooses the replica only after it has written the headers.
     """
 
     name: str
     models: tuple[str, ...] = ()
+    paths: tuple[str, ...] = USUAL_PATHS
     queue_limit: int = 1000
     queue_deadline_s: float = 120.0
     queue_target_s: float = 0.0
@@ -90,6 +94,8 @@ class ServiceSettings:
         where = f"service {self.name}: "
         for model in self.models:
             checks.matches(where + "models", model, checks.MODEL, "letters, digits and `_.:/@+-`, at most 200")
+        for fault in path_faults(self.paths):
+            raise SettingsError(f"{where}paths: {fault}")
         checks.within(where + "queue_limit", self.queue_limit, 0, 1_000_000)
         checks.within(where + "queue_deadline_s", self.queue_deadline_s, 0.001, 86400)
         checks.within(where + "queue_target_s", self.queue_target_s, 0, 86400)

@@ -114,20 +114,20 @@ def test_a_body_that_tells_no_length_is_bounded(rig: Rig) -> None:
 
 def test_one_request_has_one_line_in_the_access_log(rig: Rig) -> None:
     before = {traffic.service: traffic.arrivals for traffic in rig.plane.traffic()}
-    path = "/v1/of-its-own"
+    path = "/v1/rerank"
     rig.ask("POST", path, {**LONG, "model": "big"}, x_gateway_key="eve", x_gateway_client="6.6.6.6")
     entry = rig.logged(path=path)
     assert (entry["client"], entry["key"], entry["service"], entry["replica"]) == ("127.0.0.1", "alice", "big", "r1")
-    rig.ask("POST", path + "/next", {"model": "big"})
-    rig.logged(path=path + "/next")
+    rig.ask("POST", "/v1/score", {"model": "big"})
+    rig.logged(path="/v1/score")
     assert [line["path"] for line in rig.access_log()].count(path) == 1
     after = {traffic.service: traffic.arrivals for traffic in rig.plane.traffic()}
     assert after["big"] - before["big"] == 2
 
 
 def test_what_the_activator_refuses_is_in_the_access_log(rig: Rig) -> None:
-    rig.ask("POST", "/v1/refused", {**LONG, "model": "unknown"})
-    assert rig.logged(path="/v1/refused")["status"] == 404
+    rig.ask("POST", "/v1/embeddings", {**LONG, "model": "unknown"})
+    assert rig.logged(path="/v1/embeddings")["status"] == 404
 
 
 def test_quota_and_grants_hold(rig: Rig) -> None:

@@ -52,8 +52,8 @@ def test_path_then_header_then_model(rig: Rig, path: str, model: str | None, hea
     [
         ("POST", "/v1/chat/completions", {"model": "unknown"}, 404, "no such model"),
         ("POST", "/services/unknown/v1/chat/completions", {}, 404, "no such model"),
-        ("GET", "/v1/files", None, 404, "no such model"),
-        ("GET", "/state", None, 404, "no such model"),
+        ("GET", "/v1/files", None, 404, "no such path"),
+        ("GET", "/state", None, 404, "no such path"),
         ("POST", "/v1/chat/completions", {"messages": []}, 400, "no JSON object"),
         ("POST", "/v1/chat/completions", b"this is no JSON", 400, "no JSON object"),
         ("POST", "/v1/chat/completions", b"", 400, "no JSON object"),
