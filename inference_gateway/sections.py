@@ -35,6 +35,16 @@ class ListenSection(Section, frozen=True):
     keys: Annotated[Path | None, Meta(description="file of API keys; null: no keys, for loopback only")] = None
     threads: Annotated[int, Meta(ge=1, le=64, description="threads of HAProxy")] = 1
     connection_limit: Annotated[int, Meta(ge=10, le=1_000_000, description="client connections at a time")] = 20_000
+    source_connections: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="client connections of one address at a time; null: 1,000, at most half of all"),
+    ] = None
+    source_connections_per_s: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="new connections of one address per second, mean of 10 s")
+    ] = 500
+    request_timeout_s: Annotated[
+        float, Meta(ge=0.1, le=3600, description="longest time for the headers of a request, and again for its body")
+    ] = 10.0
     body_limit_mib: Annotated[int, Meta(ge=1, le=4096, description="larger request bodies get 413")] = 32
 
 

@@ -29,6 +29,9 @@ def settings(
         certificate=listen.certificate,
         threads=listen.threads,
         connection_limit=listen.connection_limit,
+        source_connections=listen.source_connections,
+        source_connections_per_s=listen.source_connections_per_s,
+        request_timeout_s=listen.request_timeout_s,
         body_limit_mib=listen.body_limit_mib,
     )
 

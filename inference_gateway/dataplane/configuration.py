@@ -100,6 +100,7 @@ def render(
         settings=settings,
         files=files,
         connections=connections,
+        of_one_source=settings.of_one_source(connections),
         certificate_version=certificate_version,
         services="".join(services),
         limited=any(key.requests_per_minute is not None for key in settings.keys),

@@ -151,6 +151,9 @@ def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest().upper()
 
 
+_SOURCE_CONNECTIONS = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
     """All the data plane needs to start.
@@ -158,7 +161,10 @@ class GatewaySettings:
     `directory` holds its configuration, sockets and logs, and should be on a local disk. `authentication` is `keys`
     (401 without a known one) or `none`. A request body of more than `body_limit_mib` is refused with 413. A `model`
     within the first `body_buffer_kib` of a body is found at once, another one by the activator; a buffer of that size
-    is in use for every request that is being received, so `connection_limit` bounds the memory. `certificate` is a PEM
+    is in use for every request that is being received, so `connection_limit` bounds the memory. One
+    source, an IPv4 address or the first half of an IPv6 address, has at most `source_connections` of them (None: 1,000,
+    and never more than half of all) and opens at most `source_connections_per_s`, as a mean of 10 s; further ones are
+    closed as they come. `certificate` is a PEM
     file with chain and private key: HTTPS instead of HTTP.
     """
 
@@ -171,6 +177,8 @@ class GatewaySettings:
     certificate: Path | None = None
     threads: int = 1
     connection_limit: int = 8_000
+    source_connections: int | None = None
+    source_connections_per_s: int = 500
     body_limit_mib: int = 32
     body_buffer_kib: int = 64
     client_timeout_s: float = 60.0
@@ -188,6 +196,9 @@ class GatewaySettings:
         checks.one_of("authentication", self.authentication, ("keys", "none"))
         checks.within("threads", self.threads, 1, 64)
         checks.within("connection_limit", self.connection_limit, 10, 1_000_000)
+        if self.source_connections is not None:
+            checks.within("source_connections", self.source_connections, 1, 1_000_000)
+        checks.within("source_connections_per_s", self.source_connections_per_s, 1, 1_000_000)
         checks.within("body_limit_mib", self.body_limit_mib, 1, 4096)
         checks.within("body_buffer_kib", self.body_buffer_kib, 16, 4096)
         checks.within("client_timeout_s", self.client_timeout_s, 0.1, 86400)
@@ -201,6 +212,12 @@ class GatewaySettings:
         checks.unique("key", [key.name for key in self.keys])
         checks.unique("digest of key", [key.digest for key in self.keys])
         checks.unique("model", [model for service in self.services for model in service.served_models])
+
+    def of_one_source(self, connections: int) -> int:
+        """How many of so many connections one source may have."""
+        if self.source_connections is not None:
+            return self.source_connections
+        return max(1, min(_SOURCE_CONNECTIONS, connections // 2))
 
     def service(self, name: str) -> ServiceSettings:
         """The service of that name. Raises `SettingsError`."""

@@ -27,7 +27,8 @@ CHAT = {
     "scale": {"start_s": 21},
 }
 LISTEN = {"host": "10.1.2.3", "port": 8081, "keys": "keys.yaml", "certificate": "c.pem", "threads": 2,
-          "connection_limit": 1234, "body_limit_mib": 5}  # fmt: skip
+          "connection_limit": 1234, "body_limit_mib": 5, "source_connections": 6, "source_connections_per_s": 7,
+          "request_timeout_s": 8}  # fmt: skip
 
 
 def test_every_value_arrives(tmp_path: Path) -> None:
@@ -39,6 +40,7 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert (found.directory, found.host, found.port) == (Path("/run/g"), "10.1.2.3", 8081)
     assert (found.authentication, found.keys, found.certificate) == ("keys", KEYS, tmp_path / "c.pem")
     assert (found.threads, found.connection_limit, found.body_limit_mib) == (2, 1234, 5)
+    assert (found.source_connections, found.source_connections_per_s, found.request_timeout_s) == (6, 7, 8)
     (chat,) = found.services
     assert (chat.name, chat.models, chat.queue_limit, chat.queue_deadline_s) == ("chat", ("llama",), 11, 12)
     assert (chat.queue_target_s, chat.requests_per_s, chat.concurrency) == (13, 7, 3)

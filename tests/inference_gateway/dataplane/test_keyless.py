@@ -36,7 +36,8 @@ BODIES = (b"", json.dumps({"model": "big", "max_tokens": 1}).encode())
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
     services = (ServiceSettings("big", replica_key=REPLICA_KEY), ServiceSettings("asleep", replica_key=REPLICA_KEY))
-    with gateway(directory, *services, request_timeout_s=0.5, client_timeout_s=1.0) as rig:
+    limits = {"request_timeout_s": 0.5, "client_timeout_s": 1.0, "source_connections_per_s": 1_000_000}
+    with gateway(directory, *services, **limits) as rig:
         yield rig
 
 

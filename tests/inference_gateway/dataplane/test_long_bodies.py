@@ -180,7 +180,10 @@ def test_long_bodies_outlive_a_reload(rig: Rig, servers: list[Replica]) -> None:
 
 def test_long_bodies_do_not_wait_for_each_others_connections(directory: Path, servers: list[Replica]) -> None:
     big = ServiceSettings("big", replica_key=REPLICA_KEY)
-    with gateway(directory / "few", big, connection_limit=10) as rig, ThreadPoolExecutor(10) as clients:
+    with (
+        gateway(directory / "few", big, connection_limit=10, source_connections=10) as rig,
+        ThreadPoolExecutor(10) as clients,
+    ):
         rig.add("big", servers[0].endpoint)
         asked = [clients.submit(rig.ask, "POST", PATH, {**LONG, "model": "big"}) for _ in range(30)]
         assert Counter(answer.result().status for answer in asked) == {200: 30}
