@@ -81,7 +81,7 @@ class ReplicaSection(Section, frozen=True):
     """One replica: a Slurm job that runs an HTTP server on one node."""
 
     command: Annotated[
-        str, Meta(min_length=1, description="server to run; {port} is replaced (also {host}, {key_file})")
+        str, Meta(min_length=1, description="server to run; {port} is replaced (also {host}, {key_file}, {replica})")
     ]
     setup: Annotated[str, Meta(description="shell lines before the command, such as module load")] = ""
     gpus: Annotated[int, Meta(ge=0, le=64, description="GPUs")] = 0
@@ -103,6 +103,9 @@ class ReplicaSection(Section, frozen=True):
     start_limit_s: Annotated[float, _seconds("a running job that does not serve by then is cancelled")] = 900.0
     kernel: KernelSection = KernelSection()
 
+
+_WRAPPER = 2
+"""How replicas and the gateway speak with each other: 2 is TLS, both ends with certificates."""
 
 # Looked up once: it takes milliseconds.
 _REPLICA_FIELDS = msgspec.structs.fields(ReplicaSection)
@@ -166,11 +169,12 @@ class ServiceSection(Section, frozen=True):
     def generation(self) -> str:
         """Changes with all that makes one replica unlike another: jobs of another generation get replaced.
 
-        Defaults do not count, so that a new version of explsched with one more key replaces nothing.
+        Defaults do not count, so that a new version of explsched with one more key replaces nothing; one whose
+        wrapper speaks otherwise with the gateway does.
         """
         given = {field.name: getattr(self.replica, field.name) for field in _REPLICA_FIELDS}
         chosen = {field.name: given[field.name] for field in _REPLICA_FIELDS if given[field.name] != field.default}
-        return hashlib.sha256(msgspec.json.encode(chosen)).hexdigest()[:8]
+        return hashlib.sha256(msgspec.json.encode([_WRAPPER, chosen])).hexdigest()[:8]
 
 
 class GatewaySection(Section, frozen=True):

@@ -16,7 +16,7 @@ from inference_gateway.sections import ServiceSection
 
 
 class Evidence:
-    """The witnesses of all replicas. `services` say where and with which key to ask one whether it is ready."""
+    """The witnesses of all replicas. `services` say where to ask one whether it is ready."""
 
     def __init__(
         self, services: Mapping[str, ServiceSection], places: Places, desk: SlurmDesk, readiness: Readiness
@@ -25,7 +25,6 @@ class Evidence:
         self._places = places
         self._desk = desk
         self._readiness = readiness
-        self._keys = {name: places.service_key(name) for name in services}
 
     def gather(
         self, replicas: Iterable[Replica], servers: Sequence[ServerState] | None
@@ -56,7 +55,7 @@ class Evidence:
             service = self._services.get(replica.service)
             if service and replica.phase is Phase.STARTING and replica.port:
                 where = (replica.host, replica.port, service.health.path)
-                self._readiness.ask(Question(replica.name, replica.restarts, *where, self._keys[replica.service]))
+                self._readiness.ask(Question(replica.name, replica.restarts, *where))
 
     def _registration(self, replica: Replica) -> Registration | None:
         """What its job has told, as long as that is awaited."""

@@ -23,6 +23,7 @@ from inference_gateway.control.slurm_desk import SlurmDesk
 from inference_gateway.control.state import Memory, Override, ServiceMemory
 from inference_gateway.model import DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
+from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
 from slurm_plugin.client.errors import SlurmUnreachableError
@@ -59,7 +60,10 @@ class ControlPlane:
         self._slurm_outage = Outage("Slurm", self._journal)
         concurrency = {name: service.concurrency for name, service in section.services.items()}
         self._plane = PlaneDesk(data_plane, concurrency, self._journal)
-        self._evidence = Evidence(section.services, places, self._slurm, Readiness(probes))
+        self._authority = Authority.of(places.identity)
+        self._evidence = Evidence(
+            section.services, places, self._slurm, Readiness(probes, gateway_context(places.identity))
+        )
         self._services: dict[str, ServiceControl] = {}
         self._roster = Roster(self._services, (), self._journal)
         self._remembered: Memory | None = None
@@ -145,9 +149,9 @@ class ControlPlane:
     def _submit(self, replica: Replica, now_s: float) -> None:
         service = self._section.services[replica.service]
         tag = submission.Tag(self._section.name, replica.service, replica.generation)
-        script = submission.script(service, replica.service, replica.name, self._places, self._gateway_host)
+        script = submission.script(service, replica.name, self._places, self._gateway_host)
         try:
-            submission.prepare(replica.name, self._places, script)
+            submission.prepare(replica.name, self._places, script, self._authority)
         except OSError as error:
             self._roster.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
             return

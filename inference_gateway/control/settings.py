@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings
+from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection, ServiceSection
 
@@ -16,14 +17,15 @@ def settings(
 ) -> GatewaySettings:
     """What HAProxy and the activator are told. `run_directory` is on a local disk.
 
-    Raises `SettingsError` for a value that HAProxy cannot take.
+    Raises `SettingsError` for a value that HAProxy cannot take, `GatewayError` if its authority cannot be made.
     """
     listen = section.listen
     return GatewaySettings(
         directory=run_directory,
         port=listen.port,
         host=listen.host,
-        services=tuple(_service(name, service, places.service_key(name)) for name, service in section.services.items()),
+        services=tuple(_service(name, service) for name, service in section.services.items()),
+        trust=Authority.of(places.identity).trust,
         authentication="none" if listen.keys is None else "keys",
         keys=keys,
         certificate=listen.certificate,
@@ -36,7 +38,7 @@ def settings(
     )
 
 
-def _service(name: str, service: ServiceSection, replica_key: str) -> ServiceSettings:
+def _service(name: str, service: ServiceSection) -> ServiceSettings:
     health = service.health
     return ServiceSettings(
         name=name,
@@ -52,7 +54,6 @@ def _service(name: str, service: ServiceSection, replica_key: str) -> ServiceSet
         response_timeout_s=service.response_timeout_s,
         retry_after_s=retry_after_s(service.scale.start_s),
         repeat_posts=service.repeat_posts,
-        replica_key=replica_key,
         health=HealthSettings(
             path=health.path,
             interval_s=health.interval_s,

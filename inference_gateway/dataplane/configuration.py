@@ -76,9 +76,18 @@ _TEMPLATE.globals |= {"look_s": LOOK_S} | {
 }
 
 
-def server_arguments(service: ServiceSettings, endpoint: Endpoint) -> str:
+def server_arguments(settings: GatewaySettings, service: ServiceSettings, endpoint: Endpoint) -> str:
     """What follows a replica's name in `add server`, which knows no defaults."""
-    return f"{_address(endpoint)} {_watch(service)}"
+    proof = f" check-ssl{_proof(settings)}" if settings.trust else ""
+    return f"{_address(settings, endpoint)} {_watch(service)}{proof}"
+
+
+def trust(settings: GatewaySettings) -> dict[Path, str]:
+    """The certificates of the settings, by where they lie."""
+    files = Files(settings.directory)
+    if settings.trust is None:
+        return {}
+    return {files.authority: settings.trust.authority, files.gateway_certificate: settings.trust.certificate}
 
 
 def render(
@@ -93,13 +102,15 @@ def render(
     """
     files = Files(settings.directory)
     services = (
-        _service(service, files, settings.authentication) + _replicas(endpoints.get(service.name, ()))
+        _service(service, files, settings.authentication, _proof(settings))
+        + _replicas(settings, endpoints.get(service.name, ()))
         for service in settings.services
     )
     return _TEMPLATE.get_template("haproxy.cfg.j2").render(
         settings=settings,
         files=files,
         connections=connections,
+        proof=_proof(settings),
         of_one_source=settings.of_one_source(connections),
         certificate_version=certificate_version,
         services="".join(services),
@@ -126,19 +137,28 @@ def _narrow(settings: GatewaySettings) -> list[ServiceSettings]:
 
 
 @lru_cache(maxsize=10_000)
-def _service(service: ServiceSettings, files: Files, authentication: str) -> str:
+def _service(service: ServiceSettings, files: Files, authentication: str, proof: str) -> str:
     """A service's part without its replicas. Remembered: of a thousand services few change at a time."""
     return _TEMPLATE.get_template("service.cfg.j2").render(
-        service=service, files=files, authentication=authentication, watch=_watch(service)
+        service=service, files=files, authentication=authentication, watch=_watch(service) + proof
     )
 
 
-def _replicas(endpoints: Sequence[Endpoint]) -> str:
-    return "".join(f"    server {endpoint.name} {_address(endpoint)}\n" for endpoint in endpoints)
+def _replicas(settings: GatewaySettings, endpoints: Sequence[Endpoint]) -> str:
+    return "".join(f"    server {endpoint.name} {_address(settings, endpoint)}\n" for endpoint in endpoints)
 
 
-def _address(endpoint: Endpoint) -> str:
-    return f"{endpoint.address} maxconn {endpoint.concurrency}"
+def _address(settings: GatewaySettings, endpoint: Endpoint) -> str:
+    name = f" verifyhost {endpoint.name}" if settings.trust else ""
+    return f"{endpoint.address} maxconn {endpoint.concurrency}{name}"
+
+
+def _proof(settings: GatewaySettings) -> str:
+    """What HAProxy asks of replicas, and shows to them, before it sends anything."""
+    files = Files(settings.directory)
+    if settings.trust is None:
+        return ""
+    return f" ssl verify required ca-file {files.authority} crt {files.gateway_certificate}"
 
 
 def _watch(service: ServiceSettings) -> str:

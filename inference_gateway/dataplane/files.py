@@ -16,8 +16,18 @@ class Files:
 
     @property
     def configuration(self) -> Path:
-        """What HAProxy reads when it starts and when it is reloaded. Holds the replicas' keys: mode 600."""
+        """What HAProxy reads when it starts and when it is reloaded."""
         return self.directory / "haproxy.cfg"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that a replica's has to be signed with."""
+        return self.directory / "authority.pem"
+
+    @property
+    def gateway_certificate(self) -> Path:
+        """What replicas are shown: certificate and key, mode 600."""
+        return self.directory / "gateway.pem"
 
     @property
     def turns(self) -> Path:

@@ -15,6 +15,7 @@ from inference_gateway.dataplane import checks
 from inference_gateway.errors import SettingsError
 from inference_gateway.paths import USUAL_PATHS, path_faults
 from inference_gateway.queueing import Turns
+from inference_gateway.tls import Trust
 
 Repeat = Literal["never-sent", "unanswered"]
 """Which POST requests may be sent to a second replica: those no replica has received, or also those that a replica
@@ -68,9 +69,6 @@ class ServiceSettings:
     overrides it for one request with an `Idempotency-Key` header.
 
     `paths` are those that clients reach (see `paths`); others get 404.
-
-    `replica_key` is sent to the replicas as `Authorization: Bearer`. It is one key for all replicas of a service,
-    because HAProxy chooses the replica only after it has written the headers.
     """
 
     name: str
@@ -86,7 +84,6 @@ class ServiceSettings:
     response_timeout_s: float = 600.0
     retry_after_s: int = 30
     repeat_posts: Repeat = "never-sent"
-    replica_key: str = field(default="", repr=False)
     health: HealthSettings = field(default_factory=HealthSettings)
 
     def __post_init__(self) -> None:
@@ -106,9 +103,6 @@ class ServiceSettings:
         checks.within(where + "response_timeout_s", self.response_timeout_s, 0.001, 86400)
         checks.within(where + "retry_after_s", self.retry_after_s, 1, 86400)
         checks.one_of(where + "repeat_posts", self.repeat_posts, ("never-sent", "unanswered"))
-        checks.matches(
-            where + "replica_key", self.replica_key, checks.SECRET, "letters, digits and `_.~+/=-`", shown="a key"
-        )
 
     @property
     def turns(self) -> Turns:
@@ -166,6 +160,9 @@ class GatewaySettings:
     and never more than half of all) and opens at most `source_connections_per_s`, as a mean of 10 s; further ones are
     closed as they come. `certificate` is a PEM
     file with chain and private key: HTTPS instead of HTTP.
+
+    `trust` is how replicas are told from strangers who listen at their address: nothing is sent before the other end
+    has proved to be the replica of that name. None is for tests and measurements: plain HTTP to whoever listens.
     """
 
     directory: Path
@@ -175,6 +172,7 @@ class GatewaySettings:
     authentication: Literal["keys", "none"] = "keys"
     keys: tuple[ApiKey, ...] = ()
     certificate: Path | None = None
+    trust: Trust | None = None
     threads: int = 1
     connection_limit: int = 8_000
     source_connections: int | None = None

@@ -15,7 +15,9 @@ UNREADY: set[str] = set()
 @pytest.fixture(autouse=True)
 def _answers(monkeypatch: pytest.MonkeyPatch) -> None:
     UNREADY.clear()
-    monkeypatch.setattr(readiness, "ready", lambda question: question.name not in UNREADY and "*" not in UNREADY)
+    monkeypatch.setattr(
+        readiness, "ready", lambda question, _context: question.name not in UNREADY and "*" not in UNREADY
+    )
 
 
 @pytest.fixture

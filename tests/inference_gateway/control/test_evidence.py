@@ -1,5 +1,6 @@
 """What is known of a replica: who is asked, what is read, and when Slurm is looked at again."""
 
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,12 @@ class Scene:
         self.slurm.known[7] = job(7, "chat-1", "igw:g:chat:g1", state="RUNNING")
         self.desk = SlurmDesk(self.slurm, "g", 300.0, AtOnce())
         self.desk.listing = self.desk.look(100.0)
-        self.evidence = Evidence({"chat": section()}, self.places, self.desk, Readiness(AtOnce()))
+        self.evidence = Evidence(
+            {"chat": section()}, self.places, self.desk, Readiness(AtOnce(), ssl.create_default_context())
+        )
         self.asked: list[Question] = []
         self.hurried = 0
-        monkeypatch.setattr(readiness, "ready", lambda question: self.asked.append(question) or True)  # type: ignore[func-returns-value]
+        monkeypatch.setattr(readiness, "ready", lambda question, _context: self.asked.append(question) or True)  # type: ignore[func-returns-value]
         monkeypatch.setattr(self.desk, "hurry", self._hurry)
 
     def _hurry(self) -> None:
@@ -103,11 +106,11 @@ def test_a_registration_is_awaited_and_hurries_slurm_if_it_is_ahead(
     assert (scene.of(one).registration, scene.hurried) == (told, hurried)
 
 
-def test_one_that_starts_is_asked_where_it_is_with_its_key(scene: Scene) -> None:
+def test_one_that_starts_is_asked_where_it_is(scene: Scene) -> None:
     one = replica(Phase.STARTING, host="n1", port=20001, restarts=2)
     assert not scene.of(one).answered
     scene.evidence.ask([one])
-    assert scene.asked == [Question("chat-1", 2, "n1", 20001, "/health", scene.places.service_key("chat"))]
+    assert scene.asked == [Question("chat-1", 2, "n1", 20001, "/health")]
     assert scene.of(one).answered
     assert not scene.of(one).answered, "an answer counts once"
     scene.evidence.ask([one])

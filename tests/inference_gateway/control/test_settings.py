@@ -8,11 +8,13 @@ import yaml
 from inference_gateway import services
 from inference_gateway.control.settings import retry_after_s, settings
 from inference_gateway.dataplane.settings import ApiKey, HealthSettings, digest_of
+from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.places import Places
 
 KEYS = (ApiKey("alice", digest_of("k")),)
 CHAT = {
     "models": ["llama"],
+    "paths": ["/v1/x"],
     "concurrency": 3,
     "requests_per_s": 7,
     "queue_limit": 11,
@@ -46,7 +48,8 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert (chat.queue_target_s, chat.requests_per_s, chat.concurrency) == (13, 7, 3)
     assert (chat.cold_start_limit, chat.cold_start_deadline_s, chat.response_timeout_s) == (14, 15, 16)
     assert (chat.retry_after_s, chat.repeat_posts) == (21, "unanswered")
-    assert chat.replica_key == places.key_file("chat").read_text().strip()
+    assert found.trust == Authority.of(places.identity).trust
+    assert chat.paths == ("/v1/x",)
     given = {name: getattr(chat.health, name) for name in ("path", "interval_s", "timeout_s", "fall", "rise")}
     assert given == CHAT["health"]
     plain = HealthSettings()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.settings import ServiceSettings
-from tests.inference_gateway.rig import PATIENCE_S, REPLICA_KEY, Replica, Rig, ask, gateway
+from tests.inference_gateway.rig import PATIENCE_S, Replica, Rig, ask, gateway
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PRI", "FOO")
 TARGETS = (
@@ -35,7 +35,7 @@ BODIES = (b"", json.dumps({"model": "big", "max_tokens": 1}).encode())
 
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
-    services = (ServiceSettings("big", replica_key=REPLICA_KEY), ServiceSettings("asleep", replica_key=REPLICA_KEY))
+    services = (ServiceSettings("big"), ServiceSettings("asleep"))
     limits = {"request_timeout_s": 0.5, "client_timeout_s": 1.0, "source_connections_per_s": 1_000_000}
     with gateway(directory, *services, **limits) as rig:
         yield rig

@@ -7,12 +7,12 @@ import pytest
 
 from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.paths import USUAL_PATHS
-from tests.inference_gateway.rig import REPLICA_KEY, Replica, Rig, gateway
+from tests.inference_gateway.rig import Replica, Rig, gateway
 
 SERVICES = (
-    ServiceSettings("usual", replica_key=REPLICA_KEY),
-    ServiceSettings("more", paths=(*USUAL_PATHS, "/state", "/v1/files/*"), replica_key=REPLICA_KEY),
-    ServiceSettings("all", paths=("/*",), replica_key=REPLICA_KEY),
+    ServiceSettings("usual"),
+    ServiceSettings("more", paths=(*USUAL_PATHS, "/state", "/v1/files/*")),
+    ServiceSettings("all", paths=("/*",)),
 )
 
 
