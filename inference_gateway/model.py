@@ -69,7 +69,6 @@ class Endpoint:
     host: str
     port: int
     concurrency: int
-    api_key: str = ""
 
     @property
     def address(self) -> str:

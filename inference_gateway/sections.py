@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from explsched.strict_yaml import Section
 from inference_gateway.model import Capacity
+from inference_gateway.paths import USUAL_PATHS
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", description="letters, digits and -")]
 _Plain = Annotated[str, Meta(pattern=r"^[\w.:@%+,-]*$")]
@@ -34,6 +35,16 @@ class ListenSection(Section, frozen=True):
     keys: Annotated[Path | None, Meta(description="file of API keys; null: no keys, for loopback only")] = None
     threads: Annotated[int, Meta(ge=1, le=64, description="threads of HAProxy")] = 1
     connection_limit: Annotated[int, Meta(ge=10, le=1_000_000, description="client connections at a time")] = 20_000
+    source_connections: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="client connections of one address at a time; null: 1,000, at most half of all"),
+    ] = None
+    source_connections_per_s: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="new connections of one address per second, mean of 10 s")
+    ] = 500
+    request_timeout_s: Annotated[
+        float, Meta(ge=0.1, le=3600, description="longest time for the headers of a request, and again for its body")
+    ] = 10.0
     body_limit_mib: Annotated[int, Meta(ge=1, le=4096, description="larger request bodies get 413")] = 32
 
 
@@ -70,7 +81,7 @@ class ReplicaSection(Section, frozen=True):
     """One replica: a Slurm job that runs an HTTP server on one node."""
 
     command: Annotated[
-        str, Meta(min_length=1, description="server to run; {port} is replaced (also {host}, {key_file})")
+        str, Meta(min_length=1, description="server to run; {port} is replaced (also {host}, {key_file}, {replica})")
     ]
     setup: Annotated[str, Meta(description="shell lines before the command, such as module load")] = ""
     gpus: Annotated[int, Meta(ge=0, le=64, description="GPUs")] = 0
@@ -92,6 +103,9 @@ class ReplicaSection(Section, frozen=True):
     start_limit_s: Annotated[float, _seconds("a running job that does not serve by then is cancelled")] = 900.0
     kernel: KernelSection = KernelSection()
 
+
+_WRAPPER = 2
+"""How replicas and the gateway speak with each other: 2 is TLS, both ends with certificates."""
 
 # Looked up once: it takes milliseconds.
 _REPLICA_FIELDS = msgspec.structs.fields(ReplicaSection)
@@ -128,6 +142,9 @@ class ServiceSection(Section, frozen=True):
 
     replica: ReplicaSection
     models: Annotated[tuple[_Model, ...], Meta(description="values of `model` that lead here, besides the name")] = ()
+    paths: Annotated[
+        tuple[str, ...], Meta(description="paths that clients reach; /v1/files/* for all below; others get 404")
+    ] = USUAL_PATHS
     concurrency: Annotated[int, Meta(ge=1, le=100_000, description="requests of one replica at a time")] = 8
     requests_per_s: Annotated[float, Meta(gt=0, le=1e6, description="requests/s that one replica answers")] = 10.0
     queue_limit: Annotated[_Count, Meta(description="requests that wait for a busy replica; more get 503")] = 1000
@@ -152,11 +169,12 @@ class ServiceSection(Section, frozen=True):
     def generation(self) -> str:
         """Changes with all that makes one replica unlike another: jobs of another generation get replaced.
 
-        Defaults do not count, so that a new version of explsched with one more key replaces nothing.
+        Defaults do not count, so that a new version of explsched with one more key replaces nothing; one whose
+        wrapper speaks otherwise with the gateway does.
         """
         given = {field.name: getattr(self.replica, field.name) for field in _REPLICA_FIELDS}
         chosen = {field.name: given[field.name] for field in _REPLICA_FIELDS if given[field.name] != field.default}
-        return hashlib.sha256(msgspec.json.encode(chosen)).hexdigest()[:8]
+        return hashlib.sha256(msgspec.json.encode([_WRAPPER, chosen])).hexdigest()[:8]
 
 
 class GatewaySection(Section, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 from explsched import strict_yaml
 from explsched.strict_yaml import ConfigError, Key
 from inference_gateway.errors import GatewayError
+from inference_gateway.paths import path_faults
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.registry import build
 from inference_gateway.sections import GatewaySection, ServiceSection
@@ -83,6 +84,8 @@ def _service_faults(service: ServiceSection) -> Iterator[str]:
         yield f"replica.command: {error}, found {replica.command!r}"
     if PORT not in replica.command:
         yield f"replica.command: must name the port to listen on as {PORT}, found {replica.command!r}"
+    for fault in path_faults(service.paths):
+        yield f"paths: {fault}"
     request, limit = replica.kernel.request, replica.kernel.limit
     if request is not None and limit is not None and request > limit:
         yield f"replica.kernel.request: {request} is above the limit, {limit}"

@@ -2,8 +2,9 @@
 
 2 KB POST with `model` behind the messages as OpenAI's client writes it, 1 KB reply, 32 connections of wrk. The gateway
 checks one of 1,000 hashed keys, finds the service by `model` among 100, chooses the replica with the fewest outstanding
-requests, injects the replicas' key and writes its access log; `limited` also holds the key to a quota and to some of
-the services. The bare HAProxy relays and logs nothing.
+requests, speaks TLS with it and writes its access log; `limited` also holds the key to a quota and to some of
+the services. The bare HAProxy relays and logs nothing; `haproxy_tls` is one that asks the replicas for their
+certificates as the gateway does.
 
 The proxies have a CPU to themselves, and replicas, load and activator have the others: else whoever shares a cache with
 whom changes from one second to the next.
@@ -30,6 +31,8 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
+from inference_gateway.replicas.identity import Authority
+from inference_gateway.tls import Trust
 
 _BODY = json.dumps({"messages": [{"role": "user", "content": "y" * 1930}], "max_tokens": 64, "model": "service-50"})
 _CONNECTIONS = 32
@@ -48,11 +51,17 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
     with ExitStack() as stack:
         proxy_cpu = stack.enter_context(_one_cpu_less())
         backs = [stack.enter_context(upstream(_made(directory / f"up{index}"))) for index in range(2)]
+        authority = Authority.of(directory / "identity")
+        replicas = [stack.enter_context(upstream(_made(directory / f"tls{index}"), authority)) for index in range(2)]
+        trust = authority.trust
         proxies = {
-            "haproxy": stack.enter_context(_bare(directory, backs)),
-            "gateway": stack.enter_context(_gateway(directory / "gateway", backs, _keys())),
-            "limited": stack.enter_context(_gateway(directory / "limited", backs, _keys(10**9, ("service-50",)))),
-            "aiohttp": stack.enter_context(_aiohttp(backs)),
+            "haproxy": stack.enter_context(_bare(_made(directory / "bare"), backs)),
+            "haproxy_tls": stack.enter_context(_bare(_made(directory / "bare-tls"), replicas, trust)),
+            "gateway": stack.enter_context(_gateway(directory / "gateway", replicas, _keys(), trust)),
+            "limited": stack.enter_context(
+                _gateway(directory / "limited", replicas, _keys(10**9, ("service-50",)), trust)
+            ),
+            "aiohttp": stack.enter_context(_aiohttp([back.port for back in backs])),
         }
         costs: dict[str, list[float]] = {name: [] for name in proxies}
         rates: dict[str, list[float]] = {name: [] for name in proxies}
@@ -69,7 +78,7 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
     figures |= {f"requests_per_s_{name}": median(values) for name, values in rates.items()}
     ratios = [ours / theirs for ours, theirs in zip(costs["limited"], costs["haproxy"], strict=True)]
     figures["cpu_ratio_limited_vs_haproxy"] = median(ratios)
-    for other in ("haproxy", "aiohttp"):
+    for other in ("haproxy", "haproxy_tls", "aiohttp"):
         ratios = [ours / theirs for ours, theirs in zip(costs["gateway"], costs[other], strict=True)]
         figures[f"cpu_ratio_vs_{other}"] = median(ratios)
     return figures
@@ -90,9 +99,14 @@ def _one_cpu_less() -> Iterator[int]:
 
 
 @contextmanager
-def _bare(directory: Path, backs: list[int]) -> Iterator[tuple[int, int]]:
+def _bare(directory: Path, backs: list[Endpoint], trust: Trust | None = None) -> Iterator[tuple[int, int]]:
+    proof = ""
+    if trust:
+        (directory / "authority.pem").write_text(trust.authority)
+        (directory / "gateway.pem").write_text(trust.certificate)
+        proof = f" ssl verify required ca-file {directory}/authority.pem crt {directory}/gateway.pem verifyhost "
     with free_port() as port:
-        servers = "".join(f"  server s{back} 127.0.0.1:{back}\n" for back in backs)
+        servers = "".join(f"  server {back.name} {back.address}{proof}{back.name if proof else ''}\n" for back in backs)
         sections = (
             f"frontend f\n  bind 127.0.0.1:{port}\n  default_backend b\nbackend b\n  balance leastconn\n{servers}"
         )
@@ -107,14 +121,16 @@ def _keys(requests_per_minute: int | None = None, services: tuple[str, ...] = ()
 
 
 @contextmanager
-def _gateway(directory: Path, backs: list[int], keys: tuple[ApiKey, ...]) -> Iterator[tuple[int, int]]:
-    services = tuple(ServiceSettings(f"service-{index}", replica_key="secret") for index in range(100))
+def _gateway(
+    directory: Path, replicas: list[Endpoint], keys: tuple[ApiKey, ...], trust: Trust
+) -> Iterator[tuple[int, int]]:
+    services = tuple(ServiceSettings(f"service-{index}") for index in range(100))
     with free_port() as port:
-        plane = HaproxyDataPlane(GatewaySettings(directory, port, services=services, keys=keys))
+        plane = HaproxyDataPlane(GatewaySettings(directory, port, services=services, keys=keys, trust=trust))
         plane.start()
         try:
-            for back in backs:
-                plane.add("service-50", Endpoint(f"r{back}", "127.0.0.1", back, 1000))
+            for replica in replicas:
+                plane.add("service-50", replica)
             yield port, HaproxyStatistics(plane.files).workers().current
         finally:
             plane.stop(grace_s=0)

@@ -24,7 +24,8 @@ def measure(directory: Path, services: int, replicas: int) -> dict[str, float]:
     directory.mkdir(parents=True, exist_ok=True)
     health = HealthSettings(interval_s=10)
     known = tuple(ServiceSettings(f"service-{index}", cold_start_limit=0, health=health) for index in range(services))
-    with upstream(directory) as back, free_port() as port:
+    with upstream(directory) as replica, free_port() as port:
+        back = replica.port
         settings = GatewaySettings(directory / "g", port, services=known, authentication="none")
         plane = HaproxyDataPlane(settings)
         figures = {"services": float(services), "replicas_each": float(replicas)}

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from inference_gateway.model import Endpoint
+from inference_gateway.replicas.identity import Authority
 from slurm_plugin.devcluster.ports import reserved
 
 REPLY = json.dumps({"object": "chat.completion", "choices": [{"message": {"content": "x" * 930}}]})
@@ -40,9 +42,18 @@ def haproxy(directory: Path, name: str, sections: str) -> Iterator[int]:
 
 
 @contextmanager
-def upstream(directory: Path) -> Iterator[int]:
-    """The port of a server that gives `REPLY` to everything."""
+def upstream(directory: Path, authority: Authority | None = None) -> Iterator[Endpoint]:
+    """A server that gives `REPLY` to everything; with an authority it proves to be a replica and asks who is there."""
     with free_port() as port:
+        endpoint = Endpoint(f"r{port}", "127.0.0.1", port, 1000)
+        proof = f" {_proof(directory, authority, endpoint.name)}" if authority else ""
         answer = f"http-request return status 200 content-type application/json string '{REPLY}'"
-        with haproxy(directory, "upstream", f"frontend f\n  bind 127.0.0.1:{port}\n  {answer}\n"):
-            yield port
+        with haproxy(directory, "upstream", f"frontend f\n  bind 127.0.0.1:{port}{proof}\n  {answer}\n"):
+            yield endpoint
+
+
+def _proof(directory: Path, authority: Authority, name: str) -> str:
+    identity, trusted = directory / "identity.pem", directory / "authority.pem"
+    identity.write_text(authority.replica(name))
+    trusted.write_text(authority.trust.authority)
+    return f"ssl crt {identity} ca-file {trusted} verify required"

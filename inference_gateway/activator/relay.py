@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,21 +36,28 @@ class BrokenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """Where a request goes and what is sent: `origin` is http://HOST:PORT, `headers` replace those of the request."""
+    """Where a request goes and what is sent: `origin` is SCHEME://HOST:PORT, `headers` replace those of the request.
+
+    With HTTPS the other end has to prove to be `name`, as the client's context says.
+    """
 
     origin: str
     body: AsyncIterable[bytes] | None
     response_timeout_s: float | None = None
+    name: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def client(socket: Path | None = None) -> aiohttp.ClientSession:
-    """A client for `relay`, by TCP or to a Unix socket. It must be made within a running loop and closed."""
+def client(socket: Path | None = None, context: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
+    """A client for `relay`, by TCP or to a Unix socket. It must be made within a running loop and closed.
+
+    `context` is what it asks of a server over HTTPS.
+    """
     # A kept connection may close as a POST is sent.
     connector = (
         aiohttp.UnixConnector(str(socket), limit=0, force_close=True)
         if socket
-        else aiohttp.TCPConnector(limit=0, force_close=True)
+        else aiohttp.TCPConnector(limit=0, force_close=True, ssl=context or True)
     )
     return aiohttp.ClientSession(
         connector=connector,
@@ -82,6 +90,7 @@ async def relay(session: aiohttp.ClientSession, request: web.Request, onward: On
             data=onward.body,
             allow_redirects=False,
             timeout=timeout,
+            server_hostname=onward.name,
         ) as answer:
             return await _answer(request, answer)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:

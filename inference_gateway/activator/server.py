@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import aiohttp
@@ -23,6 +24,7 @@ from inference_gateway.dataplane.activator_services import HeldService, ReadyRep
 from inference_gateway.dataplane.endpoints import EndpointBook
 from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import ActivatorError
+from inference_gateway.tls import client_context
 
 _LOG = logging.getLogger("explsched.gateway.activator")
 
@@ -35,6 +37,7 @@ class Activator:
         self._files = files
         self._metrics = metrics
         self._service_of: dict[str, str] = {}
+        self._context: ssl.SSLContext | None = None
         self._session: aiohttp.ClientSession | None = None
         self._again: BodyRouter | None = None
 
@@ -73,9 +76,15 @@ class Activator:
         return announce
 
     async def _with_client(self, _: web.Application) -> AsyncIterator[None]:
-        async with client() as self._session, client(self._files.again_socket) as haproxy:
+        self._context = self._replicas_context()
+        async with client(context=self._context) as self._session, client(self._files.again_socket) as haproxy:
             self._again = BodyRouter(haproxy, self._service)
             yield
+
+    def _replicas_context(self) -> ssl.SSLContext | None:
+        """How replicas prove who they are; None where the data plane asks for no proof."""
+        files = self._files
+        return client_context(files.authority, files.gateway_certificate) if files.authority.exists() else None
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET" and request.path == "/v1/models":
@@ -85,8 +94,6 @@ class Activator:
             return await self._hold(name, request)
         if LIMIT in request.headers and self._again is not None:
             return await self._again.ask(request)
-        if request.method == "GET" and request.path == "/healthz":
-            return web.json_response({"status": "ok"})
         if request.method == "GET" and request.path == "/metrics":
             text = await asyncio.to_thread(self._metrics, dict(self.lines))
             return web.Response(text=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
@@ -119,7 +126,8 @@ class Activator:
                 return problem(503, "no replica started in time", retry_after)
             try:
                 body = request.content if request.can_read_body else None
-                onward = Onward(f"http://{endpoint.address}", body, line.service.response_timeout_s)
+                scheme, proven = ("https", endpoint.name) if self._context else ("http", None)
+                onward = Onward(f"{scheme}://{endpoint.address}", body, line.service.response_timeout_s, proven)
                 return await relay(self._session, request, onward)
             except UnreachableError as error:
                 line.shun(endpoint)

@@ -22,6 +22,7 @@ from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.control.state import Memory, Override, ServiceMemory
 from inference_gateway.model import DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
+from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection
 from slurm_plugin.client.errors import SlurmUnreachableError
@@ -58,7 +59,9 @@ class ControlPlane:
         self._slurm_outage = Outage("Slurm", self._events)
         concurrency = {name: service.concurrency for name, service in section.services.items()}
         self._plane = DataPlaneSync(data_plane, concurrency, self._events)
-        self._observer = ReplicaObserver(section.services, places, self._slurm, Readiness(probes))
+        self._authority = Authority.of(places.identity)
+        readiness = Readiness(probes, gateway_context(places.identity))
+        self._observer = ReplicaObserver(section.services, places, self._slurm, readiness)
         self._services: dict[str, ServiceControl] = {}
         self._registry = ReplicaRegistry(self._services, (), self._events)
         self._remembered: Memory | None = None
@@ -144,9 +147,9 @@ class ControlPlane:
     def _submit(self, replica: Replica, now_s: float) -> None:
         service = self._section.services[replica.service]
         tag = submission.Tag(self._section.name, replica.service, replica.generation)
-        script = submission.script(service, replica.service, replica.name, self._places, self._gateway_host)
+        script = submission.script(service, replica.name, self._places, self._gateway_host)
         try:
-            submission.prepare(replica.name, self._places, script)
+            submission.prepare(replica.name, self._places, script, self._authority)
         except OSError as error:
             self._registry.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
             return

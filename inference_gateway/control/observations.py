@@ -6,6 +6,7 @@ A starting replica is ready when it answers over HTTP, and not before.
 from __future__ import annotations
 
 import http.client
+import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from inference_gateway.sections import ServiceSection
 
 
 class ReplicaObserver:
-    """The observations of all replicas. `services` say where and with which key to ask one whether it is ready."""
+    """The observations of all replicas. `services` say where to ask one whether it is ready."""
 
     def __init__(
         self, services: Mapping[str, ServiceSection], places: Places, slurm_sync: SlurmSync, readiness: Readiness
@@ -30,7 +31,6 @@ class ReplicaObserver:
         self._places = places
         self._slurm = slurm_sync
         self._readiness = readiness
-        self._keys = {name: places.service_key(name) for name in services}
 
     def gather(
         self, replicas: Iterable[Replica], servers: Sequence[ServerState] | None
@@ -61,7 +61,7 @@ class ReplicaObserver:
             service = self._services.get(replica.service)
             if service and replica.phase is Phase.STARTING and replica.port:
                 where = (replica.host, replica.port, service.health.path)
-                self._readiness.ask(Question(replica.name, replica.restarts, *where, self._keys[replica.service]))
+                self._readiness.ask(Question(replica.name, replica.restarts, *where))
 
     def _registration(self, replica: Replica) -> Registration | None:
         """What its job has told, as long as that is awaited."""
@@ -78,36 +78,41 @@ TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """GET `path` of a replica, with the key it asks for. `restarts` tells the runs of a requeued job apart."""
+    """GET `path` of a replica. `restarts` tells the runs of a requeued job apart."""
 
     name: str
     restarts: int
     host: str
     port: int
     path: str
-    key: str
 
 
 class Readiness:
-    """Asks replicas in the executor's threads; at most one question to a replica at a time."""
+    """Asks replicas in the executor's threads; at most one question to a replica at a time.
 
-    def __init__(self, executor: Executor) -> None:
+    `context` is how the gateway connects: who cannot prove to be the replica is not asked.
+    """
+
+    def __init__(self, executor: Executor, context: ssl.SSLContext) -> None:
         self._questions: BackgroundTasks[Question, bool] = BackgroundTasks(executor)
+        self._context = context
 
     def ask(self, question: Question) -> None:
         """Ask, unless the answer to the same question is still awaited."""
-        self._questions.start(question, ready, question)
+        self._questions.start(question, ready, question, self._context)
 
     def answered(self) -> frozenset[tuple[str, int]]:
         """Replicas (name, restarts) that have answered 200 since the last call."""
         return frozenset((found.key.name, found.key.restarts) for found in self._questions.outcomes() if found.result)
 
 
-def ready(question: Question) -> bool:
-    """Whether the replica answers 200 within the timeout."""
+def ready(question: Question, context: ssl.SSLContext) -> bool:
+    """Whether the replica of that name, and nobody else, answers 200 within the timeout."""
     connection = http.client.HTTPConnection(question.host, question.port, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", question.path, headers={"Authorization": f"Bearer {question.key}"})
+        connection.connect()
+        connection.sock = context.wrap_socket(connection.sock, server_hostname=question.name)
+        connection.request("GET", question.path)
         return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings
+from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.places import Places
 from inference_gateway.sections import GatewaySection, ServiceSection
 
@@ -16,28 +17,33 @@ def settings(
 ) -> GatewaySettings:
     """What HAProxy and the activator are told. `run_directory` is on a local disk.
 
-    Raises `SettingsError` for a value that HAProxy cannot take.
+    Raises `SettingsError` for a value that HAProxy cannot take, `GatewayError` if its authority cannot be made.
     """
     listen = section.listen
     return GatewaySettings(
         directory=run_directory,
         port=listen.port,
         host=listen.host,
-        services=tuple(_service(name, service, places.service_key(name)) for name, service in section.services.items()),
+        services=tuple(_service(name, service) for name, service in section.services.items()),
+        trust=Authority.of(places.identity).trust,
         authentication="none" if listen.keys is None else "keys",
         keys=keys,
         certificate=listen.certificate,
         threads=listen.threads,
         connection_limit=listen.connection_limit,
+        source_connections=listen.source_connections,
+        source_connections_per_s=listen.source_connections_per_s,
+        request_timeout_s=listen.request_timeout_s,
         body_limit_mib=listen.body_limit_mib,
     )
 
 
-def _service(name: str, service: ServiceSection, replica_key: str) -> ServiceSettings:
+def _service(name: str, service: ServiceSection) -> ServiceSettings:
     health = service.health
     return ServiceSettings(
         name=name,
         models=service.models,
+        paths=service.paths,
         queue_limit=service.queue_limit,
         queue_deadline_s=service.queue_deadline_s,
         queue_target_s=service.queue_target_s,
@@ -48,7 +54,6 @@ def _service(name: str, service: ServiceSection, replica_key: str) -> ServiceSet
         response_timeout_s=service.response_timeout_s,
         retry_after_s=retry_after_s(service.scale.start_s),
         repeat_posts=service.repeat_posts,
-        replica_key=replica_key,
         health=HealthSettings(
             path=health.path,
             interval_s=health.interval_s,

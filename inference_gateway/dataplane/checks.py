@@ -14,7 +14,6 @@ HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|[0-9a-fA-F:.]{2,45}")
 DIGEST = re.compile(r"[0-9A-F]{64}")
 DIRECTORY = re.compile(r"/[A-Za-z0-9_./~+-]{0,80}")
 CERTIFICATE = re.compile(r"/[A-Za-z0-9_./~+-]{0,4000}")
-SECRET = re.compile(r"[A-Za-z0-9_.~+/=-]{0,512}")
 
 
 def matches(what: str, found: str, pattern: re.Pattern[str], accepted: str, shown: str = "") -> None:

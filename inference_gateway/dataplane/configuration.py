@@ -13,6 +13,7 @@ import jinja2
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
 from inference_gateway.model import Endpoint
+from inference_gateway.paths import exact, prefixes
 from inference_gateway.queueing import LOOK_S
 
 ACTIVATOR = "activator"
@@ -75,9 +76,18 @@ _TEMPLATE.globals |= {"look_s": LOOK_S} | {
 }
 
 
-def server_arguments(service: ServiceSettings, endpoint: Endpoint) -> str:
+def server_arguments(settings: GatewaySettings, service: ServiceSettings, endpoint: Endpoint) -> str:
     """What follows a replica's name in `add server`, which knows no defaults."""
-    return f"{_address(endpoint)} {_watch(service)}"
+    proof = f" check-ssl{_proof(settings)}" if settings.trust else ""
+    return f"{_address(settings, endpoint)} {_watch(service)}{proof}"
+
+
+def trust(settings: GatewaySettings) -> dict[Path, str]:
+    """The certificates of the settings, by where they lie."""
+    files = Files(settings.directory)
+    if settings.trust is None:
+        return {}
+    return {files.authority: settings.trust.authority, files.gateway_certificate: settings.trust.certificate}
 
 
 def render(
@@ -92,17 +102,23 @@ def render(
     """
     files = Files(settings.directory)
     services = (
-        _service(service, files, settings.authentication) + _replicas(endpoints.get(service.name, ()))
+        _service(service, files, settings.authentication, _proof(settings))
+        + _replicas(settings, endpoints.get(service.name, ()))
         for service in settings.services
     )
     return _TEMPLATE.get_template("haproxy.cfg.j2").render(
         settings=settings,
         files=files,
         connections=connections,
+        proof=_proof(settings),
+        of_one_source=settings.of_one_source(connections),
         certificate_version=certificate_version,
         services="".join(services),
         limited=any(key.requests_per_minute is not None for key in settings.keys),
         restricted=any(key.services for key in settings.keys),
+        paths=exact(_all_paths(settings)),
+        prefixes=prefixes(_all_paths(settings)),
+        narrowed=bool(_narrow(settings)),
         maxrewrite_bytes=_MAXREWRITE_BYTES,
         model_tails=model_tails(settings.body_buffer_kib * 1024),
         # HAProxy takes a backslash and a dollar away where a text stands in double quotes.
@@ -110,20 +126,39 @@ def render(
     )
 
 
+def _all_paths(settings: GatewaySettings) -> frozenset[str]:
+    return frozenset(path for service in settings.services for path in service.paths)
+
+
+def _narrow(settings: GatewaySettings) -> list[ServiceSettings]:
+    """The services that have not all the paths that any has."""
+    everywhere = _all_paths(settings)
+    return [service for service in settings.services if frozenset(service.paths) != everywhere]
+
+
 @lru_cache(maxsize=10_000)
-def _service(service: ServiceSettings, files: Files, authentication: str) -> str:
+def _service(service: ServiceSettings, files: Files, authentication: str, proof: str) -> str:
     """A service's part without its replicas. Remembered: of a thousand services few change at a time."""
     return _TEMPLATE.get_template("service.cfg.j2").render(
-        service=service, files=files, authentication=authentication, watch=_watch(service)
+        service=service, files=files, authentication=authentication, watch=_watch(service) + proof
     )
 
 
-def _replicas(endpoints: Sequence[Endpoint]) -> str:
-    return "".join(f"    server {endpoint.name} {_address(endpoint)}\n" for endpoint in endpoints)
+def _replicas(settings: GatewaySettings, endpoints: Sequence[Endpoint]) -> str:
+    return "".join(f"    server {endpoint.name} {_address(settings, endpoint)}\n" for endpoint in endpoints)
 
 
-def _address(endpoint: Endpoint) -> str:
-    return f"{endpoint.address} maxconn {endpoint.concurrency}"
+def _address(settings: GatewaySettings, endpoint: Endpoint) -> str:
+    name = f" verifyhost {endpoint.name}" if settings.trust else ""
+    return f"{endpoint.address} maxconn {endpoint.concurrency}{name}"
+
+
+def _proof(settings: GatewaySettings) -> str:
+    """What HAProxy asks of replicas, and shows to them, before it sends anything."""
+    files = Files(settings.directory)
+    if settings.trust is None:
+        return ""
+    return f" ssl verify required ca-file {files.authority} crt {files.gateway_certificate}"
 
 
 def _watch(service: ServiceSettings) -> str:
@@ -140,6 +175,7 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
     """The map files of the settings, by where they lie."""
     files = Files(settings.directory)
     restricted = [key for key in settings.keys if key.services]
+    narrow = _narrow(settings)
     return {
         files.keys: _lines((key.digest, key.name) for key in settings.keys),
         files.limits: _lines(
@@ -147,6 +183,11 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
         ),
         files.restricted: _lines((key.name, "1") for key in restricted),
         files.grants: _lines((f"{key.name}/{service}", "1") for key in restricted for service in key.services),
+        files.narrow: _lines((service.name, "1") for service in narrow),
+        files.paths: _lines((service.name + path, "1") for service in narrow for path in exact(service.paths)),
+        files.prefixes: _lines(
+            (service.name + prefix, "1") for service in narrow for prefix in prefixes(service.paths)
+        ),
         files.models: _lines((model, service.name) for service in settings.services for model in service.served_models),
         files.retry_after: _lines((service.name, str(service.retry_after_s)) for service in settings.services),
     }

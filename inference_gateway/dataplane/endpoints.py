@@ -18,7 +18,7 @@ from inference_gateway.model import Endpoint
 
 
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A replica in a file. `leaving` ones take nothing new. Keys are not written down."""
+    """A replica in a file. `leaving` ones take nothing new."""
 
     name: str
     host: str
@@ -32,7 +32,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(endpoint.name, endpoint.host, endpoint.port, endpoint.concurrency)
 
     def endpoint(self) -> Endpoint:
-        """The replica without its key."""
+        """The replica as it is added."""
         return Endpoint(self.name, self.host, self.port, self.concurrency)
 
 

@@ -17,8 +17,18 @@ class Files:
 
     @property
     def configuration(self) -> Path:
-        """What HAProxy reads when it starts and when it is reloaded. Holds the replicas' keys: mode 600."""
+        """What HAProxy reads when it starts and when it is reloaded."""
         return self.directory / "haproxy.cfg"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that a replica's has to be signed with."""
+        return self.directory / "authority.pem"
+
+    @property
+    def gateway_certificate(self) -> Path:
+        """What replicas are shown: certificate and key, mode 600."""
+        return self.directory / "gateway.pem"
 
     @property
     def turns(self) -> Path:
@@ -119,6 +129,21 @@ class Files:
     def models(self) -> Path:
         """Model or service name -> service."""
         return self.directory / "models.map"
+
+    @property
+    def narrow(self) -> Path:
+        """Names of the services that have not all the paths that any has."""
+        return self.directory / "narrow.map"
+
+    @property
+    def paths(self) -> Path:
+        """SERVICE/PATH for each path of such a service."""
+        return self.directory / "paths.map"
+
+    @property
+    def prefixes(self) -> Path:
+        """SERVICE/PATH/ for each path of such a service below which all is open."""
+        return self.directory / "prefixes.map"
 
     @property
     def retry_after(self) -> Path:

@@ -21,8 +21,9 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.errors import RefusedError
 
-# Codes of a check that found nobody to talk to: such a replica serves nobody and is not worth a try.
-_NOBODY = ("L4CON", "L4TOUT", "SOCKERR")
+# Codes of a check that found nobody to talk to, or (L6RSP) somebody who could not prove to be the replica: not worth a
+# try.
+_NOBODY = ("L4CON", "L4TOUT", "L6RSP", "SOCKERR")
 _BY_REQUESTS = "HANA"
 _LONGEST = 10
 

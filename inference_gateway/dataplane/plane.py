@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inference_gateway.dataplane.activator_process import ActivatorProcess, read_state
 from inference_gateway.dataplane.activator_services import ReadyReplicas, services_text
-from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments
+from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments, trust
 from inference_gateway.dataplane.endpoints import EndpointBook, Listed
 from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
@@ -114,13 +114,11 @@ class HaproxyDataPlane:
         """Give a replica requests from now on. Adding what is there already changes its address.
 
         Raises:
-            SettingsError: the service is unknown, or the endpoint has another key than its service.
+            SettingsError: the service is unknown.
             NotRunningError, RefusedError: HAProxy cannot be reached, or refuses.
 
         """
         known = self.settings.service(service)
-        if endpoint.api_key not in ("", known.replica_key):
-            raise SettingsError(f"replica {endpoint.name} of {service}: its key must be the one of its service")
         full = f"{BACKEND_PREFIX}{service}/{endpoint.name}"
         if any(row.name == endpoint.name for row in self._reading.states(service)):
             answer = self._api.ask(f"set server {full} addr {endpoint.host} port {endpoint.port}").strip()
@@ -128,7 +126,7 @@ class HaproxyDataPlane:
                 raise RefusedError(f"HAProxy refused the address of {full}: {answer}")
             self._api.order([f"set maxconn server {full} {endpoint.concurrency}", f"set server {full} state ready"])
         else:
-            add = f"add server {full} {server_arguments(known, endpoint)}"
+            add = f"add server {full} {server_arguments(self.settings, known, endpoint)}"
             self._api.order([add, f"enable health {full}", f"enable server {full}"])
         self._book.put(service, Listed.of(endpoint))
 
@@ -179,6 +177,7 @@ class HaproxyDataPlane:
         connections = affordable_connections(settings.connection_limit, count)
         return {
             **maps(settings),
+            **trust(settings),
             self.files.services: services_text(settings.services),
             self.files.turns: TURNS.read_text(encoding="utf-8"),
             self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),

@@ -13,7 +13,9 @@ from typing import Literal
 
 from inference_gateway.dataplane import checks
 from inference_gateway.errors import SettingsError
+from inference_gateway.paths import USUAL_PATHS, path_faults
 from inference_gateway.queueing import Turns
+from inference_gateway.tls import Trust
 
 Repeat = Literal["never-sent", "unanswered"]
 """Which POST requests may be sent to a second replica: those no replica has received, or also those that a replica
@@ -66,12 +68,12 @@ class ServiceSettings:
     requests may be sent again (GET and other idempotent ones may while no byte of an answer has arrived); a client
     overrides it for one request with an `Idempotency-Key` header.
 
-    `replica_key` is sent to the replicas as `Authorization: Bearer`. It is one key for all replicas of a service,
-    because HAProxy chooses the replica only after it has written the headers.
+    `paths` are those that clients reach (see `paths`); others get 404.
     """
 
     name: str
     models: tuple[str, ...] = ()
+    paths: tuple[str, ...] = USUAL_PATHS
     queue_limit: int = 1000
     queue_deadline_s: float = 120.0
     queue_target_s: float = 0.0
@@ -82,7 +84,6 @@ class ServiceSettings:
     response_timeout_s: float = 600.0
     retry_after_s: int = 30
     repeat_posts: Repeat = "never-sent"
-    replica_key: str = field(default="", repr=False)
     health: HealthSettings = field(default_factory=HealthSettings)
 
     def __post_init__(self) -> None:
@@ -90,6 +91,8 @@ class ServiceSettings:
         where = f"service {self.name}: "
         for model in self.models:
             checks.matches(where + "models", model, checks.MODEL, "letters, digits and `_.:/@+-`, at most 200")
+        for fault in path_faults(self.paths):
+            raise SettingsError(f"{where}paths: {fault}")
         checks.within(where + "queue_limit", self.queue_limit, 0, 1_000_000)
         checks.within(where + "queue_deadline_s", self.queue_deadline_s, 0.001, 86400)
         checks.within(where + "queue_target_s", self.queue_target_s, 0, 86400)
@@ -100,9 +103,6 @@ class ServiceSettings:
         checks.within(where + "response_timeout_s", self.response_timeout_s, 0.001, 86400)
         checks.within(where + "retry_after_s", self.retry_after_s, 1, 86400)
         checks.one_of(where + "repeat_posts", self.repeat_posts, ("never-sent", "unanswered"))
-        checks.matches(
-            where + "replica_key", self.replica_key, checks.SECRET, "letters, digits and `_.~+/=-`", shown="a key"
-        )
 
     @property
     def turns(self) -> Turns:
@@ -145,6 +145,9 @@ def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest().upper()
 
 
+_SOURCE_CONNECTIONS = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
     """All the data plane needs to start.
@@ -152,8 +155,14 @@ class GatewaySettings:
     `directory` holds its configuration, sockets and logs, and should be on a local disk. `authentication` is `keys`
     (401 without a known one) or `none`. A request body of more than `body_limit_mib` is refused with 413. A `model`
     within the first `body_buffer_kib` of a body is found at once, another one by the activator; a buffer of that size
-    is in use for every request that is being received, so `connection_limit` bounds the memory. `certificate` is a PEM
+    is in use for every request that is being received, so `connection_limit` bounds the memory. One
+    source, an IPv4 address or the first half of an IPv6 address, has at most `source_connections` of them (None: 1,000,
+    and never more than half of all) and opens at most `source_connections_per_s`, as a mean of 10 s; further ones are
+    closed as they come. `certificate` is a PEM
     file with chain and private key: HTTPS instead of HTTP.
+
+    `trust` is how replicas are told from strangers who listen at their address: nothing is sent before the other end
+    has proved to be the replica of that name. None is for tests and measurements: plain HTTP to whoever listens.
     """
 
     directory: Path
@@ -163,8 +172,11 @@ class GatewaySettings:
     authentication: Literal["keys", "none"] = "keys"
     keys: tuple[ApiKey, ...] = ()
     certificate: Path | None = None
+    trust: Trust | None = None
     threads: int = 1
     connection_limit: int = 8_000
+    source_connections: int | None = None
+    source_connections_per_s: int = 500
     body_limit_mib: int = 32
     body_buffer_kib: int = 64
     client_timeout_s: float = 60.0
@@ -182,6 +194,9 @@ class GatewaySettings:
         checks.one_of("authentication", self.authentication, ("keys", "none"))
         checks.within("threads", self.threads, 1, 64)
         checks.within("connection_limit", self.connection_limit, 10, 1_000_000)
+        if self.source_connections is not None:
+            checks.within("source_connections", self.source_connections, 1, 1_000_000)
+        checks.within("source_connections_per_s", self.source_connections_per_s, 1, 1_000_000)
         checks.within("body_limit_mib", self.body_limit_mib, 1, 4096)
         checks.within("body_buffer_kib", self.body_buffer_kib, 16, 4096)
         checks.within("client_timeout_s", self.client_timeout_s, 0.1, 86400)
@@ -195,6 +210,12 @@ class GatewaySettings:
         checks.unique("key", [key.name for key in self.keys])
         checks.unique("digest of key", [key.digest for key in self.keys])
         checks.unique("model", [model for service in self.services for model in service.served_models])
+
+    def of_one_source(self, connections: int) -> int:
+        """How many of so many connections one source may have."""
+        if self.source_connections is not None:
+            return self.source_connections
+        return max(1, min(_SOURCE_CONNECTIONS, connections // 2))
 
     def service(self, name: str) -> ServiceSettings:
         """The service of that name. Raises `SettingsError`."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from explsched.atomic_file import create_file_durably
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +15,7 @@ class Places:
 
     def make(self) -> None:
         """Make the directories. Raises `OSError`."""
-        for directory in (self.root, self.root / "replicas", self.root / "keys"):
+        for directory in (self.root, self.root / "replicas"):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700)
 
@@ -92,18 +88,10 @@ class Places:
         """The directory of a replica: its script, its log, its registration."""
         return self.root / "replicas" / name
 
-    def key_file(self, service: str) -> Path:
-        """The API key that a service's replicas ask for."""
-        return self.root / "keys" / service
-
-    def service_key(self, service: str) -> str:
-        """That key; made at first, 256 random bits in a file only this user may read. Raises `OSError`."""
-        path = self.key_file(service)
-        if not path.exists():
-            with suppress(FileExistsError):  # another one's came first
-                # Durably: an empty file would be taken for an empty key.
-                create_file_durably(path, secrets.token_urlsafe(32) + "\n", mode=0o600)
-        return path.read_text(encoding="ascii").strip()
+    @property
+    def identity(self) -> Path:
+        """Directory of the authority that says which replicas are the gateway's; see `identity`."""
+        return self.root / "identity"
 
     def prune(self, keep: frozenset[str], most: int) -> None:
         """Remove the oldest directories of ended replicas until `most` are left; `keep` are those in use."""

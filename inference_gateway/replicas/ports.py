@@ -1,9 +1,10 @@
-"""A TCP port for a server that is not ours, without a race.
+"""Two TCP ports for a replica, without a race: one that the gateway reaches, and one for the server behind it.
 
-The port is held by a bound socket that does not listen. Linux lets a server share it that binds with SO_REUSEADDR or
-SO_REUSEPORT, as servers do; another `reserve` binds with neither and is refused. So two replicas on a node never get
-the same port, and no outgoing connection takes it: the range lies below the kernel's own (32768 on).
-Only the standard library: this runs in jobs.
+The first is owned: its socket listens at once and shares with nobody, so nobody else gets it while the job runs. The
+other is reserved for a server that is not ours, by a bound socket that does not listen. Linux lets a server share it
+that binds with SO_REUSEADDR or SO_REUSEPORT, as servers do, but also a stranger who does (see `listeners`); another
+`reserve` binds with neither and is refused. No outgoing connection takes either: the range lies below the kernel's own
+(32768 on). Only the standard library: this runs in jobs.
 """
 
 from __future__ import annotations
@@ -14,19 +15,34 @@ import socket
 FIRST, LAST = 20000, 32000
 
 
-def reserve(attempts: int = 200) -> socket.socket:
+_ATTEMPTS = 200
+
+
+def reserve() -> socket.socket:
     """A socket bound to a free port; the port is reserved until it is closed. Raises `OSError` if none is found."""
-    for port in random.sample(range(FIRST, LAST), attempts):
-        holder = socket.socket()
+    holder = _bound(socket.AF_INET)  # all addresses: whichever one the server chooses is free
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return holder
+
+
+def owned(host: str) -> socket.socket:
+    """A socket that listens on all addresses of the kind of `host`, on a port of its own. Raises `OSError`."""
+    listener = _bound(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.listen()
+    return listener
+
+
+def _bound(family: socket.AddressFamily) -> socket.socket:
+    for port in random.sample(range(FIRST, LAST), _ATTEMPTS):
+        made = socket.socket(family)
         try:
-            holder.bind(("", port))  # all addresses: whichever one the server chooses is free
+            made.bind(("", port))
         except OSError:
-            holder.close()
+            made.close()
             continue
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        return holder
-    raise OSError(f"none of {attempts} ports tried from {FIRST} to {LAST - 1} is free")
+        return made
+    raise OSError(f"none of {_ATTEMPTS} ports tried from {FIRST} to {LAST - 1} is free")
 
 
 def address_towards(peer: str) -> str:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import jinja2
 
+from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.places import Places
+from inference_gateway.replicas.serve import AUTHORITY, IDENTITY
 from inference_gateway.sections import KernelSection, ReplicaSection, ServiceSection
 from sbatch_templates import shell
 
@@ -93,14 +95,13 @@ def options(service: ServiceSection, tag: Tag, name: str, places: Places, qos: Q
     return (*(f"--{key}={value}" for key, value in given.items() if value), requeue, *replica.options)
 
 
-def script(service: ServiceSection, service_name: str, name: str, places: Places, gateway_host: str) -> str:
+def script(service: ServiceSection, name: str, places: Places, gateway_host: str) -> str:
     """The batch script. `gateway_host` tells the replica on which network the gateway is."""
     replica = service.replica
     rendered = _template().render(
         python=sys.executable,
         directory=places.replica(name),
         gateway=gateway_host,
-        key_file=places.key_file(service_name),
         key_variable=replica.key_variable,
         grace_s=GRACE_S,
         setup=replica.setup.strip("\n"),
@@ -123,8 +124,11 @@ def kernel_share(kernel: KernelSection) -> list[str]:
     return [str(Path(sys.executable).with_name("sxrun")), *options, "--"] if options else []
 
 
-def prepare(name: str, places: Places, text: str) -> None:
-    """Make the replica's directory, with the script in it for whoever looks. Raises `OSError`."""
+def prepare(name: str, places: Places, text: str, authority: Authority) -> None:
+    """Make the replica's directory: its identity, and the script for whoever looks. Raises `OSError`."""
     directory = places.replica(name)
     directory.mkdir(mode=0o700)
     (directory / "script.sh").write_text(text, encoding="utf-8")
+    (directory / AUTHORITY).write_text(authority.trust.authority, encoding="ascii")
+    (directory / IDENTITY).touch(mode=0o600)
+    (directory / IDENTITY).write_text(authority.replica(name), encoding="ascii")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,12 +18,10 @@ from typing import Any
 
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
-from inference_gateway.examples.model_server import KEY_VARIABLE
 from inference_gateway.model import Endpoint
 from slurm_plugin.devcluster.ports import reserved
 
 CLIENT_KEY = "the-key-of-alice"
-REPLICA_KEY = "the-key-of-the-replicas"
 ALICE = ApiKey("alice", digest_of(CLIENT_KEY))
 PATIENCE_S = 120.0
 """For what comes at once on an idle machine. Beside other suites a model server has taken more than 20 s to start."""
@@ -163,13 +160,12 @@ def gateway(directory: Path, *services: ServiceSettings, **settings: Any) -> Ite
 @contextmanager
 def replicas(*names: str) -> Iterator[list[Replica]]:
     """Model servers that answer their health checks. They share their reserved ports, which are kept for them."""
-    environment = {**os.environ, KEY_VARIABLE: REPLICA_KEY}
     program = [sys.executable, "-m", "inference_gateway.examples.model_server"]
     started: list[Replica] = []
     with reserved(len(names)) as ports:
         try:
             for name, port in zip(names, ports, strict=True):
-                process = subprocess.Popen([*program, f"--port={port}", f"--name={name}"], env=environment)
+                process = subprocess.Popen([*program, f"--port={port}", f"--name={name}"])
                 started.append(Replica(name, port, process))
             for replica in started:
                 wait_until(partial(_healthy, replica))

@@ -53,6 +53,10 @@ def test_the_least_that_is_needed() -> None:
         ("models: [llama]", "queue_deadline_s: .inf", "services.chat.queue_deadline_s: .*found inf"),
         ("models: [llama]", "repeat_posts: always", "must be one of never-sent, unanswered, found 'always'"),
         ("host: 127.0.0.1", "host: 0.0.0.0", "listen.keys: without keys everybody"),
+        ("models: [llama]", "paths: [v1/x]", r"services.chat.paths: found .v1/x., accepted: absolute paths"),
+        ("models: [llama]", "paths: [/a/../b]", r"services.chat.paths: found ./a/../b., accepted"),
+        ("models: [llama]", "paths: [/a*]", r"services.chat.paths: found ./a\*., accepted"),
+        ("models: [llama]", "paths: []", "services.chat.paths: is empty, at least one path is needed"),
         ("listen: {host: 127.0.0.1}", "listen: {port: 99999}", "listen.port: .*65,535.*found 99999"),
     ],
 )

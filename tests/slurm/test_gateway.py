@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import yaml
 from inference_gateway.devgateway.gateway import Gateway, services_file
 from inference_gateway.devgateway.load import Load
 from inference_gateway.errors import GatewayError
+from inference_gateway.replicas.registration import registered
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
@@ -197,3 +199,19 @@ def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, director
     assert gateway.job_ids() == replicas
     gateway.command("down")
     assert active(client, "igw") == []
+
+
+def test_replicas_serve_their_gateway_alone_and_share_no_key(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory, scale={"min": 2}) as gateway:
+        until(lambda: gateway.serving() == 2, "both replicas serve")
+        places = [gateway.state / "replicas" / one["name"] for one in gateway.status()["replicas"]]
+        assert len({(place / "key").read_text() for place in places}) == 2
+        for place in places:
+            told = registered(place)
+            assert told is not None
+            with socket.create_connection((told.host, told.port), timeout=30) as link:
+                link.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert not link.recv(1000).startswith(b"HTTP")
+        with Load(gateway.url, per_s=5).running() as load:
+            time.sleep(1)
+        assert load.failures == []

@@ -13,12 +13,12 @@ from inference_gateway.activator.wake import Wake, WakeListener, send
 from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.errors import ActivatorError
 from inference_gateway.model import Endpoint
-from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, REPLICA_KEY, Replica, Rig, gateway, wait_until
+from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Replica, Rig, gateway, wait_until
 
 
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
-    patient = ServiceSettings("patient", replica_key=REPLICA_KEY, cold_start_limit=8)
+    patient = ServiceSettings("patient", cold_start_limit=8)
     hasty = ServiceSettings("hasty", cold_start_deadline_s=0.3, retry_after_s=11)
     closed = ServiceSettings("closed", cold_start_limit=0, retry_after_s=12)
     with gateway(directory, patient, hasty, closed) as rig:

@@ -15,7 +15,9 @@ UNREADY: set[str] = set()
 @pytest.fixture(autouse=True)
 def _answers(monkeypatch: pytest.MonkeyPatch) -> None:
     UNREADY.clear()
-    monkeypatch.setattr(observations, "ready", lambda question: question.name not in UNREADY and "*" not in UNREADY)
+    monkeypatch.setattr(
+        observations, "ready", lambda question, _context: question.name not in UNREADY and "*" not in UNREADY
+    )
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What is known of a replica: who is asked, what is read, and when Slurm is looked at again."""
 
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ class Scene:
         self.slurm.known[7] = job(7, "chat-1", "igw:g:chat:g1", state="RUNNING")
         self.slurm_sync = SlurmSync(self.slurm, "g", 300.0, AtOnce())
         self.slurm_sync.listing = self.slurm_sync.look(100.0)
-        self.observer = ReplicaObserver({"chat": section()}, self.places, self.slurm_sync, Readiness(AtOnce()))
+        readiness = Readiness(AtOnce(), ssl.create_default_context())
+        self.observer = ReplicaObserver({"chat": section()}, self.places, self.slurm_sync, readiness)
         self.asked: list[Question] = []
         self.hurried = 0
-        monkeypatch.setattr(observations, "ready", lambda question: self.asked.append(question) or True)  # type: ignore[func-returns-value]
+        monkeypatch.setattr(observations, "ready", lambda question, _context: self.asked.append(question) or True)  # type: ignore[func-returns-value]
         monkeypatch.setattr(self.slurm_sync, "hurry", self._hurry)
 
     def _hurry(self) -> None:
@@ -102,11 +104,11 @@ def test_a_registration_is_awaited_and_hurries_slurm_if_it_is_ahead(
     assert (scene.of(one).registration, scene.hurried) == (told, hurried)
 
 
-def test_one_that_starts_is_asked_where_it_is_with_its_key(scene: Scene) -> None:
+def test_one_that_starts_is_asked_where_it_is(scene: Scene) -> None:
     one = replica(Phase.STARTING, host="n1", port=20001, restarts=2)
     assert not scene.of(one).answered
     scene.observer.ask([one])
-    assert scene.asked == [Question("chat-1", 2, "n1", 20001, "/health", scene.places.service_key("chat"))]
+    assert scene.asked == [Question("chat-1", 2, "n1", 20001, "/health")]
     assert scene.of(one).answered
     assert not scene.of(one).answered, "an answer counts once"
     scene.observer.ask([one])

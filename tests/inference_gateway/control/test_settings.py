@@ -8,11 +8,13 @@ import yaml
 from inference_gateway import services
 from inference_gateway.control.settings import retry_after_s, settings
 from inference_gateway.dataplane.settings import ApiKey, HealthSettings, digest_of
+from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.places import Places
 
 KEYS = (ApiKey("alice", digest_of("k")),)
 CHAT = {
     "models": ["llama"],
+    "paths": ["/v1/x"],
     "concurrency": 3,
     "requests_per_s": 7,
     "queue_limit": 11,
@@ -27,7 +29,8 @@ CHAT = {
     "scale": {"start_s": 21},
 }
 LISTEN = {"host": "10.1.2.3", "port": 8081, "keys": "keys.yaml", "certificate": "c.pem", "threads": 2,
-          "connection_limit": 1234, "body_limit_mib": 5}  # fmt: skip
+          "connection_limit": 1234, "body_limit_mib": 5, "source_connections": 6, "source_connections_per_s": 7,
+          "request_timeout_s": 8}  # fmt: skip
 
 
 def test_every_value_arrives(tmp_path: Path) -> None:
@@ -39,12 +42,14 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert (found.directory, found.host, found.port) == (Path("/run/g"), "10.1.2.3", 8081)
     assert (found.authentication, found.keys, found.certificate) == ("keys", KEYS, tmp_path / "c.pem")
     assert (found.threads, found.connection_limit, found.body_limit_mib) == (2, 1234, 5)
+    assert (found.source_connections, found.source_connections_per_s, found.request_timeout_s) == (6, 7, 8)
     (chat,) = found.services
     assert (chat.name, chat.models, chat.queue_limit, chat.queue_deadline_s) == ("chat", ("llama",), 11, 12)
     assert (chat.queue_target_s, chat.requests_per_s, chat.concurrency) == (13, 7, 3)
     assert (chat.cold_start_limit, chat.cold_start_deadline_s, chat.response_timeout_s) == (14, 15, 16)
     assert (chat.retry_after_s, chat.repeat_posts) == (21, "unanswered")
-    assert chat.replica_key == places.key_file("chat").read_text().strip()
+    assert found.trust == Authority.of(places.identity).trust
+    assert chat.paths == ("/v1/x",)
     given = {name: getattr(chat.health, name) for name in ("path", "interval_s", "timeout_s", "fall", "rise")}
     assert given == CHAT["health"]
     plain = HealthSettings()

@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from inference_gateway.control.background_tasks import BackgroundTasks, TaskResult
-from inference_gateway.control.observations import Question, ready
 from inference_gateway.control.slurm_sync import SlurmSync
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
 from slurm_plugin.client.errors import SlurmUnreachableError
@@ -179,30 +176,3 @@ class TestChanges:
         slurm_sync = desk_of(slurm)
         slurm_sync.cancel([1])
         assert slurm_sync.refusals() == ["squeue: no answer from slurmctld"]
-
-
-class TestReadiness:
-    """Asked over HTTP, with the key of the service."""
-
-    @pytest.mark.parametrize(
-        ("path", "key", "is_ready"), [("/ok", "k", True), ("/ok", "other", False), ("/503", "k", False)]
-    )
-    def test_only_200_is_ready(self, path: str, key: str, *, is_ready: bool) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                known = self.headers["authorization"] == "Bearer k"
-                self.send_response((200 if self.path == "/ok" else 503) if known else 401)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_parts: object) -> None:
-                """Say nothing."""
-
-        with HTTPServer(("127.0.0.1", 0), Handler) as server:
-            thread = Thread(target=server.handle_request)
-            thread.start()
-            assert ready(Question("chat-1", 0, "127.0.0.1", server.server_address[1], path, key)) == is_ready
-            thread.join()
-
-    def test_nobody_there_is_not_ready(self) -> None:
-        assert not ready(Question("chat-1", 0, "127.0.0.1", 1, "/", ""))

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.settings import ServiceSettings
-from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, REPLICA_KEY, Replica, Rig, gateway
+from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Replica, Rig, gateway
 
 HEAD = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CLIENT_KEY}\r\n".encode()
 
 
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
-    big = ServiceSettings("big", replica_key=REPLICA_KEY)
+    big = ServiceSettings("big")
     with gateway(directory, big, request_timeout_s=0.5, client_timeout_s=1.0) as rig:
         yield rig
 

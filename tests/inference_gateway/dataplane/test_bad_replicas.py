@@ -15,7 +15,7 @@ from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
-from tests.inference_gateway.rig import REPLICA_KEY, Answer, Replica, Rig, gateway, replicas, wait_until
+from tests.inference_gateway.rig import Answer, Replica, Rig, gateway, replicas, wait_until
 
 QUICK = HealthSettings(interval_s=0.2, timeout_s=0.5, fall=2, rise=1, ejection_s=2.0)
 REPEATABLE = {"idempotency_key": "1"}
@@ -24,18 +24,16 @@ BAD_ANSWERS = ("garbage", "close", "status-500")
 
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
-    once = ServiceSettings(
-        "once", replica_key=REPLICA_KEY, response_timeout_s=1.0, cold_start_deadline_s=0.0, health=QUICK
-    )
-    again = ServiceSettings("again", replica_key=REPLICA_KEY, repeat_posts="unanswered", health=QUICK)
+    once = ServiceSettings("once", response_timeout_s=1.0, cold_start_deadline_s=0.0, health=QUICK)
+    again = ServiceSettings("again", repeat_posts="unanswered", health=QUICK)
     # Checks that come too late to matter: what is seen is what single requests do.
     rare = HealthSettings(interval_s=600, error_limit=1000)
-    plain = ServiceSettings("plain", replica_key=REPLICA_KEY, health=rare)
+    plain = ServiceSettings("plain", health=rare)
     # Out for longer than a round of tending, which is a second, so that the tending sees it; and then for longer than
     # a test takes, or for no longer than one waits.
     judging = HealthSettings(interval_s=0.8, rise=2, ejection_s=600.0)
-    judged = [ServiceSettings(f"judged-{fault}", replica_key=REPLICA_KEY, health=judging) for fault in BAD_ANSWERS]
-    brief = ServiceSettings("brief", replica_key=REPLICA_KEY, health=replace(judging, ejection_s=1.0))
+    judged = [ServiceSettings(f"judged-{fault}", health=judging) for fault in BAD_ANSWERS]
+    brief = ServiceSettings("brief", health=replace(judging, ejection_s=1.0))
     with gateway(directory, once, again, plain, *judged, brief) as rig:
         yield rig
 

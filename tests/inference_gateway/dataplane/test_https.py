@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.settings import ServiceSettings
-from tests.inference_gateway.rig import CLIENT_KEY, REPLICA_KEY, Replica, Rig, gateway
+from tests.inference_gateway.rig import CLIENT_KEY, Replica, Rig, gateway
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
@@ -44,7 +44,7 @@ def test_https_with_a_certificate_that_is_renewed(directory: Path, servers: list
     pem = certificate(directory / "first.pem", "first")
     before = pem.with_suffix(".chain").read_bytes()
     (directory / "old.chain").write_bytes(before)
-    chat = ServiceSettings("chat", replica_key=REPLICA_KEY)
+    chat = ServiceSettings("chat")
     with gateway(directory / "tls", chat, certificate=pem) as rig:
         rig.add("chat", servers[0].endpoint)
         assert complete(rig, pem.with_suffix(".chain")) == (200, "r1")

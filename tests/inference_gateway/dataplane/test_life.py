@@ -17,9 +17,9 @@ from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
 from inference_gateway.errors import NotRunningError, RefusedError, SettingsError, StartError
 from inference_gateway.model import Endpoint
-from tests.inference_gateway.rig import CLIENT_KEY, REPLICA_KEY, Replica, gateway, wait_until
+from tests.inference_gateway.rig import CLIENT_KEY, Replica, gateway, wait_until
 
-CHAT = ServiceSettings("chat", replica_key=REPLICA_KEY)
+CHAT = ServiceSettings("chat")
 
 
 def test_a_taken_port_is_named(directory: Path) -> None:
@@ -113,8 +113,6 @@ def test_commands_that_haproxy_refuses(directory: Path, servers: list[Replica]) 
         assert rig.complete("chat").headers["x-replica"] == "r2", "adding again changes the address"
         with pytest.raises(SettingsError, match="no service 'nix'"):
             rig.plane.add("nix", servers[0].endpoint)
-        with pytest.raises(SettingsError, match="its key must be the one of its service"):
-            rig.plane.add("chat", replace(servers[0].endpoint, api_key="another"))
         assert rig.plane.remove("chat", "never-there")
 
 
@@ -125,7 +123,7 @@ def test_a_configuration_that_haproxy_refuses_changes_nothing(directory: Path, s
         with pytest.raises(StartError, match=r"no-such\.pem"):
             rig.plane.apply(bad)
         assert rig.complete("chat").status == 200
-        more = replace(rig.plane.settings, services=(CHAT, ServiceSettings("more", replica_key=REPLICA_KEY)))
+        more = replace(rig.plane.settings, services=(CHAT, ServiceSettings("more")))
         rig.plane.apply(more)
         rig.plane.add("more", servers[1].endpoint)
         assert rig.complete("more").headers["x-replica"] == "r2", "the next reload works"

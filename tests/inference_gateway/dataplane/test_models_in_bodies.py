@@ -19,7 +19,7 @@ NAMES = ("big", "small", "other")
 @pytest.fixture(scope="module")
 def rig(directory: Path) -> Iterator[Rig]:
     """No replicas: the service that refuses is the one that was found."""
-    services = (ServiceSettings(name, cold_start_limit=0) for name in NAMES)
+    services = (ServiceSettings(name, paths=("/*",), cold_start_limit=0) for name in NAMES)
     with gateway(directory, *services, authentication="none", keys=()) as rig:
         yield rig
 

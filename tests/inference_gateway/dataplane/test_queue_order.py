@@ -122,7 +122,9 @@ def one_place(directory: Path, service: ServiceSettings, port: int) -> Iterator[
 
 
 def service_of(name: str, **how: Any) -> ServiceSettings:
-    return ServiceSettings(name, requests_per_s=0.5, concurrency=1, **{"queue_target_s": TARGET_S, **how})
+    return ServiceSettings(
+        name, requests_per_s=0.5, concurrency=1, paths=("/*",), **{"queue_target_s": TARGET_S, **how}
+    )
 
 
 @pytest.mark.parametrize(

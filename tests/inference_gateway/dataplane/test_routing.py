@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest_of
-from tests.inference_gateway.rig import ALICE, CLIENT_KEY, REPLICA_KEY, Replica, Rig, ask, gateway
+from tests.inference_gateway.rig import ALICE, CLIENT_KEY, Replica, Rig, ask, gateway
 
 BOB = ApiKey("bob", digest_of("bobs-key"), services=("small",), requests_per_minute=3)
 
 
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
-    big = ServiceSettings("big", models=("org/big-7b",), replica_key=REPLICA_KEY)
-    small = ServiceSettings("small", replica_key=REPLICA_KEY)
+    big = ServiceSettings("big", models=("org/big-7b",))
+    small = ServiceSettings("small")
     with gateway(directory, big, small, keys=(ALICE, BOB), body_limit_mib=1, body_buffer_kib=64) as rig:
         yield rig
 
@@ -52,8 +52,8 @@ def test_path_then_header_then_model(rig: Rig, path: str, model: str | None, hea
     [
         ("POST", "/v1/chat/completions", {"model": "unknown"}, 404, "no such model"),
         ("POST", "/services/unknown/v1/chat/completions", {}, 404, "no such model"),
-        ("GET", "/v1/files", None, 404, "no such model"),
-        ("GET", "/state", None, 404, "no such model"),
+        ("GET", "/v1/files", None, 404, "no such path"),
+        ("GET", "/state", None, 404, "no such path"),
         ("POST", "/v1/chat/completions", {"messages": []}, 400, "no JSON object"),
         ("POST", "/v1/chat/completions", b"this is no JSON", 400, "no JSON object"),
         ("POST", "/v1/chat/completions", b"", 400, "no JSON object"),
@@ -88,11 +88,11 @@ def test_a_key_is_needed_in_either_header(rig: Rig) -> None:
     assert ask(rig.port, "GET", "/metrics").status == 401
 
 
-def test_replicas_see_their_key_and_never_the_clients(rig: Rig, servers: list[Replica]) -> None:
+def test_replicas_never_see_the_key_of_a_client(rig: Rig, servers: list[Replica]) -> None:
     answer = rig.complete("big", x_gateway_service="small", x_api_key="the-key-of-alice")
     assert answer.headers["x-replica"] == "r1"
     seen = servers[0].state["last_headers"]
-    assert seen["authorization"] == f"Bearer {REPLICA_KEY}"
+    assert "authorization" not in seen, "the replica's relay adds the one of its server"
     assert "alice" not in json.dumps(seen)
     assert seen["x-gateway-service"] == "big"
 
@@ -140,7 +140,7 @@ def test_the_access_log_tells_who_and_how_long_but_nothing_secret(rig: Rig) -> N
     assert (entry["service"], entry["key"], entry["replica"], entry["method"]) == ("big", "alice", "r1", "POST")
     assert entry["total_ms"] >= 0
     text = rig.plane.files.access_log.read_text()
-    for hidden in (prompt, "the-key-of-alice", "hidden", REPLICA_KEY):
+    for hidden in (prompt, "the-key-of-alice", "hidden"):
         assert hidden not in text
 
 

@@ -1,6 +1,5 @@
 """What the data plane accepts: nothing that could end up as another word of HAProxy's configuration."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings, digest_of
 from inference_gateway.errors import SettingsError
+from inference_gateway.tls import Trust
 
 DIGEST = digest_of("x")
 
@@ -19,7 +19,11 @@ DIGEST = digest_of("x")
         (ServiceSettings, {"name": "a\n    server x"}, "name"),
         (ServiceSettings, {"name": ""}, "name"),
         (ServiceSettings, {"name": "a", "models": ("x y",)}, "service a: models"),
-        (ServiceSettings, {"name": "a", "replica_key": 'x"\n'}, "replica_key: found a key"),
+        (
+            ServiceSettings,
+            {"name": "a", "paths": ("/x y",)},
+            "service a: paths: found '/x y', accepted: absolute paths",
+        ),
         (ServiceSettings, {"name": "a", "queue_deadline_s": 0.0}, "queue_deadline_s: found 0.0, accepted: 0.001 to"),
         (ServiceSettings, {"name": "a", "queue_deadline_s": float("nan")}, "found nan"),
         (ServiceSettings, {"name": "a", "queue_limit": -1}, "queue_limit: found -1"),
@@ -66,5 +70,4 @@ def test_a_service_answers_to_its_name_and_its_models() -> None:
 
 
 def test_keys_are_not_printed() -> None:
-    assert "hidden" not in repr(ServiceSettings("a", replica_key="hidden"))
-    assert next(field for field in fields(ServiceSettings) if field.name == "replica_key").repr is False
+    assert "hidden" not in repr(GatewaySettings(Path("/x"), 1, trust=Trust("shown", "hidden")))

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.settings import ServiceSettings
-from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, REPLICA_KEY, Replica, Rig, gateway, wait_until
+from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Replica, Rig, gateway, wait_until
 
 KEY = {"authorization": f"Bearer {CLIENT_KEY}"}
 
 
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
-    with gateway(directory, ServiceSettings("chat", replica_key=REPLICA_KEY)) as rig:
+    with gateway(directory, ServiceSettings("chat")) as rig:
         yield rig
 
 
@@ -115,7 +115,7 @@ def test_a_reload_cuts_no_stream_and_keeps_counting(rig: Rig, servers: list[Repl
     stream = Stream(rig.port, "chat", 40)
     stream.event()
     old = rig.plane.settings
-    more = (*old.services, ServiceSettings("another", replica_key=REPLICA_KEY))
+    more = (*old.services, ServiceSettings("another"))
     rig.plane.apply(type(old)(old.directory, old.port, services=more, keys=old.keys))
     rig.plane.add("another", servers[1].endpoint)
     assert rig.complete("another").headers["x-replica"] == "r2", "the new service is there"

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.replicas import registration
+from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.replicas.ports import address_towards, reserve
 from inference_gateway.replicas.registration import Registration
+from inference_gateway.replicas.serve import AUTHORITY, IDENTITY
+from tests.inference_gateway.strangers import stranger
 
 # Answers one connection after another with its key, and says when SIGTERM has come.
 SERVER = """
@@ -43,7 +46,9 @@ def eventually(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     (tmp_path / "replica").mkdir()
-    (tmp_path / "key").write_text("s3cret\n")
+    authority = Authority.of(tmp_path / "identity")
+    (tmp_path / "replica" / AUTHORITY).write_text(authority.trust.authority)
+    (tmp_path / "replica" / IDENTITY).write_text(authority.replica("replica"))
     (tmp_path / "server.py").write_text(SERVER)
     return tmp_path
 
@@ -55,7 +60,7 @@ def start(place: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def begin(*command: str, grace_s: float = 0.0, **environment: str) -> subprocess.Popen[str]:
         words = command or (sys.executable, str(place / "server.py"), "{port}", "SO_REUSEADDR", "{host}")
         program = [sys.executable, "-m", "inference_gateway.replicas.serve", "--directory", str(place / "replica")]
-        options = ["--gateway", "127.0.0.1", "--key-file", str(place / "key"), "--key-variable", "THE_KEY"]
+        options = ["--gateway", "127.0.0.1", "--key-variable", "THE_KEY"]
         argv = [*program, *options, "--grace-s", str(grace_s), "--", *words]
         env = {**os.environ, "SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "2", **environment}
         pipe = subprocess.PIPE
@@ -70,16 +75,28 @@ def start(place: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def said_at(told: Registration) -> bytes:
-    with socket.create_connection((told.host, told.port), timeout=5) as link:
+def said_at(told: Registration, place: Path) -> bytes:
+    """What the server says to the gateway."""
+    context = gateway_context(place / "identity")
+    with (
+        socket.create_connection((told.host, told.port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="replica") as link,
+    ):
         return link.recv(100)
 
 
-def answers(told: Registration) -> bool:
+def answers(told: Registration, place: Path) -> bool:
     try:
-        return bool(said_at(told))
+        return bool(said_at(told, place))
     except OSError:
         return False
+
+
+def registered(place: Path) -> Registration:
+    eventually(lambda: registration.registered(place / "replica") is not None)
+    told = registration.registered(place / "replica")
+    assert told is not None
+    return told
 
 
 @pytest.mark.parametrize("option", ["SO_REUSEADDR", "SO_REUSEPORT"])
@@ -87,12 +104,13 @@ def test_a_server_gets_its_port_and_its_key(
     place: Path, start: Callable[..., subprocess.Popen[str]], option: str
 ) -> None:
     start(sys.executable, str(place / "server.py"), "{port}", option, "{host}")
-    eventually(lambda: registration.registered(place / "replica") is not None)
-    told = registration.registered(place / "replica")
-    assert told is not None
+    told = registered(place)
     assert (told.host, told.job_id, told.restarts) == ("127.0.0.1", 17, 2)
-    eventually(lambda: answers(told))
-    assert said_at(told) == b"s3cret"
+    eventually(lambda: answers(told, place))
+    key = place / "replica" / "key"
+    assert said_at(told, place) == key.read_bytes().strip()
+    assert len(key.read_text()) > 40
+    assert key.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
@@ -100,15 +118,61 @@ def test_the_gateway_is_told_before_the_server(
     place: Path, start: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     process = start(grace_s=1.0)
-    eventually(lambda: registration.registered(place / "replica") is not None)
-    told = registration.registered(place / "replica")
-    assert told is not None
-    eventually(lambda: answers(told))
+    told = registered(place)
+    eventually(lambda: answers(told, place))
     process.send_signal(number)
     eventually(lambda: registration.leaving(place / "replica"))
-    assert answers(told)
+    assert answers(told, place)
     out, _err = process.communicate(timeout=30)
     assert (process.returncode, out) == (7, "terminated\n")
+
+
+def test_the_door_is_nobody_elses_and_open_to_the_gateway_alone(
+    place: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    start()
+    told = registered(place)
+    eventually(lambda: answers(told, place))
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", told.port))
+    with socket.create_connection((told.host, told.port), timeout=60) as link:
+        link.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"200" not in link.recv(1000)
+
+
+def test_each_start_has_a_key_of_its_own(place: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+    keys = set()
+    for _ in range(2):
+        start("true", "{port}").communicate(timeout=60)
+        keys.add((place / "replica" / "key").read_text())
+    assert len(keys) == 2
+
+
+WAITING = """
+import sys, time
+print(sys.argv[1], flush=True)
+time.sleep(3600)
+"""
+
+
+def test_a_port_that_a_stranger_takes_gets_nothing_and_the_replica_ends(
+    place: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """While a model loads its port is only reserved, and any user of the node can listen there."""
+    (place / "waiting.py").write_text(WAITING)
+    process = start(sys.executable, str(place / "waiting.py"), "{port}")
+    told = registered(place)
+    assert process.stdout is not None
+    with stranger(int(process.stdout.readline())) as seen:
+        asked = [answers(told, place) for _ in range(3)]
+        _out, err = process.communicate(timeout=120)
+    assert asked == [False] * 3
+    assert seen.received == b""
+    assert process.returncode == 1
+    assert "is taken by another user (uid" in err
+    assert registration.leaving(place / "replica")
 
 
 def test_a_command_that_is_not_there(start: Callable[..., subprocess.Popen[str]]) -> None:

@@ -1,6 +1,5 @@
 """The job of a replica: sbatch's options, and a script in which nothing inserted is executed."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import yaml
 
 from inference_gateway import services
 from inference_gateway.replicas import submission
+from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.submission import Qos, Tag, parse_tag
 from inference_gateway.sections import ServiceSection
@@ -52,7 +52,7 @@ def test_the_script_runs_the_command_as_it_is_written(tmp_path: Path) -> None:
     words = ["printf", "%s\\n", HOSTILE, "{port}"]
     section = service(command=" ".join(subprocess.list2cmdline([word]) for word in ["true"]) + " {port}")
     section = service(command="echo " + " ".join(_quoted(word) for word in words), setup="export A=1\nexport B=$A")
-    text = submission.script(section, "chat", "chat-1", Places(tmp_path / "a dir"), "127.0.0.1")
+    text = submission.script(section, "chat-1", Places(tmp_path / "a dir"), "127.0.0.1")
     # What the runner of the job would be given: its words, printed instead of run.
     shown = text.replace("exec ", "printf '%s\\n' ", 1) + '\necho "B=$B" >&2\n'
     done = subprocess.run(["bash"], input=shown, capture_output=True, text=True, check=True)
@@ -63,7 +63,7 @@ def test_the_script_runs_the_command_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_the_script_passes_shellcheck(tmp_path: Path) -> None:
-    text = submission.script(service(setup="module load cuda"), "chat", "chat-1", Places(tmp_path), "127.0.0.1")
+    text = submission.script(service(setup="module load cuda"), "chat-1", Places(tmp_path), "127.0.0.1")
     done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -76,48 +76,12 @@ def test_a_share_of_kernels_is_given_to_sxrun() -> None:
 
 
 class TestPlaces:
-    def test_a_service_has_one_key_that_only_its_user_can_read(self, tmp_path: Path) -> None:
-        places = Places(tmp_path / "gw")
-        places.make()
-        key = places.service_key("chat")
-        assert key == places.service_key("chat") != places.service_key("other")
-        assert places.key_file("chat").stat().st_mode & 0o777 == 0o600
-        assert places.root.stat().st_mode & 0o777 == 0o700
-
-    def test_a_full_disk_leaves_no_empty_key(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Replicas would run with it, open to everybody on the cluster."""
-        places = Places(tmp_path)
-        places.make()
-
-        def full(_: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            places.service_key("chat")
-        monkeypatch.undo()
-        assert len(places.service_key("chat")) >= 40
-        assert [path.name for path in (tmp_path / "keys").iterdir()] == ["chat"]
-
-    def test_of_two_that_make_a_key_at_once_both_have_the_first(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        places = Places(tmp_path)
-        places.make()
-        settled = os.fsync
-
-        def meanwhile(handle: int) -> None:
-            settled(handle)
-            places.key_file("chat").write_text("theirs\n")
-
-        monkeypatch.setattr(os, "fsync", meanwhile)
-        assert places.service_key("chat") == "theirs"
-
     def test_old_directories_are_removed_but_not_those_in_use(self, tmp_path: Path) -> None:
         places = Places(tmp_path)
         places.make()
+        authority = Authority.of(places.identity)
         for number in range(6):
-            submission.prepare(f"chat-{number}", places, "#!/bin/bash\n")
+            submission.prepare(f"chat-{number}", places, "#!/bin/bash\n", authority)
         places.prune(frozenset({"chat-0"}), most=2)
         left = {path.name for path in (tmp_path / "replicas").iterdir()}
         assert len(left) == 3

@@ -1,0 +1,155 @@
+"""Who is who between the gateway and its replicas: certificates of an authority that the gateway has of its own.
+
+A port of a node can be taken by any of its users, at the latest when a replica has died. So the address of a replica
+proves nothing: the gateway speaks TLS with it and sends nothing before the other end has shown the certificate of just
+this replica. The replica takes requests from nobody but the gateway, by the same means.
+
+X.509 as in RFC 5280: certificates of replicas are good for servers alone and that of the gateway for clients alone, so
+that none passes for the other.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidKey, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from inference_gateway.errors import GatewayError
+from inference_gateway.tls import Trust, client_context
+
+_AUTHORITY = "authority.pem"
+_KEY = "authority.key"
+_GATEWAY = "gateway.pem"
+_LIFE = datetime.timedelta(days=20 * 365)
+_REPLICA_LIFE = datetime.timedelta(days=2 * 365)
+_CLOCKS = datetime.timedelta(days=1)
+"""By so much clocks of nodes may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The authority of one gateway, from the files of its directory."""
+
+    trust: Trust
+    _certificate: x509.Certificate
+    _key: ec.EllipticCurvePrivateKey = field(repr=False)
+
+    @classmethod
+    def of(cls, directory: Path) -> Authority:
+        """The authority whose files lie there; made at first, in files that only this user may read.
+
+        Raises `GatewayError` if they cannot be written or are none of ours.
+        """
+        try:
+            if not directory.exists():
+                _make(directory)
+            texts = {name: (directory / name).read_text(encoding="ascii") for name in (_AUTHORITY, _KEY, _GATEWAY)}
+        except OSError as error:
+            raise GatewayError(f"{error.filename or directory}: {error.strerror}") from error
+        try:
+            certificate = x509.load_pem_x509_certificate(texts[_AUTHORITY].encode())
+            key = serialization.load_pem_private_key(texts[_KEY].encode(), None)
+        except (ValueError, TypeError, InvalidKey, UnsupportedAlgorithm) as error:
+            raise GatewayError(f"{directory}: not the gateway's authority: {error}") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise GatewayError(f"{directory / _KEY}: not the gateway's authority: not an elliptic-curve key")
+        return cls(Trust(texts[_AUTHORITY], texts[_GATEWAY]), certificate, key)
+
+    def replica(self, name: str) -> str:
+        """A new certificate with its key for the replica of that name, as PEM."""
+        return _issued(name, ExtendedKeyUsageOID.SERVER_AUTH, self._certificate.subject, self._key, _REPLICA_LIFE)
+
+
+def gateway_context(directory: Path) -> ssl.SSLContext:
+    """How the gateway connects to a replica, from the authority's directory. Raises `OSError`."""
+    return client_context(directory / _AUTHORITY, directory / _GATEWAY)
+
+
+def _make(directory: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name("explsched gateway")
+    signed = (
+        _builder(subject, subject, key, _LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    texts = {
+        _AUTHORITY: signed.public_bytes(serialization.Encoding.PEM).decode(),
+        _KEY: _private(key),
+        _GATEWAY: _issued("gateway", ExtendedKeyUsageOID.CLIENT_AUTH, subject, key, _LIFE),
+    }
+    new = directory.with_name(f"{directory.name}.{os.getpid()}.new")
+    new.mkdir(mode=0o700)
+    try:
+        for name, text in texts.items():
+            handle = os.open(new / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w", encoding="ascii") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(handle)
+        with suppress(FileExistsError):
+            _rename(new, directory)  # or another process was first
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _rename(new: Path, directory: Path) -> None:
+    """Give a directory its name. Raises `FileExistsError` if another has it: Linux calls a full one `not empty`."""
+    try:
+        new.rename(directory)
+    except OSError as error:
+        if directory.exists():
+            raise FileExistsError(directory) from error
+        raise
+
+
+def _issued(
+    name: str,
+    usage: x509.ObjectIdentifier,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    life: datetime.timedelta,
+) -> str:
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed = (
+        _builder(_name(name), issuer, key, life)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    return signed.public_bytes(serialization.Encoding.PEM).decode() + _private(key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, life: datetime.timedelta
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS)
+        .not_valid_after(now + life)
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> str:
+    how = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(*how).decode()

@@ -1,0 +1,208 @@
+"""The door of a replica: takes requests from the gateway alone, and passes them to the server behind it.
+
+The relay owns the replica's port, which it shares with nobody for as long as the job runs. The server listens on a port
+of the loopback address that any user of the node might take, before the server has it or when it has lost it. So a
+connection is used only once it is certain that it ends at a socket of our own user. Standard library only: this runs in
+jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from inference_gateway.replicas.listeners import Taken
+from inference_gateway.replicas.request_stream import LONGEST_HEAD, PART, MalformedError, pass_on
+
+_HANDSHAKE_S = 10.0
+_FAREWELL_S = 2.0
+_BACKLOG = 1024
+_PAUSE_S = 0.1
+
+
+class StrangerError(Exception):
+    """Somebody else has the server's port."""
+
+
+def server_context(identity: Path, authority: Path) -> ssl.SSLContext:
+    """How a replica answers: with its own certificate, and only to the gateway. Raises `OSError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(identity)
+    context.load_verify_locations(authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+class Relay:
+    """The connections between the gateway and the server on a port. `look` tells who has the port now."""
+
+    def __init__(self, port: int, key: str, look: Callable[[int], Taken]) -> None:
+        self._port = port
+        self._key = key
+        self._looks = _Looks(lambda: look(port))
+        self._known: Taken | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        """Take connections from now on."""
+        listener.setblocking(False)  # noqa: FBT003  as asyncio wants it
+        listener.listen(_BACKLOG)
+        self._accepting = asyncio.create_task(self._accept(listener, context))
+
+    async def end(self, within_s: float) -> None:
+        """Take no more connections, and give those that are open this long to end."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=within_s)
+
+    async def check(self) -> Taken:
+        """Who has the server's port: the server, or nobody yet.
+
+        Raises:
+            StrangerError: somebody else has it.
+            OSError: nobody can say.
+
+        """
+        found = await self._looks.next()
+        strangers = sorted({listener.uid for listener in found.listeners if not listener.ours})
+        if strangers:
+            users = ", ".join(map(str, strangers))
+            raise StrangerError(f"port {self._port} of {found.address} is taken by another user (uid {users})")
+        return found
+
+    async def _accept(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                link, _ = await loop.sock_accept(listener)
+            except OSError:  # no more files: some connection will end
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            task = loop.create_task(self._serve(link, context))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, link: socket.socket, context: ssl.SSLContext) -> None:
+        """One connection.
+
+        Without a server behind it it ends before the handshake: the gateway has sent nothing then, knows that, and
+        asks another replica.
+        """
+        try:
+            from_server, to_server = await self._connect()
+        except (OSError, StrangerError):
+            link.close()
+            return
+        try:
+            reader, writer = await _handshake(link, context)
+        except OSError:
+            to_server.transport.abort()
+            return
+        answers = _Answers(from_server, writer)
+        tasks = [
+            asyncio.create_task(pass_on(reader, to_server, self._key, answers.next_status)),
+            asyncio.create_task(answers.copy()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        broken = any(isinstance(end, (OSError, MalformedError)) for end in ends)
+        for stream in (to_server, writer):
+            if broken:
+                stream.transport.abort()  # so that the other side does not take this for the end of an answer
+            else:
+                stream.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection that ends at our own server.
+
+        Who listened before it was made and listens after it has listened all the while, and while they listen nobody
+        else gets their port. So the connection is theirs, however fast a stranger comes and goes.
+
+        Raises:
+            StrangerError: somebody else has the port.
+            OSError: nobody has it, or whoever had it went.
+
+        """
+        before = self._known or await self.check()
+        if not before.listeners:
+            raise ConnectionRefusedError(f"nobody listens on port {self._port} yet")
+        reader, writer = await asyncio.open_connection(before.address, self._port, limit=PART)
+        try:
+            now = await self.check()
+            self._known = now
+            if not now.listeners or now.address != before.address or not now.listeners <= before.listeners:
+                self._known = None
+                raise ConnectionRefusedError(f"port {self._port} has changed hands")
+        except (OSError, StrangerError):
+            writer.transport.abort()
+            raise
+        return reader, writer
+
+
+async def _handshake(link: socket.socket, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The connection once both ends have proved who they are. Raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=LONGEST_HEAD)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, link, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S, ssl_shutdown_timeout=_FAREWELL_S
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+class _Answers:
+    """What the server sends, copied to the gateway as it comes."""
+
+    def __init__(self, server: asyncio.StreamReader, gateway: asyncio.StreamWriter) -> None:
+        self._server = server
+        self._gateway = gateway
+        self._status: asyncio.Future[int] | None = None
+
+    def next_status(self) -> asyncio.Future[int]:
+        """The status of the next answer: HAProxy sends a request only when the one before is answered."""
+        self._status = asyncio.get_running_loop().create_future()
+        return self._status
+
+    async def copy(self) -> None:
+        """Copy all there is. Raises `OSError`."""
+        while part := await self._server.read(PART):
+            if self._status is not None:
+                digits = part[9:12]  # of `HTTP/1.1 101 Switching Protocols`
+                self._status.set_result(int(digits) if digits.isdigit() else 0)
+                self._status = None
+            self._gateway.write(part)
+            await self._gateway.drain()
+
+
+class _Looks:
+    """Looks at the system's tables, which take milliseconds on a busy node: one at a time, in a thread."""
+
+    def __init__(self, look: Callable[[], Taken]) -> None:
+        self._look = look
+        self._running: asyncio.Task[Taken] | None = None
+        self._waiting: asyncio.Task[Taken] | None = None
+
+    async def next(self) -> Taken:
+        """A look that begins after this call. All who ask while one is under way share the one after it."""
+        if self._waiting is None:
+            self._waiting = asyncio.get_running_loop().create_task(self._after(self._running))
+        return await asyncio.shield(self._waiting)
+
+    async def _after(self, running: asyncio.Task[Taken] | None) -> Taken:
+        if running is not None:
+            await asyncio.wait({running})
+        self._running, self._waiting = self._waiting, None
+        return await asyncio.to_thread(self._look)

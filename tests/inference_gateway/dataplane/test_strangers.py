@@ -1,0 +1,120 @@
+"""A replica's address is not its proof: who listens there without its certificate is sent nothing."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.control.observations import Question, ready
+from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
+from inference_gateway.model import Endpoint
+from inference_gateway.replicas import submission
+from inference_gateway.replicas.identity import Authority, gateway_context
+from inference_gateway.replicas.places import Places
+from tests.inference_gateway.rig import CLIENT_KEY, Rig, gateway, wait_until
+from tests.inference_gateway.strangers import Stranger, stranger
+from tests.inference_gateway.wrapped import WrappedReplica, wrapped
+
+PROMPT = "what nobody else may read"
+HEALTH = HealthSettings(interval_s=0.2, rise=1)
+
+
+@pytest.fixture(scope="module")
+def places(directory: Path) -> Places:
+    found = Places(directory / "state")
+    found.root.mkdir()
+    found.make()
+    return found
+
+
+@pytest.fixture
+def rig(directory: Path, places: Places) -> Iterator[Rig]:
+    chat = ServiceSettings("chat", health=HEALTH, cold_start_deadline_s=2.0, repeat_posts="unanswered")
+    with gateway(directory, chat, trust=Authority.of(places.identity).trust) as running:
+        yield running
+        running.clear()
+
+
+@pytest.fixture
+def replica(places: Places) -> Iterator[WrappedReplica]:
+    name = submission.new_name("chat")
+    with wrapped(places, name) as started:
+        context = gateway_context(places.identity)
+        question = Question(name, 0, started.endpoint.host, started.endpoint.port, "/health")
+        wait_until(lambda: ready(question, context))
+        yield started
+
+
+def asked(rig: Rig) -> int:
+    return rig.complete("chat", {"messages": [{"role": "user", "content": PROMPT}]}).status
+
+
+def learnt_nothing(seen: Stranger, *secrets: str) -> bool:
+    """Nothing but the beginning of a TLS handshake, and not even a name."""
+    return not any(secret.encode() in seen.received for secret in (PROMPT, CLIENT_KEY, "HTTP/1.1", "Bearer", *secrets))
+
+
+def test_a_replica_proves_itself_and_gets_its_own_key(rig: Rig, replica: WrappedReplica) -> None:
+    rig.add("chat", replica.endpoint)
+    assert asked(rig) == 200
+    streamed = rig.complete("chat", {"stream": True, "max_tokens": 3})
+    assert streamed.body.endswith(b"data: [DONE]\n\n")
+    assert rig.complete("chat", {"messages": "x" * 3_000_000, "max_tokens": 1}).status == 200
+    wait_until(lambda: rig.replica_states("chat") == {replica.endpoint.name: "up"})
+
+
+def test_a_reload_knows_replicas_by_their_certificates(rig: Rig, replica: WrappedReplica) -> None:
+    rig.add("chat", replica.endpoint)
+    rig.plane.apply(replace(rig.plane.settings, body_limit_mib=7))
+    assert asked(rig) == 200
+    wait_until(lambda: rig.replica_states("chat") == {replica.endpoint.name: "up"})
+
+
+def test_the_first_request_of_all_asks_for_proof_too(rig: Rig, replica: WrappedReplica) -> None:
+    """The activator, which holds it, connects to the replica by itself."""
+    rig.add_soon("chat", replica.endpoint)
+    assert asked(rig) == 200
+
+
+def test_who_listens_in_a_replicas_place_learns_nothing(rig: Rig, replica: WrappedReplica) -> None:
+    """Neither from the checks nor from requests that HAProxy or the activator would send."""
+    rig.add("chat", replica.endpoint)
+    assert asked(rig) == 200
+    with stranger(0) as seen:
+        rig.add("chat", replace(replica.endpoint, port=seen.port))
+        statuses = {asked(rig)}
+        wait_until(lambda: seen.connections > 3)
+        wait_until(lambda: rig.replica_states("chat") == {replica.endpoint.name: "down"})
+        statuses.add(asked(rig))
+        assert statuses <= {502, 503}
+        assert learnt_nothing(seen, replica.key_file.read_text().strip())
+        rig.add("chat", replica.endpoint)
+        wait_until(lambda: asked(rig) == 200)
+
+
+def test_a_stranger_that_is_registered_learns_nothing(rig: Rig, places: Places) -> None:
+    """As if a registration were forged: the gateway was told of a port that is not the replica's."""
+    with stranger(0) as seen:
+        rig.add_soon("chat", Endpoint("chat-0", "127.0.0.1", seen.port, 8))
+        assert asked(rig) in {502, 503}
+        rig.settle()
+        assert asked(rig) in {502, 503}
+        question = Question("chat-0", 0, "127.0.0.1", seen.port, "/health")
+        assert not ready(question, gateway_context(places.identity))
+    assert seen.connections > 0
+    assert learnt_nothing(seen)
+
+
+def test_another_replica_at_the_address_is_refused(rig: Rig, replica: WrappedReplica) -> None:
+    """Each is known by its own name: one of another service does not get this one's prompts."""
+    rig.add("chat", replace(replica.endpoint, name="chat-other"))
+    assert asked(rig) in {502, 503}
+
+
+def test_without_proof_a_stranger_would_have_it_all(directory: Path) -> None:
+    """That these tests can fail: the same listener, and a data plane that trusts addresses."""
+    with gateway(directory / "trusting", ServiceSettings("chat", health=HEALTH)) as rig, stranger(0) as seen:
+        rig.add("chat", Endpoint("chat-0", "127.0.0.1", seen.port, 8))
+        assert rig.complete("chat", {"messages": [{"role": "user", "content": PROMPT}]}).body == b"forged"
+        assert not learnt_nothing(seen)

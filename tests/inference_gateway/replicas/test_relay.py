@@ -1,0 +1,168 @@
+"""The way from the gateway to a server: whole requests and answers, and nothing for who is not the server."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.replicas.identity import Authority, gateway_context
+from inference_gateway.replicas.listeners import Listener, Taken, taken
+from inference_gateway.replicas.relay import Relay, server_context
+from tests.inference_gateway.rig import wait_until
+from tests.inference_gateway.strangers import stranger
+
+Talk = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def relay_to(directory: Path, port: int, look: Callable[[int], Taken] = taken) -> AsyncIterator[int]:
+    """The port of a relay to the server on another port."""
+    (directory / "r.pem").write_text(Authority.of(directory / "identity").replica("r"))
+    relay = Relay(port, "KEY", look)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        relay.start(listener, server_context(directory / "r.pem", directory / "identity" / "authority.pem"))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            await relay.end(10)
+
+
+@asynccontextmanager
+async def relayed(directory: Path, port: int, look: Callable[[int], Taken] = taken) -> AsyncIterator[Talk]:
+    """A connection of the gateway through a relay to the server on a port."""
+    async with relay_to(directory, port, look) as door:
+        context = gateway_context(directory / "identity")
+        reader, writer = await asyncio.open_connection("127.0.0.1", door, ssl=context, server_hostname="r")
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+
+def refused(directory: Path, port: int, look: Callable[[int], Taken] = taken) -> bool:
+    """Whether a relay closes the gateway's connection before it could have sent anything."""
+
+    async def run() -> bool:
+        try:
+            async with relayed(directory, port, look):
+                return False
+        except ConnectionError:
+            return True
+
+    return asyncio.run(run())
+
+
+@asynccontextmanager
+async def serving(serve: Serve) -> AsyncIterator[int]:
+    """The port of a server on the loopback address."""
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Two requests; the second ends the connection."""
+    for ending in (b"keep-alive", b"close"):
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = head + await reader.readexactly(3)
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: %s\r\ncontent-length: %d\r\n\r\n" % (ending, len(body)) + body)
+    writer.close()
+
+
+async def one(talk: Talk, body: bytes) -> bytes:
+    reader, writer = talk
+    writer.write(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\n" + body)
+    head = await reader.readuntil(b"\r\n\r\n")
+    return await reader.readexactly(int(head.rpartition(b"content-length: ")[2]))
+
+
+def test_requests_and_answers_on_one_connection(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(echo) as port, relayed(tmp_path, port) as talk:
+            for body in (b"abc", b"def"):
+                assert await one(talk, body) == (
+                    b"POST / HTTP/1.1\r\ncontent-length: 3\r\nauthorization: Bearer KEY\r\n\r\n" + body
+                )
+            assert await talk[0].read() == b"", "the server's end is the gateway's"
+
+    asyncio.run(run())
+
+
+def test_what_a_server_writes_before_it_ends_arrives(tmp_path: Path) -> None:
+    size = 5_000_000
+
+    async def much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"x" * size)
+        writer.close()
+
+    async def run() -> int:
+        async with serving(much) as port, relayed(tmp_path, port) as (reader, writer):
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            return len(await reader.read())
+
+    assert asyncio.run(run()) == size
+
+
+def test_a_gateway_that_goes_is_gone_for_the_server(tmp_path: Path) -> None:
+    async def run() -> bytes:
+        gone: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        asked = asyncio.Event()
+
+        async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            gone.set_result(await reader.read())
+            writer.close()
+
+        async with serving(wait) as port:
+            async with relayed(tmp_path, port) as (_reader, writer):
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                await asked.wait()
+            return await asyncio.wait_for(gone, 60)
+
+    assert asyncio.run(run()) == b""
+
+
+def test_nobody_there_yet(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        assert refused(tmp_path, held.getsockname()[1])
+
+
+def test_a_stranger_is_not_even_connected_to(tmp_path: Path) -> None:
+    with stranger(0) as seen:
+        assert refused(tmp_path, seen.port)
+    assert (seen.connections, seen.received) == (0, b"")
+
+
+@pytest.mark.parametrize("after", [(), (8,), (7, 8)])
+def test_a_stranger_who_comes_and_goes_gets_a_connection_and_nothing_on_it(
+    tmp_path: Path, after: tuple[int, ...]
+) -> None:
+    """The looks before and after find sockets of ours; that there was another one in between shows by their inodes."""
+    looks = iter([(7,), after])
+
+    def look(_port: int) -> Taken:
+        return Taken("127.0.0.1", frozenset(Listener(0, inode) for inode in next(looks, ())))
+
+    with stranger(0) as seen:
+        assert refused(tmp_path, seen.port, look)
+        wait_until(lambda: seen.connections)
+    assert (seen.connections, seen.received) == (1, b"")
+
+
+def test_nobody_but_the_gateway_is_served(tmp_path: Path) -> None:
+    async def run() -> bytes:
+        async with serving(echo) as port, relay_to(tmp_path, port) as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door)
+            writer.write(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc")
+            try:
+                return await reader.read()
+            finally:
+                writer.close()
+
+    assert b"HTTP" not in asyncio.run(run())
