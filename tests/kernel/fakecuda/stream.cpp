@@ -89,6 +89,11 @@ CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
+    if (stream->capture != nullptr) {  // ends with its stream
+        CUgraph graph = nullptr;
+        fakecuda::end_capture(stream, &graph);
+        delete graph;
+    }
     CUcontext context = stream->context;
     if (context->device->gpu != nullptr) context->device->gpu->close_stream(stream->queue);
     const std::lock_guard lock(context->mutex);
