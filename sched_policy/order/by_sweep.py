@@ -17,8 +17,8 @@ from sched_policy.sweep.choice import Sweeps, chosen
 class BySweep(Struct, frozen=True):
     """Jobs of sweeps by their place; the other jobs by another order, spread evenly among them.
 
-    Spread, so that neither kind can starve the other as a whole. Scores are places counted from the end: they compare
-    within one ranking only.
+    Spread, so that neither kind can starve the other as a whole, in each scope by itself. Scores are places counted
+    from the end: they compare within one ranking and scope only.
     """
 
     sweeps: Sweeps
@@ -32,17 +32,18 @@ class BySweep(Struct, frozen=True):
         rest = self.others.rank(snapshot)
         if not wishes:
             return rest
-        count = len(snapshot.jobs)
-        values = np.zeros(count)
+        values = np.zeros(len(snapshot.jobs))
         places = {row: wish for row, job in enumerate(snapshot.jobs) if (wish := wishes.get(job.job_id)) is not None}
-        wanted = sorted(
-            (row for row, wish in places.items() if wish.place is not None), key=lambda r: places[r].place or 0
-        )
-        silent = [row for row in rest.rows.tolist() if row not in places]
-        for queue in (wanted, silent):
-            for place, row in enumerate(queue):
-                values[row] = 1.0 + count * (1.0 - (place + 0.5) / len(queue))
         position = {row: place for place, row in enumerate(rest.rows.tolist())}
+        for members in (rows.tolist() for rows in snapshot.rows_by_scope):
+            wanted = sorted(
+                (row for row in members if row in places and places[row].place is not None),
+                key=lambda row: places[row].place or 0,
+            )
+            silent = sorted((row for row in members if row not in places), key=position.__getitem__)
+            for queue in (wanted, silent):
+                for place, row in enumerate(queue):
+                    values[row] = 1.0 + len(members) * (1.0 - (place + 0.5) / len(queue))
 
         def reason(row: int) -> str:
             return places[row].reason if row in places else rest[position[row]].reason

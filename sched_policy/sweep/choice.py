@@ -1,8 +1,9 @@
 """From a snapshot to what its sweeps want: which of their jobs run, wait, make room and end.
 
-GPUs are shared between users in equal parts; what one cannot use is shared among the others. Inside a user's part his
-sweeps compete by the probability that their best is still to come: the k-th training of a sweep counts that probability
-divided by k, so that two equal sweeps are served alike and one that is done gives everything to the other.
+In each scope by itself, GPUs are shared between users in equal parts; what one cannot use is shared among the others.
+Inside a user's part his sweeps compete by the probability that their best is still to come: the k-th training of a
+sweep counts that probability divided by k, so that two equal sweeps are served alike and one that is done gives
+everything to the other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from sched_policy.sweep.decision import Action, Decision, Strategy, Verdict
 from sched_policy.sweep.recall import DecisionMemory, ReportMemory
 from sched_policy.sweep.trials import Sweep, Trial, TrialState
 
-SweepKey = tuple[str, str, str]
+SweepKey = tuple[str, str, str, str]
+"""User, sweep, metric with its direction, and scope (`sched_policy.scope`)."""
 
 
 class Wish(Struct, frozen=True):
@@ -61,10 +63,23 @@ class Sweeps(Struct, frozen=True):
     checkpoint_s: float = 10.0
 
     def choose(self, snapshot: Snapshot) -> Choice:
-        """Decide about all sweeps of the snapshot."""
+        """Decide about all sweeps of the snapshot, in each scope by itself."""
         members = _members(snapshot)
         if not members:
             return Choice({})
+        scopes = sorted({key[3] for key in members})
+        choices = [self._of_scope({k: own for k, own in members.items() if k[3] == s}, snapshot) for s in scopes]
+        _DECISIONS.forget_all_but(members)
+        _REPORTS.forget_all_but(job.points for job in (*snapshot.jobs, *snapshot.ended))
+        wishes = {job_id: wish for choice in choices for job_id, wish in choice.wishes.items()}
+        return Choice(
+            wishes,
+            tuple(preemption for choice in choices for preemption in choice.preemptions),
+            tuple(stop for choice in choices for stop in choice.stops),
+        )
+
+    def _of_scope(self, members: Mapping[SweepKey, Sequence[Job]], snapshot: Snapshot) -> Choice:
+        """What sweeps of one scope want of the GPUs that they hold and those that nobody does."""
         users = sorted({key[0] for key in members})
         sweeping = {job.job_id for jobs in members.values() for job in jobs}
         others = sum(job.request.total for job in snapshot.running if job.job_id not in sweeping)
@@ -77,8 +92,6 @@ class Sweeps(Struct, frozen=True):
             sweep = self._sweep(key, own, snapshot)
             gpus = max(1, rough[key[0]] // sweeps_of_user)
             decisions[key] = _DECISIONS.recall(key, self.strategy, sweep, gpus)
-        _DECISIONS.forget_all_but(members)
-        _REPORTS.forget_all_but(job.points for job in (*snapshot.jobs, *snapshot.ended))
         wanted = {user: _merged(user, decisions) for user in users}
         shares = _shares(capacity, users, wanted, jobs, snapshot)
         return _choice(snapshot, jobs, decisions, wanted, shares)
@@ -118,7 +131,7 @@ def _key(job: Job) -> SweepKey | None:
     exploration = job.exploration
     if exploration is None or exploration.sweep is None:
         return None
-    return job.user, exploration.sweep, f"{exploration.metric}:{exploration.direction}"
+    return job.user, exploration.sweep, f"{exploration.metric}:{exploration.direction}", job.scope
 
 
 def _members(snapshot: Snapshot) -> dict[SweepKey, list[Job]]:
@@ -252,15 +265,12 @@ def _making_room(
 ) -> Iterator[Preemption]:
     """Running trainings that make room for those that go first, the least wanted first.
 
-    Only for a job that is known to start then (`Job.may_displace`), and in its own scope only: what sweeps of different
-    scopes are worth does not compare.
+    Only for a job that is known to start then (`Job.may_displace`).
     """
-    for scope in dict.fromkeys(job.scope for job in first):
-        gaining = [job for job in first if job.scope == scope and not job.holds_gpus and job.may_displace]
-        lacking = sum(job.request.total for job in gaining)
-        lacking, free = max(0, lacking - max(0, free)), max(0, free - lacking)
-        for job, verdict in reversed(later):
-            if lacking > 0 and job.scope == scope and job.job_id in able:
-                reason = f"others of its owner's sweeps go first; {verdict.reason}"
-                yield Preemption(job.job_id, reason, gaining[0].job_id)
-                lacking -= job.request.total
+    gaining = [job for job in first if not job.holds_gpus and job.may_displace]
+    lacking = sum(job.request.total for job in gaining) - max(0, free)
+    for job, verdict in reversed(later):
+        if lacking > 0 and job.job_id in able:
+            reason = f"others of its owner's sweeps go first; {verdict.reason}"
+            yield Preemption(job.job_id, reason, gaining[0].job_id)
+            lacking -= job.request.total

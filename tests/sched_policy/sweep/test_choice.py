@@ -119,3 +119,16 @@ def test_ten_thousand_trainings_are_decided_with_one_verdict_each() -> None:
     jobs = [member(i, points=points[: i % 20], restarts=i % 2) for i in range(1, 10_001)]
     choice = Sweeps(AdaptiveHalving()).choose(snapshot(*jobs))
     assert len(choice.wishes) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "makes_room"), [({}, True), ({"may_displace": False}, False), ({"scope": "bob"}, False)]
+)
+def test_room_is_made_only_for_jobs_that_would_start_then_and_in_one_scope(
+    fields: dict[str, Any], *, makes_room: bool
+) -> None:
+    of_ada = {"exploration": consent(), "total_steps": 54, "user": "ada"}
+    held = [running(i, "n1", **of_ada, points=reports(0.1 * i, 20), ran_s=3000.0) for i in range(1, 5)]
+    new = [member(i, user="bob", **fields) for i in range(20, 24)]
+    plan = checked_plan(POLICY, snapshot(*held, *new, on=nodes(1)))
+    assert bool([p for p in plan.preemptions if p.beneficiary in range(20, 24)]) is makes_room
