@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from sched_policy.columns import Columns, Ints, Nodes
-from sched_policy.model import Job, Node
+from sched_policy.model import Absence, Job, Node
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Snapshot:
         nodes: the cluster's nodes.
         jobs: jobs that wait or hold GPUs, in order of (submit time, job id): this is how policies break ties.
         columns: the numbers of `jobs`, in the same order.
+        absences: when nodes are not there for these jobs.
 
     """
 
@@ -28,13 +29,14 @@ class Snapshot:
     nodes: Nodes
     jobs: tuple[Job, ...]
     columns: Columns = field(compare=False, repr=False)
+    absences: tuple[Absence, ...] = ()
 
     @classmethod
-    def of(cls, now_s: float, nodes: Iterable[Node], jobs: Iterable[Job]) -> Snapshot:
+    def of(cls, now_s: float, nodes: Iterable[Node], jobs: Iterable[Job], absences: Iterable[Absence] = ()) -> Snapshot:
         """A snapshot of these jobs, given in any order."""
         in_order = tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id)))
         table = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
-        return cls(now_s, table, in_order, Columns.of(in_order, now_s))
+        return cls(now_s, table, in_order, Columns.of(in_order, now_s), tuple(absences))
 
     @cached_property
     def pending(self) -> tuple[Job, ...]:

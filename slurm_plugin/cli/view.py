@@ -17,6 +17,7 @@ from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.room import without_vain_preemptions
 
 
 class View(Struct, frozen=True):
@@ -44,7 +45,8 @@ class View(Struct, frozen=True):
             config.preemption_budget(),
             config.order,
         )
-        plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
+        policy = catalog.build(config.policy, config.policy_options())
+        plan = without_vain_preemptions(checked_plan(policy, seen.snapshot), seen)
         return cls(
             config,
             seen,
