@@ -79,7 +79,9 @@ class Backfill(Struct, frozen=True):
             waiting = job.array_tasks
             while waiting and (here := gaps.now(job)) is not None:
                 profile.start(here, now_s + job.planned_s)
-                starts.append(Start(job.job_id, profile.named(here), "fits now and delays no promised start"))
+                starts.append(
+                    Start(job.job_id, profile.named(here), "its GPUs are free now, and no promised start is delayed")
+                )
                 waiting -= 1
             if waiting and (smaller := shrink(job, profile)) is not None:
                 profile.start(smaller.placement, now_s + smaller.planned_s)

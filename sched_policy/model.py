@@ -48,6 +48,14 @@ class Node(Struct, frozen=True):
     gpu_memory_mib: int = 0
 
 
+class Absence(Struct, frozen=True):
+    """A time in which nodes are somebody else's, as by a reservation. It takes them whole."""
+
+    nodes: tuple[str, ...]
+    start_s: float
+    end_s: float
+
+
 class GpuRequest(Struct, frozen=True):
     """What a job asks for. All of it starts together (gang) or none of it.
 

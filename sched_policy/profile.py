@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Floats, Ints, Nodes
-from sched_policy.model import GpuRequest, NodeGpus
+from sched_policy.columns import Bools, Floats, Ints, Nodes
+from sched_policy.model import Absence, GpuRequest, NodeGpus
 from sched_policy.place.base import Indexed, Place, Room
 from sched_policy.snapshot import Snapshot
 
@@ -71,15 +71,19 @@ class _Promises:
 class FreeGpus:
     """GPUs that are free now, for trying out who would fit if somebody went. Nothing is booked by it."""
 
-    def __init__(self, free: Ints, tasks: Ints, nodes: Nodes) -> None:
-        """`free` GPUs and `tasks` (jobs now) per node, shape (N,); `free` is changed, the others are not."""
+    def __init__(self, free: Ints, tasks: Ints, nodes: Nodes, present: Bools) -> None:
+        """`free` GPUs and `tasks` (jobs now) per node, shape (N,); `free` is changed, the others are not.
+
+        `present` tells which nodes are there now, whoever may leave them.
+        """
         self._free = free
+        self._present = present
         self._tasks = tasks
         self._nodes = nodes
 
     def copy(self) -> FreeGpus:
         """Another one to try things out on."""
-        return FreeGpus(self._free.copy(), self._tasks, self._nodes)
+        return FreeGpus(self._free.copy(), self._tasks, self._nodes, self._present)
 
     def release(self, allocation: Iterable[NodeGpus]) -> None:
         """Count what a job holds as free; nodes that are unknown are left out."""
@@ -100,7 +104,9 @@ class FreeGpus:
 
     def find(self, request: GpuRequest, partition: str, place: Place) -> Indexed | None:
         """Where the request fits on nodes of its partition, None if it does not."""
-        return place.place(request, Room(self._free * self._nodes.usable(partition), self._tasks, self._nodes))
+        return place.place(
+            request, Room(self._free * (self._nodes.usable(partition) & self._present), self._tasks, self._nodes)
+        )
 
     def find_instead(
         self, allocation: Iterable[NodeGpus], requests: Iterable[GpuRequest], partition: str, place: Place
@@ -141,10 +147,25 @@ class AvailabilityProfile:
         for end_s, node, gpus in _holdings(snapshot, self._tasks):
             self._free[node] -= gpus
             self._ends.append((end_s, node, gpus))
+        self._present = np.ones(len(nodes), dtype=np.bool_)
+        for absence in snapshot.absences:
+            self._leave_out(absence)
+
+    def _leave_out(self, absence: Absence) -> None:
+        """Book whole nodes for a time; the jobs that hold them go on meanwhile."""
+        known = [self._nodes.position[name] for name in absence.nodes if name in self._nodes.position]
+        if not known or absence.end_s <= self._now_s:
+            return
+        whole = tuple((node, int(self._nodes.gpus[node])) for node in known)
+        if absence.start_s <= self._now_s:
+            self._present[known] = False
+            self.start(whole, absence.end_s)
+        else:
+            self.promise(absence.start_s, absence.end_s, whole)
 
     def free_now(self) -> FreeGpus:
         """What is free at the profile's start, to try things out on: changing it books nothing here."""
-        return FreeGpus(np.maximum(self._free, 0), self._tasks, self._nodes)
+        return FreeGpus(np.maximum(self._free, 0), self._tasks, self._nodes, self._present)
 
     def start(self, placement: Indexed, end_s: float) -> None:
         """Book GPUs from now on until `end_s` (infinity allowed)."""

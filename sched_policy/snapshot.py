@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from sched_policy.columns import Columns, Ints, Nodes
-from sched_policy.model import Job, Node
+from sched_policy.model import Absence, Job, Node
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Snapshot:
         columns: the numbers of `jobs`, in the same order.
         ended: jobs of sweeps that have others in `jobs`, and have ended themselves: what they reported tells what the
             others can be expected to. Empty where nobody keeps them.
+        absences: when nodes are not there for these jobs.
 
     """
 
@@ -31,13 +32,21 @@ class Snapshot:
     jobs: tuple[Job, ...]
     columns: Columns = field(compare=False, repr=False)
     ended: tuple[Job, ...] = ()
+    absences: tuple[Absence, ...] = ()
 
     @classmethod
-    def of(cls, now_s: float, nodes: Iterable[Node], jobs: Iterable[Job], ended: Iterable[Job] = ()) -> Snapshot:
+    def of(
+        cls,
+        now_s: float,
+        nodes: Iterable[Node],
+        jobs: Iterable[Job],
+        ended: Iterable[Job] = (),
+        absences: Iterable[Absence] = (),
+    ) -> Snapshot:
         """A snapshot of these jobs, given in any order."""
         in_order = tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id)))
         table = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
-        return cls(now_s, table, in_order, Columns.of(in_order, now_s), tuple(ended))
+        return cls(now_s, table, in_order, Columns.of(in_order, now_s), tuple(ended), tuple(absences))
 
     @cached_property
     def pending(self) -> tuple[Job, ...]:

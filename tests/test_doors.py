@@ -55,6 +55,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.policy",
             "sched_policy.prior",
             "sched_policy.queue_order",
+            "sched_policy.scope",
             "sched_policy.snapshot",
             "sched_policy.utility",
             "sched_policy.validate",

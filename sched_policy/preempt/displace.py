@@ -67,6 +67,7 @@ class Displace(Struct, frozen=True):
                 free.release(job.allocation)
         chosen: list[Preemption] = []
         ahead = _Ahead()
+        crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which there is no room until somebody goes
         for job, tasks in blocked:
             ahead.add(job)
             if not job.may_displace or 0.0 <= value[job.job_id] < least[job.scope]:
@@ -75,13 +76,17 @@ class Displace(Struct, frozen=True):
                 room = self.most_at_once - len(chosen)
                 if room == 0 or not victims:
                     return tuple(chosen)
-                needs_room = free.find(job.request, job.partition, place) is None
+                shape = (job.request, job.partition)
+                needs_room = shape in crowded or free.find(*shape, place) is None
+                if needs_room:
+                    crowded.add(shape)
                 set_ = _least_victims(job, victims.of(job, room), free, place) if needs_room else ()
                 if needs_room and (not set_ or ahead.would_take(job, set_, free, place)):
                     break
                 for victim in set_:
                     victims.remove(victim)
                     free.release(victim.allocation)
+                    crowded.clear()
                     chosen.append(Preemption(victim.job_id, _why(victim, job, value), job.job_id))
                 free.take(free.find(job.request, job.partition, place) or ())
         return tuple(chosen)

@@ -18,7 +18,9 @@ from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.startable import SETTLE_S, waits_for_requeue_delay
 
 if TYPE_CHECKING:
+    from sched_policy.plan import Start
     from slurm_plugin.cli.view import View
+    from slurm_plugin.client.records import SlurmJob
 
 _EXAMPLES = """\b
 example:
@@ -51,19 +53,22 @@ def _not_steered(view: View, job_id: int) -> str:
         return f"job {job_id} neither waits nor runs"
     if not asks_for_gpus(record, per_gpu(view.seen.nodes.values())):
         return f"job {job_id} asks for no GPUs, so it is left to Slurm, which says: {record.reason}"
-    return f"job {job_id} is in partition {record.partition}, which is not steered; Slurm says: {record.reason}"
+    return f"job {job_id} may start in {record.partition}, not all of which is steered; Slurm says: {record.reason}"
 
 
 def _sentences(view: View, job: Job) -> Iterator[str]:
     order = [score.job_id for score in view.plan.scores]
     record = view.seen.jobs[job.job_id]
-    yield f"Job {job.job_id} of {job.user}: {job.state}, {job.request.total} GPUs in partition {job.partition}."
+    yield f"Job {job.job_id} of {job.user}: {job.state}, {job.request.total} GPUs in partition {record.partition}."
+    if job.state is JobState.PENDING:
+        yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
     yield f"Rank {order.index(job.job_id) + 1} of {len(order)} under policy {view.config.policy}: " + (
         f"{view.scores[job.job_id].reason}."
     )
     if job.state is JobState.PENDING:
         yield _waiting(view, job)
-        yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
+        if job.is_overdue:
+            yield "It has waited for so long that it comes first among its user's jobs of its kind."
     if record.reservation:
         yield f"It is in reservation {record.reservation}."
     yield from view.sharers.sentences(job)
@@ -76,20 +81,37 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
 
 
 def _waiting(view: View, job: Job) -> str:
-    if not job.eligible:
-        return "It may not start yet, so it is not planned."
+    """What the plan means for the job. Nothing is said of a start that Slurm's reason, CPUs or memory rule out."""
     record, now_s = view.seen.jobs[job.job_id], view.seen.snapshot.now_s
+    if why := view.seen.unmodelled.get(job.job_id):
+        return f"It is left to Slurm, because {why}: it is promised nothing, and nobody makes room for it."
+    if not job.eligible:
+        return "Slurm would not start it now, so it is not planned."
     if waits_for_requeue_delay(record, now_s):
         ago_s = max(0.0, now_s - record.submit_s)
         return f"It was requeued {ago_s:.0f} s ago; it may start again {SETTLE_S:.0f} s after that."
     start = view.starts.get(job.job_id)
     if start is not None:
-        where = ", ".join(f"{share.gpus} GPUs on {share.node}" for share in start.placement)
-        return f"It fits now ({where}): Slurm will start it in its next cycle."
+        return _starting(view, record, start)
     promise = view.promises.get(job.job_id)
     if promise is not None:
         return f"It is promised a start at {clock(promise.start_s)}: {promise.reason}."
-    return "It is blocked by jobs of higher rank, and starts when they leave room."
+    return "It is blocked by jobs that come before it, and starts when they leave room."
+
+
+def _starting(view: View, record: SlurmJob, start: Start) -> str:
+    """GPUs alone do not start a job."""
+    from slurm_plugin.observation.requirements import Needs
+
+    where = ", ".join(f"{share.gpus} on {share.node}" for share in start.placement)
+    needs = Needs.of(record)
+    shorts = ((share.node, needs.lacks_now(view.seen.nodes[share.node])) for share in start.placement)
+    for node, short in shorts:
+        if short:
+            return f"GPUs for it are free ({where}), but {node} has too few {short} left."
+    if record.reason not in ("Resources", "Priority"):
+        return f"GPUs for it are free ({where}); Slurm has not tested it since it was submitted or changed."
+    return f"GPUs for it are free ({where}): Slurm can start it in its next cycle."
 
 
 def _progress(view: View, job: Job) -> Iterator[str]:

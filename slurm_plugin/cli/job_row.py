@@ -68,7 +68,7 @@ def _row(view: View, job: Job) -> JobRow:
     total = f"/{job.total_steps}" if job.total_steps else ""
     return JobRow(
         jobid=job.job_id,
-        partition=job.partition,
+        partition=record.partition,
         name=job.name,
         user=job.user,
         state=_SHORT[job.state],
@@ -94,11 +94,14 @@ def _row(view: View, job: Job) -> JobRow:
 
 
 def _reason(view: View, job: Job, progress: JobProgress) -> str:
-    """The most useful thing to know: a fault of its own, why it waits, who shares its GPU, its worth."""
+    """The most useful thing to know: a fault of its own, Slurm's reason why it waits, who shares its GPU, its worth."""
     fault = view.seen.option_faults.get(job.job_id) or progress.refused
     if fault:
         return fault
-    record = view.seen.jobs[job.job_id]
-    if job.state is JobState.PENDING and not job.eligible:
-        return f"Slurm: {record.reason}"
-    return view.sharers.summary(job.job_id) or view.scores[job.job_id].reason
+    ours = view.sharers.summary(job.job_id) or view.scores[job.job_id].reason
+    if job.state is not JobState.PENDING:
+        return ours
+    slurms = view.seen.jobs[job.job_id].reason
+    if why := view.seen.unmodelled.get(job.job_id):
+        return f"{slurms}; left to Slurm, because {why}"
+    return f"{slurms}; {ours}" if job.eligible else slurms

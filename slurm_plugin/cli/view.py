@@ -21,6 +21,7 @@ from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.groups.annotation import GroupAnnotation
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
 from slurm_plugin.steering.groups.log import device_name
+from slurm_plugin.steering.room import without_vain_preemptions
 
 Gpu = tuple[str, int]
 """(node, index)."""
@@ -122,7 +123,8 @@ class View(Struct, frozen=True):
             config.preemption_budget(),
             config.order,
         )
-        plan = checked_plan(catalog.build(config.policy, config.policy_options()), seen.snapshot)
+        policy = catalog.build(config.policy, config.policy_options())
+        plan = without_vain_preemptions(checked_plan(policy, seen.snapshot), seen)
         return cls(
             config,
             seen,

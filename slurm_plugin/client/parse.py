@@ -22,6 +22,8 @@ from slurm_plugin.client.spelling import (
     duration_s,
     expand_hosts,
     gpu_count,
+    gpu_types,
+    memory_mib,
     text_of,
     time_s,
 )
@@ -60,10 +62,14 @@ JOB_FIELDS = (
     "Feature",
     "Licenses",
     "OverSubscribe",
+    "cpus-per-tres",
     "Name",
     "Comment",
 )
 """Fields asked of squeue, in this order. Name and comments are free text."""
+
+
+_GPU_FIELDS = ("tres-per-node", "tres-per-job", "tres-per-task", "tres-per-socket")
 
 
 def split_records(text: str, field_mark: str, record_mark: str) -> list[list[str]]:
@@ -122,7 +128,10 @@ def job(fields: Sequence[str]) -> SlurmJob:
         nice=int(text_of(f["Nice"]) or 0),
         features=text_of(f["Feature"]),
         licenses=text_of(f["Licenses"]),
-        sharing=f["OverSubscribe"],
+        sharing=text_of(f["OverSubscribe"]),
+        cpus_per_gpu=gpu_count(f["cpus-per-tres"]),
+        memory_mib=memory_mib(f["tres-alloc"]),
+        gpu_type=",".join(sorted(gpu_types(*(f[name] for name in _GPU_FIELDS)))),
     )
 
 
@@ -202,6 +211,12 @@ def node(line: str) -> SlurmNode:
         gpus=gpu_count(gres),
         shards=count(gres, "shard"),
         partitions=frozenset(_key(line, "Partitions", missing="").split(",")) - {""},
+        cpus=_number(line, "CPUEfctv") or _number(line, "CPUTot"),
+        cpus_taken=_number(line, "CPUAlloc"),
+        memory_mib=_number(line, "RealMemory"),
+        memory_taken_mib=_number(line, "AllocMem"),
+        features=frozenset(text_of(_key(line, "ActiveFeatures", missing="")).split(",")) - {""},
+        gpu_types=gpu_types(gres),
     )
 
 
@@ -246,6 +261,12 @@ def load(text: str) -> ControllerLoad:
         jobs_pending=number(main, "Jobs pending"),
         backfills="middle of backfilling" in backfill.partition("\n")[0],
     )
+
+
+def _number(line: str, key: str) -> int:
+    """A number that not every release prints; 0 without it."""
+    value = _key(line, key, missing="")
+    return int(value) if value.isdigit() else 0
 
 
 def _key(line: str, key: str, missing: str | None = None) -> str:

@@ -7,9 +7,11 @@ from enum import StrEnum
 from msgspec import Struct
 
 _OUT_OF_USE = frozenset({
-    *("DOWN", "DRAIN", "DRAINING", "DRAINED", "ERROR", "FAIL", "FAILING", "FUTURE", "MAINT", "NOT_RESPONDING"),
-    *("POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "UNKNOWN"),
+    *("DOWN", "UNKNOWN", "ERROR", "FUTURE", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "NOT_RESPONDING"),
+    *("MAINT", "MAINTENANCE", "POWER_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG", "BLOCKED", "EXTERNAL"),
 })  # fmt: skip
+"""Not here: RESERVED, which leases bring about, too (the reservation itself tells), and POWERED_DOWN, for Slurm turns
+such a node on as soon as a job is given to it."""
 
 
 LEAST_PRIORITY = 1
@@ -35,7 +37,8 @@ class SlurmJob(Struct, frozen=True):
     of its list, none while it is held or may not start yet. What lies below `LEAST_PRIORITY` has its effect only with a
     site factor. `priority` is the one in force. `nice` is what its owner
     takes off. `partition` may be a list. `features` (--constraint), `licenses` and `sharing` (OK, NO for --exclusive,
-    YES, USER, ...) are as squeue prints them, empty for none.
+    YES, USER, ...) are as squeue prints them, empty for none. `cpus` is less than a waiting job with `cpus_per_gpu`
+    will get. `gpu_type` is the type of GPU that is asked for, empty for any; several are separated by commas.
     """
 
     job_id: int
@@ -77,6 +80,9 @@ class SlurmJob(Struct, frozen=True):
     features: str = ""
     licenses: str = ""
     sharing: str = "OK"
+    cpus_per_gpu: int = 0
+    memory_mib: int = 0
+    gpu_type: str = ""
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -106,18 +112,30 @@ class SlurmJob(Struct, frozen=True):
 
 
 class SlurmNode(Struct, frozen=True):
-    """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`."""
+    """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`.
+
+    `cpus` and `memory_mib` are what jobs can have in all, 0 where that is not known; `..._taken` is what they hold.
+    `gpu_types` are the types of its GPUs, as far as they have one.
+    """
 
     name: str
     state: str
     gpus: int
     partitions: frozenset[str]
     shards: int = 0
+    cpus: int = 0
+    cpus_taken: int = 0
+    memory_mib: int = 0
+    memory_taken_mib: int = 0
+    features: frozenset[str] = frozenset()
+    gpu_types: frozenset[str] = frozenset()
 
     @property
     def schedulable(self) -> bool:
         """Whether Slurm would start a new job here when there is room."""
         flags = set(self.state.replace("*", "+NOT_RESPONDING").split("+"))
+        if "POWERING_UP" in flags:
+            flags -= {"NOT_RESPONDING"}  # it will
         return not flags & _OUT_OF_USE
 
 

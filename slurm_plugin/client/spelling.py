@@ -15,6 +15,7 @@ _KIND = {
     kind: re.compile(rf"^(?:gres[:/])?{kind}(?P<type>:[^:,=()]+)??(?:(?P<mark>[:=])(?P<count>\d+))?(?:\(.*\))?$")
     for kind in ("gpu", "shard")
 }
+_MIB = {"": 1.0, "K": 2.0**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _REMEMBERED = lru_cache(maxsize=4096)
 """For texts that thousands of jobs share."""
 
@@ -39,6 +40,20 @@ def count(tres: str, kind: Literal["gpu", "shard"]) -> int:
     found = [match for part in tres.split(",") if (match := _KIND[kind].match(part.strip()))]
     totals = [match for match in found if match["mark"] == "=" and not match["type"]]
     return sum(int(match["count"] or 1) for match in totals or found)
+
+
+@_REMEMBERED
+def gpu_types(*texts: str) -> frozenset[str]:
+    """The types of GPU that lists name, such as `a100` in `gres:gpu:a100:2`."""
+    matches = (_KIND["gpu"].match(part.strip()) for text in texts for part in text.split(","))
+    return frozenset(match["type"].removeprefix(":") for match in matches if match and match["type"])
+
+
+@_REMEMBERED
+def memory_mib(tres: str) -> int:
+    """Memory in a list such as `cpu=4,mem=2000M,node=2`; 0 if it has none."""
+    match = re.search(r"(?:^|,)mem=([\d.]+)([KMGTP]?)", tres)
+    return int(float(match[1]) * _MIB[match[2]]) if match else 0
 
 
 def count_tasks(text: str) -> int:

@@ -71,7 +71,13 @@ class Product(Struct, frozen=True):
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Write explsched.yaml anew; a running daemon takes it at SIGHUP."""
-        text = yaml.safe_dump({**settings, "progress": {"spool": str(self.spool)}}, sort_keys=False)
+        own = {
+            "progress": {"spool": str(self.spool)},
+            "order": {"record": str(self.directory / "site_factors.json")},
+        }
+        chosen = {name: section for name, section in settings.items() if isinstance(section, Mapping)}
+        sections = {name: {**chosen.get(name, {}), **section} for name, section in own.items()}
+        text = yaml.safe_dump({**settings, **sections}, sort_keys=False)
         self.config.write_text(text, encoding="utf-8")
         self.config.chmod(0o644)
 

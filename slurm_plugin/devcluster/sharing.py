@@ -22,7 +22,12 @@ GPUS, PER_GPU = 2, 4
 SPEC = ClusterSpec(
     nodes=1, gpus_per_node=GPUS, shards_per_node=GPUS * PER_GPU, extra=(("MinJobAge", "3600"), ("KillWait", "2"))
 )
-SETTINGS: Mapping[str, object] = {"policy": "muri-s", "interval_s": 1.0, "slurm": {"client": "cli"}}
+SETTINGS: Mapping[str, object] = {
+    "policy": "muri-s",
+    "interval_s": 1.0,
+    "slurm": {"client": "cli"},
+    "order": {"scope": "partition"},
+}
 # Milliseconds per iteration: two kinds of trainings that suit each other, as they wait for different resources.
 KINDS = ("100/90/10/0", "100/10/90/0")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from msgspec import Struct, field
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.preemption_record import PreemptionRecord, RecordError
 from explsched.preemption_record import read as read_record
-from sched_policy.model import Elastic, Job, JobState, Node
+from sched_policy.model import Absence, Elastic, Job, JobState, Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
@@ -21,6 +21,7 @@ from slurm_plugin.observation import shards
 from slurm_plugin.observation.leases import leased_job
 from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation.requirements import NO_NODE, Requirements, unmodelled
 from slurm_plugin.observation.standing import standing_of, waited_s
 from slurm_plugin.observation.startable import may_be_planned, waits_for_room
 
@@ -41,7 +42,8 @@ class Observation(Struct, frozen=True):
 
     `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses. `leased_in_vain` are
     waiting jobs that get no lease any more. `others_factors` are the parts of site factors that are not ours.
-    `fresh_leases` are jobs whose leases stay as they are for now.
+    `fresh_leases` are jobs whose leases stay as they are for now. `unmodelled` are waiting jobs that are left to Slurm,
+    and why.
     """
 
     snapshot: Snapshot
@@ -55,6 +57,7 @@ class Observation(Struct, frozen=True):
     leased_in_vain: frozenset[int] = frozenset()
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
+    unmodelled: Mapping[int, str] = field(default_factory=dict)
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
@@ -90,6 +93,8 @@ def observe(
     per_gpu = shards.per_gpu(seen.nodes)
     in_vain = served_in_vain(records, known.served_s, preempted.values())
     only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
+    requirements = Requirements(seen.nodes)
+    left_to_slurm: dict[int, str] = {}
     jobs = []
     for record in records.values():
         ours = not wanted or wanted.issuperset(record.partitions)
@@ -99,24 +104,34 @@ def observe(
             reported = progress.get(record.job_id, JobProgress())
             job = _job(record, reported, _options(record, faults), sizes, per_gpu)
             job = replace(job, submit_s=past.submitted_s if past else job.submit_s)
+            if record.state == "PENDING":
+                fitting = requirements.node_set(record)
+                why = unmodelled(record) or ("" if fitting.nodes or not seen.nodes else NO_NODE)
+                if why:
+                    left_to_slurm[record.job_id] = why
+                else:
+                    job = replace(job, partition=fitting.name)
+            is_modelled = record.job_id not in left_to_slurm
             standing = standing_of(record, rules.scope, known.others_factors.get(record.job_id, 0))
             planned = may_be_planned(record, now_s, consents=job.consents, only_leases=only_leases)
             jobs.append(
                 replace(
                     job,
                     scope=standing.scope,
-                    peers=standing.peers,
+                    peers=standing.peers if is_modelled or rules.scope == "partition" else f"job {record.job_id}",
                     native_priority=standing.native_priority,
                     is_overdue=waited_s(job, record, now_s) > rules.longest_wait_s,
-                    eligible=job.holds_gpus or planned,
-                    may_displace=waits_for_room(record) and record.job_id not in in_vain,
+                    eligible=job.holds_gpus or (planned and is_modelled),
+                    may_displace=is_modelled and waits_for_room(record) and record.job_id not in in_vain,
                     yielding=record.job_id in known.yielding,
                     user_silent_s=known.silent_s.get(record.user, 0.0),
                     is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
                 )
             )
+    sets = requirements.names_by_node()
+    planned_nodes = (_node(node, sets.get(node.name, frozenset())) for node in seen.nodes)
     past_trainings = [_with_last_reports(one.job, progress.get(job_id)) for job_id, one in ended.items()]
-    snapshot = Snapshot.of(now_s, map(_node, seen.nodes), jobs, past_trainings)
+    snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, _absences(seen.reservations, now_s))
     by_name = {node.name: node for node in seen.nodes}
     return Observation(
         snapshot,
@@ -130,6 +145,7 @@ def observe(
         known.leased_in_vain,
         known.others_factors,
         known.fresh_leases,
+        left_to_slurm,
     )
 
 
@@ -151,8 +167,19 @@ def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
     return replace(job, points=progress.points(job.exploration.metric, max(job.request.total, 1)))
 
 
-def _node(node: SlurmNode) -> Node:
-    return Node(node.name, node.gpus, node.partitions, node.schedulable)
+def _node(node: SlurmNode, sets: frozenset[str]) -> Node:
+    return Node(node.name, node.gpus, node.partitions | sets, node.schedulable)
+
+
+def _absences(reservations: Iterable[SlurmReservation], now_s: float) -> Iterator[Absence]:
+    """What reservations of others take from the jobs that are planned, none of which is in one.
+
+    Of a reservation of parts of its nodes little is told, so all of it counts. One whose start floats is always near.
+    """
+    for reservation in reservations:
+        if leased_job(reservation.name) is None:
+            start_s = now_s if "TIME_FLOAT" in reservation.flags else reservation.start_s
+            yield Absence(reservation.nodes, start_s, reservation.end_s)
 
 
 def _is_spent(past: PreemptionRecord | None, budget: PreemptionBudget | None, now_s: float) -> bool:

@@ -29,6 +29,7 @@ from slurm_plugin.steering.groups.log import log_groups
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import SteeringLimits, changes
 from slurm_plugin.steering.resizing import restored
+from slurm_plugin.steering.room import without_vain_preemptions
 
 _LOG = logging.getLogger("explsched.controller")
 
@@ -93,7 +94,7 @@ class Controller:
         self._silent_runs.note(seen.snapshot.jobs, now_s)
         uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, uids, now_s)
-        plan = checked_plan(self._policy, seen.snapshot)
+        plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())
 

@@ -143,6 +143,8 @@ def _whole_nodes(promise: Reservation, seen: Observation) -> bool:
 def _can_be_leased(seen: Observation, job_id: int) -> bool:
     """A job that waits for room, and that its owner has not put into a reservation himself."""
     job = seen.jobs[job_id]
+    if job_id in seen.unmodelled or len(job.partitions) > 1:  # a lease is of one partition
+        return False
     if job_id in seen.leased_in_vain or (job.reservation and leased_job(job.reservation) != job_id):
         return False
     has_one = any(lease.name == lease_name(job_id) for lease in seen.reservations)

@@ -94,3 +94,29 @@ def test_no_component_of_a_heterogeneous_job_gets_a_lease(
         until(lambda: log.exists() and log.read_text().count(" pass jobs=") >= 10, "some passes are made")
         assert client.reservations() == ()
         assert " changes=0 " in log.read_text().splitlines()[-1]
+
+
+def test_free_gpus_on_a_node_without_free_cpus_are_no_start(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    """Slurm's reason comes first, and nothing fits that does not."""
+    cpus = submit(small, "--nodes=2", "--ntasks-per-node=16", "--mem=100")
+    until(lambda: state_of(client, cpus) == "RUNNING", "all CPUs are taken, and no GPU")
+    waits = submit(small, "--gres=gpu:1", "--mem=100")
+    alone = submit(small, "--gres=gpu:1", "--exclusive")
+    until(lambda: [job.reason for job in client.jobs() if job.job_id == waits] == ["Resources"], "Slurm has tested it")
+    path = tmp_path / "explsched.yaml"
+    path.write_text(config(spool, "srsf"))
+
+    def explained(job_id: int) -> list[str]:
+        return run(small, command("sexplsched"), "explain", str(job_id), "--config", str(path)).splitlines()
+
+    lines = explained(waits)
+    assert lines[1].startswith("Slurm says: Resources; priority ")
+    assert "has too few CPUs left" in lines[3]
+    left = next(line for line in explained(alone) if "left to Slurm" in line)
+    assert "--exclusive" in left
+    listed = run(small, command("sexplsched"), "status", "--config", str(path), "-o", "jobid:8,reason:80")
+    assert f"{waits}" in listed
+    assert "Resources; " in listed
+    assert "left to Slurm, because it asks for nodes that it shares with nobody" in listed

@@ -1,0 +1,119 @@
+"""What a waiting job needs beside a number of GPUs: nodes that have it, or why the job is left to Slurm. Pure.
+
+What is not modelled makes a job unplannable: Slurm orders and starts it, it is promised nothing, and nobody is
+interrupted for it. So a plan never claims more than is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from slurm_plugin.client.records import SlurmJob, SlurmNode
+from slurm_plugin.observation.leases import leased_job
+
+_SHARES_NODES = frozenset({"OK", "YES", ""})
+"""What squeue calls OverSubscribe of a job that takes only what it asks for."""
+
+_SIMPLE = re.compile(r"[A-Za-z0-9_.-]+(&[A-Za-z0-9_.-]+)*")
+"""Features that a node must all have. Alternatives, counts and brackets are not modelled."""
+
+OWN_PINS = "explsched-group:"
+"""In the AdminComment of a job that we sent to a node ourselves."""
+
+
+NO_NODE = "no node of its partition has all that it asks for"
+
+
+class Needs(Struct, frozen=True):
+    """What each node of a job must have; at least so much, for Slurm tells little of jobs that wait."""
+
+    cpus: int
+    memory_mib: int
+    features: frozenset[str]
+    gpu_type: str
+
+    @classmethod
+    def of(cls, record: SlurmJob) -> Needs:
+        """The needs of a job that is modelled."""
+        cpus = max(record.cpus, record.cpus_per_gpu * record.gpus)
+        nodes = max(record.nodes, 1)
+        features = frozenset(record.features.split("&")) - {""}
+        return cls(-(-cpus // nodes), record.memory_mib // nodes, features, record.gpu_type)
+
+    def are_met_by(self, node: SlurmNode) -> bool:
+        """Whether an empty node has it all; what Slurm does not tell of a node counts as enough."""
+        enough = (not node.cpus or node.cpus >= self.cpus) and (
+            not node.memory_mib or node.memory_mib >= self.memory_mib
+        )
+        of_type = not self.gpu_type or node.gpu_types == {self.gpu_type}
+        return enough and of_type and self.features <= node.features
+
+    def lacks_now(self, node: SlurmNode) -> str:
+        """What a node is short of at this moment, `CPUs` or `memory`; empty for neither."""
+        if node.cpus and node.cpus - node.cpus_taken < self.cpus:
+            return "CPUs"
+        return "memory" if node.memory_mib and node.memory_mib - node.memory_taken_mib < self.memory_mib else ""
+
+
+class NodeSet(Struct, frozen=True):
+    """The nodes a job can run on: a name that stands for them, as a partition's does, and the nodes."""
+
+    name: str
+    nodes: frozenset[str]
+
+
+def unmodelled(record: SlurmJob) -> str:
+    """Why a waiting job is left to Slurm, by what it asks for; empty if all of it is modelled."""
+    if record.het_job_id is not None:
+        return "it is a component of a heterogeneous job"
+    if record.sharing not in _SHARES_NODES:
+        return "it asks for nodes that it shares with nobody (--exclusive)"
+    if record.licenses:
+        return f"it needs licences ({record.licenses})"
+    if record.reservation and leased_job(record.reservation) is None:
+        return f"it is in reservation {record.reservation}"
+    if record.required_nodes and OWN_PINS not in record.admin_comment:
+        return f"it must have certain nodes ({','.join(record.required_nodes)})"
+    if record.features and not _SIMPLE.fullmatch(record.features):
+        return f"its constraint is not a plain list of features ({record.features})"
+    if "," in record.gpu_type:
+        return f"it asks for GPUs of several types ({record.gpu_type})"
+    return ""
+
+
+class Requirements:
+    """The node sets of waiting jobs, one for each kind of need; a plain partition where all its nodes do."""
+
+    def __init__(self, nodes: Iterable[SlurmNode]) -> None:
+        self._nodes = tuple(nodes)
+        self._known: dict[tuple[str, Needs], NodeSet] = {}
+
+    def node_set(self, record: SlurmJob) -> NodeSet:
+        """The nodes for a modelled job. None at all: no node of its partitions has what it asks for."""
+        needs = Needs.of(record)
+        key = record.partition, needs
+        if key not in self._known:
+            members = [node for node in self._nodes if not node.partitions.isdisjoint(record.partitions)]
+            fitting = frozenset(node.name for node in members if needs.are_met_by(node))
+            words = (
+                *sorted(needs.features),
+                *filter(None, [needs.gpu_type]),
+                f"{needs.cpus} CPUs",
+                f"{needs.memory_mib} MiB",
+            )
+            whole = not self._nodes or len(fitting) == len(members)
+            name = record.partition if whole else f"{record.partition} [{' '.join(words)}]"
+            self._known[key] = NodeSet(name, fitting)
+        return self._known[key]
+
+    def names_by_node(self) -> Mapping[str, frozenset[str]]:
+        """For each node the names of the sets it is in, plain partitions not counted."""
+        names: defaultdict[str, set[str]] = defaultdict(set)
+        for (partition, _), found in self._known.items():
+            for node in found.nodes if found.name != partition else ():
+                names[node].add(found.name)
+        return {node: frozenset(sets) for node, sets in names.items()}

@@ -1,0 +1,143 @@
+"""What a job needs beside GPUs: modelled, or left to Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sched_policy import catalog
+from slurm_plugin.client import parse
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.observation.observe import Observation, observe
+from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.requirements import unmodelled
+from tests.slurm_kit import record
+
+NOW_S = 10_000.0
+
+
+def node(name: str, **fields: Any) -> SlurmNode:
+    base = {"cpus": 16, "memory_mib": 64_000, "features": frozenset({"nvlink"}), "gpu_types": frozenset({"a100"})}
+    return SlurmNode(name, "IDLE", 4, frozenset({"main", "long"}), **{**base, **fields})
+
+
+def look(*jobs: SlurmJob, nodes: tuple[SlurmNode, ...] = (node("n1"), node("n2")), **more: Any) -> Observation:
+    return observe(ClusterRecords(nodes, jobs, more.get("reservations", ())), ProgressSpool(Path("/nowhere")), NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("asks", "why"),
+    [
+        ({"het_job_id": 4}, "heterogeneous"),
+        ({"sharing": "NO"}, "--exclusive"),
+        ({"sharing": "USER"}, "--exclusive"),
+        ({"licenses": "matlab:2"}, "licences \\(matlab:2\\)"),
+        ({"reservation": "course"}, "reservation course"),
+        ({"required_nodes": ("n1",)}, "certain nodes \\(n1\\)"),
+        ({"features": "a100|h100"}, "not a plain list of features"),
+        ({"features": "[rack1*2]"}, "not a plain list of features"),
+        ({"features": "infiniband"}, "no node of its partition"),
+        ({"gpu_type": "a100,h100"}, "several types"),
+        ({"gpu_type": "h100"}, "no node of its partition"),
+        ({"cpus": 40}, "no node of its partition"),
+        ({"cpus": 1, "cpus_per_gpu": 10}, "no node of its partition"),
+        ({"memory_mib": 70_000}, "no node of its partition"),
+    ],
+)
+def test_what_is_not_modelled_is_left_to_slurm(asks: dict[str, Any], why: str) -> None:
+    import re
+
+    seen = look(record(5, reason="Resources", natives=(100,), **asks), record(6, natives=(50,)))
+    assert re.search(why, seen.unmodelled[5])
+    left, usual = sorted(seen.snapshot.jobs, key=lambda job: job.job_id)
+    assert not left.eligible
+    assert not left.may_displace
+    assert left.peers != usual.peers
+    assert left.native_priority == 100
+    plan = catalog.build("fifo").plan(seen.snapshot)
+    assert [start.job_id for start in plan.starts] == [6]
+
+
+def test_a_lease_or_a_pin_of_ours_is_no_obstacle() -> None:
+    assert unmodelled(record(5, reservation="explsched_5")) == ""
+    assert unmodelled(record(5, required_nodes=("n1",), admin_comment="explsched-group:node=n1&since=5")) == ""
+
+
+@pytest.mark.parametrize(
+    "needs", [{"features": "big&nvlink"}, {"gpu_type": "h100"}, {"cpus": 40}, {"memory_mib": 100_000}]
+)
+def test_a_job_is_planned_on_nodes_that_have_what_it_asks_for(needs: dict[str, Any]) -> None:
+    types = frozenset({"h100"})
+    big = node("n2", cpus=64, memory_mib=256_000, features=frozenset({"nvlink", "big"}), gpu_types=types)
+    seen = look(record(5, **needs), record(6), nodes=(node("n1"), big))
+    assert seen.unmodelled == {}
+    plan = catalog.build("fifo").plan(seen.snapshot)
+    assert {start.job_id: start.placement[0].node for start in plan.starts} == {5: "n2", 6: "n1"}
+
+
+def test_a_node_with_gpus_of_several_types_is_left_out_for_a_job_that_wants_one() -> None:
+    mixed = node("n1", gpu_types=frozenset({"a100", "1g.10gb"}))
+    assert 5 in look(record(5, gpu_type="1g.10gb"), nodes=(mixed,)).unmodelled
+
+
+def test_a_job_in_several_partitions_is_planned_on_the_nodes_of_all() -> None:
+    one = SlurmNode("n1", "IDLE", 4, frozenset({"long"}))
+    seen = look(record(5, partition="main,long"), nodes=(one,))
+    plan = catalog.build("fifo").plan(seen.snapshot)
+    assert [start.job_id for start in plan.starts] == [5]
+
+
+def test_reservations_of_others_are_in_the_plan_and_leases_are_not() -> None:
+    def starts(name: str, flags: frozenset[str] = frozenset(), start_s: float = NOW_S + 600) -> int:
+        taken = SlurmReservation(name, start_s, start_s + 3600, ("n1", "n2"), (), flags)
+        return len(catalog.build("fifo").plan(look(record(5), reservations=(taken,)).snapshot).starts)
+
+    assert starts("maintenance") == 0
+    assert starts("explsched_7") == 1
+    assert starts("next-month", start_s=NOW_S + 1e6) == 1
+    assert starts("always-near", frozenset({"TIME_FLOAT"}), NOW_S + 1e6) == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "is_open"),
+    [
+        ("IDLE", True),
+        ("MIXED+PLANNED", True),
+        ("IDLE+CLOUD+POWERED_DOWN", True),
+        ("MIXED+NOT_RESPONDING+POWERING_UP", True),
+        ("IDLE+RESERVED", True),
+        ("IDLE+MAINTENANCE+RESERVED", False),
+        ("IDLE+POWER_DOWN", False),
+        ("IDLE+CLOUD+POWERING_DOWN", False),
+        ("MIXED+DRAIN", False),
+        ("IDLE+NOT_RESPONDING", False),
+        ("IDLE+REBOOT_ISSUED", False),
+        ("IDLE+INVALID_REG", False),
+        ("DOWN", False),
+        ("UNKNOWN", False),
+    ],
+)
+def test_state_words_as_scontrol_prints_them(state: str, is_open: bool) -> None:  # noqa: FBT001  a case's values
+    assert SlurmNode("n1", state, 4, frozenset()).schedulable is is_open
+
+
+def test_what_scontrol_says_of_a_node() -> None:
+    line = (
+        "NodeName=n1 CPUAlloc=3 CPUEfctv=14 CPUTot=16 CPULoad=0.1 AvailableFeatures=a,b ActiveFeatures=a "
+        "Gres=gpu:a100:4(S:0-1),shard:16 RealMemory=64000 AllocMem=1000 FreeMem=5 State=MIXED Partitions=main"
+    )
+    assert parse.node(line) == SlurmNode(
+        "n1",
+        "MIXED",
+        4,
+        frozenset({"main"}),
+        shards=16,
+        cpus=14,
+        cpus_taken=3,
+        memory_mib=64000,
+        memory_taken_mib=1000,
+        features=frozenset({"a"}),
+        gpu_types=frozenset({"a100"}),
+    )
