@@ -152,8 +152,8 @@ class Daemon:
         now = backoff(self._controller.load(), self._interval_s, self._config.interval_s, self._config.backpressure)
         self._interval_s = now.interval_s
         if now.is_busy:
-            put_off = not now.may_pass
-            log.event(_LOG, logging.WARNING, "slurmctld is busy", interval_s=now.interval_s, put_off=put_off)
+            postponed = not now.may_pass
+            log.event(_LOG, logging.WARNING, "slurmctld is busy", interval_s=now.interval_s, postponed=postponed)
         return now.may_pass
 
     def _obey(self) -> None:

@@ -1,6 +1,6 @@
 """Reads progress out of what a job writes anyway: its log, or a file of JSON lines.
 
-Bytes come in by `Reporter.feed`, from a pipe or from a `Tail`; lines that tell a step and a value become reports.
+Bytes come in by `Reporter.feed`, from a pipe or from a `LogTail`; lines that tell a step and a value become reports.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ class Reporter:
             self.warn(f"no progress in {line[:200]!r}: {error}")
 
 
-class Tail:
+class LogTail:
     """Reads what is new in a file that may not exist yet, and may be truncated or replaced.
 
-    What a file held when the `Tail` was made is passed over, as it is a former run's, unless `from_start` is set.
+    What a file held when the `LogTail` was made is passed over, as it is a former run's, unless `from_start` is set.
     """
 
     def __init__(self, path: Path, *, from_start: bool = False) -> None:

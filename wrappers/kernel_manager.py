@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wrappers.installed import NotInstalledError, manager
-from wrappers.job_room import JobRoom
+from wrappers.runtime_directory import RuntimeDirectory
 
 SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
 _START_S, _POLL_S, _STOP_MS = 5.0, 0.01, 5000
@@ -144,7 +144,7 @@ _MOST_STARTS = 20  # a manager that always dies must not be started for ever
 
 @contextmanager
 def kept_alive(
-    room: JobRoom, policy: str, environment: Mapping[str, str], unblock: Callable[[], None]
+    room: RuntimeDirectory, policy: str, environment: Mapping[str, str], unblock: Callable[[], None]
 ) -> Iterator[None]:
     """Look after the room's manager in a thread, until the block ends."""
     ended = threading.Event()

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from explsched.job_options import MPS
-from wrappers import installed, job_room, kernel_manager, mps, preload
-from wrappers.job_room import JobRoom, place, shared_place
+from wrappers import installed, kernel_manager, mps, preload, runtime_directory
 from wrappers.kernel_manager import kept_alive
+from wrappers.runtime_directory import RuntimeDirectory, place, shared_place
 from wrappers.share_options import Share
 
 
@@ -26,7 +26,7 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
     `unblock` restores the signal mask in the daemons' processes.
     """
     command = {**environment, **share.environment()}
-    _remove_deserted({place(environment).parent, place({}).parent})
+    _remove_stale({place(environment).parent, place({}).parent})
     room = _joined(place(environment))
     together = shared_place(environment)
     gpu_room = _joined(together) if together and share.priority else None
@@ -44,7 +44,11 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
 
 
 def _served(
-    share: Share, room: JobRoom, manager_room: JobRoom, environment: Mapping[str, str], unblock: Callable[[], None]
+    share: Share,
+    room: RuntimeDirectory,
+    manager_room: RuntimeDirectory,
+    environment: Mapping[str, str],
+    unblock: Callable[[], None],
 ) -> dict[str, str]:
     try:
         with room.locked():
@@ -58,13 +62,15 @@ def _served(
         return {}
 
 
-def _remove_deserted(directories: set[Path]) -> None:
+def _remove_stale(directories: set[Path]) -> None:
     """Whoever was killed could not put its room away. What cannot be looked at is only told of."""
     for directory in directories:
         with _told_of(directory):
-            for path in job_room.rooms(directory):
+            for path in runtime_directory.rooms(directory):
                 with _told_of(path):
-                    job_room.remove_if_deserted(path, lambda room: kernel_manager.listens(room) or mps.serves(room))
+                    runtime_directory.remove_if_stale(
+                        path, lambda room: kernel_manager.listens(room) or mps.serves(room)
+                    )
 
 
 @contextmanager
@@ -75,9 +81,9 @@ def _told_of(path: Path) -> Iterator[None]:
         _say(f"{error.filename or path}: {error.strerror}")
 
 
-def _joined(path: Path) -> JobRoom | None:
+def _joined(path: Path) -> RuntimeDirectory | None:
     try:
-        return JobRoom(path)
+        return RuntimeDirectory(path)
     except OSError as error:
         _say(f"the GPU is not shared: {error.filename or path}: {error.strerror}")
         return None
@@ -118,7 +124,7 @@ def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: 
         return {}
 
 
-def _is_served_in(room: JobRoom, command: Mapping[str, str]) -> bool:
+def _is_served_in(room: RuntimeDirectory, command: Mapping[str, str]) -> bool:
     """Whether the command uses the room's manager, and not one of the site."""
     return command.get(kernel_manager.SOCKET_VARIABLE) == str(kernel_manager.socket_of(room.path))
 
@@ -127,7 +133,7 @@ def _policy(share: Share) -> str:
     return "quota" if share.has_quota else "group"
 
 
-def _leave(room: JobRoom, environment: Mapping[str, str]) -> None:
+def _leave(room: RuntimeDirectory, environment: Mapping[str, str]) -> None:
     def stop_all() -> None:
         kernel_manager.stop(room.path)
         try:

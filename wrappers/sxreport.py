@@ -20,7 +20,7 @@ from types import FrameType
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.job_options import CHECKPOINT, METRIC
 from explsched.progress import event, report
-from wrappers.follow import POLL_S, LineReader, Reporter, Tail, json_reader, log_reader
+from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
 
 _EPILOG = rf"""
 exit status: 0, or 2 for a call that cannot be right. A report that cannot be written is no failure: the job goes on.
@@ -111,7 +111,7 @@ def _follow(options: argparse.Namespace, reader: LineReader) -> None:
     # Meant for the training, but Slurm may send it to every process of the job.
     signal.signal(signal_number(signal_name(os.environ)), signal.SIG_IGN)
     gone = _watch(options.pid or os.getppid())
-    tail = Tail(options.follow or options.jsonl, from_start=options.from_start)
+    tail = LogTail(options.follow or options.jsonl, from_start=options.from_start)
     tail.follow(Reporter(reader, "sxreport", options.total_steps), lambda: stopped or gone() or stopped)
 
 

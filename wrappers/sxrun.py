@@ -22,7 +22,7 @@ from explsched.job_options.documentation import variable_lines
 from explsched.job_options.environment import exported
 from explsched.progress import DEFAULT_SPOOL, event
 from wrappers.elastic import present_size
-from wrappers.follow import POLL_S, Reporter, Tail, json_reader, log_reader
+from wrappers.follow import POLL_S, LogTail, Reporter, json_reader, log_reader
 from wrappers.relay import SignalRelay
 from wrappers.share_options import Share, add_options, chosen
 
@@ -82,7 +82,7 @@ def _run(
 ) -> int:
     # The event tells the daemon that signals may come: not before they are held back.
     event("start")
-    tail = Tail(metrics_file) if metrics_file else None
+    tail = LogTail(metrics_file) if metrics_file else None
     try:
         child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)
     except OSError as error:

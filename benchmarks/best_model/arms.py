@@ -10,7 +10,7 @@ from msgspec import Struct
 from benchmarks.best_model.drawn import DrawnSweep
 from benchmarks.best_model.small_cluster import Moves
 from sched_policy.sweep.asha import Asha
-from sched_policy.sweep.decision import Action, Decision, Strategy, Verdict
+from sched_policy.sweep.decision import Strategy, SweepAction, SweepDecision, Verdict
 from sched_policy.sweep.trials import Sweep, TrialState
 
 _HOLDS = (TrialState.RUNNING, TrialState.LEAVING)
@@ -70,7 +70,7 @@ class Own(Struct, frozen=True):
     stops: list[int]
 
 
-def within(sweep: Sweep, decision: Decision, gpus: int) -> Own:
+def within(sweep: Sweep, decision: SweepDecision, gpus: int) -> Own:
     """What a decision means for a sweep that has so many GPUs, one per training."""
     stopped = set(decision.stopped)
     by_id = {t.trial_id: t for t in sweep.trials}
@@ -95,13 +95,13 @@ class NeverIdle(Struct, frozen=True):
         """Its name."""
         return "never idle"
 
-    def decide(self, sweep: Sweep, gpus: int) -> Decision:
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """ASHA's decision, filled up."""
         decision = self.asha.decide(sweep, gpus)
         return filled(sweep, decision, gpus, self.asha)
 
 
-def filled(sweep: Sweep, decision: Decision, gpus: int, asha: Asha) -> Decision:
+def filled(sweep: Sweep, decision: SweepDecision, gpus: int, asha: Asha) -> SweepDecision:
     """Run the best paused trainings of the highest rungs on the GPUs that would be idle."""
     wanted = set(decision.wanted)
     lacking = gpus - len(wanted)
@@ -113,10 +113,10 @@ def filled(sweep: Sweep, decision: Decision, gpus: int, asha: Asha) -> Decision:
     # Whoever runs already stays: swapping would cost a restart.
     able.sort(key=lambda i: (not sweep.trials[i].is_running, -highest[i], reached[i, highest[i]]))
     more = {sweep.trials[i].trial_id for i in able[:lacking]}
-    extra = tuple(Verdict(i, Action.RUN, 0.0, "the GPU would be idle") for i in sorted(more))
+    extra = tuple(Verdict(i, SweepAction.RUN, 0.0, "the GPU would be idle") for i in sorted(more))
     rest = tuple(v for v in decision.verdicts if v.trial_id not in more)
-    waiting = (Verdict(v.trial_id, Action.PAUSE, 0.0, v.reason) for v in rest if v.action is not Action.RUN)
-    return Decision((*(v for v in rest if v.action is Action.RUN), *extra, *waiting))
+    waiting = (Verdict(v.trial_id, SweepAction.PAUSE, 0.0, v.reason) for v in rest if v.action is not SweepAction.RUN)
+    return SweepDecision((*(v for v in rest if v.action is SweepAction.RUN), *extra, *waiting))
 
 
 class Finishing(Struct, frozen=True):
@@ -129,12 +129,12 @@ class Finishing(Struct, frozen=True):
         """Its name."""
         return "never idle, finishing"
 
-    def decide(self, sweep: Sweep, gpus: int) -> Decision:
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """The leaders that have not ended come first, on a third of the GPUs."""
         decision = filled(sweep, self.asha.decide(sweep, gpus), gpus, self.asha)
         able = [i for i, t in enumerate(sweep.trials) if not t.has_ended and t.steps.size]
         able.sort(key=lambda i: (not (sweep.trials[i].is_running), sweep.best[i]))
         leaders = sorted(able, key=lambda i: sweep.best[i])[: max(1, gpus // 3)]
         chosen = {sweep.trials[i].trial_id for i in leaders}
-        first = tuple(Verdict(i, Action.RUN, 0.0, "leads") for i in sorted(chosen))
-        return Decision((*first, *(v for v in decision.verdicts if v.trial_id not in chosen)))
+        first = tuple(Verdict(i, SweepAction.RUN, 0.0, "leads") for i in sorted(chosen))
+        return SweepDecision((*first, *(v for v in decision.verdicts if v.trial_id not in chosen)))

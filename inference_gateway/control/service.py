@@ -17,14 +17,14 @@ from inference_gateway.scaling.registry import build
 from inference_gateway.sections import ServiceSection
 
 
-class Arrivals:
+class ArrivalCounter:
     """Remembers the last counter of each service."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
     def since_last(self, traffic: Traffic) -> int:
-        """Arrivals since the last call for this service; none at the first.
+        """ArrivalCounter since the last call for this service; none at the first.
 
         A counter that has fallen was reset by a restart of the data plane: what it shows has arrived since.
         """
@@ -57,7 +57,7 @@ class ServiceControl:
         self.decision: Decision | None = None
         self.observation: Observation | None = None
         self._starts_s = list(memory.starts_s)
-        self._arrivals = Arrivals()
+        self._arrivals = ArrivalCounter()
         self._hold_until_s = now_s + scale.hold_s
         self._minimum = scale.min
         bounds = Bounds(scale.min, scale.max, scale.max_pending)

@@ -33,7 +33,7 @@ def sockets(job: int | None, uid: int) -> list[Path]:
     """The sockets that a manager of this user could have on this machine.
 
     The one that the environment names, and those that `sxrun` makes for one job, or for all jobs on shards of a GPU
-    (`wrappers/job_room.py`).
+    (`wrappers/runtime_directory.py`).
     """
     named = os.environ.get(SOCKET_VARIABLE)
     bases = [Path(base) for base in (os.environ.get("SLURM_TMPDIR", ""), _TEMPORARY) if base.startswith("/")]

@@ -19,7 +19,7 @@ from msgspec import Struct
 from sched_policy.columns import Floats
 from sched_policy.sweep.asha import Asha
 from sched_policy.sweep.contenders import Contention, contention
-from sched_policy.sweep.decision import Action, Decision, Verdict
+from sched_policy.sweep.decision import SweepAction, SweepDecision, Verdict
 from sched_policy.sweep.forecast import forecast
 from sched_policy.sweep.histories import Histories
 from sched_policy.sweep.trials import Sweep
@@ -47,11 +47,11 @@ class AdaptiveHalving(Struct, frozen=True):
         """Its name."""
         return "adaptive"
 
-    def decide(self, sweep: Sweep, gpus: int) -> Decision:
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """Leaders and contenders first, then ASHA's choice, then whoever may most likely become the best."""
         going = np.array([not trial.has_ended for trial in sweep.trials], dtype=np.bool_)
         if not going.any():
-            return Decision((), "all trainings have ended")
+            return SweepDecision((), "all trainings have ended")
         histories = Histories.of(sweep)
         expected = forecast(sweep, histories, self.tolerance)
         still_open = expected.open
@@ -62,9 +62,9 @@ class AdaptiveHalving(Struct, frozen=True):
             return self._ending(sweep, leader, others)
         ranks = contention(sweep)
         order = dict(self._order(sweep, gpus, ranks, expected.chance))
-        return Decision(
+        return SweepDecision(
             tuple(
-                Verdict(sweep.trials[i].trial_id, Action.RUN, still_open / (place + 1.0), why)
+                Verdict(sweep.trials[i].trial_id, SweepAction.RUN, still_open / (place + 1.0), why)
                 for place, (i, why) in enumerate(order.items())
             )
         )
@@ -75,21 +75,21 @@ class AdaptiveHalving(Struct, frozen=True):
         is_late = any(trial.has_ended or at >= _LATE for trial, at in zip(sweep.trials, sweep.progress, strict=True))
         return is_late and still_open < self.doubt
 
-    def _ending(self, sweep: Sweep, leader: int, still_open: float) -> Decision:
+    def _ending(self, sweep: Sweep, leader: int, still_open: float) -> SweepDecision:
         """The leader runs to its end; after that, nothing runs."""
         by = f"{100 * self.tolerance:g} %"
         chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by {by}"
         verdicts = []
         if not sweep.trials[leader].has_ended:
             why = f"leads; {chance}, so that it alone runs on"
-            verdicts.append(Verdict(sweep.trials[leader].trial_id, Action.RUN, still_open, why))
-        last = Action.PAUSE if verdicts else Action.STOP
+            verdicts.append(Verdict(sweep.trials[leader].trial_id, SweepAction.RUN, still_open, why))
+        last = SweepAction.PAUSE if verdicts else SweepAction.STOP
         verdicts += [
-            Verdict(trial.trial_id, last if trial.may_stop else Action.RUN, 0.0, chance)
+            Verdict(trial.trial_id, last if trial.may_stop else SweepAction.RUN, 0.0, chance)
             for i, trial in enumerate(sweep.trials)
             if i != leader and not trial.has_ended
         ]
-        return Decision(tuple(verdicts), None if last is Action.PAUSE else f"done: {chance}")
+        return SweepDecision(tuple(verdicts), None if last is SweepAction.PAUSE else f"done: {chance}")
 
     def _order(self, sweep: Sweep, gpus: int, ranks: Contention, chance: Floats) -> Iterator[tuple[int, str]]:
         """Positions of the trainings that have not ended, in the order in which they should run, and why."""
@@ -105,7 +105,7 @@ class AdaptiveHalving(Struct, frozen=True):
         position = {trial.trial_id: i for i, trial in enumerate(trials)}
         for verdict in self.asha.decide(sweep, gpus).verdicts:
             i = position[verdict.trial_id]
-            if verdict.action is Action.RUN and i not in taken:
+            if verdict.action is SweepAction.RUN and i not in taken:
                 taken.add(i)
                 yield i, f"explored: {verdict.reason}"
         hope = self._hope(sweep, chance)

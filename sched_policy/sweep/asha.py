@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.columns import Floats
-from sched_policy.sweep.decision import Action, Decision, Verdict
+from sched_policy.sweep.decision import SweepAction, SweepDecision, Verdict
 from sched_policy.sweep.trials import Sweep, Trial
 
 _ROUNDING = 1e-9
@@ -62,7 +62,7 @@ class Asha(Struct, frozen=True):
         """Its name."""
         return "asha"
 
-    def decide(self, sweep: Sweep, gpus: int) -> Decision:
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """Whoever is between rungs runs on; then promotions, from the highest rung down; then new trainings."""
         del gpus
         shares = self.rungs.shares()
@@ -86,17 +86,22 @@ class Asha(Struct, frozen=True):
                 runs.append(((0.0, -float(rung), reached[i, rung]), _run(trial, rung + 1.0, why)))
             else:
                 why = f"not among the best 1/{self.rungs.eta} of rung {rung + 1}"
-                rests.append(Verdict(trial.trial_id, Action.PAUSE, 0.0, why))
+                rests.append(Verdict(trial.trial_id, SweepAction.PAUSE, 0.0, why))
         if not runs:  # nobody will ever be promoted again
             over = "nobody runs and nobody may be promoted: the sweep is over"
             consenting = {trial.trial_id for trial in sweep.trials if trial.may_stop}
             rests = [
-                Verdict(v.trial_id, Action.STOP if v.trial_id in consenting else Action.RUN, 0.0, f"{v.reason}; {over}")
+                Verdict(
+                    v.trial_id,
+                    SweepAction.STOP if v.trial_id in consenting else SweepAction.RUN,
+                    0.0,
+                    f"{v.reason}; {over}",
+                )
                 for v in rests
             ]
-            return Decision(tuple(rests), over)
+            return SweepDecision(tuple(rests), over)
         runs.sort(key=lambda entry: entry[0])
-        return Decision((*(verdict for _, verdict in runs), *rests))
+        return SweepDecision((*(verdict for _, verdict in runs), *rests))
 
 
 def promotable(reached: Floats, eta: int) -> np.ndarray:
@@ -115,4 +120,4 @@ def first_report_at(trial: Trial, step: float) -> float:
 
 
 def _run(trial: Trial, worth: float, why: str) -> Verdict:
-    return Verdict(trial.trial_id, Action.RUN, worth, why)
+    return Verdict(trial.trial_id, SweepAction.RUN, worth, why)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from sched_policy.model import Direction, Job, JobState
 from sched_policy.plan import Preemption, Stop
 from sched_policy.snapshot import Snapshot
-from sched_policy.sweep.decision import Action, Decision, Strategy, Verdict
+from sched_policy.sweep.decision import Strategy, SweepAction, SweepDecision, Verdict
 from sched_policy.sweep.recall import DecisionMemory, ReportMemory
 from sched_policy.sweep.trials import Sweep, Trial, TrialState
 
@@ -86,7 +86,7 @@ class Sweeps(Struct, frozen=True):
         capacity = max(0, snapshot.nodes.capacity - others)
         jobs = {job.job_id: job for jobs in members.values() for job in jobs}
         rough = {user: capacity // len(users) + (capacity % len(users) > n) for n, user in enumerate(users)}
-        decisions: dict[SweepKey, Decision] = {}
+        decisions: dict[SweepKey, SweepDecision] = {}
         for key, own in members.items():
             sweeps_of_user = sum(other[0] == key[0] for other in members)
             sweep = self._sweep(key, own, snapshot)
@@ -177,12 +177,12 @@ def _is_settled(job: Job, now_s: float) -> bool:
     return job.first_report_s is not None and (job.restarts == 0 or now_s > job.first_report_s)
 
 
-def _merged(user: str, decisions: Mapping[SweepKey, Decision]) -> list[Verdict]:
+def _merged(user: str, decisions: Mapping[SweepKey, SweepDecision]) -> list[Verdict]:
     """What a user's sweeps want to run, the worthiest first; a sweep's own order is kept."""
     entries: list[tuple[float, int, int, Verdict]] = []
     for key, decision in decisions.items():
         if key[0] == user:
-            wanted = [verdict for verdict in decision.verdicts if verdict.action is Action.RUN]
+            wanted = [verdict for verdict in decision.verdicts if verdict.action is SweepAction.RUN]
             # Never more than the one before it, or its sweep's order would not be kept.
             worth = accumulate((verdict.worth for verdict in wanted), min)
             entries += ((-w, place, v.trial_id, v) for place, (w, v) in enumerate(zip(worth, wanted, strict=True)))
@@ -226,7 +226,7 @@ def _shares(
 def _choice(
     snapshot: Snapshot,
     jobs: Mapping[int, Job],
-    decisions: Mapping[SweepKey, Decision],
+    decisions: Mapping[SweepKey, SweepDecision],
     wanted: Mapping[str, Sequence[Verdict]],
     shares: Mapping[str, int],
 ) -> Choice:
@@ -239,9 +239,9 @@ def _choice(
             (first if gpus <= left else later).append(verdict)
             left -= gpus if gpus <= left else 0
     wishes = {v.trial_id: Wish(place, v.reason) for place, v in enumerate((*first, *later))}
-    rests = [v for decision in decisions.values() for v in decision.verdicts if v.action is not Action.RUN]
+    rests = [v for decision in decisions.values() for v in decision.verdicts if v.action is not SweepAction.RUN]
     wishes |= {v.trial_id: Wish(None, v.reason) for v in rests}
-    stops = tuple(Stop(v.trial_id, v.reason) for v in rests if v.action is Action.STOP)
+    stops = tuple(Stop(v.trial_id, v.reason) for v in rests if v.action is SweepAction.STOP)
     stopping = {stop.job_id for stop in stops}
     able = {
         job_id

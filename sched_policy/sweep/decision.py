@@ -10,7 +10,7 @@ from msgspec import Struct
 from sched_policy.sweep.trials import Sweep
 
 
-class Action(StrEnum):
+class SweepAction(StrEnum):
     """What should become of a training."""
 
     RUN = "run"  # it should hold GPUs, in the decision's order, as far as there are any
@@ -26,12 +26,12 @@ class Verdict(Struct, frozen=True):
     """
 
     trial_id: int
-    action: Action
+    action: SweepAction
     worth: float
     reason: str
 
 
-class Decision(Struct, frozen=True):
+class SweepDecision(Struct, frozen=True):
     """Verdicts on all trainings that have not ended, those that should run first, best first.
 
     `done` says that the sweep has what it will get: nothing runs any more, and why.
@@ -43,12 +43,12 @@ class Decision(Struct, frozen=True):
     @property
     def wanted(self) -> tuple[int, ...]:
         """Ids of the trainings that should run, best first."""
-        return tuple(verdict.trial_id for verdict in self.verdicts if verdict.action is Action.RUN)
+        return tuple(verdict.trial_id for verdict in self.verdicts if verdict.action is SweepAction.RUN)
 
     @property
     def stopped(self) -> tuple[int, ...]:
         """Ids of the trainings that should end for good."""
-        return tuple(verdict.trial_id for verdict in self.verdicts if verdict.action is Action.STOP)
+        return tuple(verdict.trial_id for verdict in self.verdicts if verdict.action is SweepAction.STOP)
 
 
 class Strategy(Protocol):
@@ -59,6 +59,6 @@ class Strategy(Protocol):
         """Its name in configuration files and on command lines."""
         ...
 
-    def decide(self, sweep: Sweep, gpus: int) -> Decision:
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """What should become of each training while the sweep has `gpus` GPUs."""
         ...

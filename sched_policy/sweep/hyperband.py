@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sched_policy.sweep.asha import Asha, Rungs
-from sched_policy.sweep.decision import Action, Decision
+from sched_policy.sweep.decision import SweepAction, SweepDecision
 from sched_policy.sweep.trials import Sweep
 
 
@@ -33,7 +33,7 @@ class Hyperband(Struct, frozen=True):
         most = max(0, math.floor(math.log(1 / self.rungs.min_resource, eta) + 1e-9))
         return tuple(math.ceil((most + 1) / (s + 1) * eta**s) for s in range(most, -1, -1))
 
-    def decide(self, sweep: Sweep, gpus: int) -> Decision:
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """Each bracket's decision, promotions of all brackets before their new trainings."""
         sizes = self.sizes()
         bracket_of = [bracket for bracket, size in enumerate(sizes) for _ in range(size)]
@@ -43,5 +43,5 @@ class Hyperband(Struct, frozen=True):
             lowest = replace(self.rungs, min_resource=self.rungs.min_resource * self.rungs.eta**bracket)
             parts.append(Asha(lowest).decide(Sweep(own, sweep.restart_s, sweep.checkpoint_s), gpus))
         verdicts = sorted((v for part in parts for v in part.verdicts), key=lambda v: -v.worth)
-        runs = (v for v in verdicts if v.action is Action.RUN)
-        return Decision((*runs, *(v for v in verdicts if v.action is not Action.RUN)))
+        runs = (v for v in verdicts if v.action is SweepAction.RUN)
+        return SweepDecision((*runs, *(v for v in verdicts if v.action is not SweepAction.RUN)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.sweep.decision import Action, Decision, Verdict
+from sched_policy.sweep.decision import SweepAction, SweepDecision, Verdict
 from sched_policy.sweep.trials import Sweep
 
 
@@ -30,7 +30,7 @@ class MedianStop(Struct, frozen=True):
         """Its name."""
         return "median-stop"
 
-    def decide(self, sweep: Sweep, gpus: int) -> Decision:
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """Run in order; stop who is behind."""
         del gpus
         averages = [np.cumsum(t.values) / np.arange(1, t.values.size + 1) for t in sweep.trials]
@@ -55,9 +55,9 @@ class MedianStop(Struct, frozen=True):
             )
             if is_behind and trial.may_stop:
                 why = f"its best value is worse than the median of {len(others)} others at this step"
-                stops.append(Verdict(trial.trial_id, Action.STOP, 0.0, why))
+                stops.append(Verdict(trial.trial_id, SweepAction.STOP, 0.0, why))
             else:
-                runs.append(Verdict(trial.trial_id, Action.RUN, 0.0, "not behind the median; first in, first out"))
+                runs.append(Verdict(trial.trial_id, SweepAction.RUN, 0.0, "not behind the median; first in, first out"))
         by_id = {trial.trial_id: trial for trial in sweep.trials}
         runs.sort(key=lambda v: (by_id[v.trial_id].waits, not by_id[v.trial_id].steps.size, v.trial_id))
-        return Decision((*runs, *stops))
+        return SweepDecision((*runs, *stops))

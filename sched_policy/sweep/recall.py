@@ -8,7 +8,7 @@ import numpy as np
 
 from sched_policy.columns import Floats
 from sched_policy.model import Direction, ProgressPoint
-from sched_policy.sweep.decision import Decision, Strategy
+from sched_policy.sweep.decision import Strategy, SweepDecision
 from sched_policy.sweep.trials import Sweep
 
 Points = tuple[ProgressPoint, ...]
@@ -40,9 +40,9 @@ class DecisionMemory:
     """The last decision about each sweep, used again while nothing about the sweep has changed."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[Hashable, Sweep, Decision]] = {}
+        self._kept: dict[Hashable, tuple[Hashable, Sweep, SweepDecision]] = {}
 
-    def recall(self, key: Hashable, strategy: Strategy, sweep: Sweep, gpus: int) -> Decision:
+    def recall(self, key: Hashable, strategy: Strategy, sweep: Sweep, gpus: int) -> SweepDecision:
         """What the strategy decides about the sweep of that key."""
         trials = tuple((t.trial_id, t.state, id(t.steps), t.settled, t.gpus) for t in sweep.trials)
         now = strategy, gpus, sweep.restart_s, sweep.checkpoint_s, trials

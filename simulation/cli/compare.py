@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
 from explsched.cli.tables import room
-from simulation.cli.outputs import Column, plot_option, ratio, table, write_files
+from simulation.cli.outputs import PolicyColumn, plot_option, ratio, table, write_files
 from simulation.cli.parallel import run_all
 from simulation.cli.replay_options import check_policies, replay_json, replay_options
 from simulation.replay import TraceReplay
@@ -102,7 +102,7 @@ def compare(
     if as_json:
         click.echo(json.dumps({**replay_json(replay, policies), "policies": _ratios(finished)}, indent=1))
         return
-    columns = [Column(one.policy, one.values) for one in finished]
+    columns = [PolicyColumn(one.policy, one.values) for one in finished]
     click.echo("\n".join(table(columns, room())))
 
 

@@ -18,7 +18,7 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.options import ScalingError
 from inference_gateway.scaling.registry import DEFAULT, build, rules
-from simulation.cli.outputs import Column, picture_file, table
+from simulation.cli.outputs import PolicyColumn, picture_file, table
 from simulation.cli.replay_options import report_rejected
 from simulation.requests import plots
 from simulation.requests.plots import Point
@@ -253,7 +253,7 @@ def simulate(
         click.echo(json.dumps(answer, indent=1))
         return
     columns = [
-        Column(run.rule if run.target is None else f"{run.rule} {run.target:g}", _numbers(point))
+        PolicyColumn(run.rule if run.target is None else f"{run.rule} {run.target:g}", _numbers(point))
         for run, point in zip(runs, points, strict=True)
     ]
     click.echo("\n".join(table(columns, room())))

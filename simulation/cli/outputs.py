@@ -21,7 +21,7 @@ _MISSING = "-"
 _GAP = "  "
 
 
-class Column(Struct, frozen=True):
+class PolicyColumn(Struct, frozen=True):
     """The figures of one policy, by name; None where one has no meaning."""
 
     policy: str
@@ -44,7 +44,7 @@ def ratio(value: float | None, first: float | None) -> float | None:
     return None if value is None or first is None or first <= 0 or value < 0 else value / first
 
 
-def table(columns: Sequence[Column], width: int | None) -> list[str]:
+def table(columns: Sequence[PolicyColumn], width: int | None) -> list[str]:
     """A row for each figure that some policy has, a column for each policy, all but the first with ratios to the first.
 
     Policies that find no room in `width` characters follow in tables below; None is any number of characters.
@@ -52,7 +52,7 @@ def table(columns: Sequence[Column], width: int | None) -> list[str]:
     first = columns[0]
     names = [name for name in first.values if any(column.values[name] is not None for column in columns)]
     label_width = max(len(name) for name in names)
-    blocks: list[list[Column]] = [[]]
+    blocks: list[list[PolicyColumn]] = [[]]
     left = 0.0
     for column in columns:
         needed = len(_GAP) + max(len(column.policy), *(len(_cell(column, first, name)) for name in names))
@@ -66,7 +66,7 @@ def table(columns: Sequence[Column], width: int | None) -> list[str]:
     return "\n\n".join("\n".join(lines) for lines in shown).splitlines()
 
 
-def _block(block: Sequence[Column], first: Column, names: Sequence[str]) -> list[str]:
+def _block(block: Sequence[PolicyColumn], first: PolicyColumn, names: Sequence[str]) -> list[str]:
     columns = (tables.Column(""), *(tables.Column(column.policy, ">") for column in block))
     rows = ((name, *(_cell(column, first, name) for column in block)) for name in names)
     return tables.lines(columns, rows, None)
@@ -79,7 +79,7 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _cell(column: Column, first: Column, name: str) -> str:
+def _cell(column: PolicyColumn, first: PolicyColumn, name: str) -> str:
     text = number(column.values[name])
     if column is first:
         return text

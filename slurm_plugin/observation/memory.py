@@ -22,7 +22,7 @@ from sched_policy.prior import claims_a_prior
 from slurm_plugin.client.records import SlurmJob
 
 
-class Training(NamedTuple):
+class SeenTraining(NamedTuple):
     """A training of a sweep as it was last seen, and its owner's uid, by which its reports are known."""
 
     job: Job
@@ -47,7 +47,7 @@ class Remembered(Struct, frozen=True):
     served_s: Mapping[int, float] = field(default_factory=dict)
     leased_in_vain: frozenset[int] = frozenset()
     silent_s: Mapping[str, float] = field(default_factory=dict)
-    trainings: Mapping[int, Training] = field(default_factory=dict)
+    trainings: Mapping[int, SeenTraining] = field(default_factory=dict)
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
 
@@ -129,18 +129,18 @@ class SweepTrainings:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, Training] = {}
+        self._seen: dict[int, SeenTraining] = {}
 
     @property
-    def seen(self) -> Mapping[int, Training]:
+    def seen(self) -> Mapping[int, SeenTraining]:
         """As they were last seen, by job id."""
         return self._seen
 
     def note(self, jobs: Iterable[Job], ended: Iterable[Job], uids: Mapping[int, int], now_s: float) -> None:
         """Take in what a pass sees: jobs that wait or run, and ended ones with all that they have reported."""
-        present = {job.job_id: Training(job, uids[job.job_id]) for job in jobs if claims_a_prior(job)}
+        present = {job.job_id: SeenTraining(job, uids[job.job_id]) for job in jobs if claims_a_prior(job)}
         sweeps = {_sweep(training.job) for training in present.values()}
-        gone = {job.job_id: Training(job, self._seen[job.job_id].uid) for job in ended if _sweep(job) in sweeps}
+        gone = {job.job_id: SeenTraining(job, self._seen[job.job_id].uid) for job in ended if _sweep(job) in sweeps}
         self._seen = {**gone, **{job_id: _stopped(training, now_s) for job_id, training in present.items()}}
 
 
@@ -148,7 +148,7 @@ def _sweep(job: Job) -> tuple[str, str | None]:
     return job.user, job.exploration.sweep if job.exploration else None
 
 
-def _stopped(training: Training, now_s: float) -> Training:
+def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:
     """As it will count once it has ended: with the run time that it has had until now, and no more."""
     job = training.job
     return training._replace(

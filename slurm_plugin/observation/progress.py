@@ -26,7 +26,7 @@ _FUTURE_S = 60.0  # clocks of nodes differ a little; a report from further ahead
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProgressReport:
     """One report of one metric in the job's `restart`-th run."""
 
     time_s: float
@@ -52,7 +52,7 @@ class JobProgress:
     `refused` says why its file is not read at all; `malformed` counts the lines that were skipped.
     """
 
-    reports: tuple[Report, ...] = ()
+    reports: tuple[ProgressReport, ...] = ()
     runs: tuple[Run, ...] = ()
     total_steps: int | None = None
     checkpoint_s: float | None = None
@@ -189,7 +189,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float) -> JobProgress
             malformed += 1  # within one run steps only grow; after a requeue they start from the checkpoint
         else:
             last_step[line.restart, line.metric] = line.step
-            reports.append(Report(line.time_s, line.restart, line.step, line.metric, line.value))
+            reports.append(ProgressReport(line.time_s, line.restart, line.step, line.metric, line.value))
             total_steps = line.total_steps or total_steps
     while len(reports) > MAX_REPORTS:  # keep the first, every second of the rest, and the newest
         reports = reports[:1] + reports[2:-1:2] + reports[-1:]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wrappers.follow import Reporter, Tail, json_reader, log_reader
+from wrappers.follow import LogTail, Reporter, json_reader, log_reader
 
 SXREPORT = [sys.executable, "-m", "wrappers.sxreport"]
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
@@ -79,7 +79,7 @@ def test_a_line_without_end_does_not_fill_the_memory(job: Path) -> None:
 def test_a_tail_survives_truncation_and_replacement(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"of a former run\n")
-    tail = Tail(path)
+    tail = LogTail(path)
     assert tail.read() == b""
     with path.open("ab") as file:
         file.write(b"new\n")
@@ -89,7 +89,7 @@ def test_a_tail_survives_truncation_and_replacement(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"another file, and longer\n")
     (tmp_path / "other").rename(path)
     assert tail.read() == b"another file, and longer\n"
-    assert Tail(path, from_start=True).read() == b"another file, and longer\n"
+    assert LogTail(path, from_start=True).read() == b"another file, and longer\n"
 
 
 def test_sxreport_follows_until_the_process_ends(job: Path, tmp_path: Path) -> None:

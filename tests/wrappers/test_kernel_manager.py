@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wrappers import job_room, kernel_manager
+from wrappers import kernel_manager, runtime_directory
 
 IGNORES_TERM = "import signal, sys; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
 
@@ -49,13 +49,15 @@ def test_a_manager_that_does_not_end_is_killed(
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[job_room.JobRoom]:
-    made = job_room.JobRoom(tmp_path / "room")
+def room(tmp_path: Path) -> Iterator[runtime_directory.RuntimeDirectory]:
+    made = runtime_directory.RuntimeDirectory(tmp_path / "room")
     yield made
     made.close(lambda: None)
 
 
-def watched(room: job_room.JobRoom, looks: int, monkeypatch: pytest.MonkeyPatch, *, listens: bool) -> list[Path]:
+def watched(
+    room: runtime_directory.RuntimeDirectory, looks: int, monkeypatch: pytest.MonkeyPatch, *, listens: bool
+) -> list[Path]:
     """The rooms in which a manager is started until the watch gives up, or has looked so often."""
     started: list[Path] = []
     looked: list[Path] = []
@@ -83,18 +85,20 @@ def watched(room: job_room.JobRoom, looks: int, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_manager_that_always_dies_is_not_started_for_ever(
-    room: job_room.JobRoom, monkeypatch: pytest.MonkeyPatch
+    room: runtime_directory.RuntimeDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(watched(room, 100, monkeypatch, listens=False)) == kernel_manager._MOST_STARTS
 
 
-def test_a_manager_that_answers_is_left_alone(room: job_room.JobRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_that_answers_is_left_alone(
+    room: runtime_directory.RuntimeDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert watched(room, 100, monkeypatch, listens=True) == []
 
 
 @pytest.mark.parametrize(("gpus", "others"), [("0", "1"), ("0,1", "0"), ("GPU-0a", "GPU-0b")])
 def test_commands_of_a_job_on_other_gpus_have_a_room_of_their_own(gpus: str, others: str) -> None:
     def place(visible: str) -> Path:
-        return job_room.place({"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": visible})
+        return runtime_directory.place({"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": visible})
 
     assert place(gpus) == place(gpus) != place(others)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.wrappers.gpu_node import GpuNode, build
-from wrappers.job_room import place, shared_place
+from wrappers.runtime_directory import place, shared_place
 
 COMMAND = ("--share", "best-effort", "--", "sh", "-c", 'echo "$EXPLSCHED_KM_SOCKET"; read -r _')
 

@@ -13,8 +13,8 @@ import pytest
 
 from slurm_plugin.cli.doctor import sharing
 from tests.wrappers.gpu_node import GpuNode, build
-from wrappers import job_room
-from wrappers.job_room import place
+from wrappers import runtime_directory
+from wrappers.runtime_directory import place
 
 SHARE = ("--share", "high")
 UUIDS = "GPU-0a,GPU-0b"
@@ -282,7 +282,7 @@ def test_a_room_that_is_not_ours_alone_is_not_used(node: GpuNode, trap: str) -> 
 def test_a_room_that_was_removed_and_made_anew_meanwhile_is_joined_properly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last user left, and somebody else came, between our opening of the lock and our getting it."""
     looks: list[Path] = []
-    really = job_room._is_same
+    really = runtime_directory._is_same
 
     def look(descriptor: int, path: Path) -> bool:
         if not looks:
@@ -291,9 +291,9 @@ def test_a_room_that_was_removed_and_made_anew_meanwhile_is_joined_properly(monk
         looks.append(path)
         return really(descriptor, path)
 
-    monkeypatch.setattr(job_room, "_is_same", look)
+    monkeypatch.setattr(runtime_directory, "_is_same", look)
     with tempfile.TemporaryDirectory(prefix="sx-") as directory:
-        room = job_room.JobRoom(Path(directory, "room"))
+        room = runtime_directory.RuntimeDirectory(Path(directory, "room"))
         assert len(looks) == 2
         with room.locked() as lasting:
             assert lasting

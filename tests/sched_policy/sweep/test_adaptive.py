@@ -7,7 +7,7 @@ import pytest
 
 from sched_policy.sweep.adaptive import AdaptiveHalving
 from sched_policy.sweep.contenders import contention
-from sched_policy.sweep.decision import Action
+from sched_policy.sweep.decision import SweepAction
 from sched_policy.sweep.forecast import forecast
 from sched_policy.sweep.histories import Histories
 from sched_policy.sweep.median_stop import MedianStop
@@ -98,7 +98,7 @@ def test_trainings_of_very_different_length_and_without_one() -> None:
     long = trial(1, steps=10, total_steps=1e7)
     unsaid = trial(2, steps=30, total_steps=None)
     decision = AdaptiveHalving().decide(sweep(long, unsaid, trial(3, total_steps=5.0)), gpus=2)
-    assert {verdict.action for verdict in decision.verdicts} == {Action.RUN}
+    assert {verdict.action for verdict in decision.verdicts} == {SweepAction.RUN}
 
 
 def test_the_forecast_is_sure_of_what_has_ended_and_open_before_anything_is_known() -> None:

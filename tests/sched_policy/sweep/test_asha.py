@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sched_policy.sweep.asha import Asha, Rungs
-from sched_policy.sweep.decision import Action
+from sched_policy.sweep.decision import SweepAction
 from sched_policy.sweep.hyperband import Hyperband
 from sched_policy.sweep.trials import Trial, TrialState
 from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
@@ -33,7 +33,7 @@ def test_who_runs_between_rungs_goes_on_and_who_is_behind_pauses() -> None:
     others = [trial(i, final=0.1 * i, steps=2) for i in range(2, 8)]
     decision = Asha().decide(sweep(between, *others), gpus=2)
     assert 1 in decision.wanted
-    paused = {verdict.trial_id for verdict in decision.verdicts if verdict.action is Action.PAUSE}
+    paused = {verdict.trial_id for verdict in decision.verdicts if verdict.action is SweepAction.PAUSE}
     assert paused == {4, 5, 6, 7}
     assert all(verdict.reason for verdict in decision.verdicts)
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from explsched.cli.main import root
 from explsched.errors import ExplschedError
-from simulation.cli.outputs import Column, number, ratio, table
+from simulation.cli.outputs import PolicyColumn, number, ratio, table
 from simulation.results.metrics import figures
 from simulation.traces.formats.sacct import COMMAND
 
@@ -193,7 +193,7 @@ def test_a_comparison_for_people(trace: Path) -> None:
 
 
 def test_a_table_goes_on_below_where_it_is_too_wide() -> None:
-    columns = [Column(policy, {"jobs": 1.0, "avg_jct_s": value}) for policy, value in (("a", 2.0), ("b", 5.0))]
+    columns = [PolicyColumn(policy, {"jobs": 1.0, "avg_jct_s": value}) for policy, value in (("a", 2.0), ("b", 5.0))]
     assert table(columns, 100) == [
         "           a           b",
         "jobs       1  1  (1.00x)",

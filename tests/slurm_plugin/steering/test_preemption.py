@@ -10,7 +10,7 @@ from sched_policy.model import Exploration, Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
-from slurm_plugin.observation.progress import JobProgress, Report
+from slurm_plugin.observation.progress import JobProgress, ProgressReport
 from slurm_plugin.steering.preemption import PreemptionTracker, interruption
 from tests.sched_policy.builders import NOW_S, job, running
 
@@ -48,11 +48,11 @@ def test_requeue_when_the_grace_is_over() -> None:
 
 def test_a_job_that_is_still_starting_is_not_signalled() -> None:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
-    earlier = Report(1.0, restart=0, step=1, metric="loss", value=1.0)
+    earlier = ProgressReport(1.0, restart=0, step=1, metric="loss", value=1.0)
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     wanted = (Preemption(5, ""),)
     assert tracker.advance(wanted, jobs, {5: JobProgress(reports=(earlier,))}, {}, 0) == ()
-    ready = JobProgress(reports=(earlier, Report(1.0, restart=1, step=1, metric="loss", value=1.0)))
+    ready = JobProgress(reports=(earlier, ProgressReport(1.0, restart=1, step=1, metric="loss", value=1.0)))
     assert tracker.advance(wanted, jobs, {5: ready}, {}, 0) == (SignalJob(5, "USR1"),)
 
 
@@ -171,7 +171,7 @@ def test_without_a_checkpoint_of_its_own_the_whole_run_is_lost() -> None:
     assert interruption(job, JobProgress(), "", NOW_S).lost_gpu_s == 600
     assert interruption(job, JobProgress(checkpoint_s=NOW_S - 1000), "", NOW_S).lost_gpu_s == 600
     assert interruption(job, JobProgress(checkpoint_s=NOW_S - 5), "", NOW_S).lost_gpu_s == 10
-    later = Report(NOW_S + 2, restart=0, step=9, metric="loss", value=1.0)  # while the pass was looking
+    later = ProgressReport(NOW_S + 2, restart=0, step=9, metric="loss", value=1.0)  # while the pass was looking
     assert interruption(job, JobProgress(reports=(later,), checkpoint_s=NOW_S + 1), "", NOW_S).lost_gpu_s == 2
 
 

@@ -179,8 +179,8 @@ def test_a_running_job_has_no_delay_to_lift() -> None:
 
 def test_a_begin_time_that_somebody_wants_is_not_lifted() -> None:
     job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
-    put_off = record(5, restarts=1, eligible_s=NOW_S + 7200, submit_s=NOW_S - 60)
-    assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(put_off, jobs=(job_5,)), LIMITS))
+    postponed = record(5, restarts=1, eligible_s=NOW_S + 7200, submit_s=NOW_S - 60)
+    assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(postponed, jobs=(job_5,)), LIMITS))
 
 
 def test_the_requeue_delay_is_lifted_only_once_slurm_has_taken_the_new_size() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.wrappers.gpu_node import GpuNode, build
-from wrappers import job_room, sharing
-from wrappers.job_room import JobRoom, place
+from wrappers import runtime_directory, sharing
+from wrappers.runtime_directory import RuntimeDirectory, place
 
 SHARE = ("--share", "high", "--mps", "--")
 
@@ -25,16 +25,16 @@ def node() -> Iterator[GpuNode]:
 
 
 @pytest.fixture
-def deserted(tmp_path: Path) -> Path:
+def stale(tmp_path: Path) -> Path:
     """A room whose only user was killed."""
-    room = JobRoom(tmp_path / place({"SLURM_JOB_ID": "7"}).name)
+    room = RuntimeDirectory(tmp_path / place({"SLURM_JOB_ID": "7"}).name)
     os.close(room._present)
     return room.path
 
 
 def sweep(directory: Path, is_served: Callable[[Path], bool] = lambda _: False) -> None:
-    for path in job_room.rooms(directory):
-        job_room.remove_if_deserted(path, is_served)
+    for path in runtime_directory.rooms(directory):
+        runtime_directory.remove_if_stale(path, is_served)
 
 
 def kill(pid_file: Path) -> None:
@@ -59,11 +59,11 @@ def test_rooms_of_killed_jobs_go_with_the_next_sxrun(node: GpuNode) -> None:
 
 
 def test_a_directory_that_cannot_be_read_keeps_no_command_from_running(
-    tmp_path: Path, deserted: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, stale: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Slurm's own temporary directory of a job may go while its `sxrun` starts."""
-    sharing._remove_deserted({tmp_path / "gone", deserted.parent})
-    assert not deserted.exists()
+    sharing._remove_stale({tmp_path / "gone", stale.parent})
+    assert not stale.exists()
     assert capfd.readouterr().err == f"sxrun: {tmp_path / 'gone'}: No such file or directory\n"
 
 
@@ -81,35 +81,35 @@ def test_a_room_that_cannot_be_removed_is_told_and_the_others_go(
     assert [room.name for room in node.rooms()] == [names[1]]
 
 
-def test_a_deserted_room_goes(deserted: Path) -> None:
-    sweep(deserted.parent)
-    assert list(deserted.parent.iterdir()) == []
+def test_a_stale_room_goes(stale: Path) -> None:
+    sweep(stale.parent)
+    assert list(stale.parent.iterdir()) == []
 
 
-def test_a_room_with_somebody_in_it_stays(deserted: Path) -> None:
-    somebody = JobRoom(deserted)
-    sweep(deserted.parent)
+def test_a_room_with_somebody_in_it_stays(stale: Path) -> None:
+    somebody = RuntimeDirectory(stale)
+    sweep(stale.parent)
     with somebody.locked() as lasting:
         assert lasting
     somebody.close(lambda: None)
 
 
-def test_a_room_whose_daemon_answers_stays(deserted: Path) -> None:
+def test_a_room_whose_daemon_answers_stays(stale: Path) -> None:
     asked: list[Path] = []
 
     def answers(path: Path) -> bool:
         asked.append(path)
         return True
 
-    sweep(deserted.parent, answers)
-    assert (deserted.exists(), asked) == (True, [deserted])
+    sweep(stale.parent, answers)
+    assert (stale.exists(), asked) == (True, [stale])
 
 
-def test_a_room_in_which_somebody_starts_or_stops_is_not_waited_for(deserted: Path) -> None:
-    with (deserted / "start.lock").open() as lock:
+def test_a_room_in_which_somebody_starts_or_stops_is_not_waited_for(stale: Path) -> None:
+    with (stale / "start.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        sweep(deserted.parent)
-    assert deserted.exists()
+        sweep(stale.parent)
+    assert stale.exists()
 
 
 @pytest.mark.parametrize("name", ["explsched-{uid}-data", "explsched-{uid}-7-data", "explsched-{uid}-7-0123456789abc"])
@@ -119,81 +119,81 @@ def test_a_directory_that_is_no_room_stays(tmp_path: Path, name: str) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_room_of_another_user_stays(deserted: Path) -> None:
-    deserted.rename(deserted.with_name(deserted.name.replace(f"-{os.geteuid()}-", f"-{os.geteuid() + 1}-")))
-    sweep(deserted.parent)
-    assert len(list(deserted.parent.iterdir())) == 1
+def test_a_room_of_another_user_stays(stale: Path) -> None:
+    stale.rename(stale.with_name(stale.name.replace(f"-{os.geteuid()}-", f"-{os.geteuid() + 1}-")))
+    sweep(stale.parent)
+    assert len(list(stale.parent.iterdir())) == 1
 
 
 @pytest.mark.parametrize("trap", ["open to others", "a link", "a file"])
-def test_what_only_poses_as_a_room_stays(deserted: Path, trap: str) -> None:
+def test_what_only_poses_as_a_room_stays(stale: Path, trap: str) -> None:
     if trap == "open to others":
-        deserted.chmod(0o777)
+        stale.chmod(0o777)
     else:
-        elsewhere = deserted.parent / "elsewhere"
-        deserted.rename(elsewhere)
+        elsewhere = stale.parent / "elsewhere"
+        stale.rename(elsewhere)
         if trap == "a link":
-            deserted.symlink_to(elsewhere)
+            stale.symlink_to(elsewhere)
         else:
-            deserted.touch(0o600)
-    before = sorted(deserted.parent.rglob("*"))
-    sweep(deserted.parent)
-    assert sorted(deserted.parent.rglob("*")) == before
+            stale.touch(0o600)
+    before = sorted(stale.parent.rglob("*"))
+    sweep(stale.parent)
+    assert sorted(stale.parent.rglob("*")) == before
 
 
-def test_a_removal_that_was_killed_is_finished(deserted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_was_killed_is_finished(stale: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(_: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(shutil, "rmtree", killed)
-        sweep(deserted.parent)
-    assert len(list(deserted.parent.iterdir())) == 1
-    assert not deserted.exists()
-    sweep(deserted.parent)
-    assert list(deserted.parent.iterdir()) == []
+        sweep(stale.parent)
+    assert len(list(stale.parent.iterdir())) == 1
+    assert not stale.exists()
+    sweep(stale.parent)
+    assert list(stale.parent.iterdir()) == []
 
 
 def test_a_room_that_is_made_anew_during_the_removal_of_the_old_one_stays(
-    deserted: Path, monkeypatch: pytest.MonkeyPatch
+    stale: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the files of the old one go, somebody who comes must not open them."""
-    came: list[JobRoom] = []
+    came: list[RuntimeDirectory] = []
     really = shutil.rmtree
 
     def remove(path: Path) -> None:
-        came.append(JobRoom(deserted))
+        came.append(RuntimeDirectory(stale))
         really(path)
 
     monkeypatch.setattr(shutil, "rmtree", remove)
-    sweep(deserted.parent)
+    sweep(stale.parent)
     [somebody] = came
     with somebody.locked() as lasting:
         assert lasting
-    sweep(deserted.parent)
-    assert deserted.exists()
+    sweep(stale.parent)
+    assert stale.exists()
     somebody.close(lambda: None)
 
 
 @pytest.mark.parametrize("opener", ["_opened", "_entered"])
 def test_a_room_that_is_replaced_before_its_lock_is_had_stays(
-    deserted: Path, monkeypatch: pytest.MonkeyPatch, opener: str
+    stale: Path, monkeypatch: pytest.MonkeyPatch, opener: str
 ) -> None:
-    really: Callable[[Path], int] = getattr(job_room, opener)
+    really: Callable[[Path], int] = getattr(runtime_directory, opener)
     replaced: list[Path] = []
 
     def opened(path: Path) -> int:
         descriptor = really(path)
         if not replaced:
-            replaced.append(deserted)
-            shutil.rmtree(deserted)
-            deserted.mkdir(0o700)
+            replaced.append(stale)
+            shutil.rmtree(stale)
+            stale.mkdir(0o700)
         return descriptor
 
-    monkeypatch.setattr(job_room, opener, opened)
-    sweep(deserted.parent)
-    assert replaced == [deserted]
-    assert deserted.exists()
+    monkeypatch.setattr(runtime_directory, opener, opened)
+    sweep(stale.parent)
+    assert replaced == [stale]
+    assert stale.exists()
 
 
 def remove_files(room: Path) -> None:
@@ -205,14 +205,14 @@ def test_files_that_a_cleaner_removes_make_nobody_the_last(tmp_path: Path) -> No
     """A job may last longer than files do in /tmp."""
     ended: list[str] = []
     path = tmp_path / place({"SLURM_JOB_ID": "7"}).name
-    first = JobRoom(path)
+    first = RuntimeDirectory(path)
     remove_files(path)
-    second = JobRoom(path)
+    second = RuntimeDirectory(path)
     remove_files(path)
     sweep(tmp_path)
     second.close(lambda: ended.append("by the second"))
     assert ended == []
-    third = JobRoom(path)
+    third = RuntimeDirectory(path)
     first.close(lambda: ended.append("by the first"))
     assert ended == []
     third.close(lambda: ended.append("by the last"))
@@ -225,7 +225,7 @@ def test_systemd_leaves_a_room_alone_while_somebody_is_in_it(tmp_path: Path) -> 
     rules = tmp_path / "rules.conf"
     rules.write_text(f"d {tmp_path}/node - - - 0\n")
     (tmp_path / "node").mkdir()
-    room = JobRoom(tmp_path / "node" / place({"SLURM_JOB_ID": "7"}).name)
+    room = RuntimeDirectory(tmp_path / "node" / place({"SLURM_JOB_ID": "7"}).name)
     aged = tmp_path / "node" / "aged"
     aged.touch()
     subprocess.run(["systemd-tmpfiles", "--clean", str(rules)], check=True, capture_output=True)

@@ -57,7 +57,7 @@ def shared_place(environment: Mapping[str, str]) -> Path | None:
     return Path("/tmp") / name  # noqa: S108  claimed as above
 
 
-class JobRoom:
+class RuntimeDirectory:
     """The presence of one `sxrun` in a room. `close` must be called."""
 
     def __init__(self, path: Path) -> None:
@@ -107,7 +107,7 @@ def rooms(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if name.fullmatch(path.name) and _is_private(path))
 
 
-def remove_if_deserted(path: Path, is_served: Callable[[Path], bool]) -> None:
+def remove_if_stale(path: Path, is_served: Callable[[Path], bool]) -> None:
     """Remove a room that nobody is in: all its `sxrun`s were killed. Does not wait. Raises OSError.
 
     One in which a daemon still answers (`is_served`) stays, since a command can outlive its `sxrun`.
