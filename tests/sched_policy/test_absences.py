@@ -9,7 +9,7 @@ from tests.sched_policy.builders import EXPLORING, NOW_S, job, nodes, row, runni
 
 
 def plan(policy: str, *jobs: Job, absences: tuple[Absence, ...], count: int = 1) -> Plan:
-    return row(policy).plan(Snapshot.of(NOW_S, nodes(count), jobs, absences))
+    return row(policy).plan(Snapshot.of(NOW_S, nodes(count), jobs, absences=absences))
 
 
 def test_a_job_that_would_run_into_a_reservation_waits_for_its_end() -> None:
