@@ -57,16 +57,16 @@ class PyslurmClient:
         return self._cli.submit(script, options)
 
     def nodes(self) -> tuple[SlurmNode, ...]:
-        """All nodes."""
-        return self._call(worker.nodes)
+        """All nodes, through scontrol, which tells their CPUs, memory, features and types of GPU in one spelling."""
+        return self._cli.nodes()
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
         return self._call(worker.reservations)
 
     def look(self) -> ClusterRecords:
-        """Nodes, jobs and reservations: the first and the last one after the other, jobs through the commands."""
-        return replace(self._cli.look(), nodes=self.nodes(), reservations=self.reservations())
+        """Nodes, jobs and reservations, the last by pyslurm."""
+        return replace(self._cli.look(), reservations=self.reservations())
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""

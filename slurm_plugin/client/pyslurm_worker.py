@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from slurm_plugin.client import spelling
 from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.client.records import SlurmNode, SlurmReservation
-
-
-def nodes() -> tuple[SlurmNode, ...]:
-    """All nodes."""
-    import pyslurm
-
-    return tuple(
-        SlurmNode(
-            name=node.name,
-            state=node.state,
-            gpus=_count(node.configured_gres, "gpu"),
-            shards=_count(node.configured_gres, "shard"),
-            partitions=frozenset(node.partitions or ()),
-        )
-        for node in _loaded(pyslurm.Nodes.load).values()
-    )
+from slurm_plugin.client.records import SlurmReservation
 
 
 def reservations() -> tuple[SlurmReservation, ...]:
@@ -86,12 +70,6 @@ def _carry_out(pyslurm: Any, change: Change) -> None:  # noqa: ANN401  an option
             ).create()
         case _:
             raise SlurmError(f"pyslurm is not used for {change}")
-
-
-def _count(gres: Any, kind: Literal["gpu", "shard"]) -> int:  # noqa: ANN401  a dict or a string, by pyslurm's version
-    if isinstance(gres, dict):
-        return sum(int(count) for name, count in gres.items() if name == kind or name.startswith(f"{kind}:"))
-    return spelling.count(str(gres or ""), kind)
 
 
 def _loaded(load: Any) -> Any:  # noqa: ANN401
