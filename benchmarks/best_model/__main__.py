@@ -51,7 +51,7 @@ def _catalogued(name: str, **options: str) -> Runner:
 
 def _own_gpus(drawn: Sequence[DrawnSweep]) -> list[Reached]:
     """ASHA, each sweep on GPUs of its own, an equal part of them all."""
-    policy = catalog.build("explsched", catalog.PolicyOptions(sweep_strategy="asha"))
+    policy = catalog.build("explsched", catalog.PolicyOptions(objective="best", sweep_strategy="asha"))
     found = []
     for k, sweep in enumerate(drawn):
         own = GPUS // len(drawn) + (k < GPUS % len(drawn))
@@ -76,7 +76,7 @@ ARMS: dict[str, Runner] = {
     "never idle": _sketched(lambda _drawn: Partitioned(NeverIdle())),
     "and finishing": _sketched(lambda _drawn: Partitioned(Finishing())),
     "oracle": _sketched(Oracle),
-    "explsched": _catalogued("explsched"),
+    "explsched": _catalogued("explsched", objective="best"),
 }
 """Those with a row in the catalogue run in the project's simulator; the three sketches in the small one."""
 

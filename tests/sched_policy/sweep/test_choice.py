@@ -16,7 +16,7 @@ from sched_policy.sweep.choice import Sweeps
 from sched_policy.validate import checked_plan
 from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
 
-POLICY = row("explsched")
+POLICY = row("explsched", catalog.PolicyOptions(objective="best"))
 
 
 def consent(sweep: str = "digits", **fields: Any) -> Exploration:
@@ -46,7 +46,7 @@ def test_what_one_user_cannot_use_goes_to_the_other() -> None:
 
 
 def test_asha_holds_a_paused_training_back_although_gpus_are_free() -> None:
-    asha = row("explsched", catalog.PolicyOptions(sweep_strategy="asha"))
+    asha = row("explsched", catalog.PolicyOptions(objective="best", sweep_strategy="asha"))
     paused = [member(i, points=reports(0.1 * i, 2), restarts=1) for i in range(1, 7)]
     busy = running(9, "n1", exploration=consent(), total_steps=54)
     plan = checked_plan(asha, snapshot(*paused, busy))
@@ -55,7 +55,7 @@ def test_asha_holds_a_paused_training_back_although_gpus_are_free() -> None:
 
 
 def test_a_training_that_is_behind_makes_room_for_new_ones() -> None:
-    asha = row("explsched", catalog.PolicyOptions(sweep_strategy="asha"))
+    asha = row("explsched", catalog.PolicyOptions(objective="best", sweep_strategy="asha"))
     behind = [running(i, "n1", exploration=consent(), total_steps=54, points=reports(0.1 * i, 2)) for i in range(1, 5)]
     young = running(5, "n2", exploration=consent(), total_steps=54, points=reports(0.9, 2), first_report_s=None)
     plan = checked_plan(asha, snapshot(*behind, young))
