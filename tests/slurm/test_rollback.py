@@ -48,13 +48,18 @@ def test_jobs_of_every_state_end_well_without_us(site: Cluster, installed: Path,
     sxrun = f"cd {installed.parent} && PYTHONPATH={installed} exec python3 -m wrappers.sxrun --"
     options = ("--gres=gpu:1", "--expl-sweep=digits", "--expl-checkpoint=USR1")
     running = [
-        submit(site, *options, script=f"{sxrun} sh -c '{wait}'"),
-        submit(site, *options, script=wait),
+        submit(site, *options, "--time=5", script=f"{sxrun} sh -c '{wait}'"),
+        submit(site, *options, "--time=5", script=wait),
     ]
     until(lambda: all(state_of(client, job) == "RUNNING" for job in running), "two jobs run")
-    waiting = [submit(site, *options, script="true"), submit(site, "--gres=gpu:2", script="true")]
+    # Slurm's order is that of submission, SRSF's the other way round: only then is there something to write.
+    waiting = [
+        submit(site, "--gres=gpu:2", "--time=60", script="true"),
+        submit(site, *options, "--time=30", script="true"),
+    ]
     spool = installed.parent / "spool"
-    config = json.dumps({"interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}})
+    settings = {"interval_s": 1.0, "policy": "srsf", "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
+    config = json.dumps(settings)
     with a_daemon(site, tmp_path, config):
         until(lambda: any(job.site_factor for job in client.jobs() if job.job_id in waiting), "the order is ours")
 
