@@ -178,8 +178,8 @@ std::uint64_t Gpu::look_at_group(std::uint64_t now_ns) {
             if (again_ns != 0) next_ns = std::min(next_ns, again_ns);
             shared::shut_gates_in_time(*page_, *signals_, page_->slots[slot], now_ns);
             if (page_->slots[slot].client.busy.load() == shared::kBegun)
-                next_ns = std::min(next_ns, page_->slots[slot].counters.busy_since_ns.load() +
-                                                control.allowance_ns.load());
+                next_ns = std::min(
+                    next_ns, page_->slots[slot].counters.busy_since_ns.load() + control.allowance_ns.load());
         }
         last_end_ns = std::max(last_end_ns, periods_[slot].ended_ns);
     });
@@ -199,7 +199,9 @@ std::uint64_t Gpu::look_at_group(std::uint64_t now_ns) {
         if (shared::is_open(seen[slot])) shared::close_gate(signals_->clients[slot].gate);
     });
     const std::uint64_t allowance_ns = control.allowance_ns.load(std::memory_order_relaxed);
-    next_ns = now_ns + (long_idle ? kSeldomNs : allowance_ns == 0 ? kLatestNs : std::min(allowance_ns, kLatestNs));
+    next_ns = now_ns + (long_idle           ? kSeldomNs
+                        : allowance_ns == 0 ? kLatestNs
+                                            : std::min(allowance_ns, kLatestNs));
     return turn_ns == 0 ? next_ns : std::min(next_ns, turn_ns);
 }
 

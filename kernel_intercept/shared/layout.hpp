@@ -28,7 +28,8 @@ struct alignas(64) Control {
     std::atomic<std::uint64_t> high;              // of them, bit per high-priority client
     std::atomic<std::uint64_t> beside;            // best-effort clients that run beside high-priority work
     std::atomic<std::uint64_t> batch_ns;          // work of a best-effort client that nothing can hold back
-    std::atomic<std::uint64_t> allowance_ns;  // gates stay open for so long when a high-priority client begins
+    std::atomic<std::uint64_t>
+        allowance_ns;  // gates stay open for so long when a high-priority client begins
     Policy policy;
     std::uint32_t reserved;
     alignas(
@@ -44,7 +45,7 @@ constexpr std::uint32_t kGateGranted = 3;
 constexpr std::uint32_t kGateState = 3;  // mask
 
 constexpr std::uint32_t kIdle = 0;
-constexpr std::uint32_t kBegun = 1;    // best-effort gates are open for the allowance
+constexpr std::uint32_t kBegun = 1;  // best-effort gates are open for the allowance
 constexpr std::uint32_t kGatesShut = 2;
 
 struct alignas(64) ClientState {

@@ -113,7 +113,8 @@ void the_manager_is_told_of_an_end_for_those_that_wait(Manager& manager) {
     gate::admit(0, gate::kUncounted, kLong);
     CHECK(!shared::progress_of(manager.own()).idle());
     gate::drained(0);
-    CHECK(shared::progress_of(manager.own()).idle() && slot.counters.drains == drains + 1 && !manager.notified());
+    CHECK(shared::progress_of(manager.own()).idle() && slot.counters.drains == drains + 1 &&
+          !manager.notified());
     manager.page().control.waiting = 1;
     gate::admit(0, gate::kUncounted, kLong);
     gate::drained(0);

@@ -79,7 +79,8 @@ void print(const Figures& f, const char* separator) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc < 2) return std::fprintf(stderr, "usage: hostile_share SECONDS [WARM_UP_SECONDS [VARIANT]]\n"), 2;
+    if (argc < 2)
+        return std::fprintf(stderr, "usage: hostile_share SECONDS [WARM_UP_SECONDS [VARIANT]]\n"), 2;
     const auto duration_ns = static_cast<std::uint64_t>(std::atof(argv[1]) * kSecond);
     const auto warm_up_ns = static_cast<std::uint64_t>((argc > 2 ? std::atof(argv[2]) : 1.0) * kSecond);
     if (argc > 3) variant = std::strtoull(argv[3], nullptr, 10);

@@ -3,10 +3,10 @@
 //   kill_stress MANAGER ROUNDS SEED POLICY
 //
 // Four clients launch without pause. Beside each, on the same core, a control process only sleeps for 1 ms at
-// a time: while it is stalled, so is the client, whatever the gate does. Of a launch that blocks for more than
-// 50 ms it is told apart what is left without the stalls of the control process. Prints one JSON object; fails
-// if a slot, a file or a mapping leaks, or if the clients are not granted launches again at the end. Times are
-// only printed.
+// a time: while it is stalled, so is the client, whatever the gate does. Of a launch that blocks for more
+// than 50 ms it is told apart what is left without the stalls of the control process. Prints one JSON object;
+// fails if a slot, a file or a mapping leaks, or if the clients are not granted launches again at the end.
+// Times are only printed.
 
 #include <sched.h>
 #include <signal.h>
