@@ -44,6 +44,7 @@ constexpr int kNodeChildGraph = 4;
 constexpr int kAttributeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_*
 constexpr int kAttributeProgrammaticSerialization = 6;
 constexpr int kAttributeProgrammaticEvent = 7;
+constexpr int kAttributePriority = 8;
 
 constexpr int kCaptureModeRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
 
@@ -73,6 +74,7 @@ union LaunchAttributeValue {  // CUlaunchAttributeValue
     char padding[64];
     int cooperative;
     int programmatic_serialization;
+    int priority;
     Event programmatic_event;  // the first member of what the attribute holds
 };
 

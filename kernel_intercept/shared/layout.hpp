@@ -69,9 +69,10 @@ struct alignas(64) Counters {
     std::atomic<std::uint64_t> longest_wait_ns;
     std::atomic<std::uint64_t> passed;  // waits that ended without a grant
     std::atomic<std::uint64_t> drains;
-    std::atomic<std::uint64_t> drained_ns;  // when the last synchronising call returned
-    std::atomic<std::uint64_t> unmanaged;   // launches that were not asked for, as the manager was late
-    std::atomic<std::uint64_t> forced;      // times the client's watchdog has opened its gate
+    std::atomic<std::uint64_t> drained_ns;   // when the last synchronising call returned
+    std::atomic<std::uint64_t> unmanaged;    // launches that were not asked for, as the manager was late
+    std::atomic<std::uint64_t> forced;       // times the client's watchdog has opened its gate
+    std::atomic<std::uint64_t> collectives;  // launches of kernels that wait for other GPUs
 };
 
 constexpr std::uint32_t kNameBytes = 2048;  // mangled names of template libraries reach a kilobyte

@@ -223,6 +223,33 @@ void a_late_manager_floods_nothing(Manager& manager) {
     manager.own().gate.fetch_or(shared::kOpen);
 }
 
+// What is written to standard error meanwhile.
+template <typename Action>
+std::string said_during(const Action& action) {
+    int ends[2];
+    REQUIRE(pipe2(ends, O_NONBLOCK) == 0);
+    const int before = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    action();
+    dup2(before, STDERR_FILENO);
+    char text[1024];
+    const ssize_t got = read(ends[0], text, sizeof(text));
+    for (const int end : {ends[0], ends[1], before}) close(end);
+    return got <= 0 ? "" : std::string(text, static_cast<std::size_t>(got));
+}
+
+void two_processes_with_collectives_on_a_gpu_are_warned(Manager& manager) {
+    constexpr std::uint32_t kOther = kSlot + 1;
+    const auto collective = [] { gate::collective_launched(0); };
+    manager.page().control.occupied = std::uint64_t{1} << kSlot | std::uint64_t{1} << kOther;
+    CHECK(said_during(collective).empty());
+    manager.page().slots[kOther].counters.collectives = 1;
+    CHECK(said_during(collective).empty());  // told at the first
+    manager.slot().counters.collectives = 0;
+    CHECK(said_during(collective).find("NCCL") != std::string::npos);
+    CHECK(said_during(collective).empty());
+}
+
 void a_slot_of_another_is_left_alone(Manager& manager) {
     shared::Slot& slot = manager.slot();
     gate::drained(0);
@@ -254,6 +281,7 @@ int main() {
     a_wait_for_credit_leaves_an_idle_gate(manager);
     a_second_thread_is_woken_by_the_first(manager);
     a_late_manager_floods_nothing(manager);
+    two_processes_with_collectives_on_a_gpu_are_warned(manager);
     a_slot_of_another_is_left_alone(manager);
     return check::result();
 }

@@ -65,6 +65,7 @@ static_assert(ours::kFormatUint16 == CU_AD_FORMAT_UNSIGNED_INT16);
 static_assert(ours::kFormatInt8 == CU_AD_FORMAT_SIGNED_INT8);
 static_assert(ours::kFormatInt16 == CU_AD_FORMAT_SIGNED_INT16);
 static_assert(ours::kFormatHalf == CU_AD_FORMAT_HALF);
+static_assert(ours::kAttributePriority == CU_LAUNCH_ATTRIBUTE_PRIORITY);
 static_assert(ours::kErrorOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
 
 static_assert(sizeof(ours::Uuid) == sizeof(CUuuid));
