@@ -12,9 +12,11 @@ from pathlib import Path
 from explsched import strict_yaml
 from explsched.atomic_file import replace_file
 from inference_gateway import keys, services
-from inference_gateway.dataplane.settings import ApiKey
+from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings
 from inference_gateway.errors import GatewayError
-from inference_gateway.sections import GatewaySection
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.replicas.identity import Authority
+from inference_gateway.services import GatewaySection, ServiceSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +79,63 @@ def _checked(section: GatewaySection, services_text: str, keys_text: str) -> Acc
 
 def _scheme(section: GatewaySection) -> str:
     return "http" if section.listen.certificate is None else "https"
+
+
+_LONGEST_RETRY_S = 86_400
+
+
+def settings(
+    section: GatewaySection, paths: GatewayPaths, run_directory: Path, keys: tuple[ApiKey, ...] = ()
+) -> GatewaySettings:
+    """What HAProxy and the activator are told. `run_directory` is on a local disk.
+
+    Raises `SettingsError` for a value that HAProxy cannot take, `GatewayError` if its authority cannot be made.
+    """
+    listen = section.listen
+    return GatewaySettings(
+        directory=run_directory,
+        port=listen.port,
+        host=listen.host,
+        services=tuple(_service(name, service) for name, service in section.services.items()),
+        trust=Authority.of(paths.identity).trust,
+        authentication="none" if listen.keys is None else "keys",
+        keys=keys,
+        certificate=listen.certificate,
+        threads=listen.threads,
+        connection_limit=listen.connection_limit,
+        source_connections=listen.source_connections,
+        source_connections_per_s=listen.source_connections_per_s,
+        request_timeout_s=listen.request_timeout_s,
+        body_limit_mib=listen.body_limit_mib,
+    )
+
+
+def _service(name: str, service: ServiceSection) -> ServiceSettings:
+    health = service.health
+    return ServiceSettings(
+        name=name,
+        models=service.models,
+        paths=service.paths,
+        queue_limit=service.queue_limit,
+        queue_deadline_s=service.queue_deadline_s,
+        queue_target_s=service.queue_target_s,
+        requests_per_s=service.requests_per_s,
+        concurrency=service.concurrency,
+        cold_start_limit=service.cold_start_limit,
+        cold_start_deadline_s=service.cold_start_deadline_s,
+        response_timeout_s=service.response_timeout_s,
+        retry_after_s=retry_after_s(service.scale.start_s),
+        repeat_posts=service.repeat_posts,
+        health=HealthSettings(
+            path=health.path,
+            interval_s=health.interval_s,
+            timeout_s=health.timeout_s,
+            fall=health.fall,
+            rise=health.rise,
+        ),
+    )
+
+
+def retry_after_s(start_s: float) -> int:
+    """When a client may come again: after about as long as a replica takes to start."""
+    return max(1, min(_LONGEST_RETRY_S, round(start_s)))

@@ -6,9 +6,12 @@ long starts took, how many failed.
 
 from __future__ import annotations
 
+import fcntl
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +20,53 @@ import msgspec
 from explsched.atomic_file import replace_file, replace_file_durably
 from explsched.log import event
 from inference_gateway.control.replica import Replica
-from inference_gateway.control.start_backoff import Attempts
+
+FIRST_WAIT_S = 5.0
+LONGEST_WAIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The failed starts and refused submissions of a service in a row, and when the last one was (since the epoch)."""
+
+    failures: int = 0
+    last_s: float = 0.0
+    refusals: int = 0
+
+    def failed(self, asked_s: float, now_s: float) -> Attempts:
+        """After the failure of a replica that was asked for at `asked_s`."""
+        if self.failures and asked_s <= self.last_s:
+            return self
+        return replace(self, failures=self.failures + 1, last_s=now_s)
+
+    def refused(self, asked_s: float, now_s: float) -> Attempts:
+        """After Slurm has refused the submission of a replica that was asked for at `asked_s`."""
+        if self.refusals and asked_s <= self.last_s:
+            return self
+        return replace(self, refusals=self.refusals + 1, last_s=now_s)
+
+    def succeeded(self) -> Attempts:
+        """After a replica has begun to serve."""
+        return Attempts()
+
+    @property
+    def wait_s(self) -> float:
+        """Time from the last failure to the next start."""
+        count = self.failures + self.refusals
+        return min(FIRST_WAIT_S * 2.0 ** min(count - 1, 30), LONGEST_WAIT_S) if count else 0.0
+
+    def given_up(self, most: int) -> bool:
+        """Whether there were `most` failures in a row: a person has to look."""
+        return self.failures >= most
+
+    def startable(self, wanted: int, coming: int, most: int, now_s: float) -> int:
+        """How many of `wanted` replicas may be started now, while `coming` are on their way."""
+        if not self.failures and not self.refusals:
+            return wanted
+        if self.given_up(most) or now_s < self.last_s + self.wait_s:
+            return 0
+        return min(wanted, max(0, 1 - coming))
+
 
 _LOG = logging.getLogger("explsched.gateway")
 _Value = TypeVar("_Value")
@@ -75,3 +124,21 @@ def read(path: Path, kind: type[_Value]) -> _Value | None:
     except (OSError, msgspec.DecodeError) as error:
         event(_LOG, logging.ERROR, "state not understood, going on without", file=str(path), why=str(error))
         return None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Try to hold the lock for the block; False if somebody else has it. The kernel drops it when we die.
+
+    On NFS Linux turns flock into a lock at the server, so it holds between nodes.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(handle)

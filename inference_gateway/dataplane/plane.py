@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from inference_gateway.dataplane.activator_process import ActivatorProcess, read_state
-from inference_gateway.dataplane.activator_services import ReadyReplicas, services_text
+from inference_gateway.dataplane.activator_link import ActivatorProcess, read_state
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments, trust
-from inference_gateway.dataplane.endpoints import EndpointBook, Listed
+from inference_gateway.dataplane.endpoints import EndpointFiles, Listed, ReadyReplicas, services_text
 from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi
@@ -36,7 +35,7 @@ class HaproxyDataPlane:
         self._process = HaproxyProcess(self.files)
         self._helper = ActivatorProcess(self.files)
         self._api = RuntimeApi(self.files.stats_socket)
-        self._book = EndpointBook(self.files.endpoints)
+        self._endpoints = EndpointFiles(self.files.endpoints)
         self._reading = HaproxyStatistics(self.files)
         self._ready_replicas: dict[str, ReadyReplicas] = {}
 
@@ -128,13 +127,13 @@ class HaproxyDataPlane:
         else:
             add = f"add server {full} {server_arguments(self.settings, known, endpoint)}"
             self._api.order([add, f"enable health {full}", f"enable server {full}"])
-        self._book.put(service, Listed.of(endpoint))
+        self._endpoints.put(service, Listed.of(endpoint))
 
     def drain(self, service: str, name: str) -> None:
         """No new requests; those in flight go on. Nothing happens if it is not there. Raises as `add`."""
-        leaving = [replica for replica in self._book.read(service) if replica.name == name]
+        leaving = [replica for replica in self._endpoints.read(service) if replica.name == name]
         for replica in leaving:
-            self._book.put(service, _leaving(replica))
+            self._endpoints.put(service, _leaving(replica))
         if any(row.name == name and row.state != "maintenance" for row in self._reading.states(service)):
             self._api.order([f"set server {BACKEND_PREFIX}{service}/{name} state drain"])
 
@@ -154,7 +153,7 @@ class HaproxyDataPlane:
                 if "still has connections" not in str(error):
                     raise
                 return False
-        self._book.strike(service, name)
+        self._endpoints.remove(service, name)
         return True
 
     def servers(self) -> Sequence[ServerState]:
@@ -185,7 +184,7 @@ class HaproxyDataPlane:
 
     def _ready(self, service: str) -> tuple[Endpoint, ...]:
         """The replicas that take requests; of a thousand files those are read that have changed."""
-        return self._ready_replicas.setdefault(service, ReadyReplicas(self._book, service)).ready()
+        return self._ready_replicas.setdefault(service, ReadyReplicas(self._endpoints, service)).ready()
 
 
 def _leaving(replica: Listed) -> Listed:

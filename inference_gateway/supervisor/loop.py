@@ -10,30 +10,87 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from explsched import log
-from inference_gateway import accepted, job
-from inference_gateway.accepted import Accepted
+from explsched import log, process
+from explsched.process import TERM_THEN_KILL, Steps
+from inference_gateway import accepted, gateway_paths
+from inference_gateway.accepted import Accepted, settings
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
-from inference_gateway.control.settings import settings
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
-from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import handover, run_directory
-from inference_gateway.supervisor.child import Child
-from inference_gateway.supervisor.handover import GatewayRecord, Succession, predecessor
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.supervisor import jobs
+from inference_gateway.supervisor import jobs as handover
+from inference_gateway.supervisor.jobs import GatewayRecord, Succession, predecessor
 from inference_gateway.supervisor.reloading import Revision
 from slurm_plugin.client.cli import CliClient
 
 _LOG = logging.getLogger("explsched.gateway")
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+_STEADY_S = 60.0
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that should run. After `_STEADY_S` without an end the patience begins anew."""
+
+    name: str
+    command: Sequence[str]
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _began_s: float = 0.0
+    _due_s: float = 0.0
+    _wait_s: float = _FIRST_WAIT_S
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while it does not run."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def keep_running(self) -> None:
+        """Start it, or start it again if it has ended and the time for that has come."""
+        now_s = time.monotonic()
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            if now_s - self._began_s > _STEADY_S:
+                self._wait_s = _FIRST_WAIT_S
+            log.event(
+                _LOG, logging.ERROR, "ended", process=self.name, status=self._process.returncode, wait_s=self._wait_s
+            )
+            self._process, self._due_s = None, now_s + self._wait_s
+            self._wait_s = min(_LONGEST_WAIT_S, 2 * self._wait_s)
+        if now_s < self._due_s:
+            return
+        self._began_s = now_s
+        try:
+            self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            self._due_s = now_s + _LONGEST_WAIT_S
+            log.event(_LOG, logging.ERROR, "not started", process=self.name, why=error.strerror or str(error))
+            return
+        log.event(_LOG, logging.INFO, "running", process=self.name, pid=self._process.pid)
+
+    def end(self, steps: Steps = TERM_THEN_KILL) -> None:
+        """Stop it: by default SIGTERM, and SIGKILL if that does not help."""
+        child, self._process = self._process, None
+        if child is None or child.poll() is not None:
+            return
+        if found := process.identify(child.pid):  # none if it has ended just now
+            process.stop([found], steps)
+        child.wait()
+
+
 _POLL_S = 0.5
 _ADOPTION_S = 30.0
 """The address is announced when the control plane has filled the data plane, and after this time at the latest."""
@@ -50,18 +107,18 @@ class Supervisor:
 
     def __init__(self, now: Accepted, services_path: Path, sbatch: Sequence[str]) -> None:
         section = now.section
-        self._places = Places(section.state_directory)
-        self._places.make()
-        accepted.keep(now, self._places.accepted)
-        self._job_id = job.own_job_id()
+        self._paths = GatewayPaths(section.state_directory)
+        self._paths.make()
+        accepted.keep(now, self._paths.accepted)
+        self._job_id = jobs.own_job_id()
         self._client = CliClient(section.slurm.timeout_s)
-        self._succession = Succession(self._client, self._places, services_path, sbatch, self._job_id)
+        self._succession = Succession(self._client, self._paths, services_path, sbatch, self._job_id)
         listen = section.listen.host
         self._host = listen if listen not in ("0.0.0.0", "::") else socket.getfqdn()  # noqa: S104
-        self._run_directory = run_directory.private(section.name, self._job_id)
+        self._run_directory = gateway_paths.private(section.name, self._job_id)
         self._data_plane = HaproxyDataPlane(self._settings(now))
         self._control = Child("control plane", self._control_plane(services_path))
-        self._revision = Revision(now, services_path, self._places, self._apply)
+        self._revision = Revision(now, services_path, self._paths, self._apply)
         self._wake = threading.Event()
         self._stop = False
         self._ending_since_s: float | None = None
@@ -78,30 +135,30 @@ class Supervisor:
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        self._start_data_plane(predecessor(self._revision.now.section, self._places, self._client, self._job_id))
+        self._start_data_plane(predecessor(self._revision.now.section, self._paths, self._client, self._job_id))
         try:
-            self._tend()
+            self._check()
             while not self._stop:
                 self._wake.wait(_POLL_S)
                 self._wake.clear()
-                self._tend()
+                self._check()
         finally:
             self._control.end()
-            handover.withdraw(self._places, os.getpid(), self._began_s)
+            handover.withdraw(self._paths, os.getpid(), self._began_s)
             self._data_plane.stop(grace_s=self._grace_s())
-            run_directory.clean_up(self._run_directory, self._data_plane.files.access_log, self._places.access_log)
+            gateway_paths.clean_up(self._run_directory, self._data_plane.files.access_log, self._paths.access_log)
 
-    def _tend(self) -> None:
-        self._tend_data_plane()
-        self._control.tend()
+    def _check(self) -> None:
+        self._check_data_plane()
+        self._control.keep_running()
         if not self._announced:
             self._announce()
         else:
-            self._succession.tend(self._revision.now.section)
-            self._revision.tend()
+            self._succession.check(self._revision.now.section)
+            self._revision.check()
         if self._succession.taken_over():
             self._stop = True  # the successor's data plane is up: leave it the lock, finish what is in flight
-        if self._places.closing.exists() and self._drained():
+        if self._paths.closing.exists() and self._drained():
             self._stop = True
         if self._ending_since_s is not None:
             waited_s = time.monotonic() - self._ending_since_s
@@ -121,7 +178,7 @@ class Supervisor:
                 self._wake.clear()
                 self._wake.wait(_RESTART_S)
 
-    def _tend_data_plane(self) -> None:
+    def _check_data_plane(self) -> None:
         """Start HAProxy or the activator again if it has ended."""
         now_s = time.monotonic()
         if now_s < self._restart_due_s or self._data_plane.alive():
@@ -135,23 +192,23 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Tell the world the address, once requests find the replicas that are there."""
-        if self._job_id is not None and not self._places.handover.exists():
-            self._places.handover.write_text(str(self._job_id), encoding="ascii")
+        if self._job_id is not None and not self._paths.handover.exists():
+            self._paths.handover.write_text(str(self._job_id), encoding="ascii")
         if self._reported() is None and time.time() < self._began_s + _ADOPTION_S:
             return
         listen = self._revision.now.section.listen
         url = f"{'https' if listen.certificate else 'http'}://{self._host}:{listen.port}"
         who = (url, self._host, listen.port, os.getpid(), self._job_id)
         handover.announce(
-            self._places, GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
+            self._paths, GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
         )
-        self._places.handover.unlink(missing_ok=True)
+        self._paths.handover.unlink(missing_ok=True)
         self._announced = True
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
 
     def _reported(self) -> Report | None:
         """What our own control plane has reported; None before it has, or while a predecessor's does."""
-        shown = state.read(self._places.status, Report)
+        shown = state.read(self._paths.status, Report)
         ours = shown is not None and shown.run_directory == str(self._run_directory) and shown.time_s > self._began_s
         return shown if ours else None
 
@@ -165,22 +222,22 @@ class Supervisor:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR1:
-            self._succession.look_now()
+            self._succession.check_now()
         elif number == signal.SIGHUP:
-            self._revision.look_now()
+            self._revision.check_now()
         else:
             self._ending_since_s = time.monotonic()
         self._wake.set()
 
     def _settings(self, now: Accepted) -> GatewaySettings:
-        return settings(now.section, self._places, self._run_directory, now.keys)
+        return settings(now.section, self._paths, self._run_directory, now.keys)
 
     def _apply(self, new: Accepted) -> None:
         """Put a configuration in force. Raises `GatewayError`; the old one is in force then."""
         old = self._data_plane.settings
         self._data_plane.apply(self._settings(new))
         try:
-            accepted.keep(new, self._places.accepted)
+            accepted.keep(new, self._paths.accepted)
         except GatewayError:
             self._data_plane.apply(old)
             raise
@@ -189,6 +246,6 @@ class Supervisor:
     def _control_plane(self, services_path: Path) -> list[str]:
         return [
             *(sys.executable, "-m", "inference_gateway.control"),
-            *("--services", str(services_path), "--accepted", str(self._places.accepted)),
+            *("--services", str(services_path), "--accepted", str(self._paths.accepted)),
             *("--run-directory", str(self._run_directory), "--gateway-host", self._host),
         ]
