@@ -26,6 +26,14 @@ class GatewayPaths:
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700)
 
+    def make_for(self, name: str, job_id: int | None) -> Path:
+        """The directories, and that of the gateway `name` in this job (or in none) on this node's own disk.
+
+        Raises `OSError`, or `GatewayError` if somebody else has made the latter.
+        """
+        self.make()
+        return private(name, job_id)
+
     @property
     def address(self) -> Path:
         """The URL of the gateway, one line; changes when it moves to another node."""

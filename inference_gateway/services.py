@@ -215,6 +215,12 @@ def load(path: Path) -> GatewaySection:
     return parse(strict_yaml.file_text(path), path)
 
 
+def read(path: Path, shown_as: Path) -> tuple[GatewaySection, str]:
+    """The services file at `path` and its text, as if it lay at `shown_as`. Raises `ConfigError`."""
+    text = strict_yaml.file_text(path)
+    return parse(text, shown_as), text
+
+
 def parse(text: str, path: Path) -> GatewaySection:
     """Check the text of a services file; `path` serves the messages, and relative paths start from its directory."""
     faults: list[str] = []

@@ -9,7 +9,6 @@ import click
 
 from explsched import log
 from inference_gateway import accepted
-from inference_gateway.accepted import settings
 from inference_gateway.cli.main import known_service, opened, services_option
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
@@ -18,7 +17,7 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.submission import prefix
 from inference_gateway.supervisor import jobs, reloading
-from inference_gateway.supervisor.__main__ import run
+from inference_gateway.supervisor.loop import run
 from slurm_plugin.client.cli import CliClient
 
 _FRESH_S = 5.0
@@ -47,48 +46,40 @@ def up(
 ) -> None:
     """Start a gateway as a Slurm job. It stays up over its time limit until `gateway down`."""
     now = accepted.read(services_path)
-    section, paths = now.section, GatewayPaths(now.section.state_directory)
     given = (("partition", partition), ("account", account), ("qos", qos), ("time", time_limit))
     extra = (*(f"--{key}={value}" for key, value in given if value), *sbatch)
     if place == "nowhere":
-        click.echo(f"# sbatch {' '.join(jobs.options(section, paths, extra, None))}")
-        click.echo(jobs.script(services_path.resolve(), paths, extra), nl=False)
+        click.echo(f"# sbatch {' '.join(jobs.options(now, extra, None))}")
+        click.echo(jobs.script(now, extra), nl=False)
         return
     try:
-        paths.make()
-        settings(section, paths, Path("/tmp/explsched"), now.keys)  # noqa: S108  only checks the values
+        now.check()
     except OSError as error:
         raise GatewayError(f"{error.filename}: {error.strerror}") from error
-    shown = state.read(paths.status, Report)
-    if paths.gateway.exists() and shown is not None and time.time() - shown.time_s < _FRESH_S:
-        raise GatewayError(f"gateway {section.name} is up already; `gateway down` ends it")
+    shown = state.read(now.paths.status, Report)
+    if now.paths.gateway.exists() and shown is not None and time.time() - shown.time_s < _FRESH_S:
+        raise GatewayError(f"gateway {now.section.name} is up already; `gateway down` ends it")
     if place == "here":
-        _forget(paths)
+        state.forget_requests(now.paths)
         log.set_up("info", None)
-        run(services_path, extra)
+        run(now, extra)
         return
-    client = CliClient(section.slurm.timeout_s)
-    running = jobs.active_jobs(client, section.name)
-    if running:
-        raise GatewayError(f"gateway {section.name} is up or starting already: job {running[0].job_id}")
-    _forget(paths)
-    before = paths.address.stat().st_mtime if paths.address.exists() else 0.0
-    number = jobs.submit(client, section, services_path.resolve(), extra)
-    click.echo(f"Submitted batch job {number}")
+    before = _announced_s(now.paths)
+    click.echo(f"Submitted batch job {jobs.start(CliClient(now.section.slurm.timeout_s), now, extra)}")
     deadline_s = time.monotonic() + wait_s
     while time.monotonic() < deadline_s:
-        if paths.address.exists() and paths.address.stat().st_mtime > before:
-            click.echo(paths.address.read_text(encoding="ascii"), nl=False)
+        if _announced_s(now.paths) > before:
+            click.echo(now.paths.address.read_text(encoding="ascii"), nl=False)
             return
         time.sleep(0.5)
     if wait_s:
-        raise GatewayError(f"gateway {section.name} does not serve after {wait_s:g} s; see {paths.root}/gateway.log")
+        where = now.paths.root / "gateway.log"
+        raise GatewayError(f"gateway {now.section.name} does not serve after {wait_s:g} s; see {where}")
 
 
-def _forget(paths: GatewayPaths) -> None:
-    """What an earlier gateway of the name was told by commands."""
-    for left in (paths.closing, paths.reload, paths.overrides):
-        left.unlink(missing_ok=True)
+def _announced_s(paths: GatewayPaths) -> float:
+    """When the address file was written, since the epoch; 0 if there is none."""
+    return paths.address.stat().st_mtime if paths.address.exists() else 0.0
 
 
 _MARGIN_S = 30.0
@@ -135,8 +126,8 @@ _ANSWER_POLL_S = 0.2
 @click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Longest wait for the gateway.")
 def reload(services_path: Path, wait_s: float) -> None:
     """Let a running gateway take its services file and keys again. No request is lost; a wrong file changes nothing."""
-    section = accepted.read(services_path).section
-    paths = GatewayPaths(section.state_directory)
+    now = accepted.read(services_path)
+    section, paths = now.section, now.paths
     if not paths.gateway.exists():
         raise GatewayError(f"gateway {section.name} is not up")
     request = reloading.ask(paths)

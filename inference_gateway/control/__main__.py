@@ -20,7 +20,6 @@ from explsched import log
 from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError
 from inference_gateway import accepted
-from inference_gateway.accepted import settings
 from inference_gateway.control import state
 from inference_gateway.control.loop import ControlPlane
 from inference_gateway.control.report import ControlPlaneCollector, Report
@@ -29,7 +28,6 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.statistics import exposition
 from inference_gateway.errors import ActivatorError, GatewayError
-from inference_gateway.gateway_paths import GatewayPaths
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
 
@@ -110,12 +108,12 @@ def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str
     try:
         now = accepted.kept(kept, services_path) or accepted.read(services_path)
         section = now.section
-        paths = GatewayPaths(section.state_directory)
+        paths = now.paths
         paths.make()
         while not process.stopping:
             with state.locked(paths.lock) as ours:
                 if ours:
-                    data_plane = HaproxyDataPlane(settings(section, paths, run_directory, now.keys))
+                    data_plane = HaproxyDataPlane(now.settings(run_directory))
                     client = CliClient(section.slurm.timeout_s)
                     with ThreadPoolExecutor(1) as slurm, ThreadPoolExecutor(_PROBES) as probes:
                         where = (run_directory, gateway_host)

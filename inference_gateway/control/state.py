@@ -20,6 +20,7 @@ import msgspec
 from explsched.atomic_file import replace_file, replace_file_durably
 from explsched.log import event
 from inference_gateway.control.replica import Replica
+from inference_gateway.gateway_paths import GatewayPaths
 
 FIRST_WAIT_S = 5.0
 LONGEST_WAIT_S = 600.0
@@ -98,17 +99,17 @@ class Override:
 
 def save(path: Path, value: object) -> bool:
     """Write a value as JSON: a reader finds the old file or the new one, also after a power cut. False: not written."""
-    return _written(replace_file_durably, path, value)
+    return _written(replace_file_durably, path, msgspec.json.encode(value))
 
 
 def show(path: Path, value: object) -> bool:
     """Write what is out of date in a second: as `save`, but without waiting for the disk."""
-    return _written(replace_file, path, value)
+    return _written(replace_file, path, msgspec.json.encode(value))
 
 
-def _written(write: Callable[[Path, bytes], None], path: Path, value: object) -> bool:
+def _written(write: Callable[[Path, bytes], None], path: Path, content: bytes) -> bool:
     try:
-        write(path, msgspec.json.encode(value))
+        write(path, content)
     except OSError as error:
         event(_LOG, logging.ERROR, "state not written", file=str(path), why=error.strerror or str(error))
         return False
@@ -142,3 +143,41 @@ def locked(path: Path) -> Iterator[bool]:
         yield True
     finally:
         os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRecord:
+    """Who serves at the address. Times are seconds since the epoch."""
+
+    url: str
+    host: str
+    port: int
+    pid: int
+    job_id: int | None
+    run_directory: str
+    since_s: float
+    node: str
+
+
+def announce(paths: GatewayPaths, record: GatewayRecord) -> bool:
+    """Publish the address. False: not written."""
+    return save(paths.gateway, record) and _written(replace_file, paths.address, f"{record.url}\n".encode())
+
+
+def holder(paths: GatewayPaths) -> GatewayRecord | None:
+    """Who has the address; None if nobody has."""
+    return read(paths.gateway, GatewayRecord)
+
+
+def withdraw(paths: GatewayPaths, pid: int, since_s: float) -> None:
+    """Take the address back if it is still that process's."""
+    record = holder(paths)
+    if record is not None and (record.pid, record.since_s) == (pid, since_s):
+        paths.address.unlink(missing_ok=True)
+        paths.gateway.unlink(missing_ok=True)
+
+
+def forget_requests(paths: GatewayPaths) -> None:
+    """Remove what commands have left for an earlier gateway of the name."""
+    for left in (paths.closing, paths.reload, paths.overrides):
+        left.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from inference_gateway.dataplane.activator_link import ActivatorProcess, read_state
@@ -21,6 +22,32 @@ TURNS = Path(__file__).with_name("turns.lua")
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
 
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """HAProxy and the activator of one directory, found by it."""
+
+    files: Files
+
+    @property
+    def haproxy(self) -> HaproxyProcess:
+        """HAProxy's."""
+        return HaproxyProcess(self.files)
+
+    @property
+    def activator(self) -> ActivatorProcess:
+        """The activator's."""
+        return ActivatorProcess(self.files)
+
+    def alive(self) -> bool:
+        """Whether both run."""
+        return self.haproxy.pid() is not None and self.activator.pid() is not None
+
+    def stop(self, grace_s: float) -> None:
+        """Take no new requests, give those in flight `grace_s`, end both."""
+        self.haproxy.stop(grace_s)
+        self.activator.stop()
+
+
 class HaproxyDataPlane:
     """The HAProxy of one directory, started or found running.
 
@@ -32,8 +59,9 @@ class HaproxyDataPlane:
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
         self.files = Files(settings.directory)
-        self._process = HaproxyProcess(self.files)
-        self._helper = ActivatorProcess(self.files)
+        self._processes = Processes(self.files)
+        self._process = self._processes.haproxy
+        self._helper = self._processes.activator
         self._api = RuntimeApi(self.files.stats_socket)
         self._endpoints = EndpointFiles(self.files.endpoints)
         self._reading = HaproxyStatistics(self.files)
@@ -41,7 +69,7 @@ class HaproxyDataPlane:
 
     def alive(self) -> bool:
         """Whether HAProxy and the activator run. If not, `start` starts what is missing."""
-        return self._process.pid() is not None and self._helper.pid() is not None
+        return self._processes.alive()
 
     def start(self, predecessor: Files | None = None) -> None:
         """Start HAProxy and the activator, or take over those that run here; reload if their settings were others.
@@ -106,8 +134,7 @@ class HaproxyDataPlane:
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no new requests, give those in flight `grace_s`, end HAProxy and the activator."""
-        self._process.stop(grace_s)
-        self._helper.stop()
+        self._processes.stop(grace_s)
 
     def add(self, service: str, endpoint: Endpoint) -> None:
         """Give a replica requests from now on. Adding what is there already changes its address.

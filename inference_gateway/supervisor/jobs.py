@@ -14,13 +14,13 @@ from importlib import resources
 from pathlib import Path
 
 from explsched import log
-from explsched.atomic_file import replace_file
-from inference_gateway.accepted import settings
+from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
+from inference_gateway.control.state import GatewayRecord
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.plane import HaproxyDataPlane
+from inference_gateway.dataplane.plane import Processes
+from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.services import GatewaySection
 from sbatch_templates import shell
 from slurm_plugin.client.changes import CancelJob, ClearDependency
 from slurm_plugin.client.errors import SlurmError
@@ -48,15 +48,16 @@ def active_jobs(client: SlurmClient, gateway: str) -> tuple[SlurmJob, ...]:
     return tuple(job for job in found if job.state in ACTIVE)
 
 
-def options(section: GatewaySection, paths: GatewayPaths, extra: Sequence[str], after: int | None) -> tuple[str, ...]:
+def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str, ...]:
     """Options for sbatch. `after`: the job that this one succeeds."""
+    section, root = now.section, now.paths.root
     job = section.job
     given = {
         "job-name": f"gateway-{section.name}",
         "comment": tag(section.name),
-        "output": str(paths.root / "gateway.log"),
+        "output": str(root / "gateway.log"),
         "open-mode": "append",
-        "chdir": str(paths.root),
+        "chdir": str(root),
         "signal": f"B:USR1@{job.handover_s}",
         "nodes": "1",
         "ntasks": "1",
@@ -71,21 +72,27 @@ def options(section: GatewaySection, paths: GatewayPaths, extra: Sequence[str], 
     return (*(f"--{key}={value}" for key, value in given.items() if value), "--no-requeue", *extra)
 
 
-def script(services_path: Path, paths: GatewayPaths, extra: Sequence[str]) -> str:
+def script(now: Accepted, extra: Sequence[str]) -> str:
     """The batch script. `extra` are sbatch options that the successor is to have, too."""
     text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
     program = [sys.executable, "-m", "inference_gateway.supervisor"]
-    files = ["--services", str(services_path), "--accepted", str(paths.accepted)]
+    files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
     command = [*program, *files, *(f"--sbatch={option}" for option in extra)]
     return shell.environment().from_string(text).render(command=command).strip("\n") + "\n"
 
 
-def submit(
-    client: SlurmClient, section: GatewaySection, services_path: Path, extra: Sequence[str], after: int | None = None
-) -> int:
+def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int | None = None) -> int:
     """Submit a gateway job; returns its id. Raises `SlurmError`."""
-    paths = GatewayPaths(section.state_directory)
-    return client.submit(script(services_path, paths, extra), options(section, paths, extra, after))
+    return client.submit(script(now, extra), options(now, extra, after))
+
+
+def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> int:
+    """Submit the first job of a gateway; returns its id. Raises `GatewayError` if it has one, `SlurmError`."""
+    running = active_jobs(client, now.section.name)
+    if running:
+        raise GatewayError(f"gateway {now.section.name} is up or starting already: job {running[0].job_id}")
+    state.forget_requests(now.paths)
+    return submit(client, now, extra)
 
 
 def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, now_s: float) -> float:
@@ -109,39 +116,6 @@ def cancel(client: SlurmClient, job_ids: Sequence[int]) -> None:
         client.apply([CancelJob(job_id) for job_id in job_ids])
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayRecord:
-    """Who serves at the address. Times are seconds since the epoch."""
-
-    url: str
-    host: str
-    port: int
-    pid: int
-    job_id: int | None
-    run_directory: str
-    since_s: float
-    node: str
-
-
-def announce(paths: GatewayPaths, record: GatewayRecord) -> None:
-    """Give the address to the world. Raises `OSError`."""
-    replace_file(paths.address, record.url + "\n")
-    state.save(paths.gateway, record)
-
-
-def holder(paths: GatewayPaths) -> GatewayRecord | None:
-    """Who has the address; None if nobody has."""
-    return state.read(paths.gateway, GatewayRecord)
-
-
-def withdraw(paths: GatewayPaths, pid: int, since_s: float) -> None:
-    """Take the address back if it is still that process's."""
-    record = holder(paths)
-    if record is not None and (record.pid, record.since_s) == (pid, since_s):
-        paths.address.unlink(missing_ok=True)
-        paths.gateway.unlink(missing_ok=True)
-
-
 _LOG = logging.getLogger("explsched.gateway")
 _LOOK_S = 60.0
 """Time between two looks for the successor job."""
@@ -149,23 +123,22 @@ _LOOK_S = 60.0
 _RETRY_S = 5.0
 
 
-def predecessor(section: GatewaySection, paths: GatewayPaths, client: SlurmClient, own: int | None) -> Files | None:
-    """The data plane of the job that hands over to this one, if it is on this node.
+def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: int | None) -> Files | None:
+    """The data plane of the job that hands over to this one, if it is on this node. `record` is who has the address.
 
     One whose job was killed is ended, where Slurm has left it running: it would keep the port, and send requests to
     replicas that are gone.
     """
-    record = holder(paths)
-    if record is None or record.job_id in (None, own) or record.node != socket.gethostname():
+    if record.job_id in (None, own) or record.node != socket.gethostname():
         return None
     directory = Path(record.run_directory)
     if not directory.is_dir() or directory.stat().st_uid != os.getuid():
         return None
-    found = HaproxyDataPlane(settings(section, paths, directory))
+    found = Processes(Files(directory))
     if not found.alive():
         return None
     try:
-        if record.job_id in {running.job_id for running in active_jobs(client, section.name)}:
+        if record.job_id in {running.job_id for running in active_jobs(client, now.section.name)}:
             return found.files
     except SlurmError as error:
         log.event(_LOG, logging.ERROR, "predecessor's state unknown", job=record.job_id, why=str(error))
@@ -181,7 +154,6 @@ class Succession:
 
     client: SlurmClient
     paths: GatewayPaths
-    services_path: Path
     sbatch: Sequence[str]
     own: int | None
     handing_over: bool = False
@@ -205,16 +177,16 @@ class Succession:
         """Whether a successor was set free and does not take requests yet."""
         return self.handing_over and not self.taken_over()
 
-    def check(self, section: GatewaySection) -> None:
+    def check(self, now: Accepted) -> None:
         """Look for the successor if it is time for that. Nothing happens outside of a job."""
         now_s = time.monotonic()
         if self.own is None or now_s < self._due_s or self.paths.closing.exists():
             return
         try:
-            jobs = active_jobs(self.client, section.name)
+            jobs = active_jobs(self.client, now.section.name)
             if self._successor not in {found.job_id for found in jobs}:
-                self._successor = self._find(section, jobs, self.own)
-            left_s = handover_in_s(jobs, self.own, section.job.handover_s, time.time())
+                self._successor = self._find(now, jobs, self.own)
+            left_s = handover_in_s(jobs, self.own, now.section.job.handover_s, time.time())
             if left_s <= 0 and not self.handing_over:
                 if not any((found.job_id, found.state) == (self._successor, "RUNNING") for found in jobs):
                     release(self.client, self._successor)
@@ -225,12 +197,12 @@ class Succession:
             self._due_s = now_s + _RETRY_S
             log.event(_LOG, logging.ERROR, "no successor yet, will try again", why=str(error))
 
-    def _find(self, section: GatewaySection, jobs: Sequence[SlurmJob], own: int) -> int:
+    def _find(self, now: Accepted, jobs: Sequence[SlurmJob], own: int) -> int:
         """The job that waits to succeed this one; submitted if there is none."""
         waiting = [found.job_id for found in jobs if found.state == "PENDING" and found.job_id != own]
         if waiting:
             return waiting[0]
         self.handing_over = False  # one that was set free is gone again: the new one has to be, too
-        new = submit(self.client, section, self.services_path, self.sbatch, after=own)
+        new = submit(self.client, now, self.sbatch, after=own)
         log.event(_LOG, logging.INFO, "successor submitted", job=new)
         return new

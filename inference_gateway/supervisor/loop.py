@@ -10,87 +10,26 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
-from explsched import log, process
-from explsched.process import TERM_THEN_KILL, Steps
-from inference_gateway import accepted, gateway_paths
-from inference_gateway.accepted import Accepted, settings
+from explsched import log
+from inference_gateway import gateway_paths
+from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
-from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor import jobs as handover
-from inference_gateway.supervisor.jobs import GatewayRecord, Succession, predecessor
+from inference_gateway.supervisor.child import Child
+from inference_gateway.supervisor.jobs import Succession, predecessor
 from inference_gateway.supervisor.reloading import Revision
 from slurm_plugin.client.cli import CliClient
 
 _LOG = logging.getLogger("explsched.gateway")
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 30.0
-_STEADY_S = 60.0
-
-
-@dataclass(slots=True)
-class Child:
-    """A process that should run. After `_STEADY_S` without an end the patience begins anew."""
-
-    name: str
-    command: Sequence[str]
-    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    _began_s: float = 0.0
-    _due_s: float = 0.0
-    _wait_s: float = _FIRST_WAIT_S
-
-    @property
-    def pid(self) -> int | None:
-        """Its process id; None while it does not run."""
-        return self._process.pid if self._process and self._process.poll() is None else None
-
-    def keep_running(self) -> None:
-        """Start it, or start it again if it has ended and the time for that has come."""
-        now_s = time.monotonic()
-        if self._process is not None:
-            if self._process.poll() is None:
-                return
-            if now_s - self._began_s > _STEADY_S:
-                self._wait_s = _FIRST_WAIT_S
-            log.event(
-                _LOG, logging.ERROR, "ended", process=self.name, status=self._process.returncode, wait_s=self._wait_s
-            )
-            self._process, self._due_s = None, now_s + self._wait_s
-            self._wait_s = min(_LONGEST_WAIT_S, 2 * self._wait_s)
-        if now_s < self._due_s:
-            return
-        self._began_s = now_s
-        try:
-            self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
-        except OSError as error:
-            self._due_s = now_s + _LONGEST_WAIT_S
-            log.event(_LOG, logging.ERROR, "not started", process=self.name, why=error.strerror or str(error))
-            return
-        log.event(_LOG, logging.INFO, "running", process=self.name, pid=self._process.pid)
-
-    def end(self, steps: Steps = TERM_THEN_KILL) -> None:
-        """Stop it: by default SIGTERM, and SIGKILL if that does not help."""
-        child, self._process = self._process, None
-        if child is None or child.poll() is not None:
-            return
-        if found := process.identify(child.pid):  # none if it has ended just now
-            process.stop([found], steps)
-        child.wait()
-
-
 _POLL_S = 0.5
 _ADOPTION_S = 30.0
 """The address is announced when the control plane has filled the data plane, and after this time at the latest."""
@@ -105,20 +44,19 @@ _RESTART_S = 5.0
 class Supervisor:
     """One gateway on one node."""
 
-    def __init__(self, now: Accepted, services_path: Path, sbatch: Sequence[str]) -> None:
-        section = now.section
-        self._paths = GatewayPaths(section.state_directory)
-        self._paths.make()
-        accepted.keep(now, self._paths.accepted)
+    def __init__(self, now: Accepted, sbatch: Sequence[str]) -> None:
         self._job_id = jobs.own_job_id()
-        self._client = CliClient(section.slurm.timeout_s)
-        self._succession = Succession(self._client, self._paths, services_path, sbatch, self._job_id)
-        listen = section.listen.host
+        self._paths = now.paths
+        self._run_directory = self._paths.make_for(now.section.name, self._job_id)
+        settings = now.settings(self._run_directory)
+        now.keep()
+        self._data_plane = HaproxyDataPlane(settings)
+        self._client = CliClient(now.section.slurm.timeout_s)
+        listen = now.section.listen.host
         self._host = listen if listen not in ("0.0.0.0", "::") else socket.getfqdn()  # noqa: S104
-        self._run_directory = gateway_paths.private(section.name, self._job_id)
-        self._data_plane = HaproxyDataPlane(self._settings(now))
-        self._control = Child("control plane", self._control_plane(services_path))
-        self._revision = Revision(now, services_path, self._paths, self._apply)
+        self._control = Child("control plane", self._control_plane(now))
+        self._succession = Succession(self._client, self._paths, sbatch, self._job_id)
+        self._revision = Revision(now, self._apply)
         self._wake = threading.Event()
         self._stop = False
         self._ending_since_s: float | None = None
@@ -135,7 +73,9 @@ class Supervisor:
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        self._start_data_plane(predecessor(self._revision.now.section, self._paths, self._client, self._job_id))
+        record = state.holder(self._paths)
+        before = predecessor(record, self._revision.now, self._client, self._job_id) if record else None
+        self._start_data_plane(before)
         try:
             self._check()
             while not self._stop:
@@ -144,7 +84,7 @@ class Supervisor:
                 self._check()
         finally:
             self._control.end()
-            handover.withdraw(self._paths, os.getpid(), self._began_s)
+            state.withdraw(self._paths, os.getpid(), self._began_s)
             self._data_plane.stop(grace_s=self._grace_s())
             gateway_paths.clean_up(self._run_directory, self._data_plane.files.access_log, self._paths.access_log)
 
@@ -154,7 +94,7 @@ class Supervisor:
         if not self._announced:
             self._announce()
         else:
-            self._succession.check(self._revision.now.section)
+            self._succession.check(self._revision.now)
             self._revision.check()
         if self._succession.taken_over():
             self._stop = True  # the successor's data plane is up: leave it the lock, finish what is in flight
@@ -199,9 +139,9 @@ class Supervisor:
         listen = self._revision.now.section.listen
         url = f"{'https' if listen.certificate else 'http'}://{self._host}:{listen.port}"
         who = (url, self._host, listen.port, os.getpid(), self._job_id)
-        handover.announce(
-            self._paths, GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
-        )
+        record = state.GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
+        if not state.announce(self._paths, record):
+            return
         self._paths.handover.unlink(missing_ok=True)
         self._announced = True
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
@@ -229,23 +169,29 @@ class Supervisor:
             self._ending_since_s = time.monotonic()
         self._wake.set()
 
-    def _settings(self, now: Accepted) -> GatewaySettings:
-        return settings(now.section, self._paths, self._run_directory, now.keys)
-
     def _apply(self, new: Accepted) -> None:
         """Put a configuration in force. Raises `GatewayError`; the old one is in force then."""
         old = self._data_plane.settings
-        self._data_plane.apply(self._settings(new))
+        self._data_plane.apply(new.settings(self._run_directory))
         try:
-            accepted.keep(new, self._paths.accepted)
+            new.keep()
         except GatewayError:
             self._data_plane.apply(old)
             raise
         self._control.end()  # the next one reads what was kept, and finds the replicas that are there
 
-    def _control_plane(self, services_path: Path) -> list[str]:
+    def _control_plane(self, now: Accepted) -> list[str]:
         return [
             *(sys.executable, "-m", "inference_gateway.control"),
-            *("--services", str(services_path), "--accepted", str(self._paths.accepted)),
+            *("--services", str(now.services_path), "--accepted", str(self._paths.accepted)),
             *("--run-directory", str(self._run_directory), "--gateway-host", self._host),
         ]
+
+
+def run(now: Accepted, sbatch: Sequence[str]) -> None:
+    """Run a gateway here until it is told to stop. Raises `GatewayError`."""
+    try:
+        supervisor = Supervisor(now, sbatch)
+    except OSError as error:
+        raise GatewayError(f"{error.filename or now.section.state_directory}: {error.strerror}") from error
+    supervisor.run()

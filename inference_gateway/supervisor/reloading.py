@@ -10,7 +10,6 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from explsched import log
 from explsched.atomic_file import replace_file
@@ -69,8 +68,6 @@ class Revision:
     """What is in force now. `put` brings another one in force, or raises and leaves things as they are."""
 
     now: Accepted
-    services_path: Path
-    paths: GatewayPaths
     put: Callable[[Accepted], None]
     _asked: bool = False
 
@@ -80,24 +77,24 @@ class Revision:
 
     def check(self) -> None:
         """Take the services file again if a signal or a command asks for it, and answer the command."""
-        request = asked(self.paths)
+        request = asked(self.now.paths)
         if not self._asked and request is None:
             return
         self._asked = False
         fault = ""
         try:
             self._take()
-            log.event(_LOG, logging.INFO, "services file taken", file=str(self.services_path))
+            log.event(_LOG, logging.INFO, "services file taken", file=str(self.now.services_path))
         except (ExplschedError, OSError) as error:
             fault = str(error)
             log.event(_LOG, logging.ERROR, "services file not taken, what was in force stays", why=fault)
         if request is not None:
-            answer(self.paths, request, fault)
+            answer(self.now.paths, request, fault)
 
     def _take(self) -> None:
-        new = accepted.read(self.services_path)
+        new = accepted.read(self.now.services_path)
         fault = accepted.unchangeable(self.now.section, new.section)
         if fault:
-            raise ConfigError(f"{self.services_path}: {fault} while the gateway is up")
+            raise ConfigError(f"{self.now.services_path}: {fault} while the gateway is up")
         self.put(new)
         self.now = new

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from inference_gateway import services
+from inference_gateway.accepted import Accepted
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor.loop import Child
+from inference_gateway.supervisor.child import Child
 from slurm_plugin.client.errors import SlurmError
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
@@ -23,13 +24,13 @@ listen: {host: 127.0.0.1}
 job: {partition: cpu, time: "60"}
 services: {chat: {replica: {command: "x {port}"}}}
 """
-SECTION = services.parse(TEXT, Path("/srv/services.yaml"))
+NOW = Accepted(Path("/srv/it's here/services.yaml"), services.parse(TEXT, Path("/srv/services.yaml")), (), TEXT, "")
 
 
 def test_a_successor_waits_for_the_job_it_succeeds() -> None:
     slurm = FakeSlurm()
-    first = jobs.submit(slurm, SECTION, Path("/srv/services.yaml"), ("--time=30",))
-    second = jobs.submit(slurm, SECTION, Path("/srv/services.yaml"), ("--time=30",), after=first)
+    first = jobs.submit(slurm, NOW, ("--time=30",))
+    second = jobs.submit(slurm, NOW, ("--time=30",), after=first)
     (_, alone), (script, after) = slurm.submissions
     assert not any(option.startswith("--dependency") for option in alone)
     assert f"--dependency=afterany:{first}" in after
@@ -85,7 +86,7 @@ def test_the_job_this_runs_in(monkeypatch: pytest.MonkeyPatch, text: str | None,
 
 
 def test_the_script_passes_shellcheck() -> None:
-    text = jobs.script(Path("/srv/it's here/services.yaml"), GatewayPaths(Path("/srv/state")), ("--comment=$(id)",))
+    text = jobs.script(NOW, ("--comment=$(id)",))
     done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "'--sbatch=--comment=$(id)'" in text

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from inference_gateway import services
-from inference_gateway.accepted import retry_after_s, settings
+from inference_gateway.accepted import Accepted, retry_after_s
 from inference_gateway.dataplane.settings import ApiKey, HealthSettings, digest_of
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.identity import Authority
@@ -38,7 +38,7 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     section = services.parse(yaml.safe_dump(data), tmp_path / "services.yaml")
     paths = GatewayPaths(section.state_directory)
     paths.make()
-    found = settings(section, paths, Path("/run/g"), KEYS)
+    found = Accepted(tmp_path, section, KEYS, "", "").settings(Path("/run/g"))
     assert (found.directory, found.host, found.port) == (Path("/run/g"), "10.1.2.3", 8081)
     assert (found.authentication, found.keys, found.certificate) == ("keys", KEYS, tmp_path / "c.pem")
     assert (found.threads, found.connection_limit, found.body_limit_mib) == (2, 1234, 5)
@@ -62,7 +62,7 @@ def test_without_a_file_of_keys_nobody_is_asked_for_one(tmp_path: Path) -> None:
     section = services.parse(yaml.safe_dump(data), tmp_path / "services.yaml")
     paths = GatewayPaths(section.state_directory)
     paths.make()
-    found = settings(section, paths, Path("/run/g"))
+    found = Accepted(tmp_path, section, (), "", "").settings(Path("/run/g"))
     assert (found.authentication, found.keys, found.certificate) == ("none", (), None)
 
 

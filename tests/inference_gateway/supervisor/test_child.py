@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from inference_gateway.supervisor import loop
-from inference_gateway.supervisor.loop import Child
+from inference_gateway.supervisor import child as module
+from inference_gateway.supervisor.child import Child
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(loop, "time", made)
+    monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(subprocess, "Popen", made.start)
     return made
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from inference_gateway import services
+from inference_gateway.accepted import Accepted
+from inference_gateway.control import state
+from inference_gateway.control.state import GatewayRecord
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor import jobs as handover
-from inference_gateway.supervisor.jobs import GatewayRecord, Succession, predecessor
+from inference_gateway.supervisor.jobs import Succession, predecessor
 from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
@@ -25,6 +26,7 @@ job: {handover_s: 300}
 services: {chat: {replica: {command: "x {port}"}}}
 """
 SECTION = services.parse(TEXT, Path("/srv/services.yaml"))
+NOW = Accepted(Path("/srv/services.yaml"), SECTION, (), TEXT, "")
 OWN = 1
 
 
@@ -50,7 +52,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(handover, "time", made)
+    monkeypatch.setattr(jobs, "time", made)
     return made
 
 
@@ -61,11 +63,11 @@ class Gateway:
         self.clock = clock
         self.slurm = FakeSlurm()
         self.slurm.known[OWN] = record(OWN, "gateway-t", jobs.tag("t"), state="RUNNING", start_s=NOW_S)
-        self.succession = Succession(self.slurm, paths, Path("/srv/services.yaml"), (), own=OWN)
+        self.succession = Succession(self.slurm, paths, (), own=OWN)
 
     def at(self, second: float) -> None:
         self.clock.now_s = NOW_S + second
-        self.succession.check(SECTION)
+        self.succession.check(NOW)
 
 
 @pytest.fixture
@@ -112,8 +114,8 @@ def test_one_that_runs_already_is_no_successor(gateway: Gateway) -> None:
 
 def test_outside_of_a_job_there_is_none(paths: GatewayPaths, clock: Clock) -> None:
     slurm = FakeSlurm()
-    alone = Succession(slurm, paths, Path("/srv/services.yaml"), (), own=None)
-    alone.check(SECTION)
+    alone = Succession(slurm, paths, (), own=None)
+    alone.check(NOW)
     assert slurm.submissions == []
     assert not alone.coming()
 
@@ -205,7 +207,12 @@ class TestPredecessor:
 
     def announced(self, paths: GatewayPaths, directory: Path, **fields: object) -> None:
         known = GatewayRecord("http://h:1", "h", 1, 77, 5, str(directory), 1.0, socket.gethostname())
-        handover.announce(paths, replace(known, **fields))
+        state.announce(paths, replace(known, **fields))
+
+    def found(self, paths: GatewayPaths, slurm: FakeSlurm) -> Files | None:
+        announced = state.holder(paths)
+        assert announced is not None
+        return predecessor(announced, NOW, slurm, OWN)
 
     @pytest.fixture
     def stopped(self, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -213,8 +220,8 @@ class TestPredecessor:
         ended: list[Path] = []
 
         class Plane:
-            def __init__(self, settings: GatewaySettings) -> None:
-                self.files = Files(settings.directory)
+            def __init__(self, files: Files) -> None:
+                self.files = files
 
             def alive(self) -> bool:
                 return not (self.files.directory / "dead").exists()
@@ -223,7 +230,7 @@ class TestPredecessor:
                 assert grace_s == 0.0, "its replicas are gone: nothing is worth waiting for"
                 ended.append(self.files.directory)
 
-        monkeypatch.setattr(handover, "HaproxyDataPlane", Plane)
+        monkeypatch.setattr(jobs, "Processes", Plane)
         return ended
 
     def running(self) -> FakeSlurm:
@@ -233,12 +240,12 @@ class TestPredecessor:
 
     def test_one_whose_job_runs_is_taken_over(self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]) -> None:
         self.announced(paths, tmp_path)
-        assert predecessor(SECTION, paths, self.running(), OWN) == Files(tmp_path)
+        assert self.found(paths, self.running()) == Files(tmp_path)
         assert stopped == []
 
     def test_one_whose_job_was_killed_is_ended(self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]) -> None:
         self.announced(paths, tmp_path)
-        assert predecessor(SECTION, paths, FakeSlurm(), OWN) is None
+        assert self.found(paths, FakeSlurm()) is None
         assert stopped == [tmp_path]
 
     def test_while_slurm_is_silent_it_is_left_alone(
@@ -247,7 +254,7 @@ class TestPredecessor:
         self.announced(paths, tmp_path)
         slurm = self.running()
         slurm.silent = True
-        assert predecessor(SECTION, paths, slurm, OWN) == Files(tmp_path)
+        assert self.found(paths, slurm) == Files(tmp_path)
         assert stopped == []
 
     @pytest.mark.parametrize("other", [{"job_id": None}, {"job_id": OWN}, {"node": "elsewhere"}])
@@ -255,16 +262,15 @@ class TestPredecessor:
         self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], other: dict[str, object]
     ) -> None:
         self.announced(paths, tmp_path, **other)
-        assert predecessor(SECTION, paths, FakeSlurm(), OWN) is None
+        assert self.found(paths, FakeSlurm()) is None
         assert stopped == []
 
     def test_one_that_has_ended_is_none(self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]) -> None:
-        assert predecessor(SECTION, paths, FakeSlurm(), OWN) is None, "nobody has the address"
         self.announced(paths, tmp_path / "gone")
-        assert predecessor(SECTION, paths, FakeSlurm(), OWN) is None
+        assert self.found(paths, FakeSlurm()) is None
         self.announced(paths, tmp_path)
         (tmp_path / "dead").touch()
-        assert predecessor(SECTION, paths, FakeSlurm(), OWN) is None
+        assert self.found(paths, FakeSlurm()) is None
         assert stopped == []
 
     def test_the_directory_of_another_user_is_none(
@@ -272,5 +278,5 @@ class TestPredecessor:
     ) -> None:
         self.announced(paths, tmp_path)
         monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-        assert predecessor(SECTION, paths, self.running(), OWN) is None
+        assert self.found(paths, self.running()) is None
         assert stopped == []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from inference_gateway import accepted
+from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.dataplane.files import Files
@@ -19,7 +20,6 @@ from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs, loop
-from inference_gateway.supervisor import jobs as handover
 from inference_gateway.supervisor.loop import Supervisor
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
@@ -126,12 +126,12 @@ class Gateway:
         self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
         monkeypatch.setattr(signal, "signal", self.handlers.__setitem__)
         monkeypatch.setattr(tempfile, "tempdir", str(directory))
-        for module in (loop, handover):
+        for module in (loop, jobs):
             monkeypatch.setattr(module, "time", self.script)
         monkeypatch.setattr(loop, "HaproxyDataPlane", Plane)
         monkeypatch.setattr(loop, "Child", Control)
         monkeypatch.setattr(loop, "CliClient", lambda _timeout_s: self.slurm)
-        self.supervisor = Supervisor(accepted.read(self.services), self.services, ())
+        self.supervisor = Supervisor(accepted.read(self.services), ())
         self.supervisor._wake = self.script  # type: ignore[assignment]
 
     @property
@@ -391,7 +391,7 @@ class TestAnEditedFile:
             raise GatewayError("disk full")
 
         gateway.services.write_text(self.MORE)
-        monkeypatch.setattr(accepted, "keep", full)
+        monkeypatch.setattr(Accepted, "keep", full)
         gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
         assert gateway.plane.applied == [("more", "chat"), ("chat",)]
         assert gateway.control.ended == 1

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.cli.up import reload
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import reloading
-from inference_gateway.supervisor.__main__ import run
+from inference_gateway.supervisor.__main__ import main
 from inference_gateway.supervisor.reloading import Revision
 
 GOOD = """
@@ -36,7 +35,7 @@ class Gateway:
         self.paths = GatewayPaths(directory / "state")
         self.paths.make()
         self.put: list[Accepted] = []
-        self.revision = Revision(accepted.read(self.services), self.services, self.paths, self.put.append)
+        self.revision = Revision(accepted.read(self.services), self.put.append)
 
     def asked(self) -> str:
         """Ask as the command does; the fault it is told."""
@@ -131,21 +130,21 @@ def test_what_haproxy_refuses_is_told(gateway: Gateway) -> None:
 def test_what_was_accepted_survives_files_that_have_become_wrong(gateway: Gateway) -> None:
     kept = gateway.paths.accepted
     assert accepted.kept(kept, gateway.services) is None
-    accepted.keep(gateway.revision.now, kept)
+    gateway.revision.now.keep()
     gateway.services.write_text("]")
     gateway.keys.unlink()
     assert accepted.kept(kept, gateway.services) == gateway.revision.now
     assert kept.stat().st_mode & 0o7777 == 0o700
-    with pytest.raises(ConfigError, match="not YAML"):
-        run(gateway.services, ())
+    done = CliRunner().invoke(main, ["--services", str(gateway.services)])
+    assert (done.exit_code, "not YAML" in done.output) == (1, True)
 
 
 def test_what_is_accepted_takes_the_place_of_what_was(gateway: Gateway) -> None:
-    accepted.keep(gateway.revision.now, gateway.paths.accepted)
+    gateway.revision.now.keep()
     gateway.services.write_text(MORE)
     gateway.keys.write_text(KEYS.replace("alice", "bob"))
     new = accepted.read(gateway.services)
-    accepted.keep(new, gateway.paths.accepted)
+    new.keep()
     assert accepted.kept(gateway.paths.accepted, gateway.services) == new
     assert sorted(path.name for path in gateway.paths.accepted.iterdir()) == ["keys.yaml", "services.yaml"]
 
@@ -154,15 +153,16 @@ def test_a_gateway_without_keys_is_kept_as_well(tmp_path: Path) -> None:
     path = tmp_path / "services.yaml"
     path.write_text(GOOD.replace(", keys: keys.yaml", ""))
     now = accepted.read(path)
-    accepted.keep(now, tmp_path / "accepted")
+    now.paths.make()
+    now.keep()
     assert now.keys == ()
-    assert accepted.kept(tmp_path / "accepted", path) == now
+    assert accepted.kept(now.paths.accepted, path) == now
 
 
 def test_a_full_disk_is_an_error_that_names_the_file(gateway: Gateway) -> None:
     gateway.paths.accepted.write_text("not a directory")
     with pytest.raises(GatewayError, match="accepted: cannot be written"):
-        accepted.keep(gateway.revision.now, gateway.paths.accepted)
+        gateway.revision.now.keep()
 
 
 def test_the_command_needs_a_gateway_and_a_right_file(gateway: Gateway) -> None:
