@@ -1,13 +1,14 @@
 """Takes an sbatch command line apart: our options, sbatch's options, and the script with its arguments.
 
-The table of sbatch's options is what 22.05 accepts (probed option by option), and what newer versions added (up to 25.11).
+The table of sbatch's options is what 22.05 accepts (probed option by option), and what newer versions added
+(up to 25.11).
 """
 
 from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
 
 # -F, which sbatch's help leaves out, is --nodefile. The value of -k is optional, so it is never a word of its own.
 SHORT_WITH_VALUE = frozenset("ABCDFGJLMNSabcdeimnopqtwx")
