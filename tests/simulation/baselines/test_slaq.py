@@ -3,8 +3,8 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.model import Direction, GpuRequest, Job, ProgressPoint
-from sched_policy.order.slaq import Slaq
 from sched_policy.plan import Ranking
+from simulation.baselines import Slaq
 from tests.sched_policy.builders import EXPLORING, curve, job, row, running, snapshot
 
 

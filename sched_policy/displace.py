@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 from msgspec import Struct
 
 from sched_policy.model import GpuRequest, Job, JobState
-from sched_policy.place.base import Place
+from sched_policy.place import Place
 from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile, FreeGpus
 from sched_policy.snapshot import Snapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sched_policy.order.themis import FinishTimeFair
+from simulation.finish_time import FinishTimeFair
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 

@@ -19,9 +19,8 @@ import numpy as np
 from msgspec import Struct
 
 from explsched.errors import PolicyError
-from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.plan import Ranking
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
 SOLVER = "none: Newton's method for the least maximum of rho, analytic centre of the optimal shares"
 TIES = "shares times 1 +- 1e-5, from a hash of the job id"

@@ -1,5 +1,5 @@
 from sched_policy import catalog
-from sched_policy.order.las import Fair
+from simulation.baselines import Fair
 from tests.sched_policy.builders import NOW_S, job, row, running, snapshot
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sched_policy.order.arrival import Multifactor
+from simulation.baselines import Multifactor
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 DAY_S = 86_400.0

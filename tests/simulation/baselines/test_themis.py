@@ -4,7 +4,7 @@ from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
 from explsched.errors import PolicyError
-from sched_policy.order.themis import (
+from simulation.finish_time import (
     Claims,
     central_shares,
     fairness,
