@@ -19,9 +19,8 @@ from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.groups.annotation import GroupAnnotation
-from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
-from slurm_plugin.steering.groups.log import device_name
-from slurm_plugin.steering.room import without_vain_preemptions
+from slurm_plugin.steering.groups.grouping import LiveGroup, device_name, live_groups
+from slurm_plugin.steering.preemption import without_vain_preemptions
 
 Gpu = tuple[str, int]
 """(node, index)."""

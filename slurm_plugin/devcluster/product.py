@@ -16,7 +16,7 @@ import yaml
 from msgspec import Struct
 
 from slurm_plugin import config
-from slurm_plugin.instance import sighting
+from slurm_plugin.instance import heartbeat
 
 DAEMON = "sexplschedd"
 """The daemon's name among those of a cluster."""
@@ -91,7 +91,7 @@ class Product(Struct, frozen=True):
 
     def daemon_works(self) -> bool:
         """Whether a daemon has claimed the cluster."""
-        return sighting.last(self.spool) is not None
+        return heartbeat.last(self.spool) is not None
 
     @contextmanager
     def daemon(self, environment: Mapping[str, str], niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:

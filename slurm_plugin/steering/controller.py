@@ -17,19 +17,14 @@ from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, Requeu
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.observation.leases import LeaseUse
-from slurm_plugin.observation.memory import Remembered, SilentRuns, SweepTrainings
+from slurm_plugin.observation.memory import LeaseUse, Remembered, SilentRuns, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.backfill_gap import BackfillGap, split
-from slurm_plugin.steering.backoff import most_written
-from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
-from slurm_plugin.steering.groups.log import log_groups
-from slurm_plugin.steering.preemption import PreemptionTracker
-from slurm_plugin.steering.reconcile import SteeringLimits, changes
-from slurm_plugin.steering.resizing import restored
-from slurm_plugin.steering.room import without_vain_preemptions
+from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
+from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
+from slurm_plugin.steering.preemption import PreemptionTracker, without_vain_preemptions
+from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
 
 _LOG = logging.getLogger("explsched.controller")
 

@@ -14,7 +14,7 @@ import pytest
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up
-from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.standing import leased_job
 from tests.slurm.jobs import (
     a_daemon,
     command,
