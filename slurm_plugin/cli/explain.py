@@ -160,8 +160,8 @@ def _history(view: View, job: Job) -> Iterator[str]:
         yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
     if job.is_spared:
         bounds = view.config.preemption
-        in_all = "" if bounds.most_per_job is None else f", {bounds.most_per_job} in all"
-        yield f"It is left alone now: a job is preempted at most {bounds.most_per_job_per_hour} times an hour{in_all}."
+        in_all = "" if bounds.max_per_job is None else f", {bounds.max_per_job} in all"
+        yield f"It is left alone now: a job is preempted at most {bounds.max_per_job_per_hour} times an hour{in_all}."
 
 
 def _sizes(view: View, job: Job) -> Iterator[str]:

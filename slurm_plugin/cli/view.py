@@ -112,7 +112,7 @@ class View(Struct, frozen=True):
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of what Slurm has told. Raises `PolicyError` if the policy fails."""
-        own_factors = OwnFactors.of_visitor(config.order.record)
+        own_factors = OwnFactors.of_visitor(config.order.site_factor_file)
         seen = observe(
             records,
             ProgressSpool(config.progress.spool),

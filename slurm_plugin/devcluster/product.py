@@ -73,7 +73,7 @@ class Product(Struct, frozen=True):
         """Write explsched.yaml anew; a running daemon takes it at SIGHUP."""
         own = {
             "progress": {"spool": str(self.spool)},
-            "order": {"record": str(self.directory / "site_factors.json")},
+            "order": {"site_factor_file": str(self.directory / "site_factors.json")},
         }
         chosen = {name: section for name, section in settings.items() if isinstance(section, Mapping)}
         sections = {name: {**chosen.get(name, {}), **section} for name, section in own.items()}

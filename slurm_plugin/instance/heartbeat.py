@@ -60,10 +60,10 @@ _MOST_BYTES = 4096
 
 
 class Beat(Struct, frozen=True):
-    """What the file says. After `silent_s` without a new one the daemon counts as dead."""
+    """What the file says. After `valid_s` without a new one the daemon counts as dead."""
 
     holder: Holder
-    silent_s: float
+    valid_s: float
 
 
 class Heartbeat:
@@ -76,13 +76,13 @@ class Heartbeat:
         self._us = us
         self._fault = ""
 
-    def beat(self, silent_s: float) -> None:
+    def beat(self, valid_s: float) -> None:
         """Look for another daemon, then write. Raises `AnotherDaemonError` if one of another host is alive.
 
         One of this host is not asked after: that is what the lock of the host is for.
         """
         try:
-            self._beat(silent_s)
+            self._beat(valid_s)
         except OSError as error:
             fault = f"{self._path.parent}: {error.strerror}"
             if self._fault != fault:
@@ -101,15 +101,15 @@ class Heartbeat:
         except OSError as error:
             event(_LOG, logging.WARNING, "heartbeat not removed", why=str(error))
 
-    def _beat(self, silent_s: float) -> None:
+    def _beat(self, valid_s: float) -> None:
         with replacing(self._path, mode=0o644) as file:  # everybody's `status` reads it
-            file.write(msgspec.json.encode(Beat(self._us, silent_s)))
+            file.write(msgspec.json.encode(Beat(self._us, valid_s)))
             file.flush()
             now_s = os.fstat(file.fileno()).st_mtime
             found = self._read()
             if found is not None:
                 other, written_s = found
-                is_alive = now_s - written_s < min(other.silent_s, _LONGEST_S)
+                is_alive = now_s - written_s < min(other.valid_s, _LONGEST_S)
                 if other.holder.host != self._us.host and is_alive:
                     raise other.holder.refusal(self._cluster)
 
@@ -142,13 +142,13 @@ class Sighting(Struct, frozen=True):
 
     holder: Holder
     time_s: float
-    silent_s: float
+    valid_s: float
 
     def is_alive(self, now_s: float) -> bool:
         """Whether the daemon can be taken to run. A process of this host is looked for."""
         if self.holder.host == socket.gethostname() and not _exists(self.holder.pid):
             return False
-        return now_s - self.time_s < self.silent_s
+        return now_s - self.time_s < self.valid_s
 
 
 def last(spool: Path) -> Sighting | None:
@@ -186,4 +186,4 @@ def _sighting(path: Path) -> Sighting | None:
         found = read(path)
     except OSError:  # removed, or closed to us
         return None
-    return None if found is None else Sighting(found[0].holder, found[1].st_mtime, found[0].silent_s)
+    return None if found is None else Sighting(found[0].holder, found[1].st_mtime, found[0].valid_s)

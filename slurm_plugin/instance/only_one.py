@@ -133,11 +133,11 @@ class OnlyOne:
         self._lock.take(cluster)
         self._heartbeat = Heartbeat(spool, cluster, self._us)
 
-    def check(self, silent_s: float) -> None:
-        """Say that we are alive, and will again within `silent_s`. Raises `AnotherDaemonError`."""
+    def check(self, valid_s: float) -> None:
+        """Say that we are alive, and will again within `valid_s`. Raises `AnotherDaemonError`."""
         self._lock.tend()
         if self._heartbeat is not None:
-            self._heartbeat.beat(silent_s)
+            self._heartbeat.beat(valid_s)
 
     def release(self) -> None:
         """Let others steer."""

@@ -37,7 +37,7 @@ class Remembered(Struct, frozen=True):
         yielding: jobs that have been asked to make room.
         served_s: jobs for which others have been requeued, and when last.
         leased_in_vain: waiting jobs whose leases have kept nodes for long enough.
-        silent_s: users whose trainings have ended without a curve, and how long those ran.
+        unreported_s: users whose trainings have ended without a curve, and how long those ran.
         trainings: trainings of sweeps that were there before, by job id.
         others_factors: waiting jobs of whose site factors a part is not ours, and that part.
         fresh_leases: jobs whose leases are as they are for a short time only.
@@ -47,7 +47,7 @@ class Remembered(Struct, frozen=True):
     yielding: frozenset[int] = frozenset()
     served_s: Mapping[int, float] = field(default_factory=dict)
     leased_in_vain: frozenset[int] = frozenset()
-    silent_s: Mapping[str, float] = field(default_factory=dict)
+    unreported_s: Mapping[str, float] = field(default_factory=dict)
     trainings: Mapping[int, SeenTraining] = field(default_factory=dict)
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
@@ -90,30 +90,32 @@ FADES_S = 86_400.0
 _LEAST_S = 1.0
 
 
-class SilentRuns:
+class RunsWithoutReports:
     """Kept by user, in memory: a restarted daemon trusts each user for one more quantum."""
 
     def __init__(self) -> None:
-        self._silent_s: dict[str, float] = {}
+        self._unreported_s: dict[str, float] = {}
         self._running_s: dict[int, tuple[str, float]] = {}
         self._now_s: float | None = None
 
     @property
     def by_user(self) -> Mapping[str, float]:
         """Run time in seconds, of users who have any."""
-        return self._silent_s
+        return self._unreported_s
 
     def note(self, jobs: Iterable[Job], now_s: float) -> None:
         """Take in what a pass sees: all jobs that wait or run, with what they have reported."""
         elapsed_s = 0.0 if self._now_s is None else max(0.0, now_s - self._now_s)
         self._now_s = now_s
         faded = math.exp(-elapsed_s / FADES_S)
-        silent_s = {user: faded * past_s for user, past_s in self._silent_s.items() if faded * past_s >= _LEAST_S}
+        unreported_s = {
+            user: faded * past_s for user, past_s in self._unreported_s.items() if faded * past_s >= _LEAST_S
+        }
         present = {job.job_id: job for job in jobs}
         for job_id, (user, ran_s) in self._running_s.items():
             if job_id not in present:
-                silent_s[user] = silent_s.get(user, 0.0) + ran_s
-        self._silent_s = silent_s
+                unreported_s[user] = unreported_s.get(user, 0.0) + ran_s
+        self._unreported_s = unreported_s
         before = self._running_s
         self._running_s = {  # a job that waits again keeps what it had: its owner may have requeued it
             job.job_id: (job.user, max(job.executed_s(now_s), before.get(job.job_id, ("", 0.0))[1]))

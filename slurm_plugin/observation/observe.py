@@ -125,11 +125,11 @@ def observe(
                     scope=standing.scope,
                     peers=standing.peers if is_modelled or rules.scope == "partition" else f"job {record.job_id}",
                     native_priority=standing.native_priority,
-                    is_overdue=waited_s(job, record, now_s) > rules.longest_wait_s,
+                    is_overdue=waited_s(job, record, now_s) > rules.max_wait_s,
                     eligible=job.holds_gpus or (planned and is_modelled),
                     may_displace=is_modelled and waits_for_room(record) and record.job_id not in in_vain,
                     yielding=record.job_id in known.yielding,
-                    user_silent_s=known.silent_s.get(record.user, 0.0),
+                    user_silent_s=known.unreported_s.get(record.user, 0.0),
                     is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
                 )
             )

@@ -51,7 +51,7 @@ def backoff(load: ControllerLoad, last_interval_s: float, usual_s: float, limits
     """
     if not is_busy(load, limits):
         return Backoff(usual_s, may_pass=True, is_busy=False)
-    widest_s = max(usual_s, limits.widest_interval_s)
+    widest_s = max(usual_s, limits.max_interval_s)
     return Backoff(min(widest_s, 2 * last_interval_s), may_pass=last_interval_s >= widest_s, is_busy=True)
 
 

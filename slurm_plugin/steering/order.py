@@ -29,7 +29,7 @@ class OrderLimits(Struct, frozen=True):
 
     highest: int
     depth: int
-    most_per_pass: int
+    max_per_pass: int
 
 
 def order_changes(jobs: Iterable[SlurmJob], limits: OrderLimits) -> tuple[SetSiteFactor, ...]:
@@ -46,10 +46,10 @@ def order_changes(jobs: Iterable[SlurmJob], limits: OrderLimits) -> tuple[SetSit
         for job, label in zip((*labelled, *rest), labels, strict=True)
         if (job.site_factor or 0) != label or not job.is_in_force
     ]
-    if len(wrong) > limits.most_per_pass:
+    if len(wrong) > limits.max_per_pass:
         # Who stands too high does as much harm at the head of the queue as who is missing there.
         wrong.sort(key=lambda change: -max(change[0] or 0, change[1].site_factor))
-    return tuple(change for _, change in wrong[: limits.most_per_pass])
+    return tuple(change for _, change in wrong[: limits.max_per_pass])
 
 
 def _head(jobs: Iterable[SlurmJob], depth: int) -> tuple[list[SlurmJob], list[SlurmJob]]:

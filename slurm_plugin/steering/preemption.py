@@ -129,7 +129,7 @@ class PreemptionTracker:
     def _within_budget(self, now_s: float) -> bool:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
-        return len(self._begun_s) < self._budget.most_per_hour
+        return len(self._begun_s) < self._budget.max_per_hour
 
 
 def _still_waits(job: Job | None) -> bool:

@@ -61,7 +61,7 @@ class SteeringLimits(Struct, frozen=True):
     def of(cls, config: Config) -> Self:
         """The limits that a configuration sets."""
         slurm = config.slurm
-        order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.most_per_pass)
+        order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.max_per_pass)
         return cls(order, config.backfill.slack_s, config.order.scope)
 
 
@@ -85,7 +85,7 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
 
 def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
     if limits.scope != "partition":
-        return place_changes(seen, ranked, limits.order.most_per_pass)
+        return place_changes(seen, ranked, limits.order.max_per_pass)
     waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
     return order_changes(waiting, limits.order)
 

@@ -130,7 +130,7 @@ def work(spool: Path, steps: int, curve: str) -> str:
     return WORK.format(spool=spool, steps=steps, curve=curve)
 
 
-QUICK = {"utility": {"quantum_s": 4.0, "objective": "total"}, "preemption": {"grace_s": 10.0, "most_per_hour": 1000}}
+QUICK = {"utility": {"quantum_s": 4.0, "objective": "total"}, "preemption": {"grace_s": 10.0, "max_per_hour": 1000}}
 
 
 def test_a_flat_job_yields_to_an_untried_one_and_comes_back(

@@ -27,7 +27,7 @@ from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_chang
 from tests.sched_policy.builders import NOW_S, job, nodes
 from tests.slurm_kit import record
 
-LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, most_per_pass=100), slack_s=120)
+LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, max_per_pass=100), slack_s=120)
 
 
 def seen(*records: SlurmJob, leases: tuple[SlurmReservation, ...] = (), jobs: tuple[Job, ...] = ()) -> Observation:
