@@ -59,10 +59,9 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.snapshot",
             "sched_policy.utility",
             "sched_policy.validate",
-            "wrappers.installed",
             "wrappers.kernel_manager",
             "wrappers.mps",
-            "wrappers.preload",
+            "wrappers.native_parts",
         }
     ),
     "inference_gateway": frozenset(

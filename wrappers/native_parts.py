@@ -1,8 +1,10 @@
-"""Where the native parts of explsched are: the library for LD_PRELOAD and the kernel manager."""
+"""The native parts of explsched, as a job needs them: where library and kernel manager are, and LD_PRELOAD."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -12,6 +14,8 @@ LIBRARY_VARIABLE = "EXPLSCHED_INTERCEPT_LIBRARY"
 MANAGER_VARIABLE = "EXPLSCHED_KM"
 _LIBRARY = Path("kernel_intercept/lib/libexplsched_intercept.so")
 _MANAGER = "sexplkmd"
+_PRELOAD = "LD_PRELOAD"
+_TIMEOUT_S = 10.0
 
 
 class NotInstalledError(Exception):
@@ -45,3 +49,31 @@ def _first(what: str, places: list[Path], variable: str) -> Path:
             return place.absolute()
     looked = ", ".join(map(str, places))
     raise NotInstalledError(f"{what} is not at {looked}; see docs/kernels.md ({variable} names another)")
+
+
+def preload_fault(library: Path, environment: Mapping[str, str]) -> str | None:
+    """Why the library cannot be preloaded here, or None.
+
+    A program that does nothing is run with it, with all its symbols bound at start, as dlopen with RTLD_NOW would do:
+    what ld.so dislikes (another architecture, a newer glibc, a missing symbol) shows as text or a failure.
+    """
+    if set(str(library)) & set(": \t\n"):
+        return "its path has a colon or white space, which LD_PRELOAD cannot hold"
+    tried = {**environment, _PRELOAD: str(library), "LD_BIND_NOW": "1"}
+    try:
+        done = subprocess.run(
+            ["/bin/true"], env=tried, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"/bin/true could not be run with it: {error}"
+    words = done.stderr.strip()
+    if words:
+        return words.splitlines()[0]
+    return f"/bin/true ends with status {done.returncode} under it" if done.returncode else None
+
+
+def ld_preload(library: Path, environment: Mapping[str, str]) -> str:
+    """The value of LD_PRELOAD with the library. What is there stays, and in front: the user chose it."""
+    before = environment.get(_PRELOAD, "").replace(":", " ").split()
+    here = os.fspath(library)
+    return ":".join(before if here in before else [*before, here])
