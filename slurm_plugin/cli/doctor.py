@@ -20,9 +20,9 @@ from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin.cli.slurm_findings import Finding, plain_sbatch, slurm
-from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.instance import sighting
+from slurm_plugin.client.protocol import probe_pyslurm
+from slurm_plugin.instance import heartbeat
 from wrappers import kernel_manager, mps, native_parts
 
 _EXAMPLES = """\b
@@ -113,7 +113,7 @@ def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _daemon(spool: Path) -> Finding:
-    seen = sighting.last(spool)
+    seen = heartbeat.last(spool)
     if seen is None:
         return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
     where = f"on {seen.holder.host}, pid {seen.holder.pid}"

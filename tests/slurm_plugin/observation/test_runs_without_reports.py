@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sched_policy.model import Exploration, Job
-from slurm_plugin.observation.memory import FADES_S, SilentRuns
+from slurm_plugin.observation.memory import FADES_S, RunsWithoutReports
 from tests.sched_policy.builders import NOW_S, curve, job, running
 
 SWEEP = Exploration(sweep="s")
@@ -18,7 +18,7 @@ def training(job_id: int, ran_s: float, **fields: Any) -> Job:
 
 
 def test_what_ended_without_a_curve_counts_by_user() -> None:
-    runs = SilentRuns()
+    runs = RunsWithoutReports()
     others = (
         training(3, 30.0, points=curve(0.1, 1.0, 10)),
         training(4, 30.0, exploration=None),
@@ -34,7 +34,7 @@ def test_what_ended_without_a_curve_counts_by_user() -> None:
 
 
 def test_what_is_still_there_does_not_count_yet() -> None:
-    runs = SilentRuns()
+    runs = RunsWithoutReports()
     runs.note((training(1, 30.0),), NOW_S)
     runs.note((training(1, 30.0),), NOW_S + 15)
     runs.note((job(1, exploration=SWEEP, restarts=1),), NOW_S + 30)
@@ -44,7 +44,7 @@ def test_what_is_still_there_does_not_count_yet() -> None:
 
 
 def test_it_fades_and_is_forgotten() -> None:
-    runs = SilentRuns()
+    runs = RunsWithoutReports()
     runs.note((training(1, 100.0),), NOW_S)
     runs.note((), NOW_S)
     runs.note((), NOW_S + FADES_S)
