@@ -11,8 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_plugin.devcluster.waiting import until
-
 from benchmarks.hostile_site import load
 from benchmarks.hostile_site import site as sites
 from benchmarks.hostile_site.chaos import Chaos, small_spool
@@ -24,6 +22,7 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import processes
+from slurm_plugin.devcluster.machine import until
 from slurm_plugin.devcluster.product import DAEMON
 
 INTERVAL_S = 2.0
