@@ -150,3 +150,9 @@ def test_status_names_what_it_accepts(option: list[str]) -> None:
     result = CliRunner().invoke(root, ["status", *option])
     assert result.exit_code == 2
     assert "accepted are" in result.output or "range" in result.output
+
+
+def test_no_first_line_of_help_is_cut() -> None:
+    listing = CliRunner().invoke(root, ["--help"]).output
+    assert "status " in listing
+    assert "..." not in listing
