@@ -33,7 +33,7 @@ _EXAMPLE_HEAD = """\
 FORMER_KEYS = {
     "slurm.most_per_pass": "max_per_pass",
     "order.longest_wait_s": "max_wait_s",
-    "order.site_factor_file": "site_factor_file",
+    "order.record": "site_factor_file",
     "utility.stop_least_share": "stop_min_share",
     "utility.silent_order": "no_report_order",
     "preemption.most_per_pass": "max_per_pass",
