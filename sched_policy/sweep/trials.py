@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from sched_policy.columns import Floats
-
-Parameter = float | str | bool
+from sched_policy.model import Parameter as Parameter
 
 
 class TrialState(StrEnum):
