@@ -40,7 +40,7 @@ class Fixed(msgspec.Struct, frozen=True):
 
 
 def config(spool: Path) -> Config:
-    order = OrderSection(scope="partition", record=spool / "site_factors.json")
+    order = OrderSection(scope="partition", site_factor_file=spool / "site_factors.json")
     return Config(progress=ProgressSection(spool=spool), order=order)
 
 
