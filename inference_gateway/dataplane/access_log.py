@@ -8,14 +8,28 @@ drops further lines (`DroppedLogs` in its `show info`).
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import select
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inference_gateway.dataplane import access_log_pipe
+SIZE = 1 << 20
+"""Bytes it should hold: the most that Linux allows without privileges."""
+
+
+def opened(path: Path) -> int:
+    """An open file descriptor; the pipe is made if it is not there. Reading never waits. Raises `OSError`."""
+    with suppress(FileExistsError):  # left by an HAProxy that has ended, or in use
+        os.mkfifo(path, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    with suppress(PermissionError):  # this user has large pipes enough: a usual one holds 200 lines
+        fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, SIZE)
+    return handle
+
 
 _LOOK_S = 0.5
 _REST_S = 0.05
@@ -36,7 +50,7 @@ class AccessLogWriter:
         """Carry lines until `end`, and then what is in the pipe still."""
         while not self._ending.is_set():
             select.select([self.source], [], [], _LOOK_S)
-            if self._carry() < access_log_pipe.SIZE // 4:
+            if self._carry() < SIZE // 4:
                 self._ending.wait(_REST_S)  # let lines gather: one write for all of them
         while self._carry():
             pass
@@ -48,7 +62,7 @@ class AccessLogWriter:
     def _carry(self) -> int:
         """Carry what is there; the number of bytes."""
         try:
-            lines = os.read(self.source, access_log_pipe.SIZE)
+            lines = os.read(self.source, SIZE)
         except BlockingIOError:
             return 0
         try:

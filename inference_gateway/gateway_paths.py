@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
+import stat
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched import log
+from inference_gateway.errors import GatewayError
+
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class GatewayPaths:
     """The files of a gateway, all below `root`."""
 
     root: Path
@@ -18,6 +25,14 @@ class Places:
         for directory in (self.root, self.root / "replicas"):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700)
+
+    def make_for(self, name: str, job_id: int | None) -> Path:
+        """The directories, and that of the gateway `name` in this job (or in none) on this node's own disk.
+
+        Raises `OSError`, or `GatewayError` if somebody else has made the latter.
+        """
+        self.make()
+        return private(name, job_id)
 
     @property
     def address(self) -> Path:
@@ -99,3 +114,30 @@ class Places:
         ended.sort(key=lambda path: path.stat().st_mtime)
         for path in ended[: max(0, len(ended) - most)]:
             shutil.rmtree(path)
+
+
+_LOG = logging.getLogger("explsched.gateway")
+
+
+def private(name: str, job_id: int | None) -> Path:
+    """Make it if it is not there; the same after a restart.
+
+    Raises `GatewayError` if somebody else has made it.
+    """
+    path = Path(tempfile.gettempdir()) / f"explsched-gateway-{os.getuid()}-{name}-{job_id or 'local'}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise GatewayError(f"{path}: must be a directory of uid {os.getuid()} with mode 700, is not; remove it")
+    return path
+
+
+def clean_up(path: Path, access_log: Path, kept_log: Path) -> None:
+    """Remove it; its access log is added to the one that is kept. Without a request there is none."""
+    try:
+        if access_log.exists():
+            with access_log.open("rb") as source, kept_log.open("ab") as target:
+                shutil.copyfileobj(source, target)
+        shutil.rmtree(path)
+    except OSError as error:
+        log.event(_LOG, logging.ERROR, "not cleaned up", file=str(error.filename), why=error.strerror or "")
