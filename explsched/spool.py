@@ -139,7 +139,7 @@ class Writer:
             return os.open(self._path, flags, FILE_MODE)
         spool = os.open(self._spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if not os.fstat(spool).st_mode & stat.S_ISGID:
+            if self._lies_in(spool):
                 return os.open(self._path.name, flags, FILE_MODE, dir_fd=spool)
             directory = self._own_directory(spool)
             try:
@@ -148,6 +148,18 @@ class Writer:
                 os.close(directory)
         finally:
             os.close(spool)
+
+    def _lies_in(self, spool: int) -> bool:
+        """Whether the file is in the spool itself: the spool is of a former release, or was when the job began."""
+        if not os.fstat(spool).st_mode & stat.S_ISGID:
+            return True
+        if self._name:
+            return False
+        try:
+            status = os.stat(self._path.name, dir_fd=spool, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
     def _own_directory(self, spool: int) -> int:
         """A descriptor of the user's directory, which is made if there is none."""

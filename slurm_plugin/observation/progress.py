@@ -181,9 +181,8 @@ class ProgressSpool:
             for place in _places(spool, frozenset(owners.values())):
                 try:
                     for job_id in place.jobs(owners):
-                        progress = self._read_one(place, job_id, owners[job_id], now_s, budgets)
-                        if progress.refused is None or job_id not in known:
-                            known[job_id] = progress
+                        if job_id not in known or known[job_id].refused is not None:
+                            known[job_id] = self._read_one(place, job_id, owners[job_id], now_s, budgets)
                 finally:
                     place.close()
             self._known, self._fault = known, ""
@@ -262,7 +261,6 @@ class _Place:
 
 def _places(spool: int, uids: frozenset[int]) -> Iterator[_Place]:
     """Where the jobs of some users may have files. What may not be read is passed over: others' are closed to users."""
-    yield _Place("", os.dup(spool), None)
     for name, uid in sorted(directories(spool)):
         if uid in uids:
             try:
@@ -273,6 +271,7 @@ def _places(spool: int, uids: frozenset[int]) -> Iterator[_Place]:
                 yield _Place(name, descriptor, uid)
             else:
                 os.close(descriptor)
+    yield _Place("", os.dup(spool), None)
 
 
 def _passing(error: OSError, path: Path, earlier: _File | None) -> JobProgress:

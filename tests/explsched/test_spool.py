@@ -121,6 +121,17 @@ def test_in_a_spool_of_a_former_release_the_files_lie_in_the_spool_itself(open_s
     assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (ADA, 0o644)
 
 
+def test_a_job_that_runs_while_the_spool_is_changed_keeps_its_file(open_spool: Path) -> None:
+    open_spool.chmod(0o1777)
+    report_as(ADA, open_spool)
+    open_spool.chmod(spool.MODE)
+    report_as(ADA, open_spool)
+    assert len((open_spool / "42.jsonl").read_text().splitlines()) == 2
+    as_user(BOB, ["touch", str(open_spool / "43.jsonl")], open_spool)  # taken by somebody else
+    report_as(ADA, open_spool, "import os; os.environ['SLURM_JOB_ID'] = '43'; " + REPORT)
+    assert (open_spool / str(ADA) / "43.jsonl").exists()
+
+
 @pytest.fixture
 def small_disk(open_spool: Path) -> Iterator[Path]:
     """A spool on a disk of 64 KiB."""
