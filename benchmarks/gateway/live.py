@@ -15,8 +15,7 @@ from pathlib import Path
 from inference_gateway.devgateway.gateway import Gateway, in_foreground
 from inference_gateway.devgateway.load import Load
 from slurm_plugin import devcluster
-from slurm_plugin.devcluster.ports import reserved
-from slurm_plugin.devcluster.waiting import until
+from slurm_plugin.devcluster.machine import reserved, until
 
 REPLICAS = 8
 CONCURRENCY = 4

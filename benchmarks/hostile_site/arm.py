@@ -22,8 +22,8 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import processes
+from slurm_plugin.devcluster.machine import until
 from slurm_plugin.devcluster.product import DAEMON
-from slurm_plugin.devcluster.waiting import until
 
 INTERVAL_S = 2.0
 _BACKLOG = 5

@@ -19,10 +19,9 @@ from inference_gateway.scaling.bounds import Bounds
 from inference_gateway.scaling.options import ScalingError
 from inference_gateway.scaling.registry import DEFAULT, build, rules
 from simulation.cli.outputs import PolicyColumn, picture_file, table
-from simulation.cli.replay_options import report_rejected
-from simulation.requests import plots
-from simulation.requests.plots import Point
-from simulation.requests.replay import RequestReplay
+from simulation.cli.replay import report_rejected
+from simulation.requests import replay as plots
+from simulation.requests.replay import Point, RequestReplay
 from simulation.requests.settings import RequestSettings, ServiceTime, StartTime
 from simulation.requests.trace import RequestTrace, read, spread
 from simulation.traces.trace import require_all_rows

@@ -21,10 +21,10 @@ from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin.cli.slurm_findings import Finding, plain_sbatch, slurm
-from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.instance import sighting
-from wrappers import installed, kernel_manager, mps, preload
+from slurm_plugin.client.protocol import probe_pyslurm
+from slurm_plugin.instance import heartbeat
+from wrappers import kernel_manager, mps, native_parts
 
 _EXAMPLES = """\b
 example:
@@ -94,17 +94,17 @@ def _tools() -> Iterator[Finding]:
 def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
     """What jobs would find here that share a GPU, by the functions that `sxrun` uses."""
     try:
-        library = installed.library(environment)
-        fault = preload.fault(library, environment)
+        library = native_parts.library(environment)
+        fault = native_parts.preload_fault(library, environment)
         level, found = ("note", f"{library}: {fault}") if fault else ("ok", str(library))
         yield Finding("interposer", level, found, _BUILD if fault else "")
-    except installed.NotInstalledError as error:
+    except native_parts.NotInstalledError as error:
         yield Finding("interposer", "note", str(error), _BUILD)
     try:
         running = kernel_manager.answering(environment)
-        found = f"{installed.manager(environment)}{f', one listens at {running}' if running else ''}"
+        found = f"{native_parts.manager(environment)}{f', one listens at {running}' if running else ''}"
         yield Finding("kernel manager", "ok", found)
-    except installed.NotInstalledError as error:
+    except native_parts.NotInstalledError as error:
         yield Finding("kernel manager", "note", str(error), _BUILD)
     try:
         running = mps.answering(environment)
@@ -115,7 +115,7 @@ def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _daemon(spool: Path) -> Finding:
-    seen = sighting.last(spool)
+    seen = heartbeat.last(spool)
     if seen is None:
         return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
     where = f"on {seen.holder.host}, pid {seen.holder.pid}"

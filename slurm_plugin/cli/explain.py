@@ -15,7 +15,7 @@ from sched_policy.model import Job, JobState
 from slurm_plugin.cli.job_row import rows
 from slurm_plugin.cli.session import clock, look
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.startable import SETTLE_S, waits_for_requeue_delay
+from slurm_plugin.observation.standing import SETTLE_S, waits_for_requeue_delay
 
 if TYPE_CHECKING:
     from sched_policy.plan import Start
@@ -46,12 +46,12 @@ def explain(job_id: int, as_json: bool, config_path: Path | None) -> None:  # no
 def _not_steered(view: View, job_id: int) -> str:
     """Why a job is not in the view."""
     from slurm_plugin.observation.observe import asks_for_gpus
-    from slurm_plugin.observation.shards import per_gpu
+    from slurm_plugin.observation.requirements import most_shards_per_gpu
 
     record = view.seen.jobs.get(job_id)
     if record is None:
         return f"job {job_id} neither waits nor runs"
-    if not asks_for_gpus(record, per_gpu(view.seen.nodes.values())):
+    if not asks_for_gpus(record, most_shards_per_gpu(view.seen.nodes.values())):
         return f"job {job_id} asks for no GPUs, so it is left to Slurm, which says: {record.reason}"
     return f"job {job_id} may start in {record.partition}, not all of which is steered; Slurm says: {record.reason}"
 
@@ -160,8 +160,8 @@ def _history(view: View, job: Job) -> Iterator[str]:
         yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
     if job.is_spared:
         bounds = view.config.preemption
-        in_all = "" if bounds.most_per_job is None else f", {bounds.most_per_job} in all"
-        yield f"It is left alone now: a job is preempted at most {bounds.most_per_job_per_hour} times an hour{in_all}."
+        in_all = "" if bounds.max_per_job is None else f", {bounds.max_per_job} in all"
+        yield f"It is left alone now: a job is preempted at most {bounds.max_per_job_per_hour} times an hour{in_all}."
 
 
 def _sizes(view: View, job: Job) -> Iterator[str]:

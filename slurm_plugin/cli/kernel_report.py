@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from explsched.cli.tables import Column, lines
 from kernel_intercept.profile.manager import ManagerStatus
+from kernel_intercept.profile.match import demangled, outline
 from kernel_intercept.profile.model import KernelProfile
-from kernel_intercept.profile.names import demangled, outline
 
 _NS_PER_US, _NS_PER_MS = 1e3, 1e6
 

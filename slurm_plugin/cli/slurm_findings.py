@@ -120,13 +120,15 @@ def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Itera
         found = "under order.scope partition all are taken for explsched's own"
         yield Finding("site factors", "ok", found)
         return
-    others = OwnFactors.of_daemon(config.order.record).others(client.jobs())
+    others = OwnFactors.of_daemon(config.order.site_factor_file).others(client.jobs())
     if not others:
         yield Finding("site factors", "ok", "nobody else has set any")
         return
     named = ", ".join(f"job {job_id}: {factor}" for job_id, factor in sorted(others.items())[:3])
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    advice = f"they are kept, and explsched's are added; {config.order.record} notes which are explsched's own"
+    advice = (
+        f"they are kept, and explsched's are added; {config.order.site_factor_file} notes which are explsched's own"
+    )
     yield Finding("site factors", "note", f"somebody else has set some ({named}{more})", advice)
 
 

@@ -16,7 +16,7 @@ from explsched.cli.tables import Column, lines, room
 from sched_policy.model import JobState
 from slurm_plugin.cli.job_row import COLUMNS, JobRow, rows
 from slurm_plugin.cli.session import look
-from slurm_plugin.instance import sighting
+from slurm_plugin.instance import heartbeat
 
 _EXAMPLES = """\b
 examples:
@@ -73,7 +73,7 @@ def status(
         else:
             cells = ([_cell(row, column.title.lower()) for column in layout] for row in shown)
             click.echo("\n".join(lines(layout, cells, room(), heading=not noheader)))
-        if notice := sighting.notice(view.config.progress.spool, time.time()):
+        if notice := heartbeat.notice(view.config.progress.spool, time.time()):
             click.echo(f"sexplsched: {notice}", err=True)
         if iterate is None:
             return

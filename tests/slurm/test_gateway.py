@@ -21,7 +21,7 @@ from inference_gateway.replicas.registration import registered
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
-from slurm_plugin.devcluster.ports import reserved
+from slurm_plugin.devcluster.machine import reserved
 from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import empty, run, state_of, until
 
