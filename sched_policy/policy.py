@@ -125,7 +125,8 @@ class Policy(Struct, frozen=True):
         stops = (*choice.stops, *(self.stop.stops(snapshot) if self.stop else ()))
         preemptions: tuple[Preemption, ...] = choice.preemptions
         replan_s = ranking.stable_until_s
-        blocked = tuple(entry for entry in _still_blocked(queue, starts) if entry[0].job_id not in choice.wishes)
+        free_to_ask = [job for job in queue if job.job_id not in choice.wishes] if choice.wishes else queue
+        blocked = tuple(_still_blocked(free_to_ask, starts))
         if self.preempt is not None and blocked:
             stopping = {stop.job_id for stop in stops} | choice.wishes.keys()
             found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
@@ -162,6 +163,6 @@ def _still_blocked(queue: Sequence[Job], starts: Iterable[Start]) -> Iterable[tu
     for start in starts:
         started[start.job_id] = started.get(start.job_id, 0) + 1
     for job in queue:
-        left = job.array_tasks - started.get(job.job_id, 0)
+        left = job.array_tasks - started[job.job_id] if job.job_id in started else job.array_tasks
         if left > 0:
             yield job, left

@@ -13,7 +13,7 @@ from sched_policy.model import Direction, ProgressPoint
 Points = tuple[ProgressPoint, ...]
 
 
-class Reported(Struct, frozen=True, eq=False):
+class Reported(Struct, frozen=True, eq=False, gc=False):
     """The reports of one job, oriented so that lower is better; not-a-number and infinity are passed over.
 
     Attributes:
@@ -48,14 +48,15 @@ class _Memory:
 
     def recall(self, wanted: Iterable[tuple[Points, Direction]]) -> list[Reported]:
         """What each of the wanted reports says, in their order."""
-        keyed = [((id(points), direction), points) for points, direction in wanted]
+        keyed = [((id(points), direction), points) if points else None for points, direction in wanted]
+        some = [entry for entry in keyed if entry is not None]
         kept = self._kept
-        missing = {key: points for key, points in keyed if points and key not in kept}
+        missing = {key: points for key, points in some if key not in kept}
         fresh = _read([(points, direction) for (_, direction), points in missing.items()])
         added = {key: (points, made) for (key, points), made in zip(missing.items(), fresh, strict=True)}
-        keep = {key: kept[key] if key in kept else added[key] for key, points in keyed if points}
+        keep = {key: kept[key] if key in kept else added[key] for key, _ in some}
         self._kept = keep
-        return [keep[key][1] if points else _NOTHING for key, points in keyed]
+        return [_NOTHING if entry is None else keep[entry[0]][1] for entry in keyed]
 
 
 _MEMORY = _Memory()
