@@ -18,7 +18,7 @@ LEAST_PRIORITY = 1
 """Slurm cuts priorities off here; 0 means held."""
 
 
-class SlurmJob(Struct, frozen=True):
+class SlurmJob(Struct, frozen=True, gc=False):
     """One record of slurmctld's job table. A pending job array is one record with `array_tasks` > 1.
 
     `state` is Slurm's long name (PENDING, RUNNING, COMPLETING, ...). `gpus` is the total asked for or
@@ -111,7 +111,7 @@ class SlurmJob(Struct, frozen=True):
         return any(abs(self.priority - priority) <= 1 for priority in wanted)
 
 
-class SlurmNode(Struct, frozen=True):
+class SlurmNode(Struct, frozen=True, gc=False):
     """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`.
 
     `cpus` and `memory_mib` are what jobs can have in all, 0 where that is not known; `..._taken` is what they hold.
@@ -148,7 +148,7 @@ class ShardRule(StrEnum):
     """The one with most shards free, of equals the lowest index (SelectTypeParameters has LL_SHARED_GRES)."""
 
 
-class SlurmReservation(Struct, frozen=True):
+class SlurmReservation(Struct, frozen=True, gc=False):
     """One reservation. `nodes` are expanded host names."""
 
     name: str
