@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.columns import Bools, Floats, Ints
-from sched_policy.curves import CurveTable
+from sched_policy.curves import CurveTable, table
 from sched_policy.model import Exploration, Job
 from sched_policy.reported import Reported, reported
 
@@ -62,7 +62,7 @@ class Outlook(Struct, frozen=True, eq=False, dict=True):
 
         measured = np.zeros(len(said), dtype=np.bool_)
         measured[heard] = [said[i].curve is not None for i in heard]
-        curves = CurveTable(curve for i in heard if (curve := said[i].curve) is not None)
+        curves = table(curve for i in heard if (curve := said[i].curve) is not None)
         best, spent_gpu_s, horizon_gpu_s = np.full(len(said), np.nan), np.zeros(len(said)), np.zeros(len(said))
         best[heard] = [np.nan if said[i].curve is None else said[i].best for i in heard]
         spent_gpu_s[heard] = [said[i].spent_gpu_s for i in heard]

@@ -96,7 +96,9 @@ class SlurmJob(Struct, frozen=True, gc=False):
 
     def priority_with(self, site_factor: int) -> int:
         """The best priority that it would have with a site factor; only where Slurm tells its own."""
-        return max(LEAST_PRIORITY, max(self.natives) + site_factor)
+        natives = self.natives
+        best = natives[0] if len(natives) == 1 else max(natives)
+        return max(LEAST_PRIORITY, best + site_factor)
 
     @property
     def is_in_force(self) -> bool:
@@ -107,8 +109,11 @@ class SlurmJob(Struct, frozen=True, gc=False):
         """
         if not self.natives or self.site_factor is None:
             return True
-        wanted = (max(LEAST_PRIORITY, native + self.site_factor) for native in self.natives)
-        return any(abs(self.priority - priority) <= 1 for priority in wanted)
+        for native in self.natives:
+            wanted = max(LEAST_PRIORITY, native + self.site_factor)
+            if -1 <= self.priority - wanted <= 1:
+                return True
+        return False
 
 
 class SlurmNode(Struct, frozen=True, gc=False):
