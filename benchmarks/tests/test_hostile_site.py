@@ -1,5 +1,7 @@
 """The hostile site: what counts as an eviction in vain, as lost, as out of order; and that twins are twins."""
 
+import json
+from dataclasses import asdict
 from itertools import islice
 
 import pytest
@@ -93,3 +95,9 @@ def test_only_places_that_belong_to_others_are_out_of_order() -> None:
     assert figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", own, "")) == ()
     others = (job(1, "ada", 10, 30), job(3, "bob", 20, 20))
     assert len(figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", others, ""))) == 2
+
+
+def test_all_figures_can_be_written_down() -> None:
+    arm = an_arm([row(1, HONEST.name, 110, 140)])
+    alone = ours = figures.of(arm)
+    assert json.loads(json.dumps([asdict(ours), asdict(figures.bars(ours, alone))]))[0]["runs"] == {"COMPLETED": 1}
