@@ -12,8 +12,7 @@ import math
 import time
 from pathlib import Path
 
-from inference_gateway.devgateway.gateway import Gateway, in_foreground
-from inference_gateway.devgateway.load import Load
+from inference_gateway.devgateway import Gateway, Load, in_foreground
 from slurm_plugin import devcluster
 from slurm_plugin.devcluster.machine import reserved, until
 

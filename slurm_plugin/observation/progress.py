@@ -22,8 +22,9 @@ import msgspec
 from msgspec import Meta
 
 from explsched.log import event
+from explsched.parameters import LONGEST
 from explsched.spool import MOST_BYTES, directories, open_directory
-from sched_policy.model import ProgressPoint
+from sched_policy.model import Parameter, ProgressPoint
 
 MAX_LINE_BYTES = 4096
 MAX_BYTES_PER_READ = 1 << 17
@@ -35,6 +36,7 @@ MAX_BYTES_PER_USER = 1 << 21
 MOST_MALFORMED = 100_000
 MOST_FILES = 100_000
 MAX_REPORTS = 512
+MAX_PARAMETERS = 64
 _SKEW_S = 60.0
 """Clocks of nodes differ a little. One that is ahead by more is set right by the file's own time."""
 
@@ -62,11 +64,47 @@ class Run:
     end_s: float
 
 
+_NONE: Mapping[str, Parameter] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ToldParameters:
+    """The hyper-parameters that a job has told, run by run. What the last run tells counts.
+
+    `former` are those of the runs before `run`, `latest` its own. `differed` names those that a run has told
+    differently from a run before it.
+    """
+
+    run: int = 0
+    former: Mapping[str, Parameter] = field(default_factory=lambda: _NONE)
+    latest: Mapping[str, Parameter] = field(default_factory=lambda: _NONE)
+    differed: frozenset[str] = frozenset()
+
+    @property
+    def values(self) -> Mapping[str, Parameter]:
+        """What counts."""
+        return {**self.former, **self.latest}
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """Names of parameters that differed between runs."""
+        return self.differed | {k for k, value in self.latest.items() if self.former.get(k, value) != value}
+
+    def plus(self, run: int, told: Mapping[str, Parameter]) -> ToldParameters | None:
+        """With what a line of a run tells; None for too many names, or a run that is over."""
+        before = self
+        if run > self.run:
+            before = ToldParameters(run, self.values, _NONE, self.changed)
+        after = replace(before, latest={**before.latest, **told})
+        return after if run >= self.run and len(after.values) <= MAX_PARAMETERS else None
+
+
 @dataclass(frozen=True, slots=True)
 class JobProgress:
     """Everything a job has reported so far.
 
-    `refused` says why its file is not read at all; `malformed` counts the lines that were skipped.
+    `refused` says why its file is not read at all; `malformed` counts the lines that were skipped. `told` are its
+    hyper-parameters.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -76,6 +114,7 @@ class JobProgress:
     ended: bool = False
     malformed: int = 0
     refused: str | None = None
+    told: ToldParameters = field(default_factory=ToldParameters)
     _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -110,8 +149,15 @@ class JobProgress:
         return before + (max(0.0, time_s - current.start_s) if current else 0.0)
 
 
+_Name = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
+_Value = Annotated[str, Meta(max_length=LONGEST)]
+
+
 class _Line(msgspec.Struct, frozen=True):
-    """One line of a progress file: a report (step, metric, value) or an event. Unknown keys are ignored."""
+    """One line of a progress file: a report (step, metric, value), an event, or hyper-parameters.
+
+    Unknown keys are ignored.
+    """
 
     time_s: Annotated[float, Meta(ge=0)]
     restart: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -120,10 +166,12 @@ class _Line(msgspec.Struct, frozen=True):
     metric: Annotated[str, Meta(max_length=256)] = "loss"
     value: float | None = None
     total_steps: Annotated[int, Meta(ge=1, le=10**15)] | None = None
+    params: dict[_Name, bool | float | _Value] | None = None
 
     def is_whole(self) -> bool:
         """Whether it says something. Numbers of JSON are finite."""
-        return self.event is not None or (self.step is not None and self.value is not None)
+        says = self.event is not None or self.params is not None
+        return says or (self.step is not None and self.value is not None)
 
 
 _DECODER = msgspec.json.Decoder(_Line)
@@ -293,7 +341,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
     """Add complete lines to what is known; `skew_s` is how far ahead the clocks of some runs are. Pure."""
     reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
     total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
-    malformed = progress.malformed
+    malformed, told = progress.malformed, progress.told
     last_step = {(r.restart, r.metric): r.step for r in reports}
     for text in lines:
         line = _parse(text)
@@ -304,7 +352,11 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
             continue
         run = runs.get(line.restart, Run(line.restart, line.time_s, line.time_s))
         runs[line.restart] = replace(run, end_s=max(run.end_s, line.time_s))
-        if line.event is not None:
+        if line.params is not None:
+            more = told.plus(line.restart, line.params)
+            malformed += more is None
+            told = more or told
+        elif line.event is not None:
             ended = line.event == "end"
             checkpoint_s = line.time_s if line.event == "checkpoint" else checkpoint_s
         elif line.step is None or line.value is None or line.step < last_step.get((line.restart, line.metric), 0):
@@ -316,7 +368,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
     while len(reports) > MAX_REPORTS:  # keep the first, every second of the rest, and the newest
         reports = reports[:1] + reports[2:-1:2] + reports[-1:]
     runs_in_order = tuple(runs[restart] for restart in sorted(runs))
-    return JobProgress(tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed)
+    return JobProgress(tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed, told=told)
 
 
 def _is_progress_name(name: str) -> bool:

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from inference_gateway.devgateway.gateway import Gateway, services_file
-from inference_gateway.devgateway.load import Load
+from inference_gateway.devgateway import Gateway, Load, services_file
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.registration import registered
 from slurm_plugin.client.cli import CliClient
