@@ -63,7 +63,7 @@ class AdaptiveHalving(Struct, frozen=True):
         others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
         if self._is_done(sweep, histories, others):
             return self._ending(sweep, leader, others)
-        order = self._order(sweep, gpus, standing(sweep))
+        order = self._order(sweep, gpus, standing(sweep), expected.chance)
         return SweepDecision(
             tuple(
                 Verdict(sweep.trials[i].trial_id, SweepAction.RUN, expected.open / (place + 1.0), why)
@@ -93,7 +93,7 @@ class AdaptiveHalving(Struct, frozen=True):
         ]
         return SweepDecision(tuple(verdicts), None if last is SweepAction.PAUSE else f"done: {chance}")
 
-    def _order(self, sweep: Sweep, gpus: int, now: Standing) -> Iterator[tuple[int, str]]:
+    def _order(self, sweep: Sweep, gpus: int, now: Standing, chance: Floats) -> Iterator[tuple[int, str]]:
         """Positions of the trainings that have not ended, in the order in which they should run, and why."""
         trials, known = sweep.trials, now.is_known
         going = [i for i, trial in enumerate(trials) if not trial.has_ended]
@@ -108,8 +108,9 @@ class AdaptiveHalving(Struct, frozen=True):
             yield i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
         for i in self._unknown(sweep, now):
             yield i, "explored: not far enough to be compared"
-        for i in sorted(able[first:], key=lambda i: (value[i], i)):
-            yield i, f"takes a GPU that would be idle: {now.ahead[i]} are ahead"
+        doubtful = self._doubtful(sweep, chance)
+        for i in sorted(able[first:], key=lambda i: (-doubtful[i], i)):
+            yield i, f"takes a GPU that would be idle: {100 * chance[i]:.1f} % chance to become the best"
 
     def _unknown(self, sweep: Sweep, now: Standing) -> list[int]:
         """Those of whom too little is known, in the order in which they are tried."""
@@ -122,6 +123,17 @@ class AdaptiveHalving(Struct, frozen=True):
             (i for i in promise if not trials[i].has_ended),
             key=lambda i: (trials[i].waits, not trials[i].steps.size, promise[i], i),
         )
+
+    def _doubtful(self, sweep: Sweep, chance: Floats) -> Floats:
+        """Chance to become the best per second until progress has doubled, which shows what it was worth, (N,).
+
+        The floor keeps the order from being one of numbers that are all 0.
+        """
+        runs = np.array([trial.is_running for trial in sweep.trials], dtype=np.bool_)
+        moving_s = np.where(runs, 0.0, sweep.restart_s + sweep.checkpoint_s)
+        more = np.clip(np.minimum(sweep.progress, 1.0 - sweep.progress), 1e-3, None)
+        doubtful: Floats = np.where(runs, _SWAP, 1.0) * np.maximum(chance, 1e-3 / len(runs))
+        return doubtful / (moving_s + more * sweep.length_s)
 
     def _value(self, sweep: Sweep, now: Standing) -> Floats:
         """By what the best are chosen: how many are ahead, times what a whole training costs; lower is better, (N,).

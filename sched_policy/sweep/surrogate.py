@@ -16,7 +16,7 @@ from sched_policy.snapshot import Floats, Ints
 from sched_policy.sweep.trials import Sweep
 
 LEAST_SEEN = 6
-_MOST_SEEN = 256  # the cost grows with the cube
+_MOST_SEEN = 128  # the cost grows with the cube
 _SCALES = (0.5, 1.0, 2.0, 4.0)
 _NOISES = (0.1, 0.4, 1.5)
 

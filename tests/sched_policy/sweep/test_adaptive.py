@@ -80,8 +80,7 @@ def test_hyper_parameters_tell_whom_to_try_first() -> None:
 
 def test_hyper_parameters_of_any_kind_and_missing_ones_are_taken() -> None:
     odd = [
-        trial(i, steps=4, params={"opt": "adam" if i % 2 else "sgd", "lr": None if i == 3 else i})  # type: ignore[dict-item]
-        for i in range(1, 9)
+        trial(i, steps=4, params={"opt": "adam" if i % 2 else "sgd", "lr": None if i == 3 else i}) for i in range(1, 9)
     ]
     one = sweep(*odd, trial(9, params={"opt": "adam"}))
     found = hopeful(one, np.arange(8), np.arange(8.0), np.array([8]))
@@ -107,6 +106,14 @@ def test_nothing_is_stopped_while_most_have_not_been_seen() -> None:
     seen = [trial(i, final=0.2 * i, steps=TOTAL, state=TrialState.ENDED) for i in range(1, 4)]
     decision = AdaptiveHalving().decide(sweep(*seen, *(trial(i) for i in range(4, 60))), gpus=8)
     assert not decision.stopped and decision.done is None
+
+
+def test_gpus_that_would_be_idle_go_where_doubt_goes_soonest() -> None:
+    hopeful_ones = [trial(i, final=0.1, steps=50) for i in range(1, 4)]  # finish on their 3 GPUs
+    middling = [flat(4, 0.3, 30)]  # second by its value, and it does not move
+    unclear = [trial(i, final=0.5, steps=3) for i in range(5, 12)]
+    wanted = AdaptiveHalving().decide(sweep(*hopeful_ones, *middling, *unclear), gpus=6).wanted
+    assert set(wanted[:3]) == {1, 2, 3} and set(wanted[3:6]) <= set(range(5, 12))
 
 
 def hopeless() -> list:  # type: ignore[type-arg]
