@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from explsched.job_options import MPS
-from wrappers import installed, kernel_manager, mps, preload, runtime_directory
+from wrappers import kernel_manager, mps, native_parts, runtime_directory
 from wrappers.kernel_manager import kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, place, shared_place
 from wrappers.share_options import Share
@@ -56,18 +56,18 @@ def _memory(share: Share, environment: Mapping[str, str], command: Mapping[str, 
         return limit
     try:
         return limit | _preloaded(environment)
-    except installed.NotInstalledError as error:
+    except native_parts.NotInstalledError as error:
         _say(f"memory is not limited: {error}")
         return limit
 
 
 def _preloaded(environment: Mapping[str, str]) -> dict[str, str]:
     """The library in front of the command. Raises `NotInstalledError` where it is missing or cannot be used."""
-    library = installed.library(environment)
-    fault = preload.fault(library, environment)
+    library = native_parts.library(environment)
+    fault = native_parts.preload_fault(library, environment)
     if fault:
-        raise installed.NotInstalledError(f"{library} cannot be preloaded: {fault}")
-    return {"LD_PRELOAD": preload.added(library, environment)}
+        raise native_parts.NotInstalledError(f"{library} cannot be preloaded: {fault}")
+    return {"LD_PRELOAD": native_parts.ld_preload(library, environment)}
 
 
 def _served(
@@ -141,7 +141,7 @@ def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: 
         if policy == "quota" and kernel_manager.policy_of(room) != policy:
             _say("request and limit do not count: the kernel manager was started without, by another sxrun")
         return preloaded | served
-    except (installed.NotInstalledError, kernel_manager.ManagerError) as error:
+    except (native_parts.NotInstalledError, kernel_manager.ManagerError) as error:
         _say(f"kernels are not managed: {error}")
         return {}
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.best_model.drawn import Curve, DrawnSweep
-from sched_policy.columns import Floats
 from sched_policy.model import Exploration, ProgressPoint
+from sched_policy.snapshot import Floats
 from simulation.traces.learning import Learning, Points
 from simulation.traces.trace import Trace, TraceJob
 
@@ -63,7 +63,8 @@ def trace(drawn: Sequence[DrawnSweep]) -> Trace:
 
 def _job(job_id: int, user: str, curve: Curve, sweep: DrawnSweep) -> TraceJob:
     steps = max(1, round(curve.planned_s))
-    exploration = Exploration(sweep=f"{user}-{sweep.task}", checkpoint_signal="USR1", may_stop=True)
+    params = tuple(curve.params.items())
+    exploration = Exploration(f"{user}-{sweep.task}", checkpoint_signal="USR1", may_stop=True, params=params)
     learning = TimedLearning(
         losses=curve.values,
         epochs=steps,

@@ -9,9 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from sched_policy.columns import Floats
-
-Parameter = float | str | bool
+from sched_policy.model import Parameter as Parameter
+from sched_policy.snapshot import Floats
 
 
 class TrialState(StrEnum):

@@ -19,7 +19,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from explsched.log import event
-from slurm_plugin.client import batch, devices, parse, process, site_factors
+from slurm_plugin.client import batch, parse, process
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, settings
 from slurm_plugin.client.changes import (
     CancelJob,
@@ -48,6 +48,7 @@ class CliClient:
     def __init__(self, timeout_s: float = 30.0, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
         self._environment = process.environment(environment or {})
+        self._reader = parse.JobReader()
 
     def capabilities(self) -> Capabilities:
         """What this Slurm can do."""
@@ -55,13 +56,14 @@ class CliClient:
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
-        jobs = self._squeue()
+        jobs = self._squeue(self._reader)
         priorities = self._priorities() if any(job.state == "PENDING" for job in jobs) else {}
         return self._completed(jobs, priorities)
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
-        return tuple(job for job in self._squeue("--me", "--states=all") if job.comment.startswith(prefix))
+        reader = parse.JobReader()
+        return tuple(job for job in self._squeue(reader, "--me", "--states=all") if job.comment.startswith(prefix))
 
     def submit(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script. On `SlurmUnreachableError` the job may have been accepted all the same."""
@@ -89,7 +91,7 @@ class CliClient:
             priorities = readers.submit(self._priorities)
             nodes = readers.submit(self.nodes)
             reservations = readers.submit(self.reservations)
-            jobs = self._squeue()
+            jobs = self._squeue(self._reader)
             completed = self._completed(jobs, priorities.result())
             rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
             return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
@@ -114,7 +116,7 @@ class CliClient:
         """
         factors = [change for change in changes if isinstance(change, SetSiteFactor)]
         program = self._site_factor_program if factors else None
-        failed = list(site_factors.write(program, factors, self._timeout_s, self._environment)) if program else []
+        failed = list(batch.write(program, factors, self._timeout_s, self._environment)) if program else []
         written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
         wanted = [change for change in changes if not isinstance(change, written)]
         refused = {i: failure for i, change in enumerate(wanted) if (failure := batch.refusal(change))}
@@ -155,21 +157,22 @@ class CliClient:
             completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
         return tuple(completed)
 
-    def _devices(self) -> dict[int, devices.Held]:
-        return devices.held(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
+    def _devices(self) -> dict[int, parse.HeldGpus]:
+        return parse.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
 
     @cached_property
     def _site_factor_program(self) -> str | None:
-        return site_factors.find(self._version.release, self._timeout_s, self._environment)
+        return batch.find(self._version.release, self._timeout_s, self._environment)
 
-    def _squeue(self, *selection: str) -> tuple[SlurmJob, ...]:
+    def _squeue(self, reader: parse.JobReader, *selection: str) -> tuple[SlurmJob, ...]:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""
         nonce = os.urandom(4).hex()
         field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
         suffixes = [field_mark] * (len(parse.JOB_FIELDS) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(parse.JOB_FIELDS, suffixes, strict=True))
+        reader.begin(field_mark)
         out = self._read("squeue", "--all", *selection, "--noheader", "-O", fields)
-        return _readable("squeue", parse.job, parse.split_records(out, field_mark, record_mark))
+        return _readable("squeue", reader.job, parse.records(out, record_mark))
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []

@@ -15,8 +15,9 @@ from typing import ClassVar
 import yaml
 from msgspec import Struct
 
+from explsched import spool as spools
 from slurm_plugin import config
-from slurm_plugin.instance import sighting
+from slurm_plugin.instance import heartbeat
 
 DAEMON = "sexplschedd"
 """The daemon's name among those of a cluster."""
@@ -57,7 +58,7 @@ class Product(Struct, frozen=True):
 
     def install(self, settings: Mapping[str, object] = SETTINGS) -> None:
         """Make the directory, the spool and the files. `settings` are those of explsched.yaml, without the spool."""
-        for path, mode in ((self.directory, 0o755), (self.spool, 0o1777)):
+        for path, mode in ((self.directory, 0o755), (self.spool, spools.MODE)):
             path.mkdir()
             path.chmod(mode)  # whatever the umask: jobs of ordinary users report here
         self.configure(settings)
@@ -73,7 +74,8 @@ class Product(Struct, frozen=True):
         """Write explsched.yaml anew; a running daemon takes it at SIGHUP."""
         own = {
             "progress": {"spool": str(self.spool)},
-            "order": {"record": str(self.directory / "site_factors.json")},
+            "order": {"site_factor_file": str(self.directory / "site_factors.json")},
+            "audit": {"file": str(self.directory / "audit.jsonl")},
         }
         chosen = {name: section for name, section in settings.items() if isinstance(section, Mapping)}
         sections = {name: {**chosen.get(name, {}), **section} for name, section in own.items()}
@@ -91,7 +93,7 @@ class Product(Struct, frozen=True):
 
     def daemon_works(self) -> bool:
         """Whether a daemon has claimed the cluster."""
-        return sighting.last(self.spool) is not None
+        return heartbeat.last(self.spool) is not None
 
     @contextmanager
     def daemon(self, environment: Mapping[str, str], niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:
