@@ -134,8 +134,8 @@ def start(directory: Path, settings: Mapping[str, object]) -> Site:
         site.run("sacctmgr", "--immediate", "add", "account", account, f"fairshare={shares}")
     site.run("sacctmgr", "--immediate", "add", "qos", "high", "priority=100")
     for user in USERS:
-        # Accounts have shares, and all users of one have the same: with shares of their own the two of a pair would take
-        # turns by the minute (PriorityCalcPeriod), and chance would decide more than lies can.
+        # Accounts have shares, and all users of one have the same: with shares of their own the two of a pair would
+        # take turns by the minute (PriorityCalcPeriod), and chance would decide more than lies can.
         rights = ("fairshare=parent", "qos=normal,high", "defaultqos=normal")
         site.run("sacctmgr", "--immediate", "add", "user", user.name, f"account={user.account}", *rights)
     return site
