@@ -118,8 +118,6 @@ class _Load:
             return
         if user.lie is Lie.SWEEPS and spec.consents:
             self.site.run_as(user, ["scontrol", "update", f"JobId={job_id}", f"Comment=explsched:sweep=x{job_id}"])
-        if user.lie is Lie.PARKED and "--nice=500" in spec.options:
-            self.site.run_as(user, ["scontrol", "update", f"JobId={job_id}", "Nice=0"])
 
     def _submit(self, user: SiteUser, spec: JobSpec) -> int | None:
         script = Path(__file__).with_name("job.sh")

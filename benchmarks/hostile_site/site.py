@@ -55,8 +55,7 @@ class Lie(StrEnum):
     SWEEPS = "sweeps"
     """Each job is a new sweep of its own; the comment is changed while the job waits."""
     PARKED = "parked"
-    """Keeps long jobs in the queue that are never meant to run, so that others could take their places; plays with
-    nice."""
+    """Keeps long jobs in the queue that are never meant to run, so that others of the user could take their places."""
 
 
 @dataclass(frozen=True, slots=True)
