@@ -112,11 +112,12 @@ class Search:
             jobs = self._client.tagged_jobs(_OURS)
             by_trial = self._jobs_of_trials(jobs)
             under_way = self._settle(study, by_trial, lock, now_s)
-            while len(under_way) < self._file.parallel and self._may_begin(study, len(under_way)):
+            results = self._results(study)
+            while len(under_way) < self._file.parallel and self._may_begin(list(results.values()), len(under_way)):
                 trial = study.ask(self._distributions())
                 under_way.append(self._submit(trial.number, trial.params, lock))
             self._watch(under_way, jobs, lock)
-            return self._standing(study, under_way)
+            return self._standing(study, results, under_way)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -198,10 +199,8 @@ class Search:
         else:
             study.tell(trial.number, value)
 
-    def _may_begin(self, study: optuna.Study, under_way: int) -> bool:
+    def _may_begin(self, results: Sequence[Result], under_way: int) -> bool:
         """Whether the budget has room for another trial. Those under way are taken to cost what the others did."""
-        trials = study.get_trials(deepcopy=False)
-        results = [self._result(trial.number) for trial in trials if self._is_settled(trial)]
         begun = len(results) + under_way
         limits = [limit for limit in (self._file.budget.trials, self._file.grid_points) if limit is not None]
         if any(begun >= limit for limit in limits):
@@ -266,9 +265,7 @@ class Search:
             self._sbatch(["sbatch", *words], {}, lock, script)
         self._client.apply([CancelJob(job_id) for job_id in waiting])
 
-    def _standing(self, study: optuna.Study, under_way: Sequence[int]) -> Standing:
-        trials = study.get_trials(deepcopy=False)
-        results = {trial.number: self._result(trial.number) for trial in trials if self._is_settled(trial)}
+    def _standing(self, study: optuna.Study, results: Mapping[int, Result], under_way: Sequence[int]) -> Standing:
         sign = 1.0 if self._file.direction == "min" else -1.0
         known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
         best = min(known)[1] if known else None
@@ -298,8 +295,10 @@ class Search:
         except FileNotFoundError:
             return None
 
-    def _is_settled(self, trial: FrozenTrial) -> bool:
-        return trial.state.is_finished() and (self._trial_directory(trial.number) / "result").exists()
+    def _results(self, study: optuna.Study) -> dict[int, Result]:
+        """What came of the trials that are over, by their numbers; those that never had a job are left out."""
+        over = (trial.number for trial in study.get_trials(deepcopy=False) if trial.state.is_finished())
+        return {number: self._result(number) for number in over if (self._trial_directory(number) / "result").exists()}
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._trial_directory(number) / "result").read_bytes(), type=Result)

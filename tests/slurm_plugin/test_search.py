@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from explsched.cli.main import root
 from explsched.errors import ExplschedError
 from slurm_plugin.sweeps.search_file import load
+from tests.docs.blocks import ROOT, blocks
 
 GOOD: dict[str, Any] = {
     "name": "digits",
@@ -40,6 +41,13 @@ def test_a_file_with_all_it_needs(tmp_path: Path) -> None:
         1,
     )
     assert found.space["opt"].values == ("sgd", True, 3.0)
+
+
+def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks(ROOT / "docs" / "sweeps.md") if block.language == "yaml")
+    path = tmp_path / "sweep.yaml"
+    path.write_text(block.text)
+    assert load(path).space.keys() == {"lr", "width", "optimizer"}
 
 
 @pytest.mark.parametrize(
