@@ -60,9 +60,10 @@ def status(
     as_json: bool,  # noqa: FBT001
     config_path: Path | None,
 ) -> None:
-    """Show jobs, best score first, with progress, utility and planned start.
+    """Show the queue and what the jobs learn.
 
-    UTILITY is the expected improvement in percent of what the job's sweep is known to improve, per GPU-hour.
+    Jobs are listed best score first, with progress, utility and planned start. UTILITY is the expected improvement in
+    percent of what the job's sweep is known to improve, per GPU-hour.
     """
     keep = _filter(jobs, getpass.getuser() if me else users, partitions, states, sweep)
     layout = _layout(columns or (_SWEEP_FORMAT if sweep else _DEFAULT_FORMAT))

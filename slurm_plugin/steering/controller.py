@@ -13,6 +13,8 @@ from sched_policy import catalog
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
 from sched_policy.validate import checked_plan
+from slurm_plugin.audit.entries import Before, Reasons
+from slurm_plugin.audit.trail import AuditTrail, apply
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
@@ -28,6 +30,8 @@ from slurm_plugin.steering.preemption import PreemptionTracker, without_vain_pre
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
 
 _LOG = logging.getLogger("explsched.controller")
+_UNDONE = "a part of it was refused, so it is taken back"
+_STOPPED = "the daemon stops"
 
 
 class Pass(Struct, frozen=True):
@@ -58,6 +62,7 @@ class Controller:
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
+        self._trail = _trail(config)
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -69,6 +74,8 @@ class Controller:
         self._sweep_record = None
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
+        if config.audit.file != self._trail.path:
+            self._trail = _trail(config)
         if config.order.site_factor_file != self._own_factors.path:
             self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
 
@@ -100,14 +107,16 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
+        before = Before.of(decided.seen.jobs, decided.seen.reservations)
+        reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
         at_once, in_gap = split(decided.changes, decided.seen.jobs)
-        failures = self._client.apply(at_once) if at_once else ()
+        failures = apply(self._client, self._trail, at_once, before, reasons, now_s)
         if in_gap and self._gap.is_open(self._yields_after_s):
-            failures += self._client.apply(in_gap)
+            failures += apply(self._client, self._trail, in_gap, before, reasons, now_s)
         elif in_gap:
             event(_LOG, logging.INFO, "put off, backfill is at work", changes=len(in_gap))
         if undo := restored(failures, decided.seen.jobs):
-            failures += self._client.apply(undo)
+            failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
         _log_pass(decided, failures)
         self._note_sweeps(decided, failures)
         groups = live_groups(decided.seen.jobs.values())
@@ -115,9 +124,11 @@ class Controller:
         self._groups = groups
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
-    def withdraw(self) -> tuple[ChangeFailure, ...]:
+    def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:
         """Let go of the waiting jobs that are pinned to nodes: nobody would, once the daemon has stopped."""
-        return self._client.apply(withdrawal(self._client.jobs()))
+        jobs = self._client.jobs()
+        before = Before.of({job.job_id: job for job in jobs}, ())
+        return apply(self._client, self._trail, withdrawal(jobs), before, Reasons.all_for(_STOPPED), now_s)
 
     def cluster(self) -> str:
         """What tells this cluster from others. Raises `SlurmError`."""
@@ -152,6 +163,10 @@ class Controller:
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
+
+
+def _trail(config: Config) -> AuditTrail:
+    return AuditTrail(config.audit.file, config.audit.most_mib, config.audit.kept)
 
 
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:
