@@ -237,6 +237,8 @@ def _job(
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
     exploration = _with_params(options.exploration if options else None, progress)
+    if exploration is not None and exploration.checkpoint_signal is not None and not record.requeues:
+        exploration = replace(exploration, checkpoint_signal=None)  # Slurm would refuse to put it back into the queue
     return Job(
         job_id=record.job_id,
         request=gpu_request(record, per_gpu),
