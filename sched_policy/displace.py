@@ -12,7 +12,7 @@ from sched_policy.model import GpuRequest, Job, JobState
 from sched_policy.place import Place
 from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile, FreeGpus
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Nodes, Snapshot
 
 
 class Displace(Struct, frozen=True):
@@ -59,6 +59,7 @@ class Displace(Struct, frozen=True):
             (job for job in snapshot.running if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing),
             value,
             self.margin,
+            snapshot.nodes,
         )
         least = _least_worth(snapshot, ranking, self.least_share)
         free = profile.free_now()
@@ -144,15 +145,18 @@ class _Ahead:
 
 
 class _Victims:
-    """The jobs that may make room, by scope and partition, so that each blocked job looks only at those it may ask."""
+    """The jobs that may make room, by scope and queue, so that each blocked job looks only at those it may ask."""
 
-    def __init__(self, jobs: Iterable[Job], value: Mapping[int, float], margin: float) -> None:
+    def __init__(self, jobs: Iterable[Job], value: Mapping[int, float], margin: float, nodes: Nodes) -> None:
         self._value = value
         self._margin = margin
+        self._nodes = nodes
         self._worst_first: defaultdict[tuple[str, str], list[Job]] = defaultdict(list)
         for job in sorted(jobs, key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id)):
-            self._worst_first[job.scope, job.partition].append(job)
+            self._worst_first[job.scope, job.queue].append(job)
         self._left = sum(map(len, self._worst_first.values()))
+        self._asked: set[int] = set()
+        self._suitable: dict[tuple[str, str], list[Job]] = {}
 
     def __bool__(self) -> bool:
         return self._left > 0
@@ -160,7 +164,8 @@ class _Victims:
     def of(self, job: Job, most: int) -> tuple[Job, ...]:
         """Up to `most` that are worth clearly less than this job, the worst first.
 
-        Scores may be negative (SRSF): the margin always widens the gap that is needed.
+        Scores may be negative (SRSF): the margin always widens the gap that is needed. Where only some nodes of its
+        partition suit the job, only jobs that hold nothing but GPUs of those are asked.
         """
         worth = self._value[job.job_id]
 
@@ -168,13 +173,27 @@ class _Victims:
             loss = self._value[victim.job_id]
             return worth > (loss * self._margin if loss >= 0 else loss / self._margin)
 
-        candidates = self._worst_first.get((job.scope, job.partition), ())
-        return tuple(islice(takewhile(is_worse, candidates), most))
+        left = (victim for victim in self._candidates(job) if victim.job_id not in self._asked)
+        return tuple(islice(takewhile(is_worse, left), most))
 
     def remove(self, job: Job) -> None:
         """It has been asked."""
-        self._worst_first[job.scope, job.partition].remove(job)
+        self._asked.add(job.job_id)
         self._left -= 1
+
+    def _candidates(self, job: Job) -> Sequence[Job]:
+        of_queue = self._worst_first.get((job.scope, job.queue), [])
+        if job.partition == job.queue or not of_queue:
+            return of_queue
+        key = job.scope, job.partition
+        if key not in self._suitable:
+            usable, position = self._nodes.usable(job.partition), self._nodes.position
+            self._suitable[key] = [
+                victim
+                for victim in of_queue
+                if all(share.node in position and usable[position[share.node]] for share in victim.allocation)
+            ]
+        return self._suitable[key]
 
 
 def _least_victims(job: Job, candidates: Sequence[Job], free: FreeGpus, place: Place) -> tuple[Job, ...]:

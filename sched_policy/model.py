@@ -10,6 +10,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+NARROWED = " ["
+"""After a partition's name begins what its nodes must have, where not all of them suit a job: `main [a100 8 CPUs]`."""
+
 
 class JobState(StrEnum):
     """States a policy distinguishes. Jobs that have ended are not in a snapshot."""
@@ -214,6 +217,11 @@ class Job(Struct, frozen=True, gc=False):
     peers: str = ""
     native_priority: float = 0.0
     is_overdue: bool = False
+
+    @property
+    def queue(self) -> str:
+        """The partition itself, where `partition` stands for those of its nodes that suit the job."""
+        return self.partition.partition(NARROWED)[0]
 
     @property
     def productive_since_s(self) -> float:
