@@ -92,16 +92,18 @@ def observe(
     rules = order or OrderSection()
     wanted = frozenset(partitions)
     records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
+    by_name = {node.name: node for node in seen.nodes}
+    nodes = tuple(by_name.values())
     known = remembered or Remembered()
     ended = {job_id: training for job_id, training in known.trainings.items() if job_id not in records}
     owners = {job.job_id: job.uid for job in records.values()} | {job_id: one.uid for job_id, one in ended.items()}
     progress = spool.read(owners, now_s)
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
-    per_gpu = most_shards_per_gpu(seen.nodes)
+    per_gpu = most_shards_per_gpu(nodes)
     in_vain = served_in_vain(records, known.served_s, preempted.values())
     only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
-    requirements = Requirements(seen.nodes)
+    requirements = Requirements(nodes)
     left_to_slurm: dict[int, str] = {}
     jobs = []
     for record in records.values():
@@ -115,7 +117,7 @@ def observe(
             partition = job.partition
             if record.state == "PENDING":
                 fitting = requirements.node_set(record)
-                why = unmodelled(record) or ("" if fitting.nodes or not seen.nodes else NO_NODE)
+                why = unmodelled(record) or ("" if fitting.nodes or not nodes else NO_NODE)
                 if why:
                     left_to_slurm[record.job_id] = why
                 else:
@@ -139,10 +141,9 @@ def observe(
                 )
             )
     sets = requirements.names_by_node()
-    planned_nodes = (_node(node, sets.get(node.name, frozenset())) for node in seen.nodes)
+    planned_nodes = (_node(node, sets.get(node.name, frozenset())) for node in nodes)
     past_trainings = [_with_last_reports(one.job, progress.get(job_id)) for job_id, one in ended.items()]
     snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, _absences(seen.reservations, now_s))
-    by_name = {node.name: node for node in seen.nodes}
     return Observation(
         snapshot,
         records,
