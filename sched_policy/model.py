@@ -179,6 +179,9 @@ class Job(Struct, frozen=True, gc=False):
             enough for a curve.
         scope: whose job it is: policies judge and preempt among jobs of one scope only (`sched_policy.scope`).
         peers: jobs of one scope with the same value may exchange their places in Slurm's order.
+        fair_share: how far the resource manager's fair share favours its owner, None where that is not known. Only
+            where it is, and much higher than another's, that other one's job may have to make room for this one.
+        lane: jobs of one lane differ in the resource manager's eyes by fair share, age and size only.
         native_priority: the priority that the resource manager itself gives; it decides between scopes, and which
             places there are.
         is_overdue: it has waited longer than any policy may let a job wait.
@@ -217,6 +220,8 @@ class Job(Struct, frozen=True, gc=False):
     peers: str = ""
     native_priority: float = 0.0
     is_overdue: bool = False
+    fair_share: float | None = None
+    lane: str = ""
 
     @property
     def queue(self) -> str:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -152,7 +152,7 @@ class CliClient:
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)
-            known = {} if found is None else {"site_factor": found.site_factor, "natives": found.natives}
+            known = {} if found is None else _of_priority(found)
             devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
             completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
         return tuple(completed)
@@ -221,6 +221,10 @@ class CliClient:
 
     def _read(self, *argv: str) -> str:
         return process.read(argv, self._timeout_s, self._environment)
+
+
+def _of_priority(found: parse.Priority) -> dict[str, Any]:
+    return {"site_factor": found.site_factor, "natives": found.natives, "fair_share": found.fair_share}
 
 
 def readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:

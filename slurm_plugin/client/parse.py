@@ -221,10 +221,14 @@ PRIORITY_FORMAT = "%i|%Y|%S|%A|%B|%F|%J|%P|%Q|%T|%N"
 
 
 class Priority(Struct, frozen=True, gc=False):
-    """A job's site factor, and its priority without it: one for each of its partitions."""
+    """A job's site factor, and its priority without it: one for each of its partitions.
+
+    `fair_share` is the part of the priority that its association has for being served less than it is due (weighted).
+    """
 
     site_factor: int
     natives: tuple[int, ...]
+    fair_share: int = 0
 
 
 def priorities(text: str) -> dict[int, Priority]:
@@ -241,13 +245,14 @@ def priorities(text: str) -> dict[int, Priority]:
             job_id, shown, site = (signed(field) for field in fields[:3])
             *parts, tres, nice = fields[3:]
             native = shown - site
+            fair_share = signed(parts[2])
             if shown <= LEAST_PRIORITY:
                 of_tres = sum(signed(part) for part in re.findall(r"=(-?\d+)", tres))
                 native = sum(map(signed, parts)) + of_tres - signed(nice)
         except ValueError:
             continue  # of this job no priority is known, and it is left where it stands
         before = found[job_id].natives if job_id in found else ()
-        found[job_id] = Priority(site, (*before, native))
+        found[job_id] = Priority(site, (*before, native), fair_share)
     return found
 
 

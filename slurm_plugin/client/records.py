@@ -38,8 +38,8 @@ class SlurmJob(Struct, frozen=True, gc=False):
     site factor. `priority` is the one in force. `nice` is what its owner
     takes off. `partition` may be a list. `features` (--constraint), `licenses` and `sharing` (OK, NO for --exclusive,
     YES, USER, ...) are as squeue prints them, empty for none. `cpus` is less than a waiting job with `cpus_per_gpu`
-    will get.
-    `requeues` is false where its owner has said --no-requeue, then or since. `gpu_type` is the type
+    will get. `fair_share` is that part of a waiting job's priority, None where Slurm tells
+    none. `requeues` is false where its owner has said --no-requeue, then or since. `gpu_type` is the type
     of GPU that is asked for, empty for any; several are separated by commas.
     """
 
@@ -86,6 +86,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     memory_mib: int = 0
     gpu_type: str = ""
     requeues: bool = True
+    fair_share: int | None = None
 
     @property
     def partitions(self) -> tuple[str, ...]:

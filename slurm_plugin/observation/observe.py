@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,7 +29,15 @@ from slurm_plugin.observation.requirements import (
     most_shards_per_gpu,
     unmodelled,
 )
-from slurm_plugin.observation.standing import leased_job, may_be_planned, standing_of, waited_s, waits_for_room
+from slurm_plugin.observation.standing import (
+    FairShares,
+    lane,
+    leased_job,
+    may_be_planned,
+    standing_of,
+    waited_s,
+    waits_for_room,
+)
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {
@@ -80,6 +89,7 @@ def observe(
     remembered: Remembered | None = None,
     budget: PreemptionBudget | None = None,
     order: OrderSection | None = None,
+    reach: Literal["scope", "fair-share"] = "scope",
 ) -> Observation:
     """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
 
@@ -87,7 +97,7 @@ def observe(
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
     Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
     Jobs that have been preempted as often as `budget` allows are left alone; None allows any number. `order` says among
-    whom they are ordered, and when a job is overdue; None: as by default.
+    whom they are ordered, and when a job is overdue; None: as by default. `reach` is `preemption.reach`.
     """
     rules = order or OrderSection()
     wanted = frozenset(partitions)
@@ -104,6 +114,7 @@ def observe(
     in_vain = served_in_vain(records, known.served_s, preempted.values())
     only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
     requirements = Requirements(nodes)
+    favour = FairShares(records.values() if reach == "fair-share" else ())
     left_to_slurm: dict[int, str] = {}
     jobs = []
     for record in records.values():
@@ -132,6 +143,8 @@ def observe(
                     scope=standing.scope,
                     peers=standing.peers if is_modelled or rules.scope == "partition" else f"job {record.job_id}",
                     native_priority=standing.native_priority,
+                    fair_share=favour.of(record),
+                    lane=lane(record),
                     is_overdue=waited_s(job, record, now_s) > rules.max_wait_s,
                     eligible=job.holds_gpus or (planned and is_modelled),
                     may_displace=is_modelled and waits_for_room(record) and record.job_id not in in_vain,

@@ -96,7 +96,14 @@ class Controller:
             self._lease_use.fresh(now_s),
         )
         seen = observe(
-            found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget, self._config.order
+            found,
+            self._spool,
+            now_s,
+            self._config.slurm.partitions,
+            remembered,
+            self._budget,
+            self._config.order,
+            self._config.preemption.reach,
         )
         self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
