@@ -33,6 +33,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.atomic_file",
             "explsched.checkpoint",
             "explsched.job_options",
+            "explsched.parameters",
             "explsched.progress",
             "sbatch_templates.shell",
         }
@@ -44,6 +45,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.errors",
             "explsched.job_options",
             "explsched.log",
+            "explsched.parameters",
             "explsched.preemption_record",
             "explsched.process",
             "explsched.strict_yaml",
@@ -58,10 +60,9 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.scope",
             "sched_policy.snapshot",
             "sched_policy.validate",
-            "wrappers.installed",
             "wrappers.kernel_manager",
             "wrappers.mps",
-            "wrappers.preload",
+            "wrappers.native_parts",
         }
     ),
     "inference_gateway": frozenset(

@@ -13,25 +13,25 @@ from sched_policy import catalog
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
 from sched_policy.validate import checked_plan
+from slurm_plugin.audit.entries import Before, Reasons
+from slurm_plugin.audit.trail import AuditTrail, apply
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.observation.leases import LeaseUse
-from slurm_plugin.observation.memory import Remembered, SilentRuns, SweepTrainings
+from slurm_plugin.observation.memory import LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.backfill_gap import BackfillGap, split
-from slurm_plugin.steering.backoff import most_written
-from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
-from slurm_plugin.steering.groups.log import log_groups
-from slurm_plugin.steering.preemption import PreemptionTracker
-from slurm_plugin.steering.reconcile import SteeringLimits, changes
-from slurm_plugin.steering.resizing import restored
-from slurm_plugin.steering.room import without_vain_preemptions
+from slurm_plugin.observation.sweep_record import SweepRecord
+from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
+from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
+from slurm_plugin.steering.preemption import PreemptionTracker, without_vain_preemptions
+from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
 
 _LOG = logging.getLogger("explsched.controller")
+_UNDONE = "a part of it was refused, so it is taken back"
+_STOPPED = "the daemon stops"
 
 
 class Pass(Struct, frozen=True):
@@ -56,11 +56,13 @@ class Controller:
         self._tracker = PreemptionTracker(config.preemption_budget())
         self._groups: tuple[LiveGroup, ...] = ()
         self._lease_use = LeaseUse()
-        self._silent_runs = SilentRuns()
+        self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
+        self._sweep_record: SweepRecord | None = None
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
-        self._own_factors = OwnFactors.of_daemon(config.order.record)
+        self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
+        self._trail = _trail(config)
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -69,10 +71,13 @@ class Controller:
         self._policy = catalog.build(config.policy, config.policy_options())
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
+        self._sweep_record = None
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
-        if config.order.record != self._own_factors.path:
-            self._own_factors = OwnFactors.of_daemon(config.order.record)
+        if config.audit.file != self._trail.path:
+            self._trail = _trail(config)
+        if config.order.site_factor_file != self._own_factors.path:
+            self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
@@ -83,7 +88,7 @@ class Controller:
             self._tracker.underway,
             self._tracker.served_s,
             leased_in_vain,
-            self._silent_runs.by_user,
+            self._runs_without_reports.by_user,
             self._trainings.seen,
             self._own_factors.others(found.jobs),
             self._lease_use.fresh(now_s),
@@ -91,7 +96,7 @@ class Controller:
         seen = observe(
             found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget, self._config.order
         )
-        self._silent_runs.note(seen.snapshot.jobs, now_s)
+        self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
@@ -102,23 +107,28 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
+        before = Before.of(decided.seen.jobs, decided.seen.reservations)
+        reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
         at_once, in_gap = split(decided.changes, decided.seen.jobs)
-        failures = self._client.apply(at_once) if at_once else ()
+        failures = apply(self._client, self._trail, at_once, before, reasons, now_s)
         if in_gap and self._gap.is_open(self._yields_after_s):
-            failures += self._client.apply(in_gap)
+            failures += apply(self._client, self._trail, in_gap, before, reasons, now_s)
         elif in_gap:
             event(_LOG, logging.INFO, "put off, backfill is at work", changes=len(in_gap))
         if undo := restored(failures, decided.seen.jobs):
-            failures += self._client.apply(undo)
+            failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
         _log_pass(decided, failures)
+        self._note_sweeps(decided, failures)
         groups = live_groups(decided.seen.jobs.values())
         log_groups(self._groups, groups)
         self._groups = groups
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
-    def withdraw(self) -> tuple[ChangeFailure, ...]:
+    def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:
         """Let go of the waiting jobs that are pinned to nodes: nobody would, once the daemon has stopped."""
-        return self._client.apply(withdrawal(self._client.jobs()))
+        jobs = self._client.jobs()
+        before = Before.of({job.job_id: job for job in jobs}, ())
+        return apply(self._client, self._trail, withdrawal(jobs), before, Reasons.all_for(_STOPPED), now_s)
 
     def cluster(self) -> str:
         """What tells this cluster from others. Raises `SlurmError`."""
@@ -127,6 +137,14 @@ class Controller:
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         return self._client.load()
+
+    def _note_sweeps(self, decided: Pass, failures: Sequence[ChangeFailure]) -> None:
+        """For people who ask what became of a sweep. Only a daemon writes: a dry run does not come here."""
+        seen = decided.seen
+        self._sweep_record = self._sweep_record or SweepRecord(self._config.progress.spool, seen.snapshot.now_s)
+        refused = [failure.change for failure in failures]
+        done = [change for change in decided.changes if change not in refused]
+        self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, seen.snapshot.now_s)
 
     def _probe(self, nodes: Sequence[SlurmNode]) -> SteeringLimits:
         """What the configuration and this Slurm allow; asked once per configuration."""
@@ -137,14 +155,18 @@ class Controller:
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
         self._yields_after_s = found.backfill_yields_after_s
         limits = SteeringLimits.of(self._config)
-        most = most_written(found.rate_limit(), self._config.interval_s, limits.order.most_per_pass)
-        return replace(limits, order=replace(limits.order, most_per_pass=most))
+        most = most_written(found.rate_limit(), self._config.interval_s, limits.order.max_per_pass)
+        return replace(limits, order=replace(limits.order, max_per_pass=most))
 
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
+
+
+def _trail(config: Config) -> AuditTrail:
+    return AuditTrail(config.audit.file, config.audit.most_mib, config.audit.kept)
 
 
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:

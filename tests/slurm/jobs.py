@@ -14,8 +14,8 @@ from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.devcluster import Cluster
-from slurm_plugin.devcluster.waiting import until as until
-from slurm_plugin.observation.startable import has_settled, waits_for_requeue_delay
+from slurm_plugin.devcluster.machine import until as until
+from slurm_plugin.observation.standing import has_settled, waits_for_requeue_delay
 
 
 def environment(cluster: Cluster, **more: str) -> dict[str, str]:
@@ -69,7 +69,8 @@ def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
     """
     base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
     order = {"scope": "partition", "record": str(spool.parent / "site_factors.json")}
-    return json.dumps({**base, "order": order, **sections})
+    audit = {"file": str(spool.parent / "audit.jsonl")}
+    return json.dumps({**base, "order": order, "audit": audit, **sections})
 
 
 @contextmanager
