@@ -187,7 +187,9 @@ class InterleaveByWorth(Interleave, frozen=True):
         crowds: list[Crowd] = []
         members: list[list[int]] = []
         for (request, _partition, shares), rows in shapes.items():
-            kinds = [packer.kind(profile) if shares and (profile := snapshot.jobs[row].profile) else alone for row in rows]
+            kinds = [
+                packer.kind(profile) if shares and (profile := snapshot.jobs[row].profile) else alone for row in rows
+            ]
             running = tuple(group for group in _together(rows, held) if held.gpus(rows[group[0]]))
             worths = tuple(worth[rows].tolist())
             crowds.append(Crowd(request.total, tuple(kinds), worths, running, may_share=shares))

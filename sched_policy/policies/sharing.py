@@ -42,7 +42,11 @@ def explsched_share(options: PolicyOptions) -> Policy:
     summary = "groups of up to 4 jobs whose progress is worth most, by known or learnt remaining service"
     learnt = Need(JobData.RUN_TIMES, "their length is judged by jobs of the same size submitted just before and after")
     return Policy(
-        "explsched-share", summary, Gittins(), sharing=InterleaveByWorth(quantum_s=options.quantum_s), needs=(learnt, _GROUPED)
+        "explsched-share",
+        summary,
+        Gittins(),
+        sharing=InterleaveByWorth(quantum_s=options.quantum_s),
+        needs=(learnt, _GROUPED),
     )
 
 

@@ -1,8 +1,7 @@
-"""`explsched-share` under the conventions of Muri's simulator: at every event the groups whose progress is worth most."""
+"""`explsched-share` under the conventions of Muri's simulator: at every event the groups of most worth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import attrgetter
 
 import numpy as np
@@ -137,6 +136,3 @@ class Share(Refilling):
                     job.group_overhead_s = group.group_overhead_s
                     running.append(job)
         return running
-
-
-Lengthwise = Callable[[], KnownLengths | LearntLengths]

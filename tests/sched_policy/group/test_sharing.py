@@ -27,7 +27,7 @@ CONSENT = Exploration(checkpoint_signal="USR1")
 READS = StageProfile(1.0, 0.9, 0.1, 0.0)
 COMPUTES = StageProfile(1.0, 0.1, 0.9, 0.0)
 ALIKE = ((0, READS), (0, READS), (1, COMPUTES), (1, COMPUTES))
-SHARING = ("antman", "sjf-ffs", "sjf-bsbf", "muri-s", "muri-l")
+SHARING = ("antman", "sjf-ffs", "sjf-bsbf", "muri-s", "muri-l", "explsched-share")
 
 
 def holding(job_id: int, node: str, *indices: int, **fields: Any) -> Job:
@@ -198,7 +198,7 @@ def test_muri_leaves_a_job_alone_that_has_not_consented_or_has_just_started() ->
         assert (made.starts, made.preemptions) == ((), ())
 
 
-@pytest.mark.parametrize("policy", ["muri-s", "muri-l"])
+@pytest.mark.parametrize("policy", ["muri-s", "muri-l", "explsched-share"])
 def test_a_job_on_its_own_gpus_keeps_them_until_somebody_ranks_higher(policy: str) -> None:
     """Whether or not it says which ones it holds."""
     whole = {"may_share": False, "exploration": CONSENT, "time_limit_s": 8000.0}
