@@ -12,7 +12,7 @@ from math import exp, log
 from pathlib import Path
 
 import click
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert, to_builtins
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -73,7 +73,7 @@ def geometric_means(rows: Sequence[Row]) -> Mapping[str, float]:
 @click.option("--traces", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--only", default=",".join(TRACES), show_default=True, help="Comma-separated names of traces.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
-@click.option("--store", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON to this file, too.")
+@click.option("--store", type=click.Path(dir_okay=False, path_type=Path), help="Add the rows to this file.")
 def main(traces: Path, only: str, as_json: bool, store: Path | None) -> None:  # noqa: FBT001  click passes by name
     """Replay the traces under ours and its rivals; print the ratios."""
     names = only.split(",")
@@ -86,6 +86,11 @@ def main(traces: Path, only: str, as_json: bool, store: Path | None) -> None:  #
         path = traces / f"{name}.csv"
         rival, variant = RIVALS[durations]
         rows.append(Row.of(name, durations, run_ours(path, "explsched-share", variant), run_ours(path, rival, "plain")))
+    if store and store.exists():  # rows of earlier runs that this one does not have
+        known = {(row.trace, row.durations) for row in rows}
+        earlier = [convert(row, Row) for row in json.loads(store.read_text())["rows"]]
+        rows += [row for row in earlier if (row.trace, row.durations) not in known]
+    rows.sort(key=lambda row: (row.durations, row.trace))
     report = {"attribution": ATTRIBUTION, "rows": to_builtins(rows), "geometric_means": geometric_means(rows)}
     if store:
         store.write_text(json.dumps(report, indent=1) + "\n")

@@ -20,8 +20,8 @@ from itertools import combinations_with_replacement
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.group.interleave import MAX_MEMBERS, iteration_s
-from sched_policy.group.rounds import Group, iteration_times_s
+from sched_policy.group.interleave import MAX_MEMBERS
+from sched_policy.group.rounds import Group, Paces, iteration_times_s
 from sched_policy.model import StageProfile
 from sched_policy.snapshot import Floats, Ints
 
@@ -59,38 +59,14 @@ def worth_of(service_gpu_s: Floats) -> Floats:
     return np.asarray((service_gpu_s + LEAST_GPU_S) ** -0.5)
 
 
-class Packer:
-    """Chooses groups. It remembers the speeds of groups: make one for a replay or for a plan, as it only grows.
-
-    Attributes:
-        max_members: jobs per group at most.
-
-    """
+class Packer(Paces):
+    """Chooses groups, and remembers the speeds of groups."""
 
     def __init__(self, max_members: int = MAX_MEMBERS, stay: float = 1.0) -> None:
         """`stay` is by how much a group that runs already counts more than one that would have to be started."""
-        if not 1 <= max_members <= MAX_MEMBERS:
-            raise ValueError(f"groups have 1 to {MAX_MEMBERS} members, not {max_members}")
-        self.max_members = max_members
+        super().__init__(max_members)
         self._stay = stay
-        self._profiles: list[StageProfile] = []
-        self._kind_of: dict[StageProfile, int] = {}
-        self._pace_s: dict[tuple[int, ...], float] = {}
         self._tables: dict[tuple[tuple[int, ...], int], _Combinations] = {}
-
-    def kind(self, profile: StageProfile) -> int:
-        """The number under which crowds refer to this profile."""
-        if profile not in self._kind_of:
-            self._kind_of[profile] = len(self._profiles)
-            self._profiles.append(profile)
-        return self._kind_of[profile]
-
-    def iteration_s(self, kinds: Iterable[int]) -> float:
-        """Seconds in which each member of a group finishes one iteration."""
-        members = tuple(sorted(kinds))
-        if members not in self._pace_s:
-            self._pace_s[members] = iteration_s([self._profiles[member] for member in members])
-        return self._pace_s[members]
 
     def pack(self, crowds: Sequence[Crowd], capacity_gpus: int) -> list[list[Group]]:
         """The groups of each crowd that should run, most worth first; together they want `capacity_gpus` at most."""

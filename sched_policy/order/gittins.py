@@ -32,6 +32,8 @@ PRIOR = 0.15
 TAIL = 0.6
 LEAST_S = 60.0
 """Below this time the tail is flat."""
+LIKENESS, LIKENESS_S = 1.1, 30.0
+"""Alike jobs take about as long: up to so many times what an ended neighbour took, and so many seconds more."""
 
 
 def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Bools) -> Floats:
@@ -39,12 +41,13 @@ def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Boo
 
     Args:
         ran_s: how long each has run, shape (R,).
-        length_s: how long each of its M neighbours ran, shape (R, M).
+        length_s: how long each of its M neighbours has run, shape (R, M).
         weight: how much each neighbour counts, 0 where there is none, shape (R, M).
         ended: whether the neighbour has ended; the others run at least so long, shape (R, M).
 
     """
     ran = ran_s[:, None]
+    length_s = np.where(ended, LIKENESS * length_s + LIKENESS_S, length_s)
     weight = np.where(length_s > ran, weight, 0.0)  # who ended earlier says nothing of a job that has come so far
     more_s = np.where(weight > 0, length_s - ran, np.inf)
     by_length = np.argsort(more_s, axis=1)
@@ -113,10 +116,11 @@ class Gittins(Struct, frozen=True):
 
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Minus the effective GPU-seconds left of each job."""
-        left_s = self._learnt_s(snapshot)
         known = [job.known_left_s(snapshot.now_s) for job in snapshot.jobs]
-        left_s = np.minimum(left_s, snapshot.columns.left_s)
-        left_s = np.array([learnt if exact is None else exact for exact, learnt in zip(known, left_s, strict=True)])
+        left_s = snapshot.columns.left_s
+        if None in known:
+            is_known = np.array([exact is not None for exact in known])
+            left_s = np.where(is_known, left_s, np.minimum(self._learnt_s(snapshot), left_s))
         service_gpu_s = left_s * np.maximum(snapshot.columns.gpus, 1)
 
         def reason(row: int) -> str:

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 from sched_policy.model import Direction, Exploration, ProgressPoint
-from sched_policy.order.gittins import LEAST_S, PRIOR, TAIL, Gittins, Lengths, effective_left_s
+from sched_policy.order.gittins import LEAST_S, LIKENESS, LIKENESS_S, PRIOR, TAIL, Gittins, Lengths, effective_left_s
 from sched_policy.snapshot import Snapshot
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
+
+
+def about(length_s: float) -> float:
+    """What a length tells of a job that is alike."""
+    return LIKENESS * length_s + LIKENESS_S
 
 
 def left_s(ran_s: float, *lengths_s: float, weight: float = 1e6, ended: bool = True) -> float:
@@ -19,20 +24,21 @@ def left_s(ran_s: float, *lengths_s: float, weight: float = 1e6, ended: bool = T
 
 
 def test_a_length_that_is_certain_leaves_the_rest_of_it() -> None:
-    assert left_s(100.0, 1000.0) == pytest.approx(900.0, rel=1e-3)
-    assert left_s(100.0, 1000.0, 1000.0) == pytest.approx(900.0, rel=1e-3)
+    assert left_s(100.0, 1000.0) == pytest.approx(about(1000.0) - 100.0, rel=1e-3)
+    assert left_s(100.0, 1000.0, 1000.0) == pytest.approx(about(1000.0) - 100.0, rel=1e-3)
+    assert left_s(1001.0, 1000.0) < 150.0  # a little longer than its neighbour: it will end soon all the same
 
 
 def test_a_chance_to_end_soon_is_worth_trying_first() -> None:
-    # Half of them end after 10 s: 10 s of trying for half a chance, far less than half of 10 + half of 1000.
-    assert left_s(0.0, 10.0, 1000.0) == pytest.approx(20.0, rel=1e-2)
-    assert left_s(10.5, 10.0, 1000.0) == pytest.approx(989.5, rel=1e-3)
+    # Half of them end early: so long for half a chance is far less than the mean of both lengths.
+    assert left_s(0.0, 10.0, 9000.0) == pytest.approx(2 * about(10.0), rel=1e-2)
+    assert left_s(50.0, 10.0, 9000.0) == pytest.approx(about(9000.0) - 50.0, rel=1e-3)
 
 
 def test_neighbours_that_have_not_ended_make_an_early_end_less_likely() -> None:
     lengths_s, ended = np.array([[100.0, 500.0, 500.0]]), np.array([[True, False, False]])
     unsure = effective_left_s(np.array([0.0]), lengths_s, np.full((1, 3), 1e6), ended)
-    assert unsure[0] == pytest.approx(300.0, rel=1e-2)  # 3 x 100 s for one end
+    assert unsure[0] == pytest.approx(3 * about(100.0), rel=1e-2)  # all three run so long for one end
 
 
 def test_without_neighbours_the_least_attained_service_comes_first() -> None:
