@@ -26,6 +26,8 @@ from sched_policy.plan import Group, Preemption, Ranking, Start
 from sched_policy.snapshot import Ints, Snapshot
 
 _GROUPS_AHEAD = 8
+_OVERDUE = 100.0
+"""How many times the best job an overdue one is worth: it runs next, and shares with none but its like."""
 
 Shape = tuple[GpuRequest, str, bool]
 """What the jobs of a group have in common: request, partition, and whether they share GPUs at all."""
@@ -179,6 +181,8 @@ class InterleaveByWorth(Interleave, frozen=True):
     ) -> list[Rows]:
         """Groups as positions in the snapshot, those of most worth first."""
         worth = worth_of(np.maximum(-ranking.values, 0.0))
+        overdue = np.array([job.is_overdue for job in snapshot.jobs], dtype=np.bool_)
+        worth[overdue] = _OVERDUE * worth.max(initial=0.0)
         shapes: dict[Shape, list[int]] = {}
         for row in movable:
             shapes.setdefault(_shape(snapshot, row), []).append(row)
