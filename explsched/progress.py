@@ -1,6 +1,7 @@
 """Reports a job's progress to the scheduler.
 
     import explsched
+    explsched.report(step=0, params={"lr": 0.1, "width": 64})
     explsched.report(step=100, loss=0.25, total_steps=1000)
 
 Each call appends lines to `<spool>/<job id>.jsonl`; the spool is `EXPLSCHED_SPOOL` or /var/spool/explsched/progress.
@@ -19,27 +20,44 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+
+from explsched.parameters import Parameter, is_name, of_value
 
 DEFAULT_SPOOL = "/var/spool/explsched/progress"
 _LONGEST_NAME = 256  # with it a line stays below 4096 bytes, the longest that the daemon reads
 _LARGEST = 10**15
+_LONGEST_LINE = 4000  # of parameters; a line with one of them is always shorter
 
 
-def report(*, step: int, loss: float | None = None, total_steps: int | None = None, **metrics: float) -> None:
+def report(
+    *,
+    step: int,
+    loss: float | None = None,
+    total_steps: int | None = None,
+    params: Mapping[str, object] | None = None,
+    **metrics: float,
+) -> None:
     """Report one or more metrics after `step` steps, e.g. `report(step=3, loss=0.5, accuracy=0.9)`.
 
-    `total_steps` tells how many steps the job will run in all. Numbers of NumPy and tensors with one element are
-    accepted. Raises TypeError or ValueError for a call that can never be right: no metric, a step that is no whole
-    number from 0 on, a metric that is no number.
+    `total_steps` tells how many steps the job will run in all. `params` are the job's hyper-parameters, such as
+    `vars(arguments)`; once is enough, None among them is passed over, and what is neither number nor truth value counts
+    as text. Numbers of NumPy and tensors with one element are accepted. Raises TypeError or ValueError for a call that
+    can never be right: neither metric nor parameter, a step that is no whole number from 0 on, a metric that is no
+    number.
     """
     steps = {"step": _whole("step", step, 0)}
     totals = {} if total_steps is None else {"total_steps": _whole("total_steps", total_steps, 1)}
     if loss is not None:
         metrics = {"loss": loss, **metrics}
-    if not metrics:
-        raise TypeError("report() needs at least one metric, such as loss=0.5")
-    _append([{**_stamp(), **steps, "metric": name, **_value(name, value), **totals} for name, value in metrics.items()])
+    if not metrics and not params:
+        raise TypeError("report() needs at least one metric, such as loss=0.5, or params")
+    told = parameters(params) if params else []
+    _append(
+        told
+        + [{**_stamp(), **steps, "metric": name, **_value(name, value), **totals} for name, value in metrics.items()]
+    )
 
 
 def event(name: str, step: int | None = None) -> None:
@@ -50,6 +68,26 @@ def event(name: str, step: int | None = None) -> None:
     if step is not None:
         line["step"] = step
     _append([line])
+
+
+def parameters(params: Mapping[str, object]) -> list[dict[str, object]]:
+    """Lines that tell the job's hyper-parameters; none if this process has told the same for this run before."""
+    stamp = _stamp()
+    values = {name: of_value(value) for name, value in params.items() if is_name(name) and value is not None}
+    global _told
+    telling = (progress_file(), stamp["restart"], values)
+    if not values or telling == _told:
+        return []
+    _told = telling
+    together: dict[str, object] = {**stamp, "params": values}
+    if len(json.dumps(together)) <= _LONGEST_LINE:
+        return [together]
+    return [{**stamp, "params": {name: value}} for name, value in values.items()]
+
+
+def tell(params: Mapping[str, object]) -> None:
+    """Report the job's hyper-parameters alone."""
+    _append(parameters(params))
 
 
 def progress_file() -> Path | None:
@@ -89,6 +127,7 @@ def _stamp() -> dict[str, object]:
 
 
 _given_up: set[Path] = set()
+_told: tuple[Path | None, object, dict[str, Parameter]] | None = None
 
 
 def _append(lines: list[dict[str, object]]) -> None:

@@ -126,11 +126,15 @@ class StageProfile(Struct, frozen=True, order=True):
         return self.io_s + self.gpu_s + self.net_s
 
 
+Parameter = float | str | bool
+
+
 class Exploration(Struct, frozen=True):
-    """What a job told about itself when it was submitted (`sxbatch`, or the job's comment).
+    """What a job told about itself (`sxbatch`, the job's comment, its command line, its reports).
 
     `checkpoint_signal` names the signal on which the job saves a checkpoint: only with it a job may be
-    preempted. `may_stop` is the job's consent to be cancelled when it has nothing left to learn.
+    preempted. `may_stop` is the job's consent to be cancelled when it has nothing left to learn. `params` are its
+    hyper-parameters by name, in the names' order; empty while none are known.
     """
 
     sweep: str | None = None
@@ -138,6 +142,7 @@ class Exploration(Struct, frozen=True):
     direction: Direction = Direction.MIN
     checkpoint_signal: str | None = None
     may_stop: bool = False
+    params: tuple[tuple[str, Parameter], ...] = ()
 
 
 class Job(Struct, frozen=True):

@@ -18,6 +18,7 @@ from explsched.job_options import (
     JOB_CLASS,
     LIMIT,
     METRIC,
+    PARAMS,
     REQUEST,
     SCHEDULED,
     SHARE,
@@ -28,6 +29,7 @@ from explsched.job_options import (
     comment,
     values,
 )
+from explsched.parameters import of_pairs
 from sched_policy.model import Direction, Elastic, Exploration, StageProfile
 
 _LEARNING = frozenset(option.name for option in SCHEDULED if option.topic is Topic.LEARNING)
@@ -88,6 +90,7 @@ def _exploration(given: Mapping[str, str]) -> Exploration:
         direction=Direction(given.get(DIRECTION.name, "min")),
         checkpoint_signal=given.get(CHECKPOINT.name),
         may_stop=given.get(EARLY_STOP.name) == "1",
+        params=tuple(sorted(of_pairs(given[PARAMS.name]).items())) if PARAMS.name in given else (),
     )
 
 

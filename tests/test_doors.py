@@ -33,6 +33,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.atomic_file",
             "explsched.checkpoint",
             "explsched.job_options",
+            "explsched.parameters",
             "explsched.progress",
             "sbatch_templates.shell",
         }
@@ -44,6 +45,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.errors",
             "explsched.job_options",
             "explsched.log",
+            "explsched.parameters",
             "explsched.preemption_record",
             "explsched.process",
             "explsched.strict_yaml",

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.preemption_record import PreemptionRecord, RecordError
 from explsched.preemption_record import read as read_record
-from sched_policy.model import Absence, Elastic, Job, JobState, Node
+from sched_policy.model import Absence, Elastic, Exploration, Job, JobState, Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
@@ -169,7 +169,8 @@ def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
     """A training that has ended, with what it reported since it was last seen."""
     if progress is None or job.exploration is None:
         return job
-    return replace(job, points=progress.points(job.exploration.metric, max(job.request.total, 1)))
+    points = progress.points(job.exploration.metric, max(job.request.total, 1))
+    return replace(job, points=points, exploration=_with_params(job.exploration, progress))
 
 
 def _node(node: SlurmNode, sets: frozenset[str]) -> Node:
@@ -230,7 +231,7 @@ def _job(
     """The job as policies see it; `sizes` are the GPUs of earlier runs, as far as they are known."""
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
-    exploration = options.exploration if options else None
+    exploration = _with_params(options.exploration if options else None, progress)
     return Job(
         job_id=record.job_id,
         request=gpu_request(record, per_gpu),
@@ -255,6 +256,13 @@ def _job(
         elastic=_elastic(record, options),
         may_share=asks_for_a_part(record, per_gpu),
     )
+
+
+def _with_params(exploration: Exploration | None, progress: JobProgress) -> Exploration | None:
+    """With the hyper-parameters that the job itself told; these count before those of its comment."""
+    if exploration is None or not progress.told.values:
+        return exploration
+    return replace(exploration, params=tuple(sorted({**dict(exploration.params), **progress.told.values}.items())))
 
 
 def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:

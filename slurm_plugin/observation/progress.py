@@ -12,16 +12,19 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from sched_policy.model import ProgressPoint
+from explsched.parameters import LONGEST
+from sched_policy.model import Parameter, ProgressPoint
 
 MAX_LINE_BYTES = 4096
 MAX_BYTES_PER_READ = 1 << 20
 MAX_REPORTS = 512
+MAX_PARAMETERS = 64
 _FUTURE_S = 60.0  # clocks of nodes differ a little; a report from further ahead is malformed
 
 
@@ -45,11 +48,47 @@ class Run:
     end_s: float
 
 
+_NONE: Mapping[str, Parameter] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ToldParameters:
+    """The hyper-parameters that a job has told, run by run. What the last run tells counts.
+
+    `former` are those of the runs before `run`, `latest` its own. `differed` names those that a run has told
+    differently from a run before it.
+    """
+
+    run: int = 0
+    former: Mapping[str, Parameter] = field(default_factory=lambda: _NONE)
+    latest: Mapping[str, Parameter] = field(default_factory=lambda: _NONE)
+    differed: frozenset[str] = frozenset()
+
+    @property
+    def values(self) -> Mapping[str, Parameter]:
+        """What counts."""
+        return {**self.former, **self.latest}
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """Names of parameters that differed between runs."""
+        return self.differed | {k for k, value in self.latest.items() if self.former.get(k, value) != value}
+
+    def plus(self, run: int, told: Mapping[str, Parameter]) -> ToldParameters | None:
+        """With what a line of a run tells; None for too many names, or a run that is over."""
+        before = self
+        if run > self.run:
+            before = ToldParameters(run, self.values, _NONE, self.changed)
+        after = replace(before, latest={**before.latest, **told})
+        return after if run >= self.run and len(after.values) <= MAX_PARAMETERS else None
+
+
 @dataclass(frozen=True, slots=True)
 class JobProgress:
     """Everything a job has reported so far.
 
-    `refused` says why its file is not read at all; `malformed` counts the lines that were skipped.
+    `refused` says why its file is not read at all; `malformed` counts the lines that were skipped. `told` are its
+    hyper-parameters.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -59,6 +98,7 @@ class JobProgress:
     ended: bool = False
     malformed: int = 0
     refused: str | None = None
+    told: ToldParameters = field(default_factory=ToldParameters)
     _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -93,8 +133,15 @@ class JobProgress:
         return before + (max(0.0, time_s - current.start_s) if current else 0.0)
 
 
+_Name = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
+_Value = Annotated[str, Meta(max_length=LONGEST)]
+
+
 class _Line(msgspec.Struct, frozen=True):
-    """One line of a progress file: a report (step, metric, value) or an event. Unknown keys are ignored."""
+    """One line of a progress file: a report (step, metric, value), an event, or hyper-parameters.
+
+    Unknown keys are ignored.
+    """
 
     time_s: Annotated[float, Meta(ge=0)]
     restart: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -103,10 +150,11 @@ class _Line(msgspec.Struct, frozen=True):
     metric: Annotated[str, Meta(max_length=256)] = "loss"
     value: float | None = None
     total_steps: Annotated[int, Meta(ge=1, le=10**15)] | None = None
+    params: dict[_Name, bool | float | _Value] | None = None
 
     def is_whole(self, latest_s: float) -> bool:
         """Whether it says something, and was not written after `latest_s`. Numbers of JSON are finite."""
-        says = self.event is not None or (self.step is not None and self.value is not None)
+        says = self.event is not None or self.params is not None or (self.step is not None and self.value is not None)
         return says and self.time_s <= latest_s
 
 
@@ -173,7 +221,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float) -> JobProgress
     """Add complete lines to what is known. Pure."""
     reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
     total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
-    malformed = progress.malformed
+    malformed, told = progress.malformed, progress.told
     last_step = {(r.restart, r.metric): r.step for r in reports}
     for text in lines:
         line = _parse(text, now_s)
@@ -182,7 +230,11 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float) -> JobProgress
             continue
         run = runs.get(line.restart, Run(line.restart, line.time_s, line.time_s))
         runs[line.restart] = replace(run, end_s=max(run.end_s, line.time_s))
-        if line.event is not None:
+        if line.params is not None:
+            more = told.plus(line.restart, line.params)
+            malformed += more is None
+            told = more or told
+        elif line.event is not None:
             ended = line.event == "end"
             checkpoint_s = line.time_s if line.event == "checkpoint" else checkpoint_s
         elif line.step is None or line.value is None or line.step < last_step.get((line.restart, line.metric), 0):
@@ -194,7 +246,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float) -> JobProgress
     while len(reports) > MAX_REPORTS:  # keep the first, every second of the rest, and the newest
         reports = reports[:1] + reports[2:-1:2] + reports[-1:]
     runs_in_order = tuple(runs[restart] for restart in sorted(runs))
-    return JobProgress(tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed)
+    return JobProgress(tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed, told=told)
 
 
 def _is_progress_name(name: str) -> bool:

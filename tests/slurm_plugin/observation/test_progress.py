@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sched_policy.model import ProgressPoint
-from slurm_plugin.observation.progress import MAX_LINE_BYTES, MAX_REPORTS, JobProgress, ProgressSpool, fold
+from slurm_plugin.observation.progress import (
+    MAX_LINE_BYTES,
+    MAX_PARAMETERS,
+    MAX_REPORTS,
+    JobProgress,
+    ProgressSpool,
+    fold,
+)
 
 NOW_S = 1_000_000.0
 
@@ -183,3 +190,30 @@ def test_events() -> None:
 def test_any_bytes_are_survived(lines: list[bytes]) -> None:
     progress = fold(JobProgress(), lines, NOW_S)
     assert progress.malformed + len(progress.reports) <= len(lines)
+
+
+def told(restart: int, **parameters: object) -> str:
+    return json.dumps({"time_s": NOW_S - 50, "restart": restart, "params": parameters}) + "\n"
+
+
+def test_parameters_of_the_last_run_count_and_differences_are_counted(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(told(0, lr=0.1, width=64, opt="sgd") + told(0, lr=0.2))
+    first = read(spool).told
+    assert (dict(first.values), first.changed) == ({"lr": 0.2, "width": 64.0, "opt": "sgd"}, frozenset())
+    with path.open("a") as file:
+        file.write(told(1, lr=0.1) + told(1, lr=0.2))  # a command line, and what the program made of it
+    assert read(spool).told.changed == frozenset()
+    with path.open("a") as file:
+        file.write(told(2, lr=0.3, opt=True) + told(3, width=64) + told(2, lr=9.0))
+    found = read(spool)
+    assert dict(found.told.values) == {"lr": 0.3, "width": 64.0, "opt": True}
+    assert (found.told.changed, found.malformed) == ({"lr", "opt"}, 1)
+
+
+def test_parameters_beyond_the_limits_are_counted_not_kept(spool: ProgressSpool, tmp_path: Path) -> None:
+    lines = [told(0, **{f"p{n}": n}) for n in range(MAX_PARAMETERS + 5)]
+    strange = [told(0, x=[1]), told(0, x=None), told(0, x="y" * 999), told(0, **{"n" * 999: 1})]
+    (tmp_path / "7.jsonl").write_text("".join(lines + strange))
+    found = read(spool)
+    assert (len(found.told.values), found.malformed) == (MAX_PARAMETERS, 9)
