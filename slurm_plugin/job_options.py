@@ -6,6 +6,7 @@ The word in the comment is `explsched.job_options.comment`'s; this module gives 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -64,6 +65,7 @@ class JobOptionError(ExplschedError):
     """The job's comment has an `explsched:` word that cannot be understood."""
 
 
+@lru_cache(maxsize=100_000)
 def parse(text: str) -> JobOptions | None:
     """The job's options; None if its comment has no `explsched:` word. Raises `JobOptionError`."""
     try:

@@ -48,6 +48,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.parameters",
             "explsched.preemption_record",
             "explsched.process",
+            "explsched.spool",
             "explsched.strict_yaml",
             "kernel_intercept.profile",
             "sched_policy.catalog",

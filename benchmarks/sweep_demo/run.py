@@ -11,11 +11,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_plugin.devcluster.waiting import until
-
 from benchmarks.sweep_demo import sweep
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster.machine import until
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
 
 POLL_S = 0.5

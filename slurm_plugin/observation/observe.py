@@ -42,6 +42,9 @@ _STATES = {
 }
 
 
+_NO_PROGRESS = JobProgress()
+
+
 class Observation(Struct, frozen=True):
     """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
 
@@ -106,22 +109,24 @@ def observe(
         if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
             past = preempted.get(record.job_id)
             sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
-            reported = progress.get(record.job_id, JobProgress())
+            reported = progress.get(record.job_id, _NO_PROGRESS)
             job = _job(record, reported, _options(record, faults), sizes, per_gpu)
-            job = replace(job, submit_s=past.submitted_s if past else job.submit_s)
+            job = replace(job, submit_s=past.submitted_s) if past else job
+            partition = job.partition
             if record.state == "PENDING":
                 fitting = requirements.node_set(record)
                 why = unmodelled(record) or ("" if fitting.nodes or not seen.nodes else NO_NODE)
                 if why:
                     left_to_slurm[record.job_id] = why
                 else:
-                    job = replace(job, partition=fitting.name)
+                    partition = fitting.name
             is_modelled = record.job_id not in left_to_slurm
             standing = standing_of(record, rules.scope, known.others_factors.get(record.job_id, 0))
             planned = may_be_planned(record, now_s, consents=job.consents, only_leases=only_leases)
             jobs.append(
                 replace(
                     job,
+                    partition=partition,
                     scope=standing.scope,
                     peers=standing.peers if is_modelled or rules.scope == "partition" else f"job {record.job_id}",
                     native_priority=standing.native_priority,

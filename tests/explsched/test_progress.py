@@ -19,7 +19,7 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("EXPLSCHED_PROGRESS_FILE", raising=False)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     monkeypatch.setattr(progress, "_told", None)
-    progress._given_up.clear()
+    progress._writers.clear()
     return tmp_path
 
 
