@@ -12,12 +12,13 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gateway import cpu, live, many, order, sse
+from benchmarks.gateway import cpu, fair, live, many, order, sse
 
 PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "cpu": cpu.measure,
     "sse": sse.measure,
     "order": order.measure,
+    "fair": fair.measure,
     "many": lambda directory, _rounds, _seconds: many.measure(directory, services=1000, replicas=10),
     "live": lambda directory, _rounds, _seconds: live.measure(directory),
 }

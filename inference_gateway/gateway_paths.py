@@ -70,6 +70,11 @@ class GatewayPaths:
         return self.root / "access.jsonl"
 
     @property
+    def usage(self) -> Path:
+        """JSON: tokens by day, key and service, as the replicas have reported them."""
+        return self.root / "usage.json"
+
+    @property
     def overrides(self) -> Path:
         """What `gateway scale` has set, JSON."""
         return self.root / "overrides.json"

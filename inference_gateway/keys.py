@@ -11,9 +11,11 @@ import secrets
 from pathlib import Path
 from typing import Annotated
 
+import yaml
 from msgspec import Meta
 
 from explsched import strict_yaml
+from explsched.atomic_file import replace_file
 from explsched.strict_yaml import ConfigError, Section
 from inference_gateway.dataplane.settings import ApiKey, digest_of
 from inference_gateway.errors import GatewayError
@@ -29,6 +31,7 @@ class KeySection(Section, frozen=True):
     requests_per_minute: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000_000)] | None, Meta(description="requests admitted per minute; null: any")
     ] = None
+    account: Annotated[str, Meta(pattern=r"^[\w.-]*$", description="Slurm account that `usage` shows it under")] = ""
     expires: Annotated[datetime.date | None, Meta(description="last day on which it is good; null: any")] = None
 
     @property
@@ -77,7 +80,57 @@ def parse(text: str, path: Path) -> tuple[ApiKey, ...]:
     return tuple(keys)
 
 
-def new_key(owner: str) -> tuple[str, str]:
-    """A new random key, and the line for the file of keys that lets `owner` use it."""
+def sections(path: Path) -> dict[str, KeySection]:
+    """The keys of a file as they are written, by owner. Raises `ConfigError`."""
+    faults: list[str] = []
+    found = strict_yaml.read(KeysSection, strict_yaml.mapping(strict_yaml.file_text(path), path), faults)
+    if found is None or faults:
+        raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
+    return found.keys
+
+
+def new_key(owner: str, days: int | None = None) -> tuple[str, str]:
+    """A new random key, and the line for the file of keys that lets `owner` use it, for so many days from now."""
     key = secrets.token_urlsafe(32)
-    return key, f"  {owner}: {{sha256: {digest_of(key)}}}"
+    last = "" if days is None else f", expires: {datetime.date.today() + datetime.timedelta(days=days)}"
+    return key, f"  {owner}: {{sha256: {digest_of(key)}{last}}}"
+
+
+def add(path: Path, owner: str, line: str) -> None:
+    """Add a line to a file of keys, which is made if it is not there; comments and other lines stay as they are.
+
+    Raises `GatewayError` if `owner` has a key already or the file cannot be written, `ConfigError`.
+    """
+    known = sections(path) if path.exists() else {}
+    text = strict_yaml.file_text(path) if known else "keys:\n"
+    if owner in known:
+        raise GatewayError(f"{path}: {owner} has a key already; `gateway key --revoke {owner}` takes it back")
+    _replace(path, text.rstrip("\n") + f"\n{line}\n")
+
+
+def revoke(path: Path, owner: str) -> None:
+    """Take the key of `owner` out of a file. Raises `GatewayError` if there is none, `ConfigError`."""
+    if owner not in sections(path):
+        raise GatewayError(f"{path}: {owner} has no key")
+    text = strict_yaml.file_text(path)
+    root = yaml.compose(text, yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise GatewayError(f"{path}: is no mapping")
+    (_, members), *_ = root.value
+    begin, end = next(
+        (name.start_mark.line, value.end_mark.line) for name, value in members.value if name.value == owner
+    )
+    if len({name.start_mark.line for name, _ in members.value}) < len(members.value):
+        raise GatewayError(f"{path}: has several keys on a line, take out `{owner}` by hand")
+    lines = text.splitlines(keepends=True)
+    left = lines[:begin] + lines[max(end, begin + 1) :]
+    _replace(path, "".join(left) if len(members.value) > 1 else "keys: {}\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file of keys. Raises `GatewayError`, or `ConfigError` for a text that is none: nothing changes then."""
+    parse(text, path)
+    try:
+        replace_file(path, text, mode=0o600)
+    except OSError as error:
+        raise GatewayError(f"{path}: cannot be written: {error.strerror}") from error

@@ -97,7 +97,7 @@ class Activator:
             return self._models(request.headers.get(_ONLY, ""), request.headers.get(_KEY, ""))
         name = request.headers.get(SERVICE)
         if name is not None:
-            return await self._hold(name, request)
+            return await self._hold(name.partition("/")[0], request)
         if LIMIT in request.headers and self._again is not None:
             return await self._again.ask(request)
         if request.method == "GET" and request.path == "/metrics":

@@ -1,19 +1,144 @@
-"""`sexplsched gateway key`: make an API key."""
+"""`sexplsched gateway key`, `usage`: API keys, and what they have used."""
 
 from __future__ import annotations
 
+import csv
+import os
+import pwd
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
 import click
 
+from explsched.cli.tables import Column, lines, room
+from explsched.errors import ExplschedError
+from inference_gateway import keys
+from inference_gateway.cli.main import opened, services_option
+from inference_gateway.control.usage import DayUsage, read
+from inference_gateway.errors import GatewayError
 from inference_gateway.keys import new_key
+from inference_gateway.replicas.usage import Tokens
+
+_GROUPS = ("day", "key", "account", "service")
+_COUNTS = ("requests", "prompt", "completion", "estimated")
 
 
 @click.command()
-@click.argument("owner")
-def key(owner: str) -> None:
+@click.argument("owner", required=False)
+@click.option("--me", "who", flag_value="me", help="OWNER is your login.")
+@click.option("-s", "--services", "services_path", type=click.Path(path_type=Path), help="Change this gateway's keys.")
+@click.option("--expires", "days", type=click.IntRange(1, 3650), metavar="DAYS", help="Days for which it is good.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the key to this new file, mode 0600.")
+@click.option("--revoke", "action", flag_value="revoke", help="Take the key of OWNER back.")
+@click.option("--list", "action", flag_value="list", help="List the keys.")
+def key(
+    *,
+    owner: str | None,
+    who: str | None,
+    services_path: Path | None,
+    days: int | None,
+    save: Path | None,
+    action: str | None,
+) -> None:
     """Make an API key for OWNER: the key on standard output, the line for the file of keys on standard error.
 
-    The gateway keeps only a hash: the key cannot be shown again.
+    The gateway keeps only a hash: the key cannot be shown again. With --services the line goes into the file of keys
+    instead; `gateway reload` puts it in force.
     """
-    secret, line = new_key(owner)
-    click.echo(secret)
-    click.echo(f"line for the file of keys, below `keys:`\n{line}", err=True)
+    path = None if services_path is None else _keys_file(services_path)
+    if action is not None and path is None:
+        raise click.UsageError(f"--{action} needs --services")
+    if action == "list" and path is not None:
+        columns = [Column(name) for name in ("KEY", "ACCOUNT", "EXPIRES", "PER MINUTE", "SERVICES")]
+        rows = (
+            (name, one.account, one.expires, one.requests_per_minute, ",".join(one.services))
+            for name, one in keys.sections(path).items()
+        )
+        click.echo("\n".join(lines(columns, rows, room())))
+        return
+    owner = pwd.getpwuid(os.getuid()).pw_name if who == "me" else owner
+    if owner is None:
+        raise click.UsageError("OWNER or --me is needed")
+    if action == "revoke" and path is not None:
+        keys.revoke(path, owner)
+        click.echo(f"{owner}: revoked; `gateway reload` puts it in force")
+        return
+    secret, line = new_key(owner, days)
+    with _saved(save, secret):
+        if path is not None:
+            keys.add(path, owner, line)
+    if save is None:
+        click.echo(secret)
+    click.echo(f"{path}: {owner} is in" if path else f"line for the file of keys, below `keys:`\n{line}", err=True)
+
+
+@contextmanager
+def _saved(path: Path | None, secret: str) -> Iterator[None]:
+    """Write a key to a new file that only its user may read; it goes again if what follows fails."""
+    if path is None:
+        yield
+        return
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secret + "\n")
+    except OSError as error:
+        raise GatewayError(f"{path}: {error.strerror}") from error
+    try:
+        yield
+    except ExplschedError:
+        path.unlink()
+        raise
+
+
+def _keys_file(services_path: Path) -> Path:
+    section, _ = opened(services_path)
+    if section.listen.keys is None:
+        raise GatewayError(f"{services_path}: listen.keys names no file of keys")
+    return section.listen.keys
+
+
+@click.command()
+@services_option
+@click.option(
+    "--by", "by", multiple=True, type=click.Choice(_GROUPS), help="Sums of what; repeatable. Default: key, service."
+)
+@click.option("--days", default=30, show_default=True, type=click.IntRange(1, 400), help="How far back.")
+@click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None) -> None:
+    """Show requests and tokens by key, service, account or day.
+
+    Of estimated requests the answer did not say its tokens: a stream without `usage`, or a client that left.
+    """
+    section, paths = opened(services_path)
+    known = {} if section.listen.keys is None else keys.sections(section.listen.keys)
+    accounts = {name: one.account for name, one in known.items() if one.account}
+    since = time.strftime("%Y-%m-%d", time.localtime(time.time() - (days - 1) * 86_400))
+    chosen = by or ("key", "service")
+    sums = summed((entry for entry in read(paths).days if entry.day >= since), chosen, accounts)
+    rows = [
+        (*group, tokens.requests, tokens.prompt, tokens.completion, tokens.estimated)
+        for group, tokens in sorted(sums.items())
+    ]
+    titles = (*chosen, *_COUNTS)
+    if form == "csv":
+        csv.writer(sys.stdout).writerows([titles, *rows])
+        return
+    columns = [*(Column(name.upper()) for name in chosen), *(Column(name.upper(), ">") for name in _COUNTS)]
+    click.echo("\n".join(lines(columns, rows, room())))
+
+
+def summed(
+    entries: Iterable[DayUsage], by: tuple[str, ...], accounts: Mapping[str, str]
+) -> dict[tuple[str, ...], Tokens]:
+    """The tokens of each group, as `by` names its parts; a key without an account has the account `-`."""
+    found: dict[tuple[str, ...], Tokens] = {}
+    for entry in entries:
+        names = {"day": entry.day, "key": entry.key or "-", "service": entry.service}
+        names["account"] = accounts.get(entry.key, "-")
+        group = tuple(names[name] for name in by)
+        found[group] = found.get(group, Tokens()) + entry.tokens
+    return found

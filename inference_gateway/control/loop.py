@@ -20,6 +20,7 @@ from inference_gateway.control.report import Report, report
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.control.state import Memory, Override, ServiceMemory
+from inference_gateway.control.usage import UsageSums
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
@@ -66,6 +67,7 @@ class ControlPlane:
         self._registry = ReplicaRegistry(self._services, (), self._events)
         self._remembered: Memory | None = None
         self._overrides: dict[str, Override] = {}
+        self._usage = UsageSums(paths)
 
     def adopt(self, now_s: float) -> None:
         """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
@@ -107,6 +109,7 @@ class ControlPlane:
         for words in self._slurm.refusals():
             self._events.note("cancellation refused", reason=words)
         self._observer.ask(self._registry.all())
+        self._usage.update(self._registry.all(), now_s)
         about = (self._section.name, self._run_directory, self._services, self._registry.all(), servers or ())
         shown = report(*about, now_s, closing=closing)
         state.show(self._paths.status, shown)

@@ -16,13 +16,15 @@ local STEPS = 200 -- HAProxy interrupts an action after 10,000 instructions, and
 local Line = {}
 Line.__index = Line
 
-function Line.new()
-  return setmetatable({ first = 1, in_time = 1, last = 0, held = 0, places = {} }, Line)
+-- `all` counts the requests of several lines together.
+function Line.new(all)
+  return setmetatable({ first = 1, in_time = 1, last = 0, held = 0, places = {}, all = all or { held = 0 } }, Line)
 end
 
 function Line:enter(now)
   self.last = self.last + 1
   self.held = self.held + 1
+  self.all.held = self.all.held + 1
   local request = { came = now, looked = now, place = self.last }
   self.places[self.last] = request
   return request
@@ -32,6 +34,7 @@ function Line:leave(request)
   if not request.left then
     request.left = true
     self.held = self.held - 1
+    self.all.held = self.all.held - 1
   end
 end
 
@@ -89,23 +92,27 @@ if not core then
   return { Line = Line, look_ms = look_ms }
 end
 
-local lines = {}
+-- By backend, and there by key: each key has a line of its own, and the first ones of all try for the same places.
+local queues = {}
 
 local function now_ms()
   local now = core.now()
   return now.sec * 1000 + now.usec // 1000
 end
 
+local function line_of(queue, key)
+  queue.lines[key] = queue.lines[key] or Line.new(queue)
+  return queue.lines[key]
+end
+
 -- http-request lua.wait_for_turn BACKEND LIMIT IN_TIME_MS PATIENCE_MS DEADLINE_MS BUFFER RESERVE LOOK_MS
 -- Buffer and reserve are per replica. Sets txn.turn to `full` if too many wait, to `never` at the deadline.
 local function wait_for_turn(txn, backend, limit, in_time, patience, deadline, buffer, reserve, look)
-  local line = lines[backend]
-  if not line then
-    line = Line.new()
-    lines[backend] = line
-  end
+  queues[backend] = queues[backend] or { held = 0, lines = {} }
+  local queue, key = queues[backend], txn:get_var("txn.key") or ""
+  local line = line_of(queue, key)
   line:settle(now_ms(), tonumber(in_time))
-  if line.held + txn.f:queue(backend) >= tonumber(limit) then
+  if queue.held + txn.f:queue(backend) >= tonumber(limit) then
     txn:set_var("txn.turn", "full")
     return
   end
@@ -133,12 +140,25 @@ local function wait_for_turn(txn, backend, limit, in_time, patience, deadline, b
     core.msleep(look_ms(before, rules))
   end
   line:leave(request)
+  if line.held == 0 then
+    queue.lines[key] = nil
+  end
 end
 
 core.register_action("wait_for_turn", { "http-req" }, wait_for_turn, 8)
 
 core.register_cli({ "show", "held" }, "show held : requests that wait for their turn, by backend", function(applet)
-  for backend, line in pairs(lines) do
-    applet:send(backend .. " " .. line:count(now_ms()) .. "\n")
+  for backend, queue in pairs(queues) do
+    local keys = {} -- at first: HAProxy may interrupt what follows, and requests come and go then
+    for key in pairs(queue.lines) do
+      keys[#keys + 1] = key
+    end
+    for _, key in ipairs(keys) do
+      local line = queue.lines[key]
+      if line and line:count(now_ms()) == 0 then
+        queue.lines[key] = nil
+      end
+    end
+    applet:send(backend .. " " .. queue.held .. "\n")
   end
 end)

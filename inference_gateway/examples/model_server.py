@@ -139,15 +139,16 @@ class ModelServer:
         except (ValueError, TypeError, AttributeError) as error:
             return problem(400, f"not a chat completion request: {error}")
         if stream:
-            return await self._stream(request, tokens)
+            return await self._stream(request, tokens, _usage(asked) if _wants_usage(asked) else None)
         words = [word async for word in self._words(tokens)]
         message = {"role": "assistant", "content": "".join(words)}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
-        usage = {"prompt_tokens": 0, "completion_tokens": tokens, "total_tokens": tokens}
         body = {"id": "chatcmpl-1", "object": "chat.completion", "created": int(time.time()), "model": self.models[0]}
-        return web.json_response({**body, "choices": [choice], "usage": usage}, headers={"x-replica": self.name})
+        return web.json_response(
+            {**body, "choices": [choice], "usage": _usage(asked)}, headers={"x-replica": self.name}
+        )
 
-    async def _stream(self, request: web.Request, tokens: int) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, tokens: int, usage: dict[str, int] | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-replica": self.name})
         await response.prepare(request)
         async for word in self._words(tokens):
@@ -156,6 +157,9 @@ class ModelServer:
             chunk: dict[str, Any] = {"object": "chat.completion.chunk", "model": self.models[0], "choices": [choice]}
             chunk["sent_s"] = time.monotonic()
             await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        if usage is not None:
+            last = {"object": "chat.completion.chunk", "model": self.models[0], "choices": [], "usage": usage}
+            await response.write(f"data: {json.dumps(last)}\n\n".encode())
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
@@ -166,6 +170,17 @@ class ModelServer:
             # Against the clock, so that the rate holds however long writing takes.
             await asyncio.sleep(began_s + index * self.behaviour.token_ms / 1000 - asyncio.get_running_loop().time())
             yield _WORDS[index % len(_WORDS)] + " "
+
+
+def _wants_usage(asked: dict[str, Any]) -> bool:
+    return bool((asked.get("stream_options") or {}).get("include_usage"))
+
+
+def _usage(asked: dict[str, Any]) -> dict[str, int]:
+    """Tokens of a prompt are its words."""
+    prompt = len(json.dumps(asked.get("messages", "")).split())
+    completion = int(asked.get("max_tokens", 16))
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 @click.command()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from inference_gateway.replicas.ports import Taken
 from inference_gateway.replicas.request_stream import LONGEST_HEAD, PART, MalformedError, pass_on
+from inference_gateway.replicas.usage import AnswerReader, UsageCounter
 
 _HANDSHAKE_S = 10.0
 _SHUTDOWN_S = 2.0
@@ -42,6 +43,7 @@ class Relay:
     """The connections between the gateway and the server on a port. `look` tells who has the port now."""
 
     def __init__(self, port: int, key: str, look: Callable[[int], Taken]) -> None:
+        self.usage = UsageCounter()
         self._port = port
         self._key = key
         self._listings = _PortChecks(lambda: look(port))
@@ -105,9 +107,9 @@ class Relay:
         except OSError:
             to_server.transport.abort()
             return
-        answers = _Answers(from_server, writer)
+        answers = _Answers(from_server, writer, self.usage)
         tasks = [
-            asyncio.create_task(pass_on(reader, to_server, self._key, answers.next_status)),
+            asyncio.create_task(pass_on(reader, to_server, self._key, answers.next_status, answers.begin)),
             asyncio.create_task(answers.copy()),
         ]
         try:
@@ -116,6 +118,7 @@ class Relay:
             for task in tasks:
                 task.cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
+        answers.begin(None)
         broken = any(isinstance(end, (OSError, MalformedError)) for end in ends)
         for stream in (to_server, writer):
             if broken:
@@ -166,10 +169,19 @@ async def _handshake(link: socket.socket, context: ssl.SSLContext) -> tuple[asyn
 class _Answers:
     """What the server sends, copied to the gateway as it comes."""
 
-    def __init__(self, server: asyncio.StreamReader, gateway: asyncio.StreamWriter) -> None:
+    def __init__(self, server: asyncio.StreamReader, gateway: asyncio.StreamWriter, usage: UsageCounter) -> None:
         self._server = server
         self._gateway = gateway
+        self._usage = usage
         self._status: asyncio.Future[int] | None = None
+        self._client: str | None = None
+        self._answer = AnswerReader()
+
+    def begin(self, client: str | None) -> None:
+        """The answer so far is whole, or will never be; the next one is for this client, or for none."""
+        if self._client is not None:
+            self._usage.add(self._client, self._answer.tokens())
+        self._client, self._answer = client, AnswerReader()
 
     def next_status(self) -> asyncio.Future[int]:
         """The status of the next answer: HAProxy sends a request only when the one before is answered."""
@@ -183,6 +195,8 @@ class _Answers:
                 digits = part[9:12]  # of `HTTP/1.1 101 Switching Protocols`
                 self._status.set_result(int(digits) if digits.isdigit() else 0)
                 self._status = None
+            if self._client is not None:
+                self._answer.read(part)
             self._gateway.write(part)
             await self._gateway.drain()
 

@@ -14,6 +14,7 @@ from http import HTTPStatus
 LONGEST_HEAD = 1 << 20
 PART = 1 << 16
 _REPLACED = frozenset({b"authorization", b"http2-settings"})
+_SERVICE_AND_KEY = b"x-gateway-service"
 _OF_THE_GATEWAY = b"x-gateway-"
 """Headers between the gateway's own parts; a client's are no server's business either."""
 
@@ -24,9 +25,13 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first part of a request: its bytes with the key, and what follows it."""
+    """The first part of a request: its bytes with the key, and what follows it.
+
+    `client` names the client's key; None for what is no client's, such as a check.
+    """
 
     text: bytes
+    client: str | None
     length: int
     chunked: bool
     websocket: bool
@@ -49,7 +54,9 @@ def head_with_key(received: bytes, key: str) -> Head:
         raise MalformedError("the length of a request's body is not clear")
     text = b"\r\n".join([start, *kept, b"authorization: Bearer " + key.encode("ascii"), b"", b""])
     expects = any(name == b"expect" for name, _, _ in fields)
-    return Head(text, int(next(iter(lengths), b"0")), chunked, websocket, expects)
+    marks = [value.decode("latin-1") for name, value, _ in fields if name == _SERVICE_AND_KEY]
+    client = marks[0].partition("/")[2] if marks else None
+    return Head(text, client, int(next(iter(lengths), b"0")), chunked, websocket, expects)
 
 
 async def pass_on(
@@ -57,10 +64,11 @@ async def pass_on(
     server: asyncio.StreamWriter,
     key: str,
     next_status: Callable[[], asyncio.Future[int]],
+    begin: Callable[[str | None], None],
 ) -> None:
     """Pass on all requests until the gateway closes the connection.
 
-    `next_status` is asked before a request is passed on, for the status of its answer.
+    `next_status` is asked before a request is passed on, for the status of its answer; `begin` is told whose it is.
 
     Raises:
         MalformedError: what came is no request.
@@ -77,6 +85,7 @@ async def pass_on(
         except asyncio.LimitOverrunError as error:
             raise MalformedError(f"a head of more than {LONGEST_HEAD} bytes") from error
         head = head_with_key(received, key)
+        begin(head.client)
         status = next_status() if head.websocket else None
         try:
             if head.chunked:

@@ -24,6 +24,7 @@ from inference_gateway.replicas import registration
 from inference_gateway.replicas.ports import address_towards, owned, reserve, taken
 from inference_gateway.replicas.registration import Registration
 from inference_gateway.replicas.relay import Relay, StrangerError, server_context
+from inference_gateway.replicas.usage import UsageCounter
 
 AUTHORITY = "authority.pem"
 IDENTITY = "identity.pem"
@@ -32,6 +33,7 @@ KEY = "key"
 """The key that the server asks for, in the same directory. The wrapper makes another one at each start."""
 
 _LOOK_S = 2.0
+_USAGE_S = 2.0
 _LAST_ANSWERS_S = 10.0
 """What the server has written before it ended is on its way this long at most."""
 _PORT_TAKEN = 1
@@ -84,15 +86,17 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
             return 127 if isinstance(error, FileNotFoundError) else 126
         ending = asyncio.create_task(_end_gently(told, process, directory, grace_s))
         watching = asyncio.create_task(_until_port_taken(relay))
+        counting = asyncio.create_task(_report_usage(relay.usage, directory))
         waiting = asyncio.create_task(process.wait())
         await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
         port_taken = watching.done() and not waiting.done()
         if port_taken:
             await _give_up(process, directory, watching.result())
         status = await waiting
-        for task in (ending, watching):
+        for task in (ending, watching, counting):
             task.cancel()
         await relay.end(within_s=_LAST_ANSWERS_S)
+        _write_usage(relay.usage, directory)
     if port_taken:
         return _PORT_TAKEN
     return status if status >= 0 else 128 - status
@@ -141,6 +145,19 @@ async def _until_port_taken(relay: Relay) -> str:
         except (StrangerError, OSError) as error:
             return str(error)
         await asyncio.sleep(_LOOK_S)
+
+
+async def _report_usage(usage: UsageCounter, directory: Path) -> None:
+    while True:
+        await asyncio.sleep(_USAGE_S)
+        _write_usage(usage, directory)
+
+
+def _write_usage(usage: UsageCounter, directory: Path) -> None:
+    try:
+        usage.write(directory)
+    except OSError as error:  # the disk is full: the sums only grow, so the next report has this one, too
+        sys.stderr.write(f"replica: tokens not reported: {error.strerror}\n")
 
 
 async def _give_up(process: Process, directory: Path, why: str) -> None:

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from inference_gateway.dataplane.activator_link import read_state
-from inference_gateway.dataplane.settings import ServiceSettings
+from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest_of
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
 from simulation.requests.engine import simulate
 from simulation.requests.settings import RequestSettings
-from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Answer, Rig, gateway, wait_until
+from tests.inference_gateway.rig import ALICE, CLIENT_KEY, PATIENCE_S, Answer, Rig, gateway, wait_until
 from tests.simulation.requests.test_engine import Scripted
 
 
@@ -98,8 +98,9 @@ class Clients:
     pool: ThreadPoolExecutor
     answers: dict[str, Future[Answer]] = field(default_factory=dict)
 
-    def send(self, name: str) -> None:
-        self.answers[name] = self.pool.submit(self.rig.ask, "GET", f"/services/{self.service}/{name}")
+    def send(self, name: str, key: str = CLIENT_KEY) -> None:
+        path = f"/services/{self.service}/{name}"
+        self.answers[name] = self.pool.submit(self.rig.ask, "GET", path, authorization=f"Bearer {key}")
 
     def queue_up(self, names: str, before: int = 0) -> None:
         """Each waits before the next one comes."""
@@ -114,7 +115,8 @@ class Clients:
 @contextmanager
 def one_place(directory: Path, service: ServiceSettings, port: int) -> Iterator[Clients]:
     """A gateway whose replica takes one request at a time, which it has already: `a`."""
-    with gateway(directory, service) as rig, ThreadPoolExecutor(12) as pool:
+    keys = (ALICE, ApiKey("bob", digest_of("bobs-key")))
+    with gateway(directory, service, keys=keys) as rig, ThreadPoolExecutor(12) as pool:
         rig.add(service.name, Endpoint("r1", "127.0.0.1", port, 1))
         clients = Clients(rig, service.name, pool)
         clients.send("a")
@@ -160,6 +162,31 @@ def test_who_is_held_is_queued_and_has_a_deadline(directory: Path, gate: tuple[G
         replica.released.release(2)
         assert clients.statuses("a") == [200]
         wait_until(partial(has_queued, clients.rig, 0))
+
+
+@pytest.mark.parametrize("target_s", [10 * TARGET_S, 0.0], ids=["in turn", "fifo"])
+def test_a_key_with_one_request_does_not_wait_behind_all_of_another(
+    directory: Path, gate: tuple[Gate, int], target_s: float
+) -> None:
+    """Alice has eight. Bob's y comes last, and only her next one is before it; so it is with z, which he sends then."""
+    replica, port = gate
+    service = service_of(f"fair-{target_s:g}", queue_target_s=target_s, queue_limit=8)
+    with one_place(directory, service, port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        clients.queue_up("bcdefgh")
+        clients.send("y", "bobs-key")
+        wait_until(partial(has_queued, clients.rig, 8))
+        for taken in (2, 3, 4):
+            replica.released.release()
+            wait_until(partial(has_taken, replica, taken))
+        assert clients.statuses("y") == [200]
+        clients.send("z", "bobs-key")
+        wait_until(partial(has_queued, clients.rig, 6))
+        replica.released.release()
+        wait_until(partial(has_taken, replica, 5))
+        assert "".join(replica.taken) == "abycz"
+        replica.released.release(10)
+        assert clients.statuses("abcdefghyz") == [200] * 10
 
 
 def test_no_more_wait_than_may(directory: Path, gate: tuple[Gate, int]) -> None:

@@ -1,5 +1,7 @@
 """A replica's address is not its proof: who listens there without its certificate is sent nothing."""
 
+import json
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
+from inference_gateway.replicas.usage import Tokens, written
 from tests.inference_gateway.rig import CLIENT_KEY, Rig, gateway, wait_until
 from tests.inference_gateway.strangers import Stranger, stranger
 from tests.inference_gateway.wrapped import WrappedReplica, wrapped
@@ -62,6 +65,30 @@ def test_a_replica_proves_itself_and_gets_its_own_key(rig: Rig, replica: Wrapped
     assert streamed.body.endswith(b"data: [DONE]\n\n")
     assert rig.complete("chat", {"messages": "x" * 3_000_000, "max_tokens": 1}).status == 200
     wait_until(lambda: rig.replica_states("chat") == {replica.endpoint.name: "up"})
+
+
+def test_its_relay_counts_tokens_by_key(rig: Rig, paths: GatewayPaths, replica: WrappedReplica) -> None:
+    """Of plain answers, of streams with and without `usage`, and of one whose client leaves."""
+    rig.add("chat", replica.endpoint)
+    prompt = [{"role": "user", "content": "two words"}]
+    told = rig.complete("chat", {"messages": prompt, "max_tokens": 5}).json["usage"]
+    stream = {"messages": prompt, "stream": True, "max_tokens": 7}
+    rig.complete("chat", {**stream, "stream_options": {"include_usage": True}}, x_gateway_service="chat/bob")
+    rig.complete("chat", stream)
+    with socket.create_connection(("127.0.0.1", rig.port)) as link:
+        body = json.dumps({"model": "chat", "stream": True, "max_tokens": 100_000})
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CLIENT_KEY}\r\n"
+        link.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+        assert link.recv(1)
+
+    def reported() -> Tokens:
+        found = written(paths.replica(replica.endpoint.name))
+        return found.by_key["alice"] if found else Tokens()
+
+    wait_until(lambda: reported().requests == 4)
+    found = reported()
+    assert (found.prompt, found.estimated) == (2 * told["prompt_tokens"], 2)
+    assert found.completion >= 5 + 7 + 7 + 1
 
 
 def test_a_reload_knows_replicas_by_their_certificates(rig: Rig, replica: WrappedReplica) -> None:

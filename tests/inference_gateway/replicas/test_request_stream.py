@@ -37,7 +37,7 @@ def passed_on(data: bytes, parts: int = 1, status: int = 200) -> bytes:
             return answered
 
         forward: Callable[..., Awaitable[None]] = pass_on
-        task = asyncio.ensure_future(forward(reader, sink, "KEY", next_status))
+        task = asyncio.ensure_future(forward(reader, sink, "KEY", next_status, lambda _client: None))
         for start in range(0, len(data), parts):
             reader.feed_data(data[start : start + parts])
             await asyncio.sleep(0)
@@ -68,7 +68,7 @@ def test_a_head_comes_before_the_body_that_the_server_asks_for() -> None:
 
     async def run() -> bytes:
         reader = asyncio.StreamReader()
-        task = asyncio.ensure_future(forward(reader, sink, "KEY", None))
+        task = asyncio.ensure_future(forward(reader, sink, "KEY", None, lambda _client: None))
         reader.feed_data(POST + b"content-length: 1\r\nexpect: 100-continue\r\n\r\n")
         while not sink.received:
             await asyncio.sleep(0)
@@ -126,3 +126,11 @@ def test_a_request_that_breaks_off(data: bytes, error: type[Exception]) -> None:
 def test_marks_of_the_gateway_go_no_further() -> None:
     data = PLAIN + b"X-Gateway-Key: alice\r\nx-gateway-service: big\r\nx-other: 1\r\n\r\n"
     assert passed_on(data) == PLAIN + b"x-other: 1\r\n" + KEYED
+
+
+@pytest.mark.parametrize(
+    ("mark", "client"),
+    [(b"", None), (b"x-gateway-service: big/alice\r\n", "alice"), (b"X-Gateway-Service: big\r\n", "")],
+)
+def test_the_gateway_names_the_client(mark: bytes, client: str | None) -> None:
+    assert head_with_key(PLAIN + mark + b"\r\n", "KEY").client == client

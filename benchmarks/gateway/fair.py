@@ -1,0 +1,91 @@
+"""A key with one thread beside a key with 120: how long its requests take, and how long alone.
+
+Two replicas of eight requests each answer in half a second. The single thread is measured alone, then while 120 threads
+of another key ask without a pause; with the order of `queue_target_s` and with first in, first out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks.gateway.upstream import free_port
+from inference_gateway.dataplane.plane import HaproxyDataPlane
+from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
+from inference_gateway.model import Endpoint
+
+_TOKEN_S = 0.02
+_TOKENS = 25
+_REPLICAS, _CONCURRENCY = 2, 8
+_THREADS = 120
+_TARGETS_S = {"in_turn": 2.0, "fifo": 0.0}
+
+
+def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
+    """Milliseconds of the 99th percentiles, their ratios, and the requests behind them; `rounds` x `seconds` each."""
+    services = tuple(
+        ServiceSettings(
+            name.replace("_", "-"),
+            queue_target_s=target_s,
+            requests_per_s=_CONCURRENCY / (_TOKEN_S * _TOKENS),
+            concurrency=_CONCURRENCY,
+        )
+        for name, target_s in _TARGETS_S.items()
+    )
+    figures: dict[str, float] = {}
+    with ExitStack() as stack:
+        port, back = (stack.enter_context(free_port()) for _ in range(2))
+        argv = [sys.executable, "-m", "inference_gateway.examples.model_server", f"--port={back}"]
+        server = subprocess.Popen([*argv, f"--token-ms={1000 * _TOKEN_S}"])
+        stack.callback(server.wait)
+        stack.callback(server.kill)
+        keys = tuple(ApiKey(name, digest_of(name)) for name in ("one", "many"))
+        plane = HaproxyDataPlane(GatewaySettings(directory, port, services=services, keys=keys))
+        stack.callback(plane.stop, grace_s=0)
+        plane.start()
+        time.sleep(2)
+        for service in services:
+            for replica in range(_REPLICAS):
+                plane.add(service.name, Endpoint(f"r{replica}", "127.0.0.1", back, _CONCURRENCY))
+        for name, service in zip(_TARGETS_S, services, strict=True):
+            alone, beside, others = asyncio.run(_latencies(port, service.name, rounds * seconds))
+            figures[f"fair_{name}_alone_p99_ms"] = 1000 * _p99(alone)
+            figures[f"fair_{name}_beside_p99_ms"] = 1000 * _p99(beside)
+            figures[f"fair_{name}_ratio"] = _p99(beside) / _p99(alone)
+            figures[f"fair_{name}_requests"] = float(len(beside))
+            figures[f"fair_{name}_others_per_s"] = others / (rounds * seconds)
+    return figures
+
+
+def _p99(values: list[float]) -> float:
+    """The 99th percentile (nearest rank); the largest of fewer than a hundred."""
+    return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]
+
+
+async def _latencies(port: int, service: str, length_s: float) -> tuple[list[float], list[float], int]:
+    """Seconds of the single thread's requests alone and beside the others; how many the others had answered."""
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def ask(key: str, until_s: float) -> list[float]:
+            found: list[float] = []
+            while time.monotonic() < until_s:
+                sent_s = time.monotonic()
+                body = {"model": service, "max_tokens": 1 + _TOKENS}  # the first one takes no time
+                async with session.post(url, json=body, headers={"authorization": f"Bearer {key}"}) as answer:
+                    await answer.read()
+                    found.append(time.monotonic() - sent_s if answer.status == 200 else float("inf"))
+            return found
+
+        alone = await ask("one", time.monotonic() + length_s)
+        until_s = time.monotonic() + length_s + 2
+        others = [asyncio.create_task(ask("many", until_s)) for _ in range(_THREADS)]
+        await asyncio.sleep(2)  # they wait for each other by then
+        beside = await ask("one", until_s)
+        return alone, beside, sum(map(len, await asyncio.gather(*others)))

@@ -1,0 +1,19 @@
+"""The attack suite itself: every attack runs, in small, and its figures are there and as they should be."""
+
+import json
+
+from click.testing import CliRunner
+
+from benchmarks.gateway_attack import main
+
+NOTHING = ("keyless_open", "keyless_forwarded", "keyless_cold_starts", "admin_reached", "smuggling_smuggled",
+           "stranger_answers_forged", "stranger_secrets_seen")  # fmt: skip
+
+
+def test_nothing_is_reached() -> None:
+    done = CliRunner().invoke(main, ["--requests", "100", "--connections", "20", "--json"])
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.output)
+    assert {name: figures[name] for name in NOTHING} == dict.fromkeys(NOTHING, 0.0)
+    assert (figures["keyless_requests"], figures["silent_connections"], figures["stranger_listened"]) == (100, 20, 1)
+    assert figures["smuggling_passed"] > 0, "requests with a good key arrive"

@@ -1,0 +1,88 @@
+"""Tokens by day, key and service: what the replicas report, added up, and kept over restarts.
+
+A replica's report only grows. What was counted of it is kept in the same file as the sums, so that neither a restart of
+the control plane nor a replica that is read twice counts anything twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from inference_gateway.control import state
+from inference_gateway.control.replica import Replica
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.replicas import usage
+from inference_gateway.replicas.usage import Tokens, UsageReport
+
+_READ_S = 5.0
+_KEPT_DAYS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class DayUsage:
+    """What a key has used of a service on a day (`2027-01-31`, where the gateway runs)."""
+
+    day: str
+    key: str
+    service: str
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class UsageState:
+    """All that is known; `counted` is by replica: its service, and the part of its report that the sums contain."""
+
+    days: tuple[DayUsage, ...] = ()
+    counted: dict[str, tuple[str, UsageReport]] = field(default_factory=dict)
+
+
+def read(paths: GatewayPaths) -> UsageState:
+    """What is known so far."""
+    return state.read(paths.usage, UsageState) or UsageState()
+
+
+class UsageSums:
+    """Adds up what the replicas report, every few seconds."""
+
+    def __init__(self, paths: GatewayPaths) -> None:
+        self._paths = paths
+        self._known = read(paths)
+        self._due_s = 0.0
+
+    def update(self, replicas: Iterable[Replica], now_s: float) -> None:
+        """Read the reports if it is time. Of a replica that is gone the last one is read, and then forgotten."""
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + _READ_S
+        here = {replica.name: replica.service for replica in replicas}
+        gone = {name: service for name, (service, _) in self._known.counted.items() if name not in here}
+        known = self._known
+        for name, service in {**here, **gone}.items():
+            report = usage.written(self._paths.replica(name))
+            if report is not None:
+                known = _with(known, name, service, report, now_s)
+        known = replace(known, counted={name: found for name, found in known.counted.items() if name in here})
+        if known != self._known and state.save(self._paths.usage, known):
+            self._known = known
+
+
+def _with(known: UsageState, name: str, service: str, report: UsageReport, now_s: float) -> UsageState:
+    _, before = known.counted.get(name, ("", UsageReport(report.run, {})))
+    if before == report:
+        return known
+    base = before.by_key if before.run == report.run else {}
+    days = {(found.day, found.key, found.service): found.tokens for found in known.days}
+    today = _day(now_s)
+    for key, tokens in report.by_key.items():
+        new = tokens - base.get(key, Tokens())
+        if new.requests:
+            days[today, key, service] = days.get((today, key, service), Tokens()) + new
+    oldest = _day(now_s - _KEPT_DAYS * 86_400)
+    kept = tuple(DayUsage(*where, tokens) for where, tokens in sorted(days.items()) if where[0] >= oldest)
+    return UsageState(kept, {**known.counted, name: (service, report)})
+
+
+def _day(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(at_s))

@@ -1,0 +1,116 @@
+"""Tokens that a replica has worked for, by the key that asked: from the `usage` of its server's answers.
+
+OpenAI's interface ends an answer with `"usage": {"prompt_tokens": ..., "completion_tokens": ...}`; a stream does so
+where the client asks for it (`stream_options`). Where an answer has none, because it is a stream without it or the
+client has left, its events count as a token each, and the request counts as estimated. Standard library only: this runs
+in jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from explsched.atomic_file import replace_file
+
+_FILE = "usage"
+_EVENT = b"data: {"
+_TAIL_BYTES = 8192
+"""`usage` stands within so much of the end."""
+
+# A quote within a text has a backslash before it in JSON, so what a model writes is never taken for a member.
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
+_COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
+_CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Requests and their tokens. Of `estimated` ones the events were counted, because there was no `usage`."""
+
+    requests: int = 0
+    prompt: int = 0
+    completion: int = 0
+    estimated: int = 0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.requests + other.requests,
+            self.prompt + other.prompt,
+            self.completion + other.completion,
+            self.estimated + other.estimated,
+        )
+
+    def __sub__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.requests - other.requests,
+            self.prompt - other.prompt,
+            self.completion - other.completion,
+            self.estimated - other.estimated,
+        )
+
+
+@dataclass(slots=True)
+class AnswerReader:
+    """Reads the bytes of one answer as they pass: its head, and its body in whatever framing."""
+
+    events: int = 0
+    _tail: bytes = b""
+
+    def read(self, part: bytes) -> None:
+        """Take the next bytes."""
+        seam = self._tail[-len(_EVENT) + 1 :] + part[: len(_EVENT) - 1]
+        self.events += part.count(_EVENT) + seam.count(_EVENT)
+        self._tail = (self._tail + part)[-_TAIL_BYTES:]
+
+    def tokens(self) -> Tokens:
+        """What the answer has cost as far as it has come."""
+        text = _CHUNK.sub(b"", self._tail)
+        found = list(_USAGE.finditer(text))
+        if not found:
+            return Tokens(1, 0, self.events, 1 if self.events else 0)
+        usage = text[found[-1].end() :]
+        prompt, completion = _PROMPT.search(usage), _COMPLETION.search(usage)
+        return Tokens(1, int(prompt[1]) if prompt else 0, int(completion[1]) if completion else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """All that one run of a replica has worked, by key. `run` tells the runs of a requeued job apart."""
+
+    run: str
+    by_key: dict[str, Tokens]
+
+
+@dataclass(slots=True)
+class UsageCounter:
+    """The sums of this run, and their file."""
+
+    by_key: dict[str, Tokens] = field(default_factory=dict)
+    run: str = field(default_factory=lambda: f"{time.time():.3f}")
+    _written: dict[str, Tokens] = field(default_factory=dict)
+
+    def add(self, key: str, tokens: Tokens) -> None:
+        """Count an answer."""
+        self.by_key[key] = self.by_key.get(key, Tokens()) + tokens
+
+    def write(self, directory: Path) -> None:
+        """Leave the sums in the replica's directory, if there is anything new. Raises `OSError`."""
+        if self.by_key != self._written:
+            replace_file(directory / _FILE, json.dumps(asdict(UsageReport(self.run, self.by_key))))
+            self._written = dict(self.by_key)
+
+
+def written(directory: Path) -> UsageReport | None:
+    """What a replica has left; None if nothing, or nothing that can be understood."""
+    try:
+        found = json.loads((directory / _FILE).read_text(encoding="utf-8"))
+        return UsageReport(found["run"], {key: Tokens(**tokens) for key, tokens in found["by_key"].items()})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None

@@ -1,0 +1,101 @@
+"""Tokens by day, key and service: nothing is counted twice, and nothing of a replica that has gone is lost."""
+
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from inference_gateway.cli.key import usage
+from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.usage import DayUsage, UsageSums, read
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.replicas.usage import Tokens, UsageCounter
+from tests.slurm_kit import NOW_S
+
+DAY = time.strftime("%Y-%m-%d", time.localtime(NOW_S))
+A, B = (Replica(service, f"{service}-1", "g", Phase.SERVING, NOW_S, NOW_S) for service in ("chat", "code"))
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> GatewayPaths:
+    found = GatewayPaths(tmp_path)
+    found.make()
+    for replica in (A, B):
+        found.replica(replica.name).mkdir()
+    return found
+
+
+def days(paths: GatewayPaths) -> dict[tuple[str, str, str], Tokens]:
+    return {(found.day, found.key, found.service): found.tokens for found in read(paths).days}
+
+
+def test_reports_are_added_up(paths: GatewayPaths) -> None:
+    of_a, of_b, sums = UsageCounter(), UsageCounter(), UsageSums(paths)
+    of_a.add("alice", Tokens(1, 10, 20))
+    of_a.write(paths.replica(A.name))
+    sums.update([A, B], NOW_S)
+    of_a.add("alice", Tokens(1, 1, 2, 1))
+    of_b.add("alice", Tokens(1, 5, 5))
+    for counter, replica in ((of_a, A), (of_b, B)):
+        counter.write(paths.replica(replica.name))
+    sums.update([A, B], NOW_S + 1)
+    assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}, "not every second"
+    for after_s in (6, 12):
+        sums.update([A, B], NOW_S + after_s)
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(2, 11, 22, 1), (DAY, "alice", "code"): Tokens(1, 5, 5)}
+    UsageSums(paths).update([A, B], NOW_S + 18)
+    assert days(paths)[DAY, "alice", "chat"].requests == 2, "a restart counts nothing again"
+
+
+def test_a_requeued_replica_begins_anew_and_the_last_report_of_one_that_is_gone_counts(paths: GatewayPaths) -> None:
+    first, again, sums = UsageCounter(run="1"), UsageCounter(run="2"), UsageSums(paths)
+    first.add("alice", Tokens(3, 3, 3))
+    first.write(paths.replica(A.name))
+    sums.update([A], NOW_S)
+    again.add("alice", Tokens(2, 2, 2))
+    again.write(paths.replica(A.name))
+    sums.update([A], NOW_S + 10)
+    assert days(paths) == {(DAY, "alice", "chat"): Tokens(5, 5, 5)}
+    again.add("alice", Tokens(1, 1, 1))
+    again.write(paths.replica(A.name))
+    for after_s in (20, 30):
+        sums.update([], NOW_S + after_s)
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(6, 6, 6)}
+    assert read(paths).counted == {}
+
+
+def test_the_command_sums_by_what_is_asked(paths: GatewayPaths, tmp_path: Path) -> None:
+    counter, sums = UsageCounter(), UsageSums(paths)
+    counter.add("alice", Tokens(2, 30, 40))
+    counter.add("bob", Tokens(1, 5, 6, 1))
+    counter.write(paths.replica(A.name))
+    sums.update([A], time.time())
+    (tmp_path / "keys.yaml").write_text("keys: {alice: {sha256: " + 64 * "a" + ", account: physics}}")
+    services = tmp_path / "services.yaml"
+    replica = "{command: 'x {port}'}"
+    services.write_text(
+        f"directory: {tmp_path}\nlisten: {{keys: keys.yaml}}\nservices: {{chat: {{replica: {replica}}}}}"
+    )
+
+    def shown(*argv: str) -> list[str]:
+        done = CliRunner().invoke(usage, ["-s", str(services), *argv])
+        assert done.exit_code == 0, done.output
+        return done.output.splitlines()
+
+    assert shown("--csv") == [
+        "key,service,requests,prompt,completion,estimated",
+        "alice,chat,2,30,40,0",
+        "bob,chat,1,5,6,1",
+    ]
+    assert shown("--by", "account", "--csv")[1:] == ["-,1,5,6,1", "physics,2,30,40,0"]
+    assert shown("--by", "service")[1].split() == ["chat", "3", "35", "46", "1"]
+
+
+def test_old_days_are_forgotten(paths: GatewayPaths) -> None:
+    counter, sums = UsageCounter(), UsageSums(paths)
+    for day in (0, 401):
+        counter.add("alice", Tokens(1))
+        counter.write(paths.replica(A.name))
+        sums.update([A], NOW_S + day * 86_400)
+    assert [type(found) for found in read(paths).days] == [DayUsage]

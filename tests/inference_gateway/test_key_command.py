@@ -1,0 +1,89 @@
+"""API keys from the command line: made, saved, listed, taken back."""
+
+import getpass
+import re
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from inference_gateway import keys
+from inference_gateway.cli.key import key
+from inference_gateway.dataplane.settings import digest_of
+
+COMMENT = "# who may\nkeys:\n  carol:   # the first\n    sha256: " + 64 * "c" + "\n    services: [chat]\n"
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Path:
+    path = tmp_path / "services.yaml"
+    path.write_text("listen: {keys: keys.yaml}\nservices: {chat: {replica: {command: 'x {port}'}}}\n")
+    return path
+
+
+def run(*argv: object) -> Result:
+    return CliRunner().invoke(key, [str(word) for word in argv])
+
+
+def test_a_key_is_added_to_the_file_and_saved_for_its_owner_alone(services: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(COMMENT)
+    secret = tmp_path / "secret"
+    done = run("alice", "-s", services, "--save", secret, "--expires", 30)
+    assert done.exit_code == 0, done.output
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert secret.read_text().strip() not in done.output
+    assert file.read_text().startswith(COMMENT)
+    assert file.stat().st_mode & 0o777 == 0o600
+    added = keys.sections(file)["alice"]
+    assert added.sha256 == digest_of(secret.read_text().strip())
+    assert added.expires == date.today() + timedelta(days=30)
+
+
+def test_the_first_key_makes_the_file(services: Path, tmp_path: Path) -> None:
+    done = run("--me", "-s", services)
+    assert done.exit_code == 0, done.output
+    (known,) = keys.load(tmp_path / "keys.yaml")
+    assert known.name == getpass.getuser()
+    assert known.digest in {digest_of(word) for word in done.output.split()}
+
+
+def test_nothing_is_saved_or_changed_where_there_is_a_key_already(services: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text(COMMENT)
+    done = run("carol", "-s", services, "--save", tmp_path / "secret")
+    assert "carol has a key already" in str(done.exception)
+    assert not (tmp_path / "secret").exists()
+    (tmp_path / "secret").touch()
+    assert "File exists" in str(run("dave", "-s", services, "--save", tmp_path / "secret").exception)
+    assert (tmp_path / "keys.yaml").read_text() == COMMENT
+
+
+def test_a_key_is_taken_back(services: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(COMMENT)
+    for owner in ("alice", "bob"):
+        run(owner, "-s", services)
+    assert run("alice", "-s", services, "--revoke").exit_code == 0
+    assert list(keys.sections(file)) == ["carol", "bob"]
+    assert file.read_text().startswith(COMMENT)
+    for owner in ("carol", "bob"):
+        assert run(owner, "-s", services, "--revoke").exit_code == 0
+    assert keys.sections(file) == {}
+    assert "bob has no key" in str(run("bob", "-s", services, "--revoke").exception)
+    assert run("bob", "-s", services).exit_code == 0, "an empty file takes keys again"
+    file.write_text("keys: {a: {sha256: " + 64 * "a" + "}, b: {sha256: " + 64 * "b" + "}}\n")
+    assert "by hand" in str(run("a", "-s", services, "--revoke").exception)
+
+
+def test_keys_are_listed(services: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text(COMMENT)
+    shown = run("--list", "-s", services).output
+    assert re.search(r"^carol .* chat$", shown, re.MULTILINE)
+    assert 64 * "c" not in shown
+
+
+def test_without_a_services_file_the_line_is_printed(tmp_path: Path) -> None:
+    done = run("alice")
+    assert "  alice: {sha256: " in done.output
+    assert run("--list").exit_code == run().exit_code == 2
