@@ -64,6 +64,8 @@ DOORS: Mapping[str, frozenset[str]] = {
             "wrappers.kernel_manager",
             "wrappers.mps",
             "wrappers.native_parts",
+            "wrappers.own_options",
+            "wrappers.sxbatch",
         }
     ),
     "inference_gateway": frozenset(

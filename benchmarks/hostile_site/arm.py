@@ -33,16 +33,21 @@ _SETTLE_PASSES = 4
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job that Slurm acknowledged. `cancelled`: by its own user."""
+    """A job that Slurm acknowledged. A slurmctld that was killed may give its number to another one."""
 
     job_id: int
     user: SiteUser
     spec: JobSpec
 
+    @property
+    def name(self) -> str:
+        """Its name in Slurm."""
+        return next(word for word in self.spec.options if word.startswith("--job-name=")).partition("=")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What happened: all that the figures are made of. Times are Unix seconds."""
+    """What happened: all that the figures are made of. Times are Unix seconds. `cancelled` by their own users."""
 
     submitted: tuple[Submitted, ...]
     cancelled: frozenset[int]
@@ -113,8 +118,6 @@ class _Load:
             return
         if user.lie is Lie.SWEEPS and spec.consents:
             self.site.run_as(user, ["scontrol", "update", f"JobId={job_id}", f"Comment=explsched:sweep=x{job_id}"])
-        if user.lie is Lie.PARKED and "--nice=500" in spec.options:
-            self.site.run_as(user, ["scontrol", "update", f"JobId={job_id}", "Nice=0"])
 
     def _submit(self, user: SiteUser, spec: JobSpec) -> int | None:
         script = Path(__file__).with_name("job.sh")
@@ -180,7 +183,7 @@ def _run(
             time.sleep(_POLL_S)
     to_s = time.time()
     chaos.mend()
-    at_rest = _at_rest(site, tell)
+    at_rest = _at_rest(site, chaos, tell)
     return Arm(
         tuple(users.submitted),
         frozenset(users.cancelled),
@@ -194,8 +197,12 @@ def _run(
     )
 
 
-def _at_rest(site: Site, tell: Callable[[str], None]) -> tuple[SlurmJob, ...]:
-    """The queue while one job holds all nodes, so that nothing starts and each pass has settled the order."""
+def _at_rest(site: Site, chaos: Chaos, tell: Callable[[str], None]) -> tuple[SlurmJob, ...]:
+    """The queue while one job holds all nodes, so that nothing starts and each pass has settled the order.
+
+    The daemon is started anew before: while jobs start it remembers whose places have been used up, and Slurm alone
+    would have other jobs in its queue. A new one must keep to the order between users that Slurm's priorities give.
+    """
     tell("waiting for a queue at rest")
     for name in CliClient(environment=site.environment).reservations():
         site.run("scontrol", "delete", f"ReservationName={name.name}")
@@ -212,6 +219,7 @@ def _at_rest(site: Site, tell: Callable[[str], None]) -> tuple[SlurmJob, ...]:
 
     until(holds_all, "one job holds all nodes", 240.0)
     if site.product.log.exists():
+        chaos.restart_daemon()
         passes = _passes(site)
         until(lambda: _passes(site) >= passes + _SETTLE_PASSES, "the daemon makes some passes", 120.0)
     return tuple(client.jobs())

@@ -19,6 +19,7 @@ from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, Requeu
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
+from slurm_plugin.observation.lent_places import LentPlaces
 from slurm_plugin.observation.memory import LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
@@ -26,7 +27,7 @@ from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.sweep_record import SweepRecord
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
-from slurm_plugin.steering.preemption import PreemptionTracker, without_vain_preemptions
+from slurm_plugin.steering.preemption import PreemptionTracker, served_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
 
 _LOG = logging.getLogger("explsched.controller")
@@ -62,6 +63,7 @@ class Controller:
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
+        self._lent_places = LentPlaces()
         self._trail = _trail(config)
         self.reconfigure(config)
 
@@ -84,13 +86,15 @@ class Controller:
         found = self._client.look()
         limits = self._limits = self._limits or self._probe(found.nodes)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
+        others = self._own_factors.others(found.jobs)
+        used = self._lent_places.used(found.jobs, now_s, self._config.order.max_wait_s)
         remembered = Remembered(
             self._tracker.underway,
             self._tracker.served_s,
             leased_in_vain,
             self._runs_without_reports.by_user,
             self._trainings.seen,
-            self._own_factors.others(found.jobs),
+            {job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()},
             self._lease_use.fresh(now_s),
         )
         seen = observe(
@@ -107,6 +111,8 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
+        seen = decided.seen
+        self._lent_places.note(seen.snapshot.jobs, seen.jobs, seen.others_factors, decided.changes)
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
         at_once, in_gap = split(decided.changes, decided.seen.jobs)
@@ -161,7 +167,9 @@ class Controller:
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
-        steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
+        asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in seen.jobs}
+        in_vain = served_in_vain(plan, seen, asked)
+        steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s, in_vain)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
 
 
