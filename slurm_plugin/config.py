@@ -180,9 +180,21 @@ class LasSection(Section, frozen=True):
 class ProgressSection(Section, frozen=True):
     """Where jobs report their progress."""
 
-    spool: Annotated[Path, Meta(description="directory of the progress files, mode 1777")] = Path(
-        "/var/spool/explsched/progress"
+    spool: Annotated[Path, Meta(description="directory of the progress files: mode 3777, of the daemon's group")] = (
+        Path("/var/spool/explsched/progress")
     )
+
+
+class AuditSection(Section, frozen=True):
+    """Where every change in Slurm is written down."""
+
+    file: Annotated[Path, Meta(description="audit file, JSON lines; the daemon's group may read it")] = Path(
+        "/var/log/explsched/audit.jsonl"
+    )
+    most_mib: Annotated[
+        float, Meta(gt=0, le=10_000, description="a file that would be larger is put aside", extra={"unit": "MiB"})
+    ] = 64.0
+    kept: Annotated[int, Meta(ge=0, le=1000, description="files put aside that are kept")] = 9
 
 
 class BackpressureSection(Section, frozen=True):
@@ -228,6 +240,7 @@ class Config(Section, frozen=True):
     elastic: ElasticSection = ElasticSection()
     las: LasSection = LasSection()
     progress: ProgressSection = ProgressSection()
+    audit: AuditSection = AuditSection()
     backpressure: BackpressureSection = BackpressureSection()
 
     def preemption_budget(self) -> PreemptionBudget:
@@ -282,10 +295,8 @@ def parse(text: str, path: Path) -> Config:
         faults.append(f"policy: unknown policy {config.policy!r}{known}")
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
-    for key, named in (
-        ("progress.spool", config.progress.spool),
-        ("order.site_factor_file", config.order.site_factor_file),
-    ):
+    paths = {"progress.spool": config.progress.spool, "order.site_factor_file": config.order.site_factor_file}
+    for key, named in (paths | {"audit.file": config.audit.file}).items():
         if not named.is_absolute():
             faults.append(f"{key}: must be an absolute path, found '{named}'")
     if config.policy in catalog.TAKES_TURNS and config.order.scope != "partition":

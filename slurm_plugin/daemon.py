@@ -157,7 +157,7 @@ class Daemon:
     def _withdraw(self) -> None:
         """Slurm's absence must not keep the daemon from stopping."""
         try:
-            for failure in self._controller.withdraw():
+            for failure in self._controller.withdraw(time.time()):
                 log.event(_LOG, logging.WARNING, "refused by Slurm", change=str(failure.change), why=failure.message)
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "pinned jobs stay pinned to their nodes", why=str(error))

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sched_policy.model import Parameter
+from sched_policy.model import Parameter as Parameter
 from sched_policy.snapshot import Floats
 
 

@@ -4,32 +4,195 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
+from explsched import spool as spools
 from explsched.cli.options import config_option, json_option
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
-from slurm_plugin.cli.slurm_findings import Finding, plain_sbatch, slurm
+from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import probe_pyslurm
+from slurm_plugin.client.records import ControllerLoad, SlurmNode
+from slurm_plugin.config import Config
 from slurm_plugin.instance import heartbeat
+from slurm_plugin.observation.observe import without_nodes
+from slurm_plugin.observation.own_factors import OwnFactors
 from wrappers import kernel_manager, mps, native_parts
+
+_DEFAULT_CONF = "/etc/slurm/slurm.conf"
+_REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
+
+
+class Finding(Struct, frozen=True):
+    """One check. `advice` says what to do; it is empty where all is well. `level` is ok, note or fault."""
+
+    check: str
+    level: str
+    found: str
+    advice: str = ""
+
+
+def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
+    """What there is to say of Slurm under this configuration."""
+    try:
+        can = client.capabilities()
+        yield from _capabilities(can)
+        load = client.load()
+        yield Finding("slurmctld", "ok", f"answers; {load.server_threads} threads, {load.jobs_pending} jobs pending")
+        nodes = client.nodes()
+        gpus = sum(node.gpus for node in nodes)
+        advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
+        yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
+        yield from _partitions(config.slurm.partitions, nodes)
+        yield _backfill(can, load)
+        if can.has(OPERATORS):
+            yield _slurmdbd(client)
+        yield privilege(can)
+        yield from _site_factors(client, can, config)
+    except SlurmError as error:
+        yield Finding("slurmctld", "fault", str(error), "is slurmctld running, and SLURM_CONF right?")
+
+
+def privilege(can: Capabilities) -> Finding:
+    """Whether this user may steer. Slurm looks at the rights before it looks whether there is such a reservation."""
+    argv = ["scontrol", "delete", "ReservationName=explsched_doctor"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    words = (done.stderr or done.stdout).strip()
+    if any(refusal in words.lower() for refusal in _REFUSALS):
+        found = f"uid {os.geteuid()} may not steer jobs ({words})"
+        return Finding("privilege", "note", found, _how_to_get_it(can))
+    # An admin looks as root, whom Slurm refuses nothing: that says nothing of the daemon.
+    advice = "" if os.geteuid() else "for the daemon's own user: runuser -u explsched -- sexplsched doctor"
+    return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs", advice)
+
+
+def _how_to_get_it(can: Capabilities) -> str:
+    if can.has(OPERATORS):
+        return "sacctmgr add user <daemon's user> account=... AdminLevel=Operator"
+    return "set up slurmdbd, which knows operators: without it Slurm lets nobody steer but root and SlurmUser"
+
+
+def _capabilities(found: Capabilities) -> Iterator[Finding]:
+    """The table of what this Slurm can do. Only order and backfill are needed; the rest is good to know."""
+    too_old = "" if found.version >= OLDEST else f"explsched is tested with Slurm {OLDEST.release} and newer"
+    yield Finding("Slurm", "note" if too_old else "ok", f"version {found.version}", too_old)
+    for capability, there in found:
+        if there:
+            yield Finding("Slurm can", "ok", f"{capability.name}: {capability.use}")
+            continue
+        level = "fault" if capability in NEEDED else "note"
+        advice = f"set {capability.key}={capability.word}" if level == "fault" else ""
+        missing = f"no {capability.name} ({found.absence(capability)}): {capability.use}"
+        yield Finding("Slurm cannot", level, missing, advice)
+
+
+def _partitions(named: Sequence[str], nodes: Iterable[SlurmNode]) -> Iterator[Finding]:
+    if not named:
+        steered = ", ".join(sorted({name for node in nodes if node.gpus for name in node.partitions})) or "none"
+        found = f"slurm.partitions is empty: all partitions with GPUs are steered ({steered})"
+        yield Finding("partitions", "note", found, "name those that explsched may steer")
+        return
+    empty = without_nodes(named, nodes)
+    if empty:
+        known = sorted({name for node in nodes for name in node.partitions})
+        found = f"slurm.partitions names {', '.join(empty)}, in which no node is: no job of it is steered"
+        yield Finding("partitions", "fault", found, f"mend slurm.partitions (Slurm has {', '.join(known)})")
+
+
+def _backfill(can: Capabilities, load: ControllerLoad) -> Finding:
+    """Cycles that let go of their locks write older priorities back, and end when a reservation changes."""
+    last_s, yields_s = load.backfill_last_cycle_s, can.backfill_yields_after_s
+    found = f"the last cycle worked {last_s:.1f} s, a cycle lets go of its locks after {yields_s:g} s"
+    if last_s <= yields_s:
+        return Finding("backfill", "ok", found)
+    advice = (
+        "what the daemon writes meanwhile is not in force until it writes it again; "
+        "shorten the cycles (bf_max_job_test, bf_resolution) or raise bf_yield_interval in SchedulerParameters"
+    )
+    return Finding("backfill", "note", found, advice)
+
+
+def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Iterator[Finding]:
+    """Who else sets site factors."""
+    if plugin := can.site_factor_plugin:
+        found = f"PrioritySiteFactorPlugin is {plugin}, which sets site factors itself, again and again"
+        yield Finding("site factor plugin", "fault", found, "two cannot: stop the daemon, or remove the plugin")
+    if config.order.scope == "partition":
+        found = "under order.scope partition all are taken for explsched's own"
+        yield Finding("site factors", "ok", found)
+        return
+    others = OwnFactors.of_daemon(config.order.site_factor_file).others(client.jobs())
+    if not others:
+        yield Finding("site factors", "ok", "nobody else has set any")
+        return
+    named = ", ".join(f"job {job_id}: {factor}" for job_id, factor in sorted(others.items())[:3])
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    advice = (
+        f"they are kept, and explsched's are added; {config.order.site_factor_file} notes which are explsched's own"
+    )
+    yield Finding("site factors", "note", f"somebody else has set some ({named}{more})", advice)
+
+
+def _slurmdbd(client: CliClient) -> Finding:
+    """Operators and history are there. slurmctld does without it for a while, so its absence is easily overlooked."""
+    try:
+        client.clusters()
+    except SlurmError as error:
+        advice = "is slurmdbd running? Jobs and daemon go on meanwhile; sacct and new rights do not"
+        return Finding("slurmdbd", "note", str(error), advice)
+    return Finding("slurmdbd", "ok", "answers")
+
+
+def plain_sbatch(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether `sbatch` itself takes our options here: what Slurm's configuration says of the plugin and the script."""
+    conf = Path(environment.get("SLURM_CONF") or _DEFAULT_CONF)
+    plugins = _settings(conf.with_name("plugstack.conf"), *sorted(conf.parent.glob("plugstack.conf.d/*")))
+    line = re.search(r"^\s*(optional|required)\s+\S*explsched\.so\b", plugins, re.MULTILINE)
+    if line is None:
+        found = "plugstack.conf has no explsched.so: sbatch lacks the --expl-... options"
+        yield Finding("plain sbatch", "note", found, "not needed with sxbatch; see docs/admin.md")
+    elif line[1] == "required":
+        advice = "write optional, so that a fault of ours never drains a node"
+        yield Finding("plain sbatch", "note", "plugstack.conf has explsched.so as required", advice)
+    else:
+        yield Finding("plain sbatch", "ok", "plugstack.conf has explsched.so")
+    script = conf.with_name("job_submit.lua")
+    if not re.search(r"^\s*JobSubmitPlugins\s*=.*\blua\b", _settings(conf), re.MULTILINE | re.IGNORECASE):
+        found = "slurm.conf has no JobSubmitPlugins=lua: the daemon does not learn of options on plain sbatch"
+        yield Finding("job_submit.lua", "note", found, "not needed with sxbatch; see docs/admin.md")
+    elif "explsched_submit" not in _settings(script):
+        advice = "copy job_submit.lua from share/explsched, or call its function from yours"
+        yield Finding("job_submit.lua", "note", f"{script} does not call explsched_submit", advice)
+    else:
+        yield Finding("job_submit.lua", "ok", str(script))
+
+
+def _settings(*paths: Path) -> str:
+    """The text of those files that can be read, without comments; a node need not have them (configless Slurm)."""
+    texts = (path.read_text(errors="replace") for path in paths if os.access(path, os.R_OK))
+    return re.sub(r"(^|\s)(#|--).*", r"\1", "\n".join(texts))
+
 
 _EXAMPLES = """\b
 example:
   sexplsched doctor --json
 """
 _BUILD = "install explsched again with a C++ compiler, on Linux: pip install --force-reinstall --no-deps explsched"
+_FORMER_SPOOL_MODE = 0o1777
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
 
 
@@ -123,14 +286,17 @@ def _daemon(spool: Path) -> Finding:
 
 
 def _spool(path: Path) -> Finding:
-    advice = f"install -d -m 1777 {path}"
+    what = "progress spool"
+    advice = f"install -d -m {spools.MODE:o} -g explsched {path}"
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
     except OSError as error:
-        return Finding("progress spool", "fault", f"{path}: {error.strerror}", advice)
-    if not stat.S_ISDIR(mode):
-        return Finding("progress spool", "fault", f"{path}: is not a directory", advice)
-    if stat.S_IMODE(mode) != 0o1777:
-        found = f"{path}: mode {stat.S_IMODE(mode):04o}, so users' jobs may not report"
-        return Finding("progress spool", "note", found, advice)
-    return Finding("progress spool", "ok", str(path))
+        return Finding(what, "fault", f"{path}: {error.strerror}", advice)
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISDIR(status.st_mode):
+        return Finding(what, "fault", f"{path}: is not a directory", advice)
+    if mode == _FORMER_SPOOL_MODE:
+        return Finding(what, "note", f"{path}: mode {mode:04o}, so users can read each other's progress", advice)
+    if mode != spools.MODE:
+        return Finding(what, "note", f"{path}: mode {mode:04o}, so users' jobs may not report", advice)
+    return Finding(what, "ok", f"{path}, readable for group {status.st_gid}")

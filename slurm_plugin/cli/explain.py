@@ -12,7 +12,7 @@ from msgspec import to_builtins
 
 from explsched.cli.options import config_option, json_option
 from sched_policy.model import Job, JobState
-from slurm_plugin.cli.job_row import rows
+from slurm_plugin.cli.job_row import JobRow, rows
 from slurm_plugin.cli.session import clock, look
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.standing import SETTLE_S, waits_for_requeue_delay
@@ -39,7 +39,7 @@ def explain(job_id: int, as_json: bool, config_path: Path | None) -> None:  # no
     if row is None:
         raise click.ClickException(_not_steered(view, job_id))
     job = next(job for job in view.seen.snapshot.jobs if job.job_id == job_id)
-    lines = list(_sentences(view, job))
+    lines = list(_sentences(view, job, row))
     click.echo(json.dumps({**to_builtins(row), "explanation": lines}, indent=1) if as_json else "\n".join(lines))
 
 
@@ -56,7 +56,7 @@ def _not_steered(view: View, job_id: int) -> str:
     return f"job {job_id} may start in {record.partition}, not all of which is steered; Slurm says: {record.reason}"
 
 
-def _sentences(view: View, job: Job) -> Iterator[str]:
+def _sentences(view: View, job: Job, row: JobRow) -> Iterator[str]:
     order = [score.job_id for score in view.plan.scores]
     record = view.seen.jobs[job.job_id]
     yield f"Job {job.job_id} of {job.user}: {job.state}, {job.request.total} GPUs in partition {record.partition}."
@@ -72,7 +72,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
     if record.reservation:
         yield f"It is in reservation {record.reservation}."
     yield from view.sharers.sentences(job)
-    yield from _progress(view, job)
+    yield from _progress(view, job, row)
     yield from _consent(view, job)
     yield from _history(view, job)
     yield from _sizes(view, job)
@@ -114,7 +114,7 @@ def _starting(view: View, record: SlurmJob, start: Start) -> str:
     return f"GPUs for it are free ({where}): Slurm can start it in its next cycle."
 
 
-def _progress(view: View, job: Job) -> Iterator[str]:
+def _progress(view: View, job: Job, row: JobRow) -> Iterator[str]:
     progress = view.seen.progress.get(job.job_id, JobProgress())
     if progress.refused:
         yield f"Its progress file is not read: {progress.refused}."
@@ -123,6 +123,10 @@ def _progress(view: View, job: Job) -> Iterator[str]:
         yield f"It has reported {len(job.points)} times, last step {last.step} with {last.value:.6g}."
     elif job.exploration is not None:
         yield f"It has not reported {job.exploration.metric} yet."
+    if row.params:
+        yield f"Its hyper-parameters: {row.params}."
+    if row.params_changed:
+        yield f"{row.params_changed} of them differed between its runs: what the last run told counts."
     if progress.malformed:
         yield f"{progress.malformed} lines of its progress file were malformed and are not counted."
 

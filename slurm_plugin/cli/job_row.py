@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from explsched.parameters import listed
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job, JobState
 from slurm_plugin.cli.session import clock
@@ -20,6 +21,7 @@ _SHORT = {JobState.PENDING: "PENDING", JobState.RUNNING: "RUNNING", JobState.COM
 class JobRow(Struct, frozen=True):
     """One line of the report. `utility` is in percent of the sweep's known improvement per GPU-hour.
 
+    `params` are its hyper-parameters; `params_changed` counts those that differed between its runs.
     `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost.
     """
 
@@ -45,6 +47,8 @@ class JobRow(Struct, frozen=True):
     device: str
     sharing: str
     malformed: int
+    params: str
+    params_changed: int
     reason: str
 
 
@@ -89,6 +93,8 @@ def _row(view: View, job: Job) -> JobRow:
         device=view.sharers.device(job.job_id),
         sharing=view.sharers.summary(job.job_id),
         malformed=progress.malformed,
+        params=listed(job.exploration.params if job.exploration else sorted(progress.told.values.items())),
+        params_changed=len(progress.told.changed),
         reason=_reason(view, job, progress),
     )
 

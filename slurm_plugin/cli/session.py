@@ -18,6 +18,8 @@ from slurm_plugin.client.cli import CliClient
 
 if TYPE_CHECKING:
     from slurm_plugin.cli.view import View
+    from slurm_plugin.client.records import SlurmJob
+    from slurm_plugin.config import Config
 
 
 def look(config_path: Path | None) -> View:
@@ -31,6 +33,11 @@ def look(config_path: Path | None) -> View:
         from slurm_plugin.cli.view import View
 
         return View.of(config, records.result(), time.time())
+
+
+def remembered(config: Config, prefix: str) -> tuple[SlurmJob, ...]:
+    """One's own jobs whose comment begins with `prefix`, those that Slurm still remembers after their end included."""
+    return CliClient(config.slurm.timeout_s).tagged_jobs(prefix)
 
 
 def clock(time_s: float | None) -> str:

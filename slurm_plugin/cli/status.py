@@ -24,7 +24,9 @@ examples:
   sexplsched status --sweep digits --iterate 30
 """
 _DEFAULT_FORMAT = "jobid,partition,name,user,state,gpus,step,metric,utility,planned,reason"
-_NUMBERS = frozenset({"gpus", "tasks", "utility", "score", "gpu_hours", "restarts", "preempted", "lost_gpu_s"})
+_SWEEP_FORMAT = "jobid,state,gpus,step,metric,params,utility,planned,reason"
+_COUNTS = frozenset({"gpus", "tasks", "restarts", "preempted", "malformed", "params_changed"})
+_NUMBERS = _COUNTS | {"utility", "score", "gpu_hours", "lost_gpu_s"}
 
 
 @click.command(epilog=_EXAMPLES)
@@ -39,8 +41,7 @@ _NUMBERS = frozenset({"gpus", "tasks", "utility", "score", "gpu_hours", "restart
     "-o",
     "--format",
     "columns",
-    default=_DEFAULT_FORMAT,
-    show_default=True,
+    show_default=f"{_DEFAULT_FORMAT}; with --sweep {_SWEEP_FORMAT}",
     help="Columns as NAME[:WIDTH], ... Without a width, as wide as needed.",
 )
 @click.option("-i", "--iterate", type=click.FloatRange(min=1), help="Repeat every so many seconds.")
@@ -54,17 +55,18 @@ def status(
     states: str | None,
     sweep: str | None,
     noheader: bool,  # noqa: FBT001
-    columns: str,
+    columns: str | None,
     iterate: float | None,
     as_json: bool,  # noqa: FBT001
     config_path: Path | None,
 ) -> None:
-    """Show jobs, best score first, with progress, utility and planned start.
+    """Show the queue and what the jobs learn.
 
-    UTILITY is the expected improvement in percent of what the job's sweep is known to improve, per GPU-hour.
+    Jobs are listed best score first, with progress, utility and planned start. UTILITY is the expected improvement in
+    percent of what the job's sweep is known to improve, per GPU-hour.
     """
     keep = _filter(jobs, getpass.getuser() if me else users, partitions, states, sweep)
-    layout = _layout(columns)
+    layout = _layout(columns or (_SWEEP_FORMAT if sweep else _DEFAULT_FORMAT))
     while True:
         view = look(config_path)
         shown = [row for row in rows(view) if keep(row)]

@@ -65,7 +65,10 @@ def sbatch_arguments(task: Task, gpu_memory_feature: str | None) -> tuple[list[s
 @click.option("--constraint", help="Feature of nodes with enough GPU memory, needed if min_gpu_memory is set.")
 @click.option("--dry-run", is_flag=True, help="Show the command and script, submit nothing.")
 def submit(task_path: Path, constraint: str | None, dry_run: bool) -> None:  # noqa: FBT001  click passes by name
-    """Submit a task: a JSON file with name, required_gpus, min_gpu_memory and params."""
+    """Submit a task file (JSON).
+
+    It has name, required_gpus, min_gpu_memory and params.
+    """
     task = read_task(task_path)
     if task.min_gpu_memory and not constraint:
         raise TaskError(

@@ -13,6 +13,8 @@ from sched_policy import catalog
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
 from sched_policy.validate import checked_plan
+from slurm_plugin.audit.entries import Before, Reasons
+from slurm_plugin.audit.trail import AuditTrail, apply
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
@@ -21,12 +23,15 @@ from slurm_plugin.observation.memory import LeaseUse, Remembered, RunsWithoutRep
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.sweep_record import SweepRecord
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
 from slurm_plugin.steering.preemption import PreemptionTracker, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
 
 _LOG = logging.getLogger("explsched.controller")
+_UNDONE = "a part of it was refused, so it is taken back"
+_STOPPED = "the daemon stops"
 
 
 class Pass(Struct, frozen=True):
@@ -53,9 +58,11 @@ class Controller:
         self._lease_use = LeaseUse()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
+        self._sweep_record: SweepRecord | None = None
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
+        self._trail = _trail(config)
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
@@ -64,8 +71,11 @@ class Controller:
         self._policy = catalog.build(config.policy, config.policy_options())
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
+        self._sweep_record = None
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
+        if config.audit.file != self._trail.path:
+            self._trail = _trail(config)
         if config.order.site_factor_file != self._own_factors.path:
             self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
 
@@ -97,23 +107,28 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
+        before = Before.of(decided.seen.jobs, decided.seen.reservations)
+        reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
         at_once, in_gap = split(decided.changes, decided.seen.jobs)
-        failures = self._client.apply(at_once) if at_once else ()
+        failures = apply(self._client, self._trail, at_once, before, reasons, now_s)
         if in_gap and self._gap.is_open(self._yields_after_s):
-            failures += self._client.apply(in_gap)
+            failures += apply(self._client, self._trail, in_gap, before, reasons, now_s)
         elif in_gap:
             event(_LOG, logging.INFO, "put off, backfill is at work", changes=len(in_gap))
         if undo := restored(failures, decided.seen.jobs):
-            failures += self._client.apply(undo)
+            failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
         _log_pass(decided, failures)
+        self._note_sweeps(decided, failures)
         groups = live_groups(decided.seen.jobs.values())
         log_groups(self._groups, groups)
         self._groups = groups
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
-    def withdraw(self) -> tuple[ChangeFailure, ...]:
+    def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:
         """Let go of the waiting jobs that are pinned to nodes: nobody would, once the daemon has stopped."""
-        return self._client.apply(withdrawal(self._client.jobs()))
+        jobs = self._client.jobs()
+        before = Before.of({job.job_id: job for job in jobs}, ())
+        return apply(self._client, self._trail, withdrawal(jobs), before, Reasons.all_for(_STOPPED), now_s)
 
     def cluster(self) -> str:
         """What tells this cluster from others. Raises `SlurmError`."""
@@ -122,6 +137,14 @@ class Controller:
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         return self._client.load()
+
+    def _note_sweeps(self, decided: Pass, failures: Sequence[ChangeFailure]) -> None:
+        """For people who ask what became of a sweep. Only a daemon writes: a dry run does not come here."""
+        seen = decided.seen
+        self._sweep_record = self._sweep_record or SweepRecord(self._config.progress.spool, seen.snapshot.now_s)
+        refused = [failure.change for failure in failures]
+        done = [change for change in decided.changes if change not in refused]
+        self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, seen.snapshot.now_s)
 
     def _probe(self, nodes: Sequence[SlurmNode]) -> SteeringLimits:
         """What the configuration and this Slurm allow; asked once per configuration."""
@@ -140,6 +163,10 @@ class Controller:
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
+
+
+def _trail(config: Config) -> AuditTrail:
+    return AuditTrail(config.audit.file, config.audit.most_mib, config.audit.kept)
 
 
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:

@@ -142,7 +142,7 @@ def test_every_command_has_help(command: str) -> None:
 def test_an_unknown_command_is_named_with_what_there_is(word: str, near: str) -> None:
     result = CliRunner().invoke(root, [word])
     assert result.exit_code == 2
-    assert f"unknown command {word!r}{near}cluster, " in result.output.replace("\n", " ")
+    assert f"unknown command {word!r}{near}admin, audit, " in result.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize("option", [["-t", "SLEEPING"], ["-o", "colour"], ["-i", "0"], ["-j", "abc"], ["-j", "1,-5"]])
@@ -150,3 +150,9 @@ def test_status_names_what_it_accepts(option: list[str]) -> None:
     result = CliRunner().invoke(root, ["status", *option])
     assert result.exit_code == 2
     assert "accepted are" in result.output or "range" in result.output
+
+
+def test_no_first_line_of_help_is_cut() -> None:
+    listing = CliRunner().invoke(root, ["--help"]).output.partition("Commands:")[2]
+    assert "status " in listing
+    assert "..." not in listing

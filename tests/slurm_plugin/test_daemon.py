@@ -45,8 +45,9 @@ class Eventful(FakeSlurm):
 def config(tmp_path: Path) -> Iterator[Path]:
     """A configuration file for quick passes; the signals are as before afterwards."""
     path = tmp_path / "explsched.yaml"
-    order = f"{{scope: partition, record: {tmp_path}/site_factors.json}}"
-    path.write_text(f"policy: fifo\ninterval_s: 0.001\nprogress: {{spool: {tmp_path}}}\norder: {order}\n")
+    order = f"{{scope: partition, site_factor_file: {tmp_path}/site_factors.json}}"
+    files = f"progress: {{spool: {tmp_path}}}\norder: {order}\naudit: {{file: {tmp_path}/audit.jsonl}}\n"
+    path.write_text(f"policy: fifo\ninterval_s: 0.001\n{files}")
     before = {number: signal.getsignal(number) for number in OBEYED}
     yield path
     for number, handler in before.items():

@@ -23,7 +23,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
 )
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.config import Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
+from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_kit import FakeSlurm, record
 
@@ -50,7 +50,8 @@ def controller(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def configured(tmp_path: Path, **sections: Any) -> Config:
     order = OrderSection(scope="partition", site_factor_file=tmp_path / "site_factors.json")
-    return msgspec.structs.replace(Config(progress=ProgressSection(spool=tmp_path), order=order), **sections)
+    spool, audit = ProgressSection(spool=tmp_path), AuditSection(file=tmp_path / "audit.jsonl")
+    return msgspec.structs.replace(Config(progress=spool, order=order, audit=audit), **sections)
 
 
 def asking(job_id: int, **fields: Any) -> SlurmJob:
@@ -145,7 +146,7 @@ def test_a_partition_that_is_not_there_is_told_once(
 def test_a_daemon_that_stops_lets_go_of_its_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = asking(5, admin_comment="explsched-group:node=n1&since=5", required_nodes=("n1",))
     slurm = FakeSlurm((pinned, asking(6)))
-    controller(slurm, tmp_path, monkeypatch, Plan()).withdraw()
+    controller(slurm, tmp_path, monkeypatch, Plan()).withdraw(NOW_S)
     assert slurm.applied == [(TargetJob(5, (), ""),)]
 
 

@@ -1,0 +1,122 @@
+"""`sexplsched audit` and `sexplsched admin reset`: what explsched changed in Slurm, and taking all of it back."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+from msgspec import to_builtins
+
+from explsched.cli.options import MOMENT, config_option, json_option
+from explsched.cli.tables import Column, lines, room
+from explsched.errors import ExplschedError
+from slurm_plugin import config as configuration
+from slurm_plugin.cli.session import clock
+from slurm_plugin.instance import heartbeat as sighting
+
+_AUDIT_EXAMPLES = """\b
+examples:
+  sexplsched audit 4711
+  sexplsched audit --since 2h --json
+"""
+_RESET_EXAMPLES = """\b
+examples:
+  sexplsched admin reset --dry-run
+  systemctl stop sexplschedd && sexplsched admin reset
+"""
+_COLUMNS = tuple(map(Column, ("TIME", "JOBID", "FIELD", "BEFORE", "AFTER", "RULE", "REASON")))
+
+
+class ResetError(ExplschedError):
+    """Nothing was taken back, because a daemon would write it again, or because it is not known what is ours."""
+
+
+@click.command(epilog=_AUDIT_EXAMPLES)
+@click.argument("job_id", type=int, metavar="[JOBID]", required=False)
+@click.option(
+    "--since", "since_s", type=MOMENT, default="0", help="From then on: 90m, 2h, 7d ago, or 2026-01-31T12:00."
+)
+@json_option
+@config_option
+def audit(job_id: int | None, since_s: float, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001
+    """Show what explsched changed in Slurm, and why.
+
+    It is read from the audit file, which the daemon's user and group may read.
+    """
+    from slurm_plugin.audit.trail import read
+
+    config = configuration.load(config_path)
+    jobs = None if job_id is None else frozenset({job_id})
+    found = read(config.audit.file, since_s, jobs)
+    if as_json:
+        click.echo(json.dumps({"changes": [to_builtins(entry) for entry in found]}, indent=1))
+        return
+    rows = [
+        (
+            clock(entry.time_s),
+            entry.job,
+            entry.field,
+            entry.before,
+            entry.after,
+            entry.rule,
+            f"REFUSED ({entry.refused}): {entry.reason}" if entry.refused else entry.reason,
+        )
+        for entry in found
+    ]
+    if not rows and not config.audit.file.exists():
+        click.echo(f"sexplsched: nothing was changed yet, there is no {config.audit.file}", err=True)
+    click.echo("\n".join(lines(_COLUMNS, rows, room())))
+
+
+@click.group(epilog=_RESET_EXAMPLES)
+def admin() -> None:
+    """Undo what explsched does."""
+
+
+@admin.command(epilog=_RESET_EXAMPLES)
+@click.option("-n", "--dry-run", is_flag=True, help="Only tell what would be changed.")
+@click.option("--all-site-factors", is_flag=True, help="Set all site factors to 0, also where nothing tells whose.")
+@config_option
+def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> None:  # noqa: FBT001
+    """Take everything of explsched back.
+
+    Site factors become what others had set, leases and pins go, our words leave AdminComments. Stop the daemon first.
+    Jobs that run go on. Exit status 1 if Slurm refused a change.
+    """
+    from slurm_plugin.audit.entries import Before, Reasons
+    from slurm_plugin.audit.trail import AuditTrail, apply
+    from slurm_plugin.client.cli import CliClient
+    from slurm_plugin.observation.own_factors import OwnFactors
+    from slurm_plugin.steering.reset import taken_back
+
+    config, now_s = configuration.load(config_path), time.time()
+    seen = sighting.last(config.progress.spool)
+    if seen is not None and seen.is_alive(now_s) and not dry_run:
+        where = f"pid {seen.holder.pid} on {seen.holder.host}"
+        raise ResetError(f"a daemon runs ({where}) and would steer again: stop it first, or use --dry-run")
+    record = config.order.site_factor_file
+    if not all_site_factors and not record.exists():
+        click.echo(
+            f"sexplsched: {record} is missing, so site factors are left as they are: nothing tells which are ours; "
+            "--all-site-factors sets all of them to 0",
+            err=True,
+        )
+    client = CliClient(config.slurm.timeout_s)
+    found = client.look()
+    others = {} if all_site_factors else OwnFactors.of_daemon(record).others(found.jobs)
+    changes = taken_back(found, others)
+    for change in changes:
+        click.echo(f"{'would change' if dry_run else 'change'}  {change}")
+    if dry_run or not changes:
+        click.echo(f"{len(changes)} changes to make" if changes else "nothing of explsched is left in Slurm")
+        return
+    before = Before.of({job.job_id: job for job in found.jobs}, found.reservations)
+    trail = AuditTrail(config.audit.file, config.audit.most_mib, config.audit.kept)
+    failures = apply(client, trail, changes, before, Reasons.all_for("sexplsched admin reset"), now_s)
+    for failure in failures:
+        click.echo(f"sexplsched: refused by Slurm: {failure.change}: {failure.message}", err=True)
+    click.echo(f"{len(changes) - len(failures)} changes made")
+    sys.exit(1 if failures else 0)

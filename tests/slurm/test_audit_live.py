@@ -1,0 +1,65 @@
+"""What the daemon wrote down is what Slurm has, and a reset leaves nothing of ours behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from explsched.cli.main import root
+from slurm_plugin.audit.trail import read, replayed
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster
+from slurm_plugin.observation.standing import leased_job
+from tests.slurm.jobs import a_daemon, config, run, state_of, submit, until
+
+pytestmark = pytest.mark.slurm
+
+
+def sexplsched(cluster: Cluster, *argv: str) -> Result:
+    result = CliRunner().invoke(root, argv, env={**os.environ, **cluster.env()})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_the_audit_file_tells_what_slurm_has_and_a_reset_takes_it_back(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    holder = submit(small, "--nodes=1", "--gpus-per-node=4", "--time=60")
+    until(lambda: state_of(client, holder) == "RUNNING", "one node is taken")
+    noted = "JS1:abc explsched-preemption:since=1&n=0&lost=0"
+    run(small, "scontrol", "update", f"JobId={holder}", f"AdminComment={noted}")
+    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    with a_daemon(small, tmp_path, config(spool, "fifo")):
+        until(lambda: [lease.name for lease in client.reservations()] == [f"explsched_{gang}"], "there is a lease")
+        waiting = [submit(small, "--gpus-per-node=4", "--time=120") for _ in range(3)]
+        until(
+            lambda: len({job.site_factor for job in client.jobs() if job.job_id in waiting}) == 3, "there is an order"
+        )
+        refused = CliRunner().invoke(root, ["admin", "reset", "-f", str(tmp_path / "explsched.yaml")])
+        assert "a daemon runs (pid " in str(refused.exception)
+
+    changes = list(read(spool.parent / "audit.jsonl"))
+    found = {job.job_id: job.site_factor for job in client.jobs() if job.state == "PENDING"}
+    assert replayed(changes, "SiteFactor") == {job_id: factor for job_id, factor in found.items() if factor}
+    assert {entry.rule for entry in changes} >= {"order", "lease"}
+    assert all(entry.reason and entry.policy == "fifo" for entry in changes)
+    shown = sexplsched(small, "audit", str(gang), "-f", str(tmp_path / "explsched.yaml")).output
+    assert f"explsched_{gang}" in shown
+
+    dry = sexplsched(small, "admin", "reset", "--dry-run", "-f", str(tmp_path / "explsched.yaml"))
+    assert "would change" in dry.output
+    assert any(job.site_factor for job in client.jobs())
+    done = sexplsched(small, "admin", "reset", "-f", str(tmp_path / "explsched.yaml"))
+    assert done.exit_code == 0, done.output
+    assert not any(job.site_factor for job in client.jobs())
+    assert not [lease for lease in client.reservations() if leased_job(lease.name) is not None]
+    comments = {job.job_id: job.admin_comment for job in client.jobs()}
+    assert comments[holder] == "JS1:abc"
+    again = sexplsched(small, "admin", "reset", "-f", str(tmp_path / "explsched.yaml"))
+    assert "nothing of explsched is left in Slurm" in again.output
+    assert [entry for entry in read(spool.parent / "audit.jsonl", time.time() - 600) if "reset" in entry.reason]

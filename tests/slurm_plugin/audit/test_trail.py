@@ -1,0 +1,146 @@
+"""The audit file: every change with what was before, rotated, exact modes; nobody is kept from steering by it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from sched_policy.model import NodeGpus
+from sched_policy.plan import Plan, Preemption, Reservation, Score, Stop
+from slurm_plugin.audit.entries import AuditEntry, Before, Reasons, entries
+from slurm_plugin.audit.trail import AuditError, AuditTrail, apply, read, replayed
+from slurm_plugin.client import changes as all_changes
+from slurm_plugin.client.changes import (
+    AttachReservation,
+    CancelJob,
+    Change,
+    ChangeFailure,
+    CreateReservation,
+    DeleteReservation,
+    ExtendReservation,
+    SetSiteFactor,
+    SignalJob,
+    TargetJob,
+)
+from slurm_plugin.client.errors import SlurmUnreachableError
+from slurm_plugin.client.records import SlurmReservation
+from tests.slurm_kit import FakeSlurm, record
+
+NOW_S = 1000.0
+LEASE = SlurmReservation("explsched_5", 100.0, 220.0, ("n1",), ("ada",), frozenset())
+BEFORE = Before.of({5: record(5, site_factor=7), 6: record(6, state="RUNNING", user="bob")}, (LEASE,))
+
+
+def told(change: Change, plan: Plan | None = None, failures: tuple[ChangeFailure, ...] = ()) -> AuditEntry:
+    reasons = Reasons.of("srsf", plan or Plan(), [change])
+    [entry] = entries([change], failures, BEFORE, reasons, NOW_S)
+    return entry
+
+
+def entry(job: int, after: int, time_s: float = NOW_S) -> AuditEntry:
+    return AuditEntry(time_s, job, "SiteFactor", 0, after, "srsf", "order", "short")
+
+
+def test_an_order_tells_what_was_and_the_plans_reason() -> None:
+    found = told(SetSiteFactor(5, 9), Plan(scores=(Score(5, 1.0, "short"), Score(6, 0.5, "long"))))
+    assert found == AuditEntry(NOW_S, 5, "SiteFactor", 7, 9, "srsf", "order", "short", "ada")
+    assert told(SetSiteFactor(5, 7)).reason == "not in force, so written again"
+
+
+def test_leases_are_told_with_their_job() -> None:
+    plan = Plan(reservations=(Reservation(5, (NodeGpus("n1", 4),), 100.0, 220.0, "blocked, and first"),))
+    made = told(CreateReservation("explsched_5", 100.0, 2, ("n1", "n2"), ("ada",), "main"), plan)
+    assert (made.job, made.before, made.after) == (5, "", "n1,n2 from 100 for 2 min")
+    assert made.reason == told(AttachReservation(5, "explsched_5"), plan).reason == "blocked, and first"
+    longer, gone = told(ExtendReservation("explsched_5", 340.0)), told(DeleteReservation("explsched_5"))
+    assert (longer.before, longer.after) == (220.0, 340.0)
+    assert (gone.before, gone.after) == ("n1 from 100 to 220", "")
+
+
+def test_interruptions_have_the_plans_reasons() -> None:
+    plan = Plan(preemptions=(Preemption(6, "worth less"),), stops=(Stop(5, "has learned all"),))
+    assert (told(SignalJob(6, "USR1"), plan).reason, told(SignalJob(6, "USR1"), plan).user) == ("worth less", "bob")
+    assert (told(CancelJob(5), plan).after, told(CancelJob(5), plan).reason) == ("CANCELLED", "has learned all")
+
+
+def test_a_pin_is_two_changes() -> None:
+    fields = entries([TargetJob(5, ("n1",), "words")], (), BEFORE, Reasons.all_for("why"), NOW_S)
+    assert [(one.field, one.after, one.reason) for one in fields] == [
+        ("ReqNodeList", "n1", "why"),
+        ("AdminComment", "words", "why"),
+    ]
+
+
+def test_what_slurm_refused_is_told_with_its_words() -> None:
+    change = SetSiteFactor(5, 9)
+    assert told(change, failures=(ChangeFailure(change, "Access denied"),)).refused == "Access denied"
+
+
+@pytest.mark.parametrize("kind", get_args(all_changes.Change), ids=lambda kind: kind.__name__)
+def test_every_kind_of_change_has_an_entry(kind: type[Change]) -> None:
+    values = {"int": 5, "str": "explsched_5", "float": 1.0}
+    change = kind(*(values.get(str(kind.__annotations__[name]), ("n1",)) for name in kind.__struct_fields__))
+    assert entries([change], (), BEFORE, Reasons.all_for("why"), NOW_S)
+
+
+def test_the_file_is_read_back_by_job_and_time(tmp_path: Path) -> None:
+    trail = AuditTrail(tmp_path / "audit.jsonl", 1, 2)
+    trail.write([entry(5, 1, 10.0), entry(6, 2, 20.0)])
+    trail.write([entry(5, 3, 30.0)])
+    assert [one.after for one in read(trail.path, 0, frozenset({5}))] == [1, 3]
+    assert [one.after for one in read(trail.path, 20.0)] == [2, 3]
+    assert replayed(read(trail.path), "SiteFactor") == {5: 3, 6: 2}
+    assert stat.S_IMODE(trail.path.stat().st_mode) == 0o640
+
+
+def test_full_files_are_put_aside_and_the_oldest_go(tmp_path: Path) -> None:
+    trail = AuditTrail(tmp_path / "audit.jsonl", 1e-6, 2)
+    for after in range(5):
+        trail.write([entry(5, after)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
+    assert [one.after for one in read(trail.path)] == [2, 3, 4]
+
+
+def test_a_line_that_was_cut_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trail = AuditTrail(tmp_path / "audit.jsonl", 1, 2)
+    trail.write([entry(5, 1)])
+    with trail.path.open("ab") as file:
+        file.write(b'{"time_s": 1\n')
+    trail.write([entry(5, 2)])
+    assert [one.after for one in read(trail.path)] == [1, 2]
+    assert "audit line left out" in caplog.text
+
+
+def test_a_file_that_cannot_be_written_keeps_nobody_from_steering(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trail, slurm = AuditTrail(tmp_path / "missing" / "audit.jsonl", 1, 2), FakeSlurm((record(5),))
+    for factor in (1, 2):
+        assert apply(slurm, trail, [SetSiteFactor(5, factor)], BEFORE, Reasons.all_for(""), NOW_S) == ()
+    assert slurm.carried_out == [SetSiteFactor(5, 1), SetSiteFactor(5, 2)]
+    assert caplog.text.count("changes are not in the audit file") == 1
+    assert (trail.faults, [one.after for one in trail.recent]) == (2, [1, 2])
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("")
+    (tmp_path / "audit.jsonl").symlink_to(tmp_path / "other")
+    trail = AuditTrail(tmp_path / "audit.jsonl", 1, 2)
+    trail.write([entry(5, 1)])
+    assert (trail.faults, (tmp_path / "other").read_text()) == (1, "")
+
+
+def test_what_became_of_changes_without_an_answer_is_not_known(tmp_path: Path) -> None:
+    trail = AuditTrail(tmp_path / "audit.jsonl", 1, 2)
+    with pytest.raises(SlurmUnreachableError):
+        apply(FakeSlurm(silent=True), trail, [SetSiteFactor(5, 1)], BEFORE, Reasons.all_for(""), NOW_S)
+    assert [one.refused.startswith("not known: ") for one in read(trail.path)] == [True]
+
+
+def test_a_file_that_is_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+    with pytest.raises(AuditError, match=r"audit.jsonl: cannot be read"):
+        list(read(tmp_path / "audit.jsonl"))

@@ -1,0 +1,54 @@
+"""Everything of ours goes, and nothing of others."""
+
+from __future__ import annotations
+
+from slurm_plugin.client.changes import (
+    AttachReservation,
+    Change,
+    DeleteReservation,
+    SetAdminComment,
+    SetSiteFactor,
+    TargetJob,
+)
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservation
+from slurm_plugin.steering.reset import taken_back
+from tests.slurm_kit import NODES, record
+
+
+def reservation(name: str) -> SlurmReservation:
+    return SlurmReservation(name, 0.0, 100.0, ("n1",), ("ada",), frozenset())
+
+
+def changes(*jobs: SlurmJob, reservations: tuple[SlurmReservation, ...] = (), **others: int) -> tuple[Change, ...]:
+    parts = {int(name.removeprefix("job")): part for name, part in others.items()}
+    return taken_back(ClusterRecords(NODES, jobs, reservations), parts)
+
+
+def test_site_factors_become_what_others_had_set() -> None:
+    jobs = (record(5, site_factor=300), record(6, site_factor=1300), record(7, site_factor=40), record(8))
+    assert changes(*jobs, job6=1000, job7=40) == (SetSiteFactor(5, 0), SetSiteFactor(6, 1000))
+
+
+def test_only_waiting_jobs_whose_factor_is_known_are_written() -> None:
+    assert changes(record(5, state="RUNNING", site_factor=300), record(6, site_factor=None)) == ()
+
+
+def test_jobs_leave_our_leases_and_these_go() -> None:
+    jobs = (record(5, reservation="explsched_5"), record(6, reservation="maintenance"))
+    leases = (reservation("explsched_5"), reservation("maintenance"), reservation("explsched_of_hers"))
+    assert changes(*jobs, reservations=leases) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
+
+
+def test_our_words_leave_the_comment_and_others_stay() -> None:
+    spent = "JS1:abc explsched-preemption:since=1&n=0&lost=0 explsched-group:group=5&of=2"
+    jobs = (record(5, admin_comment=spent, state="RUNNING"), record(6, admin_comment="JS1:abc"))
+    assert changes(*jobs) == (SetAdminComment(5, "JS1:abc"),)
+
+
+def test_a_pin_of_ours_goes_and_a_node_that_its_owner_asked_for_stays() -> None:
+    word = "explsched-group:node=n1&since=5"
+    jobs = (
+        record(5, admin_comment=word, required_nodes=("n1",)),
+        record(6, admin_comment=word, required_nodes=("n2",)),
+    )
+    assert changes(*jobs) == (TargetJob(5, (), ""), SetAdminComment(6, ""))
