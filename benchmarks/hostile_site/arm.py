@@ -29,6 +29,8 @@ INTERVAL_S = 2.0
 _BACKLOG = 5
 _POLL_S = 0.5
 _SETTLE_PASSES = 4
+_CALCULATION_S = 70.0
+"""Within this time Slurm has computed the ages of all jobs anew (PriorityCalcPeriod)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ def _at_rest(site: Site, chaos: Chaos, tell: Callable[[str], None]) -> tuple[Slu
     until(holds_all, "one job holds all nodes", 240.0)
     if site.product.log.exists():
         chaos.restart_daemon()
+        time.sleep(_CALCULATION_S)  # until then a job that was written is ahead of the others by its fresh age
         passes = _passes(site)
         until(lambda: _passes(site) >= passes + _SETTLE_PASSES, "the daemon makes some passes", 120.0)
     return tuple(client.jobs())
