@@ -10,7 +10,19 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from explsched.job_options.values import FilePath, Fraction, Kind, OneOf, Pairs, Signal, Sizes, Stages, Switch, Text
+from explsched.job_options.values import (
+    FilePath,
+    Fraction,
+    Kind,
+    Memory,
+    OneOf,
+    Pairs,
+    Signal,
+    Sizes,
+    Stages,
+    Switch,
+    Text,
+)
 
 SPANK_PREFIX = "expl-"
 VARIABLE_PREFIX = "EXPLSCHED_"
@@ -228,6 +240,15 @@ MPS = Option(
     is_read_in_job=True,
     is_scheduled=False,
 )
+MEMORY = Option(
+    "memory",
+    Memory(),
+    "SIZE",
+    "most memory that each process of the command gets on a GPU, such as 20G; more is out of memory",
+    Topic.SHARING,
+    is_read_in_job=True,
+    is_scheduled=False,
+)
 
 FOLLOW = Option(
     "follow",
@@ -268,6 +289,7 @@ OPTIONS = (
     REQUEST,
     LIMIT,
     MPS,
+    MEMORY,
     FOLLOW,
     STEP_KEY,
     VALUE_KEY,
