@@ -177,6 +177,18 @@ class AuditSection(Section, frozen=True):
     kept: Annotated[int, Meta(ge=0, le=1000, description="files put aside that are kept")] = 9
 
 
+class StateSection(Section, frozen=True):
+    """What the daemon publishes after each pass."""
+
+    directory: Annotated[
+        Path,
+        Meta(
+            description="directory for state and metrics, best on a file system that login nodes share; everybody may "
+            "read the state unless Slurm's PrivateData hides jobs, then only the daemon's group"
+        ),
+    ] = Path("/var/spool/explsched/state")
+
+
 class BackpressureSection(Section, frozen=True):
     """When to leave slurmctld alone."""
 
@@ -221,6 +233,7 @@ class Config(Section, frozen=True):
     las: LasSection = LasSection()
     progress: ProgressSection = ProgressSection()
     audit: AuditSection = AuditSection()
+    state: StateSection = StateSection()
     backpressure: BackpressureSection = BackpressureSection()
 
     def preemption_budget(self) -> PreemptionBudget:
@@ -275,7 +288,8 @@ def parse(text: str, path: Path) -> Config:
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
     paths = {"progress.spool": config.progress.spool, "order.record": config.order.record}
-    for key, named in (paths | {"audit.file": config.audit.file}).items():
+    paths |= {"audit.file": config.audit.file, "state.directory": config.state.directory}
+    for key, named in paths.items():
         if not named.is_absolute():
             faults.append(f"{key}: must be an absolute path, found '{named}'")
     if config.policy in catalog.TAKES_TURNS and config.order.scope != "partition":

@@ -14,8 +14,8 @@ from explsched.cli.options import MOMENT, config_option, json_option
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from slurm_plugin import config as configuration
-from slurm_plugin.cli.session import clock
 from slurm_plugin.instance import sighting
+from slurm_plugin.state.published import clock
 
 _AUDIT_EXAMPLES = """\b
 examples:

@@ -1,7 +1,7 @@
-"""One look at the cluster, for commands that answer while a person waits.
+"""The state of the cluster for commands that answer while a person waits: the daemon's, or one look of their own.
 
 What is needed to ask Slurm loads at once; what is needed to understand the answer (numpy, the policies) loads while
-Slurm works on it. So this module, and those of the commands that look, import the second kind only for types.
+Slurm works on it. Where the daemon publishes, neither is needed.
 """
 
 from __future__ import annotations
@@ -9,32 +9,50 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import click
 
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.config import Config
+from slurm_plugin.instance import sighting
+from slurm_plugin.state.published import State, read
 
-if TYPE_CHECKING:
-    from slurm_plugin.cli.view import View
+fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")
 
 
-def look(config_path: Path | None) -> View:
-    """Look at the cluster once, changing nothing. Raises `ConfigError`, `SlurmError` or `PolicyError`."""
+def current(config_path: Path | None, *, fresh: bool) -> State:
+    """What the daemon published; where that is stale or absent, or with `fresh`, what Slurm and the jobs tell now.
+
+    Changes nothing. Raises `ConfigError`, `SlurmError` or `PolicyError`.
+    """
     config = configuration.load(config_path)
+    published = None if fresh else read(config.state.directory)
+    if published is not None and not published.is_stale(time.time()):
+        return published
+    return _look(config)
+
+
+def tell_source(state: State, config_path: Path | None) -> None:
+    """One line on standard error: how old the state is, or why Slurm was asked, and whether a daemon runs."""
+    config, now_s = configuration.load(config_path), time.time()
+    if state.source == "daemon":
+        click.echo(f"sexplsched: as the daemon saw it {state.age_s(now_s):.0f} s ago", err=True)
+    if notice := sighting.notice(config.progress.spool, now_s):
+        click.echo(f"sexplsched: {notice}", err=True)
+
+
+def _look(config: Config) -> State:
     # A single look does not pay for pyslurm's start; the commands answer in milliseconds.
     client = CliClient(config.slurm.timeout_s)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting one per core takes numpy longer than the work
     with ThreadPoolExecutor(1) as reader:
         records = reader.submit(client.look)
-        from slurm_plugin.cli.view import View
+        from slurm_plugin.state.publish import state_of
+        from slurm_plugin.state.view import View
+        from slurm_plugin.steering.reconcile import SteeringLimits, changes
 
-        return View.of(config, records.result(), time.time())
-
-
-def clock(time_s: float | None) -> str:
-    """A point in time as Slurm prints it, local; N/A for None."""
-    if time_s is None or time_s == float("inf"):
-        return "N/A"
-    return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+        view = View.of(config, records.result(), time.time())
+        wanted = changes(view.plan, view.seen, SteeringLimits.of(config))
+        return state_of(view, wanted, (), source="slurm")

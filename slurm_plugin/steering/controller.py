@@ -15,6 +15,7 @@ from sched_policy.plan import Plan, Preemption
 from sched_policy.validate import checked_plan
 from slurm_plugin.audit.entries import Before, Reasons
 from slurm_plugin.audit.trail import AuditTrail, apply
+from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
@@ -131,9 +132,14 @@ class Controller:
         before = Before.of({job.job_id: job for job in jobs}, ())
         return apply(self._client, self._trail, withdrawal(jobs), before, Reasons.all_for(_STOPPED), now_s)
 
-    def cluster(self) -> str:
-        """What tells this cluster from others. Raises `SlurmError`."""
-        return self._client.capabilities().cluster
+    @property
+    def trail(self) -> AuditTrail:
+        """Where changes are written down."""
+        return self._trail
+
+    def capabilities(self) -> Capabilities:
+        """What this Slurm can do, and is configured to. Raises `SlurmError`."""
+        return self._client.capabilities()
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
