@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from slurm_plugin.devcluster import DevClusterError, down, programs
+from slurm_plugin.devcluster import DevClusterError, down, machine
 
 # No test asserts a time, so neither does hypothesis: machines are noisy.
 settings.register_profile("explsched", deadline=None)
@@ -27,7 +27,7 @@ def _reason_to_skip(*needed: str) -> str | None:
     if os.geteuid() != 0:
         return "a private cluster needs root"
     try:
-        programs.check(needed)
+        machine.check(needed)
     except DevClusterError as error:
         return str(error)
     return None

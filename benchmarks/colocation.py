@@ -17,9 +17,8 @@ from statistics import mean
 
 import click
 
-from simulation.colocation.baselines import SHARE_PLACEMENTS
-from simulation.colocation.events import InstanceTrace
-from simulation.colocation.generate import generate
+from simulation.colocation.dilu import SHARE_PLACEMENTS
+from simulation.colocation.events import InstanceTrace, generate
 from simulation.colocation.instance import GpuLoads
 from simulation.colocation.simulator import Colocation, colocate
 

@@ -85,7 +85,7 @@ def _measure(cluster: devcluster.Cluster, scratch: Path, jobs: int, seconds: flo
     config = Config(
         policy=policy,
         progress=ProgressSection(spool=scratch),
-        order=OrderSection(record=scratch / "site_factors.json"),
+        order=OrderSection(site_factor_file=scratch / "site_factors.json"),
         backfill=BackfillSection(reservation_depth=1),
     )
     client = CliClient(environment=cluster.env())

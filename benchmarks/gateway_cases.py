@@ -21,10 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulation.requests.generate import bursty, diurnal, generate
 from simulation.requests.replay import RequestReplay
 from simulation.requests.settings import RequestSettings, ServiceTime, StartTime
-from simulation.requests.trace import RequestTrace, read, spread
+from simulation.requests.trace import RequestTrace, bursty, diurnal, generate, read, spread
 
 SLOS_S = (0.5, 2.0, 5.0, 10.0)
 SLO_S = 2.0

@@ -25,8 +25,7 @@ from benchmarks.gateway_oracle import PRICES, fewest_misses, plans
 from explsched.cli.progress_bars import bars
 from simulation.cli.parallel import run_all
 from simulation.requests.engine import RequestOutcome
-from simulation.requests.plots import Point, draw
-from simulation.requests.replay import RequestMetrics, RequestReplay, measure
+from simulation.requests.replay import Point, RequestMetrics, RequestReplay, draw, measure
 
 OURS = "slurm"
 HINDSIGHT = "hindsight"

@@ -69,7 +69,12 @@ def _measure(build: Path) -> dict[str, float]:
     passthrough = _launch_times(build, interposed)
     absent = _launch_times(build, {**interposed, "EXPLSCHED_KM_SOCKET": "/nonexistent/kernel-manager.sock"})
     with _manager(build) as socket:
-        managed = {**interposed, "EXPLSCHED_KM_SOCKET": socket, SHARE.variable: "best-effort"}
+        managed = {
+            **interposed,
+            "EXPLSCHED_KM_SOCKET": socket,
+            "EXPLSCHED_GATE": "device",
+            SHARE.variable: "best-effort",
+        }
         high = {**managed, SHARE.variable: "high"}
         alone = _launch_times(build, managed)
         with _idle_client(build, managed):

@@ -153,7 +153,11 @@ class Bench:
                 if process.poll() is not None:
                     raise RuntimeError(f"{self._manager} ended with {process.returncode}")
                 time.sleep(0.01)
-            yield {"EXPLSCHED_KM_SOCKET": str(socket), "LD_PRELOAD": str(self._interposer)}
+            yield {
+                "EXPLSCHED_KM_SOCKET": str(socket),
+                "EXPLSCHED_GATE": "device",
+                "LD_PRELOAD": str(self._interposer),
+            }
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=10)

@@ -11,9 +11,9 @@ import time
 import click
 import numpy as np
 
-from sched_policy.columns import Floats
-from sched_policy.group.interleave_many import efficiencies
 from sched_policy.group.matching import match, match_kinds
+from sched_policy.group.rounds import efficiencies
+from sched_policy.snapshot import Floats
 
 # Iteration, io, gpu and net milliseconds on 8 GPUs: vgg16, vgg19, resnet18, shufflenet, bert, gpt2, a2c, dqn.
 _MODELS_MS = np.array(

@@ -21,9 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sched_policy import catalog
-from sched_policy.columns import Nodes
 from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus, ProgressPoint, StageProfile
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Nodes, Snapshot
 
 NOW_S = 1_000_000.0
 NODES, GPUS_PER_NODE = 1000, 8

@@ -41,6 +41,17 @@ def load(path: Path) -> tuple[ApiKey, ...]:
     return parse(strict_yaml.file_text(path), path)
 
 
+def read(path: Path | None, shown_as: Path | None) -> tuple[tuple[ApiKey, ...], str]:
+    """The keys of the file at `path` and its text, as if it lay at `shown_as`; none without a file.
+
+    Raises `ConfigError`.
+    """
+    if path is None or shown_as is None:
+        return (), ""
+    text = strict_yaml.file_text(path)
+    return parse(text, shown_as), text
+
+
 def parse(text: str, path: Path) -> tuple[ApiKey, ...]:
     """Check the text of a file of keys; `path` serves the messages. Raises `ConfigError` listing every fault."""
     faults: list[str] = []

@@ -5,19 +5,203 @@ YAML, typed and strict: an unknown key is an error that names the nearest known 
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from explsched import strict_yaml
-from explsched.strict_yaml import ConfigError, Key
+from explsched.strict_yaml import ConfigError, Key, Section
+from inference_gateway.allowed_paths import USUAL_PATHS, path_faults
 from inference_gateway.errors import GatewayError
-from inference_gateway.paths import path_faults
-from inference_gateway.scaling.bounds import Bounds
-from inference_gateway.scaling.registry import build
-from inference_gateway.sections import GatewaySection, ServiceSection
+from inference_gateway.model import Capacity
+from inference_gateway.scaling.rules import Bounds, build
+
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", description="letters, digits and -")]
+_Plain = Annotated[str, Meta(pattern=r"^[\w.:@%+,-]*$")]
+_Time = Annotated[str, Meta(pattern=r"^((\d+-)?\d+(:\d+){0,2})?$")]
+_Memory = Annotated[str, Meta(pattern=r"^(\d+[KMGT]?)?$")]
+_Model = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.:/@+-]{0,199}$")]
+_Share = Annotated[float, Meta(ge=0.001, le=1)]
+_Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+def _seconds(description: str) -> Meta:
+    return Meta(gt=0, le=86_400, description=description)
+
+
+class ListenSection(Section, frozen=True):
+    """Where clients reach the gateway."""
+
+    host: Annotated[str, Meta(pattern=r"^[\w.:-]+$", description="address to listen on")] = "0.0.0.0"  # noqa: S104
+    port: Annotated[int, Meta(ge=1, le=65535, description="port to listen on")] = 8080
+    certificate: Annotated[Path | None, Meta(description="PEM file with certificate and key: HTTPS")] = None
+    keys: Annotated[Path | None, Meta(description="file of API keys; null: no keys, for loopback only")] = None
+    threads: Annotated[int, Meta(ge=1, le=64, description="threads of HAProxy")] = 1
+    connection_limit: Annotated[int, Meta(ge=10, le=1_000_000, description="client connections at a time")] = 20_000
+    source_connections: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="client connections of one address at a time; null: 1,000, at most half of all"),
+    ] = None
+    source_connections_per_s: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="new connections of one address per second, mean of 10 s")
+    ] = 500
+    request_timeout_s: Annotated[
+        float, Meta(ge=0.1, le=3600, description="longest time for the headers of a request, and again for its body")
+    ] = 10.0
+    body_limit_mib: Annotated[int, Meta(ge=1, le=4096, description="larger request bodies get 413")] = 32
+
+
+class SlurmSection(Section, frozen=True):
+    """How to reach Slurm."""
+
+    timeout_s: Annotated[float, _seconds("longest wait for one Slurm command")] = 15.0
+    poll_s: Annotated[float, Meta(ge=1, le=300, description="time between two listings of the replicas' jobs")] = 5.0
+
+
+class JobSection(Section, frozen=True):
+    """The gateway's own Slurm job."""
+
+    partition: Annotated[_Plain, Meta(description="partition")] = ""
+    account: Annotated[_Plain, Meta(description="account")] = ""
+    qos: Annotated[_Plain, Meta(description="QOS")] = ""
+    time: Annotated[_Time, Meta(description="time limit, as sbatch takes it")] = ""
+    cpus: Annotated[int, Meta(ge=1, le=1024, description="CPUs")] = 2
+    memory: Annotated[_Memory, Meta(description="memory, as sbatch takes it")] = "2G"
+    handover_s: Annotated[
+        int, Meta(ge=10, le=65_535, description="a successor takes over this long before the end")
+    ] = 300
+
+
+class KernelSection(Section, frozen=True):
+    """Share of a GPU, where replicas run under the kernel manager: what `sxrun` is given."""
+
+    share: Annotated[Literal["high", "best-effort"] | None, Meta(description="kernel class; null: no sharing")] = None
+    request: Annotated[_Share | None, Meta(description="share of the GPU's time that is kept for it")] = None
+    limit: Annotated[_Share | None, Meta(description="largest share of the GPU's time")] = None
+
+
+class ReplicaSection(Section, frozen=True):
+    """One replica: a Slurm job that runs an HTTP server on one node."""
+
+    command: Annotated[
+        str, Meta(min_length=1, description="server to run; {port} is replaced (also {host}, {key_file}, {replica})")
+    ]
+    setup: Annotated[str, Meta(description="shell lines before the command, such as module load")] = ""
+    gpus: Annotated[int, Meta(ge=0, le=64, description="GPUs")] = 0
+    gres: Annotated[_Plain, Meta(description="other GRES, such as shard:8")] = ""
+    cpus: Annotated[int, Meta(ge=1, le=1024, description="CPUs")] = 1
+    memory: Annotated[_Memory, Meta(description="memory, as sbatch takes it")] = ""
+    time: Annotated[_Time, Meta(description="time limit, as sbatch takes it")] = ""
+    partition: Annotated[_Plain, Meta(description="partition")] = ""
+    account: Annotated[_Plain, Meta(description="account")] = ""
+    qos: Annotated[_Plain, Meta(description="QOS of the replicas up to scale.min")] = ""
+    burst_qos: Annotated[_Plain, Meta(description="QOS of those above scale.min; they are requeueable")] = ""
+    options: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^--[a-z]")], ...],
+        Meta(description="more sbatch options, such as --exclude=n3"),
+    ] = ()
+    key_variable: Annotated[
+        str, Meta(pattern=r"^[A-Za-z_]\w*$", description="environment variable with the replica's API key")
+    ] = "EXPLSCHED_REPLICA_KEY"
+    start_limit_s: Annotated[float, _seconds("a running job that does not serve by then is cancelled")] = 900.0
+    kernel: KernelSection = KernelSection()
+
+
+_WRAPPER = 2
+"""How replicas and the gateway speak with each other: 2 is TLS, both ends with certificates."""
+
+# Looked up once: it takes milliseconds.
+_REPLICA_FIELDS = msgspec.structs.fields(ReplicaSection)
+
+
+class ScaleSection(Section, frozen=True):
+    """How many replicas."""
+
+    rule: Annotated[str, Meta(description="scaling rule")] = "slurm"
+    options: Annotated[dict[str, bool | int | float | str], Meta(description="options of the rule")] = msgspec.field(
+        default_factory=dict
+    )
+    min: Annotated[int, Meta(ge=0, le=10_000, description="replicas at least; 0: none while nobody asks")] = 1
+    max: Annotated[int, Meta(ge=1, le=10_000, description="replicas at most")] = 8
+    max_pending: Annotated[int, Meta(ge=1, le=10_000, description="replicas that start at a time, at most")] = 8
+    start_s: Annotated[float, _seconds("time from submission to serving, until it has been measured")] = 120.0
+    hold_s: Annotated[float, Meta(ge=0, le=86_400, description="no scale-in for this long after a start")] = 60.0
+    attempts: Annotated[int, Meta(ge=1, le=100, description="failed starts in a row after which no more are made")] = 5
+
+
+class HealthSection(Section, frozen=True):
+    """How a replica is watched."""
+
+    path: Annotated[str, Meta(pattern=r"^/[\w.~/-]*$", description="GET is answered 200 once it can serve")] = "/health"
+    interval_s: Annotated[float, _seconds("time between two checks")] = 2.0
+    timeout_s: Annotated[float, Meta(ge=0.1, le=600, description="longest wait for an answer")] = 5.0
+    fall: Annotated[int, Meta(ge=1, le=100, description="failures in a row that take it out")] = 3
+    rise: Annotated[int, Meta(ge=1, le=100, description="passes in a row that bring it back")] = 2
+    down_limit_s: Annotated[float, _seconds("a replica that stays out this long is replaced")] = 120.0
+
+
+class ServiceSection(Section, frozen=True):
+    """One service: reached by /services/NAME, the header x-service: NAME, or a model's name in the body."""
+
+    replica: ReplicaSection
+    models: Annotated[tuple[_Model, ...], Meta(description="values of `model` that lead here, besides the name")] = ()
+    paths: Annotated[
+        tuple[str, ...], Meta(description="paths that clients reach; /v1/files/* for all below; others get 404")
+    ] = USUAL_PATHS
+    concurrency: Annotated[int, Meta(ge=1, le=100_000, description="requests of one replica at a time")] = 8
+    requests_per_s: Annotated[float, Meta(gt=0, le=1e6, description="requests/s that one replica answers")] = 10.0
+    queue_limit: Annotated[_Count, Meta(description="requests that wait for a busy replica; more get 503")] = 1000
+    queue_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 120.0
+    queue_target_s: Annotated[
+        float, Meta(ge=0, le=86_400, description="who has waited longer lets others pass; 0: first in, first out")
+    ] = 2.0
+    cold_start_limit: Annotated[_Count, Meta(description="requests that wait for a first replica; more get 503")] = 1000
+    cold_start_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 300.0
+    response_timeout_s: Annotated[float, _seconds("longest silence of a replica")] = 600.0
+    drain_deadline_s: Annotated[float, _seconds("longest a leaving replica may finish its requests")] = 300.0
+    repeat_posts: Annotated[
+        Literal["never-sent", "unanswered"], Meta(description="which POSTs may be sent to a second replica")
+    ] = "never-sent"
+    health: HealthSection = HealthSection()
+    scale: ScaleSection = ScaleSection()
+
+    def capacity(self) -> Capacity:
+        """What one replica does, as configured."""
+        return Capacity(self.requests_per_s, self.concurrency, self.scale.start_s)
+
+    def generation(self) -> str:
+        """Changes with all that makes one replica unlike another: jobs of another generation get replaced.
+
+        Defaults do not count, so that a new version of explsched with one more key replaces nothing; one whose
+        wrapper speaks otherwise with the gateway does.
+        """
+        given = {field.name: getattr(self.replica, field.name) for field in _REPLICA_FIELDS}
+        chosen = {field.name: given[field.name] for field in _REPLICA_FIELDS if given[field.name] != field.default}
+        return hashlib.sha256(msgspec.json.encode([_WRAPPER, chosen])).hexdigest()[:8]
+
+
+class GatewaySection(Section, frozen=True):
+    """All of a services file."""
+
+    services: dict[Name, ServiceSection]
+    name: Annotated[Name, Meta(description="the gateway's name: in job names and tags")] = "gateway"
+    directory: Annotated[
+        Path | None, Meta(description="state, on storage all nodes share; null: ~/.explsched/gateway/NAME")
+    ] = None
+    listen: ListenSection = ListenSection()
+    slurm: SlurmSection = SlurmSection()
+    job: JobSection = JobSection()
+
+    @property
+    def state_directory(self) -> Path:
+        """Where the gateway keeps its state."""
+        return self.directory or Path.home() / ".explsched" / "gateway" / self.name
+
 
 PORT = "{port}"
 PLACEHOLDERS = (PORT, "{host}", "{key_file}", "{replica}")
@@ -29,6 +213,12 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def load(path: Path) -> GatewaySection:
     """Read and check a services file. Raises `ConfigError` listing every fault at once."""
     return parse(strict_yaml.file_text(path), path)
+
+
+def read(path: Path, shown_as: Path) -> tuple[GatewaySection, str]:
+    """The services file at `path` and its text, as if it lay at `shown_as`. Raises `ConfigError`."""
+    text = strict_yaml.file_text(path)
+    return parse(text, shown_as), text
 
 
 def parse(text: str, path: Path) -> GatewaySection:

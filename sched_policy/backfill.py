@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from sched_policy.model import GpuRequest, Job
-from sched_policy.place.base import Indexed, Place
+from sched_policy.place import Indexed, Place
 from sched_policy.plan import Reservation, Resize, Start
 from sched_policy.profile import AvailabilityProfile
 
@@ -102,10 +102,6 @@ class Backfill(Struct, frozen=True):
             reason = f"blocked; the earliest gap for its {job.request.total} GPUs opens in {start_s - now_s:.0f} s"
             reservations.append(Reservation(job.job_id, profile.named(there), start_s, end_s, reason))
         return Booked(tuple(starts), tuple(reservations), tuple(resizes))
-
-
-AS_SLURM = Backfill(ALL, queue_depth=500, window_s=86_400.0)
-"""Slurm's own: conservative, with bf_max_job_test and bf_window as they are by default."""
 
 
 class _Gaps:

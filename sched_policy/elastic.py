@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sched_policy.backfill import Shrink, Smaller
 from sched_policy.model import GpuRequest, Job, JobState
-from sched_policy.place.base import Place
+from sched_policy.place import Place
 from sched_policy.plan import Preemption, Ranking, Resize, Start
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.snapshot import Snapshot

@@ -9,9 +9,8 @@ from typing import overload
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Floats, Ints
 from sched_policy.model import GpuRequest, NodeGpus
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Floats, Ints, Snapshot
 
 
 class Score(Struct, frozen=True):

@@ -10,14 +10,13 @@ from msgspec import Struct
 
 from sched_policy.admission import PayoffAdmission
 from sched_policy.backfill import Backfill
+from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing
 from sched_policy.group.base import Sharing
 from sched_policy.model import Job
 from sched_policy.order.base import Order
-from sched_policy.place.base import Place
-from sched_policy.place.consolidate import Consolidate
+from sched_policy.place import Consolidate, Place
 from sched_policy.plan import Plan, Preemption, Start
-from sched_policy.preempt.displace import Displace
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.scope import within_scopes
 from sched_policy.snapshot import Snapshot

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Bools, Floats, Ints, Nodes
 from sched_policy.model import Absence, GpuRequest, NodeGpus
-from sched_policy.place.base import Indexed, Place, Room
-from sched_policy.snapshot import Snapshot
+from sched_policy.place import Indexed, Place, Room
+from sched_policy.snapshot import Bools, Floats, Ints, Nodes, Snapshot
 
 
 class _Releases(Struct, frozen=True, eq=False):

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sched_policy.columns import Ints
 from sched_policy.model import GpuRequest
 from sched_policy.plan import Plan
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Ints, Snapshot
 
 HEAD = 100
 """Jobs at which Slurm's main scheduler looks (default_queue_depth)."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.model import JobState
 from sched_policy.plan import Ranking
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
 
 def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:

@@ -2,14 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import overload
 
 import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
 
-from sched_policy.columns import Columns, Ints, Nodes
-from sched_policy.model import Absence, Job, Node
+from sched_policy.model import Absence, Job, JobState, Node
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Columns(Struct, frozen=True, eq=False):
+    """The jobs of a snapshot, one entry each, in the snapshot's order. All arrays have shape (J,).
+
+    Attributes:
+        job_id: Slurm's job ids.
+        submit_s: times of submission.
+        gpus: GPUs asked for.
+        holds: whether the job holds GPUs (it runs, or is being cleaned up).
+        waits: whether the job waits and may start.
+        executed_s: run time so far, all runs together.
+        run_s: run time of the present run, 0 for a job that waits.
+        waited_s: time in the queue before the present run; until now for a job that waits.
+        left_s: expected run time left, infinity where nothing tells.
+        end_s: time by which the GPUs of a job that holds some are booked, infinity where nothing tells.
+
+    """
+
+    job_id: Ints
+    submit_s: Floats
+    gpus: Ints
+    holds: Bools
+    waits: Bools
+    executed_s: Floats
+    run_s: Floats
+    waited_s: Floats
+    left_s: Floats
+    end_s: Floats
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], now_s: float) -> Columns:
+        """The columns of these jobs at a moment."""
+        return cls(
+            job_id=np.array([job.job_id for job in jobs], dtype=np.int64),
+            submit_s=np.array([job.submit_s for job in jobs], dtype=np.float64),
+            gpus=np.array([job.request.total for job in jobs], dtype=np.int64),
+            holds=np.array([job.holds_gpus for job in jobs], dtype=np.bool_),
+            waits=np.array([job.state is JobState.PENDING and job.eligible for job in jobs], dtype=np.bool_),
+            executed_s=np.array([job.executed_s(now_s) for job in jobs], dtype=np.float64),
+            run_s=np.array([job.run_s(now_s) for job in jobs], dtype=np.float64),
+            waited_s=np.array([job.waited_s(now_s) for job in jobs], dtype=np.float64),
+            left_s=np.array([job.left_s(now_s) for job in jobs], dtype=np.float64),
+            end_s=np.array([job.end_s(now_s) for job in jobs], dtype=np.float64),
+        )
+
+
+class Nodes(Sequence[Node]):
+    """The nodes of a cluster with their numbers as arrays, shape (N,). Made once, used by many snapshots."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._nodes = tuple(nodes)
+        self.gpus: Ints = np.array([node.gpus for node in self._nodes], dtype=np.int64)
+        self.schedulable: Bools = np.array([node.schedulable for node in self._nodes], dtype=np.bool_)
+        self.gpu_memory_mib: Ints = np.array([node.gpu_memory_mib for node in self._nodes], dtype=np.int64)
+        self.position = {node.name: i for i, node in enumerate(self._nodes)}
+        self._partitions: dict[str, Bools] = {}
+
+    def usable(self, partition: str = "") -> Bools:
+        """Nodes on which jobs of a partition, or of one of a list, may be planned; of any partition for ""."""
+        if partition not in self._partitions:
+            named = frozenset(partition.split(","))
+            member = [not partition or not node.partitions or bool(named & node.partitions) for node in self._nodes]
+            self._partitions[partition] = self.schedulable & np.array(member, dtype=np.bool_)
+        return self._partitions[partition]
+
+    @cached_property
+    def capacity(self) -> int:
+        """GPUs of all nodes on which jobs may be planned."""
+        return int(self.gpus[self.schedulable].sum())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Node, ...]: ...
+    def __getitem__(self, index: int | slice) -> Node | tuple[Node, ...]:
+        return self._nodes[index]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Nodes) and self._nodes == other._nodes
+
+    def __hash__(self) -> int:
+        return hash(self._nodes)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ without any of them the defaults hold.
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,11 +16,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from explsched import strict_yaml
+from explsched.log import event
 from explsched.preemption_record import PreemptionRecord
 from explsched.strict_yaml import ConfigError as ConfigError
 from explsched.strict_yaml import Section
 from sched_policy import catalog
 
+_LOG = logging.getLogger("explsched.config")
 DEFAULT_PATH = Path("/etc/explsched/explsched.yaml")
 PATH_VARIABLE = "SEXPLSCHED_CONFIG"
 _EXAMPLE_HEAD = """\
@@ -26,6 +30,20 @@ _EXAMPLE_HEAD = """\
 ## take away one # of a line to set it (and of the section above it). explsched.yaml(5) explains the keys,
 ## `sexplsched config check` checks this file, `systemctl reload sexplschedd` puts it in force.
 """
+FORMER_KEYS = {
+    "slurm.most_per_pass": "max_per_pass",
+    "order.longest_wait_s": "max_wait_s",
+    "order.record": "site_factor_file",
+    "utility.stop_least_share": "stop_min_share",
+    "utility.silent_order": "no_report_order",
+    "preemption.most_per_pass": "max_per_pass",
+    "preemption.most_per_hour": "max_per_hour",
+    "preemption.most_per_job_per_hour": "max_per_job_per_hour",
+    "preemption.most_per_job": "max_per_job",
+    "backpressure.widest_interval_s": "max_interval_s",
+}
+"""Names of keys before release 0.1.0, and what they are called now. Read for that one release, with a warning."""
+
 _PASSES_TO_LEAVE = 4
 """Passes from the plan that a job should save and leave to the requeue, its grace period not counted; some to spare."""
 
@@ -59,7 +77,7 @@ class SlurmSection(Section, frozen=True):
             "those behind follow in Slurm's own order",
         ),
     ] = 1000
-    most_per_pass: Annotated[
+    max_per_pass: Annotated[
         int, Meta(ge=1, le=1_000_000, description="site factors written per pass at most, those near the head first")
     ] = 200
 
@@ -74,7 +92,7 @@ class OrderSection(Section, frozen=True):
             "partition: the policy orders all jobs, for a partition with one owner"
         ),
     ] = "user"
-    longest_wait_s: Annotated[
+    max_wait_s: Annotated[
         float,
         Meta(
             gt=0,
@@ -83,9 +101,9 @@ class OrderSection(Section, frozen=True):
             extra={"unit": "seconds"},
         ),
     ] = 259_200.0
-    record: Annotated[Path, Meta(description="file in which the daemon notes the site factors that it writes")] = Path(
-        "/var/lib/explsched/site_factors.json"
-    )
+    site_factor_file: Annotated[
+        Path, Meta(description="file in which the daemon notes the site factors that it writes")
+    ] = Path("/var/lib/explsched/site_factors.json")
 
 
 class BackfillSection(Section, frozen=True):
@@ -108,7 +126,7 @@ class UtilitySection(Section, frozen=True):
     stop_leader_threshold: Annotated[
         float, Meta(ge=0, le=1, description="the same for a job that may become its sweep's best; 0: never")
     ] = 0.0
-    stop_least_share: Annotated[
+    stop_min_share: Annotated[
         float, Meta(ge=0, le=1, description="share of its steps that a job does before it may be stopped")
     ] = 0.1
     objective: Annotated[
@@ -119,17 +137,19 @@ class UtilitySection(Section, frozen=True):
         Literal["adaptive", "asha", "hyperband", "median-stop"],
         Meta(description="who of a sweep runs, pauses and stops, under the objective best"),
     ] = "adaptive"
-    silent_order: Annotated[Literal["srsf", "fifo"], Meta(description="order of jobs that report no progress")] = "srsf"
+    no_report_order: Annotated[Literal["srsf", "fifo"], Meta(description="order of jobs that report no progress")] = (
+        "srsf"
+    )
 
 
 class PreemptionSection(Section, frozen=True):
     """Limits on preemption of jobs that opted in with a checkpoint signal."""
 
     margin: Annotated[float, Meta(gt=1, le=1000, description="score ratio needed to displace a job")] = 1.5
-    most_per_pass: Annotated[int, Meta(ge=0, le=10000, description="preemptions per pass at most")] = 8
-    most_per_hour: Annotated[int, Meta(ge=0, le=1_000_000, description="preemptions per hour at most")] = 200
-    most_per_job_per_hour: Annotated[int, Meta(ge=0, le=12, description="preemptions of one job per hour at most")] = 6
-    most_per_job: Annotated[
+    max_per_pass: Annotated[int, Meta(ge=0, le=10000, description="preemptions per pass at most")] = 8
+    max_per_hour: Annotated[int, Meta(ge=0, le=1_000_000, description="preemptions per hour at most")] = 200
+    max_per_job_per_hour: Annotated[int, Meta(ge=0, le=12, description="preemptions of one job per hour at most")] = 6
+    max_per_job: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
         Meta(description="preemptions of one job in all; null: any number"),
     ] = None
@@ -171,7 +191,7 @@ class AuditSection(Section, frozen=True):
     file: Annotated[Path, Meta(description="audit file, JSON lines; the daemon's group may read it")] = Path(
         "/var/log/explsched/audit.jsonl"
     )
-    most_mib: Annotated[
+    max_mib: Annotated[
         float, Meta(gt=0, le=10_000, description="a file that would be larger is put aside", extra={"unit": "MiB"})
     ] = 64.0
     kept: Annotated[int, Meta(ge=0, le=1000, description="files put aside that are kept")] = 9
@@ -196,7 +216,7 @@ class BackpressureSection(Section, frozen=True):
         int, Meta(ge=1, le=10000, description="slurmctld is busy from this many threads on (sdiag)")
     ] = 64
     cycle_s: Annotated[float, _seconds("slurmctld is busy when its last main cycle took longer")] = 2.0
-    widest_interval_s: Annotated[float, _seconds("passes are put off while slurmctld is busy, up to this long")] = 300.0
+    max_interval_s: Annotated[float, _seconds("passes are put off while slurmctld is busy, up to this long")] = 300.0
 
 
 HOUR_S = 3600.0
@@ -205,18 +225,18 @@ HOUR_S = 3600.0
 class PreemptionBudget(Struct, frozen=True):
     """What an admin allows: time for a checkpoint, and how often jobs are preempted.
 
-    `most_per_job` is over a job's life, None for any number.
+    `max_per_job` is over a job's life, None for any number.
     """
 
     grace_s: float
-    most_per_hour: int
-    most_per_job_per_hour: int = 1_000_000
-    most_per_job: int | None = None
+    max_per_hour: int
+    max_per_job_per_hour: int = 1_000_000
+    max_per_job: int | None = None
 
     def is_spent(self, record: PreemptionRecord, now_s: float) -> bool:
         """Whether a job has been preempted as often as it may be, for now or for good."""
-        in_all = self.most_per_job is not None and record.count >= self.most_per_job
-        return in_all or record.since(now_s - HOUR_S) >= self.most_per_job_per_hour
+        in_all = self.max_per_job is not None and record.count >= self.max_per_job
+        return in_all or record.since(now_s - HOUR_S) >= self.max_per_job_per_hour
 
 
 class Config(Section, frozen=True):
@@ -239,7 +259,7 @@ class Config(Section, frozen=True):
     def preemption_budget(self) -> PreemptionBudget:
         """The part of the configuration that bounds preemption."""
         bounds = self.preemption
-        return PreemptionBudget(bounds.grace_s, bounds.most_per_hour, bounds.most_per_job_per_hour, bounds.most_per_job)
+        return PreemptionBudget(bounds.grace_s, bounds.max_per_hour, bounds.max_per_job_per_hour, bounds.max_per_job)
 
     def policy_options(self) -> catalog.PolicyOptions:
         """The part of the configuration that shapes a policy."""
@@ -247,11 +267,11 @@ class Config(Section, frozen=True):
             reservation_depth=self.backfill.reservation_depth,
             quantum_s=self.utility.quantum_s,
             preempt_margin=self.preemption.margin,
-            most_preemptions=self.preemption.most_per_pass,
+            most_preemptions=self.preemption.max_per_pass,
             stop_threshold=self.utility.stop_threshold,
             stop_leader_threshold=self.utility.stop_leader_threshold,
-            stop_least_share=self.utility.stop_least_share,
-            silent_order=self.utility.silent_order,
+            stop_least_share=self.utility.stop_min_share,
+            silent_order=self.utility.no_report_order,
             objective=self.utility.objective,
             sweep_strategy=self.utility.sweep_strategy,
             resize_restart_s=self.elastic.restart_s,
@@ -281,13 +301,14 @@ def load(option: Path | None = None) -> Config:
 def parse(text: str, path: Path) -> Config:
     """Check the text of a configuration file; `path` only serves the messages."""
     faults: list[str] = []
-    config = strict_yaml.read(Config, strict_yaml.mapping(text, path), faults) or Config()
+    data = _with_present_names(strict_yaml.mapping(text, path), path, faults)
+    config = strict_yaml.read(Config, data, faults) or Config()
     if not catalog.knows(config.policy):
         known = strict_yaml.accepted(config.policy, catalog.names())
         faults.append(f"policy: unknown policy {config.policy!r}{known}")
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
-    paths = {"progress.spool": config.progress.spool, "order.record": config.order.record}
+    paths = {"progress.spool": config.progress.spool, "order.site_factor_file": config.order.site_factor_file}
     paths |= {"audit.file": config.audit.file, "state.directory": config.state.directory}
     for key, named in paths.items():
         if not named.is_absolute():
@@ -300,6 +321,23 @@ def parse(text: str, path: Path) -> Config:
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return config
+
+
+def _with_present_names(data: Mapping[object, object], path: Path, faults: list[str]) -> Mapping[object, object]:
+    """The values of a file with former names of keys replaced; a key that stands under both names is a fault."""
+    sections = {name: dict(values) for name, values in data.items() if isinstance(values, Mapping)}
+    for former, present in FORMER_KEYS.items():
+        name, _, key = former.partition(".")
+        values = sections.get(name, {})
+        if key not in values:
+            continue
+        if present in values:
+            faults.append(f"{former}: is the former name of {name}.{present}, which is there, too")
+        else:
+            values[present] = values[key]
+            event(_LOG, logging.WARNING, "former name of a key", file=str(path), found=former, now=f"{name}.{present}")
+        del values[key]
+    return {**data, **sections}
 
 
 def example() -> str:

@@ -8,7 +8,9 @@ themselves.
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -21,16 +23,29 @@ from msgspec.structs import replace
 from explsched import log
 from explsched.errors import ExplschedError, PolicyError
 from slurm_plugin import config as configuration
-from slurm_plugin.client.choose import choose
 from slurm_plugin.client.errors import SlurmError
-from slurm_plugin.instance.holder import AnotherDaemonError
+from slurm_plugin.client.protocol import choose
+from slurm_plugin.instance.heartbeat import AnotherDaemonError
 from slurm_plugin.instance.only_one import OnlyOne
-from slurm_plugin.notify import notify
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals
 from slurm_plugin.state.view import View
-from slurm_plugin.steering.backoff import backoff
+from slurm_plugin.steering.backpressure import backoff
 from slurm_plugin.steering.controller import Controller, Pass
+
+
+def notify(*assignments: str) -> None:
+    """Send assignments such as `READY=1` to the socket that systemd named. A lost message must not end a service."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    name = "\0" + address[1:] if address.startswith("@") else address  # @: Linux's abstract names
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection:
+        try:
+            connection.sendto("\n".join(assignments).encode(), name)
+        except OSError:  # systemd itself then times the start out and says so
+            return
+
 
 _EPILOG = """\
 SIGHUP reloads the configuration; a file that is wrong leaves the running one in force. SIGUSR2 reopens the log. SIGTERM

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from wrappers.installed import NotInstalledError, manager
+from wrappers.native_parts import NotInstalledError, manager
 from wrappers.runtime_directory import RuntimeDirectory
 
 SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
@@ -40,7 +40,7 @@ def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Call
     """Start a manager in the room unless it is there; returns what its clients need in their environment.
 
     `policy` is `group` or `quota`; one that is there keeps its own. `unblock` is run in the child before the program: a
-    daemon must not inherit a signal mask. Raises `ManagerError`, or `NotInstalledError` from `wrappers.installed`.
+    daemon must not inherit a signal mask. Raises `ManagerError`, or `NotInstalledError` from `wrappers.native_parts`.
     """
     address = socket_of(room)
     if not _listens(address):

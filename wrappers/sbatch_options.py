@@ -1,4 +1,8 @@
-"""Takes an sbatch command line apart: our options, sbatch's options, and the script with its arguments."""
+"""Takes an sbatch command line apart: our options, sbatch's options, and the script with its arguments.
+
+The table of sbatch's options is what 22.05 accepts (probed option by option), and what newer versions added
+(up to 25.11).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,128 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wrappers.sbatch_table import LONG_WITH_VALUE, LONG_WITHOUT_VALUE, SHORT_WITH_VALUE
+# -F, which sbatch's help leaves out, is --nodefile. The value of -k is optional, so it is never a word of its own.
+SHORT_WITH_VALUE = frozenset("ABCDFGJLMNSabcdeimnopqtwx")
+LONG_WITH_VALUE = frozenset(
+    {
+        "account",
+        "acctg-freq",
+        "array",
+        "batch",
+        "bb",
+        "bbf",
+        "begin",
+        "chdir",
+        "cluster-constraint",
+        "clusters",
+        "comment",
+        "constraint",
+        "container",
+        "container-id",
+        "core-spec",
+        "cores-per-socket",
+        "cpu-freq",
+        "cpus-per-gpu",
+        "cpus-per-task",
+        "deadline",
+        "delay-boot",
+        "dependency",
+        "distribution",
+        "error",
+        "exclude",
+        "export",
+        "export-file",
+        "extra",
+        "extra-node-info",
+        "gid",
+        "gpu-bind",
+        "gpu-freq",
+        "gpus",
+        "gpus-per-node",
+        "gpus-per-socket",
+        "gpus-per-task",
+        "gres",
+        "gres-flags",
+        "hint",
+        "input",
+        "job-name",
+        "kill-on-invalid-dep",
+        "licenses",
+        "mail-type",
+        "mail-user",
+        "mcs-label",
+        "mem",
+        "mem-bind",
+        "mem-per-cpu",
+        "mem-per-gpu",
+        "mincpus",
+        "network",
+        "nodefile",
+        "nodelist",
+        "nodes",
+        "ntasks",
+        "ntasks-per-core",
+        "ntasks-per-gpu",
+        "ntasks-per-node",
+        "ntasks-per-socket",
+        "ntasks-per-tres",
+        "open-mode",
+        "output",
+        "partition",
+        "power",
+        "prefer",
+        "priority",
+        "profile",
+        "qos",
+        "reservation",
+        "segment",
+        "signal",
+        "sockets-per-node",
+        "switches",
+        "thread-spec",
+        "threads-per-core",
+        "time",
+        "time-min",
+        "tmp",
+        "tres-bind",
+        "tres-per-task",
+        "uid",
+        "wait-all-nodes",
+        "wckey",
+        "wrap",
+    }
+)
+
+# Without a value, or with an optional one that is only accepted as --option=value.
+LONG_WITHOUT_VALUE = frozenset(
+    {
+        "contiguous",
+        "exclusive",
+        "get-user-env",
+        "help",
+        "hold",
+        "ignore-pbs",
+        "nice",
+        "no-kill",
+        "no-requeue",
+        "overcommit",
+        "oversubscribe",
+        "parsable",
+        "propagate",
+        "quiet",
+        "reboot",
+        "requeue",
+        "spread-job",
+        "stepmgr",
+        "test-only",
+        "usage",
+        "use-min-nodes",
+        "verbose",
+        "version",
+        "wait",
+    }
+)
+
 
 _KNOWN = LONG_WITH_VALUE | LONG_WITHOUT_VALUE
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from explsched.job_options import MPS
-from wrappers import installed, kernel_manager, mps, preload, runtime_directory
+from wrappers import kernel_manager, mps, native_parts, runtime_directory
 from wrappers.kernel_manager import kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, place, shared_place
 from wrappers.share_options import Share
@@ -106,12 +106,12 @@ def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: 
     if share.priority is None:
         return {}
     try:
-        library = installed.library(environment)
-        fault = preload.fault(library, environment)
+        library = native_parts.library(environment)
+        fault = native_parts.preload_fault(library, environment)
         if fault:
             _say(f"kernels are not managed: {library} cannot be preloaded: {fault}")
             return {}
-        preloaded = {"LD_PRELOAD": preload.added(library, environment)}
+        preloaded = {"LD_PRELOAD": native_parts.ld_preload(library, environment)}
         if kernel_manager.answering(environment):
             return preloaded
         policy = _policy(share)
@@ -119,7 +119,7 @@ def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: 
         if policy == "quota" and kernel_manager.policy_of(room) != policy:
             _say("request and limit do not count: the kernel manager was started without, by another sxrun")
         return preloaded | served
-    except (installed.NotInstalledError, kernel_manager.ManagerError) as error:
+    except (native_parts.NotInstalledError, kernel_manager.ManagerError) as error:
         _say(f"kernels are not managed: {error}")
         return {}
 

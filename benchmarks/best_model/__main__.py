@@ -20,7 +20,7 @@ from benchmarks.best_model.drawn import DrawnSweep, draw, grouped, load
 from benchmarks.best_model.simulated import Reached
 from benchmarks.best_model.small_cluster import Arm, SmallCluster, geometric_mean
 from sched_policy import catalog
-from sched_policy.columns import Floats
+from sched_policy.snapshot import Floats
 
 GPUS = 8
 TRAININGS = 64

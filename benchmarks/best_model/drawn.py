@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from sched_policy.columns import Floats
+from sched_policy.snapshot import Floats
 from sched_policy.sweep.trials import Parameter
 
 TASKSET_LENGTH_S = 3600.0

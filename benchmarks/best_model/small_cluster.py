@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from benchmarks.best_model.drawn import DrawnSweep
-from sched_policy.columns import Floats
+from sched_policy.snapshot import Floats
 from sched_policy.sweep.trials import Sweep, Trial, TrialState
 
 RESTART_S = 30.0

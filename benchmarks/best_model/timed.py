@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.best_model.drawn import Curve, DrawnSweep
-from sched_policy.columns import Floats
 from sched_policy.model import Exploration, ProgressPoint
+from sched_policy.snapshot import Floats
 from simulation.traces.learning import Learning, Points
 from simulation.traces.trace import Trace, TraceJob
 

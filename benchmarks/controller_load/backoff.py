@@ -33,7 +33,7 @@ def measure(directory: Path, environment: Mapping[str, str], seconds: float) -> 
     settings = {
         "interval_s": _INTERVAL_S,
         "slurm": {"client": "cli"},
-        "backpressure": {"server_threads": _BUSY_THREADS, "widest_interval_s": _WIDEST_S},
+        "backpressure": {"server_threads": _BUSY_THREADS, "max_interval_s": _WIDEST_S},
     }
     product = Product(directory / "back_off")
     product.install(settings)

@@ -13,7 +13,7 @@ import numpy as np
 from slurm_plugin.client.changes import ChangeFailure, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import ClusterSpec
-from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.standing import leased_job
 
 # Requests and the share of jobs that make them. The whole nodes are those that the daemon makes leases for.
 _SHAPES = (

@@ -12,11 +12,9 @@ import math
 import time
 from pathlib import Path
 
-from inference_gateway.devgateway.gateway import Gateway, in_foreground
-from inference_gateway.devgateway.load import Load
+from inference_gateway.devgateway import Gateway, Load, in_foreground
 from slurm_plugin import devcluster
-from slurm_plugin.devcluster.ports import reserved
-from slurm_plugin.devcluster.waiting import until
+from slurm_plugin.devcluster.machine import reserved, until
 
 REPLICAS = 8
 CONCURRENCY = 4

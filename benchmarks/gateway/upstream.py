@@ -11,7 +11,7 @@ from pathlib import Path
 
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas.identity import Authority
-from slurm_plugin.devcluster.ports import reserved
+from slurm_plugin.devcluster.machine import reserved
 
 REPLY = json.dumps({"object": "chat.completion", "choices": [{"message": {"content": "x" * 930}}]})
 """About 1 KB."""

@@ -12,9 +12,9 @@ from benchmarks.group_kills.victims import KINDS as KILLS
 from benchmarks.group_kills.victims import Kill, strike
 from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.devcluster.machine import until
 from slurm_plugin.devcluster.sharing import GPUS, KINDS, PER_GPU, Site
-from slurm_plugin.devcluster.waiting import until
-from slurm_plugin.observation.startable import has_settled, waits_for_requeue_delay
+from slurm_plugin.observation.standing import has_settled, waits_for_requeue_delay
 from slurm_plugin.steering.groups.grouping import live_groups
 
 _PATIENCE_S = 120.0

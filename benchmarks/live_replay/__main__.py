@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.live_replay import figures, live, report
 from benchmarks.live_replay.workload import CLUSTER, compressed
 from sched_policy import catalog
-from sched_policy.options import PolicyOptions
+from sched_policy.catalog import PolicyOptions
 from simulation.cluster.settings import Settings
 from simulation.traces.formats import read_any
 from simulation.traces.trace import Trace, fit

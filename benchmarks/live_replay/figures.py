@@ -10,7 +10,7 @@ from statistics import fmean
 from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import CLUSTER
 from sched_policy import catalog
-from sched_policy.options import PolicyOptions
+from sched_policy.catalog import PolicyOptions
 from simulation.cluster import engine
 from simulation.cluster.settings import Settings
 from simulation.traces.trace import Trace

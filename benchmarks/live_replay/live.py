@@ -74,7 +74,7 @@ def daemon_settings(policy: str) -> Mapping[str, object]:
         "interval_s": INTERVAL_S,
         "slurm": {"client": "cli"},
         "utility": {"quantum_s": QUANTUM_S},
-        "preemption": {"grace_s": 5.0, "most_per_hour": 100_000},
+        "preemption": {"grace_s": 5.0, "max_per_hour": 100_000},
     }
 
 

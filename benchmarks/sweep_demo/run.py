@@ -46,9 +46,9 @@ class Arm:
                     "objective": "total",  # the aim of the published figure; the default aims at the best model
                     "quantum_s": QUANTUM_S,
                     "stop_threshold": stop_threshold,
-                    "stop_least_share": STOP_LEAST_SHARE,
+                    "stop_min_share": STOP_LEAST_SHARE,
                 },
-                "preemption": {"grace_s": 15.0, "most_per_pass": MOST_PER_PASS, "most_per_hour": 1000},
+                "preemption": {"grace_s": 15.0, "max_per_pass": MOST_PER_PASS, "max_per_hour": 1000},
             },
         )
 

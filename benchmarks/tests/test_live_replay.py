@@ -14,7 +14,7 @@ import pytest
 from benchmarks.live_replay import figures, live, log, report
 from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import compressed, sbatch_options
-from sched_policy.options import PolicyOptions
+from sched_policy.catalog import PolicyOptions
 from simulation.cluster.settings import PassTimes, Settings
 from simulation.traces.trace import Trace, TraceJob
 

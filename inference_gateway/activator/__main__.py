@@ -13,17 +13,16 @@ from pathlib import Path
 
 from aiohttp import web
 
-from inference_gateway.activator.access_log import AccessLogWriter
 from inference_gateway.activator.holding import Waiting
 from inference_gateway.activator.server import Activator
-from inference_gateway.dataplane import access_log_pipe
+from inference_gateway.dataplane import access_log
+from inference_gateway.dataplane.access_log import AccessLogWriter
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.health import HealthLoop
-from inference_gateway.dataplane.metrics import DataPlaneCollector, exposition
-from inference_gateway.dataplane.statistics import HaproxyStatistics
+from inference_gateway.dataplane.statistics import DataPlaneCollector, HaproxyStatistics, exposition
 from inference_gateway.errors import GatewayError, NotRunningError
 
-_TEND_S = 1.0
+_ROUND_S = 1.0
 _LOG = logging.getLogger("explsched.gateway.activator")
 
 
@@ -38,14 +37,14 @@ async def _serve(files: Files) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
     reading = HaproxyStatistics(files)
-    access_log = AccessLogWriter(access_log_pipe.opened(files.access_pipe), files.access_log)
-    recording = asyncio.create_task(asyncio.to_thread(access_log.run))
+    writer = AccessLogWriter(access_log.opened(files.access_pipe), files.access_log)
+    recording = asyncio.create_task(asyncio.to_thread(writer.run))
 
     def metrics(lines: Mapping[str, Waiting]) -> str:
         state = {name: line.state() for name, line in lines.items()}
         traffic = reading.traffic(sorted(lines), state)
         cold_starts = [(name, line.cold_starts) for name, line in lines.items()]
-        lost = (("disk", access_log.lost_lines), ("pipe", reading.dropped_logs()))
+        lost = (("disk", writer.lost_lines), ("pipe", reading.dropped_logs()))
         text = exposition(DataPlaneCollector(traffic, reading.servers(state), cold_starts, lost))
         added = files.control_metrics.read_text(encoding="utf-8") if files.control_metrics.exists() else ""
         return text + added
@@ -63,16 +62,16 @@ async def _serve(files: Files) -> None:
     await runner.setup()
     await web.UnixSite(runner, str(files.activator_socket), backlog=4096).start()
     files.activator_pid.write_text(str(os.getpid()), encoding="ascii")
-    tending = asyncio.create_task(_tend(files, activator))
+    checking = asyncio.create_task(_check_health(files, activator))
     await ending.wait()
-    tending.cancel()
+    checking.cancel()
     await runner.cleanup()
-    access_log.end()
+    writer.end()
     await recording
 
 
-async def _tend(files: Files, activator: Activator) -> None:
-    """Look after HAProxy once a second, for ever: an error ends one round, not the activator."""
+async def _check_health(files: Files, activator: Activator) -> None:
+    """Check HAProxy once a second, for ever: an error ends one round, not the activator."""
     health_loop = HealthLoop(files)
     resumed = False
     trouble = ""
@@ -83,7 +82,7 @@ async def _tend(files: Files, activator: Activator) -> None:
                 await asyncio.to_thread(health_loop.resume)
                 resumed = True
             held = {name: line.service for name, line in activator.lines.items()}
-            for line in await asyncio.to_thread(health_loop.tend, held, time.monotonic()):
+            for line in await asyncio.to_thread(health_loop.run_round, held, time.monotonic()):
                 _LOG.info("%s", line)
             trouble = ""
         except NotRunningError as error:
@@ -91,8 +90,8 @@ async def _tend(files: Files, activator: Activator) -> None:
                 trouble = str(error)
                 _LOG.warning("%s", error)
         except GatewayError:
-            _LOG.exception("this round of tending failed")
-        await asyncio.sleep(_TEND_S)
+            _LOG.exception("this round of health checks failed")
+        await asyncio.sleep(_ROUND_S)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from inference_gateway.dataplane.activator_process import ActivatorState
-from inference_gateway.dataplane.activator_services import HeldService
+from inference_gateway.dataplane.activator_link import ActivatorState
+from inference_gateway.dataplane.endpoints import HeldService
 from inference_gateway.model import Endpoint
 
 _LOOK_S = 0.05
 _ANNOUNCE_S = 1.0
-_SHUN_S = 1.0
+_AVOID_S = 1.0
 
 
 class FullError(Exception):
@@ -35,7 +35,7 @@ class Waiting:
         self._look = look
         self._announce = announce
         self._line: deque[asyncio.Future[Endpoint]] = deque()
-        self._shunned: dict[str, float] = {}
+        self._avoided: dict[str, float] = {}
         self._watch: asyncio.Task[None] | None = None
         self.waiting = 0
 
@@ -61,7 +61,7 @@ class Waiting:
         place: asyncio.Future[Endpoint] = loop.create_future()
         self._line.append(place)
         if self._watch is None:
-            self._watch = loop.create_task(self._lead())
+            self._watch = loop.create_task(self._assign_all())
         self.waiting += 1
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -81,11 +81,11 @@ class Waiting:
             del self.relaying[endpoint.name]
         self._hand_out()
 
-    def shun(self, endpoint: Endpoint) -> None:
+    def avoid(self, endpoint: Endpoint) -> None:
         """Leave out a replica that refused the connection, for a while."""
-        self._shunned[endpoint.name] = asyncio.get_running_loop().time() + _SHUN_S
+        self._avoided[endpoint.name] = asyncio.get_running_loop().time() + _AVOID_S
 
-    async def _lead(self) -> None:
+    async def _assign_all(self) -> None:
         """Look for replicas while anybody waits."""
         loop = asyncio.get_running_loop()
         self.cold_starts += 1
@@ -116,7 +116,7 @@ class Waiting:
         open_to_us = [
             endpoint
             for endpoint in self._look()
-            if self.relaying[endpoint.name] < endpoint.concurrency and self._shunned.get(endpoint.name, 0.0) <= now_s
+            if self.relaying[endpoint.name] < endpoint.concurrency and self._avoided.get(endpoint.name, 0.0) <= now_s
         ]
         return min(open_to_us, key=lambda endpoint: self.relaying[endpoint.name], default=None)
 

@@ -16,12 +16,11 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from inference_gateway.activator import wake
 from inference_gateway.activator.bodies import LIMIT, SERVICE, BodyRouter
 from inference_gateway.activator.holding import FullError, Waiting
 from inference_gateway.activator.relay import BrokenError, Onward, UnreachableError, client, problem, relay
-from inference_gateway.dataplane.activator_services import HeldService, ReadyReplicas, read_services
-from inference_gateway.dataplane.endpoints import EndpointBook
+from inference_gateway.dataplane import activator_link
+from inference_gateway.dataplane.endpoints import EndpointFiles, HeldService, ReadyReplicas, read_services
 from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import ActivatorError
 from inference_gateway.tls import client_context
@@ -53,8 +52,8 @@ class Activator:
         for name, service in known.items():
             line = self.lines.get(name)
             if line is None:
-                places = ReadyReplicas(EndpointBook(self._files.endpoints), name)
-                self.lines[name] = Waiting(service, places.ready, self._announcer(name))
+                replicas = ReadyReplicas(EndpointFiles(self._files.endpoints), name)
+                self.lines[name] = Waiting(service, replicas.ready, self._announcer(name))
             else:
                 line.service = service
         for name in self.lines.keys() - known.keys():
@@ -68,7 +67,7 @@ class Activator:
 
     def _announcer(self, service: str) -> Callable[[int], None]:
         def announce(waiting: int) -> None:
-            heard = wake.send(self._files.control_socket, wake.Wake(service, waiting))
+            heard = activator_link.send(self._files.control_socket, activator_link.Wake(service, waiting))
             _LOG.info(
                 "cold start service=%s waiting=%d control_plane=%s", service, waiting, "told" if heard else "away"
             )
@@ -130,7 +129,7 @@ class Activator:
                 onward = Onward(f"{scheme}://{endpoint.address}", body, line.service.response_timeout_s, proven)
                 return await relay(self._session, request, onward)
             except UnreachableError as error:
-                line.shun(endpoint)
+                line.avoid(endpoint)
                 _LOG.warning("unreachable service=%s replica=%s: %s", name, endpoint.name, error)
             except BrokenError as error:
                 _LOG.warning("broke off service=%s replica=%s: %s", name, endpoint.name, error)

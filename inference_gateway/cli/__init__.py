@@ -1,1 +1,1 @@
-"""The commands `sexplsched gateway ...`, one file each."""
+"""The commands `sexplsched gateway ...`."""

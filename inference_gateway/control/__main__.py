@@ -20,17 +20,14 @@ from explsched import log
 from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError
 from inference_gateway import accepted
-from inference_gateway.activator.wake import WakeListener
-from inference_gateway.control import lock
+from inference_gateway.control import state
 from inference_gateway.control.loop import ControlPlane
-from inference_gateway.control.metrics import ControlPlaneCollector
-from inference_gateway.control.report import Report
-from inference_gateway.control.settings import settings
+from inference_gateway.control.report import ControlPlaneCollector, Report
+from inference_gateway.dataplane.activator_link import WakeListener
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.metrics import exposition
 from inference_gateway.dataplane.plane import HaproxyDataPlane
+from inference_gateway.dataplane.statistics import exposition
 from inference_gateway.errors import ActivatorError, GatewayError
-from inference_gateway.replicas.places import Places
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
 
@@ -111,16 +108,16 @@ def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str
     try:
         now = accepted.kept(kept, services_path) or accepted.read(services_path)
         section = now.section
-        places = Places(section.state_directory)
-        places.make()
+        paths = now.paths
+        paths.make()
         while not process.stopping:
-            with lock.held(places.lock) as ours:
+            with state.locked(paths.lock) as ours:
                 if ours:
-                    data_plane = HaproxyDataPlane(settings(section, places, run_directory, now.keys))
+                    data_plane = HaproxyDataPlane(now.settings(run_directory))
                     client = CliClient(section.slurm.timeout_s)
                     with ThreadPoolExecutor(1) as slurm, ThreadPoolExecutor(_PROBES) as probes:
                         where = (run_directory, gateway_host)
-                        process.run(ControlPlane(section, places, data_plane, client, *where, slurm, probes))
+                        process.run(ControlPlane(section, paths, data_plane, client, *where, slurm, probes))
                     return
             process.pause()
     except ExplschedError as error:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from inference_gateway.accepted import retry_after_s
 from inference_gateway.control.event_log import EventLog, Outage
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.service import ServiceControl
-from inference_gateway.control.settings import retry_after_s
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import DataPlane, Endpoint, ServerState, Traffic
 
@@ -25,41 +25,41 @@ class DataPlaneSync:
         self._concurrency = concurrency
         self._events = events
         self._outage = Outage("data plane", events)
-        self._told_s: dict[str, int] = {}
+        self._retry_after_s: dict[str, int] = {}
 
     def servers(self) -> Sequence[ServerState]:
         """All that it has. Raises `GatewayError`."""
         return self._plane.servers()
 
-    def look(self) -> tuple[Sequence[ServerState] | None, Mapping[str, Traffic]]:
+    def read(self) -> tuple[Sequence[ServerState] | None, Mapping[str, Traffic]]:
         """Its servers and counters; None and nothing while it does not answer."""
         try:
             found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
         except GatewayError as error:
             self._outage.note(str(error))
-            self._told_s.clear()  # a new HAProxy begins with what is configured
+            self._retry_after_s.clear()  # a new HAProxy begins with what is configured
             return None, {}
         self._outage.note("")
         return found
 
     def bring_in_line(self, replicas: Iterable[Replica], have: Sequence[ServerState]) -> None:
-        """Change what is not as it should be. `have` is what the last look found."""
+        """Change what is not as it should be. `have` is what was read last."""
         for change in changes(replicas, have, self._concurrency):
             try:
                 self._make(change)
             except GatewayError as error:
                 self._events.note("data plane refused", change.service, change=str(change), reason=str(error))
 
-    def tell_start_times(self, services: Mapping[str, ServiceControl]) -> None:
+    def update_retry_after(self, services: Mapping[str, ServiceControl]) -> None:
         """Let refused clients know how long a replica takes to start, by what has been measured."""
         for name, service in services.items():
             seconds = retry_after_s(service.start_s)
-            if service.measured and self._told_s.get(name) != seconds:
+            if service.measured and self._retry_after_s.get(name) != seconds:
                 try:
                     self._plane.set_retry_after(name, seconds)
                 except GatewayError as error:
                     self._events.note("data plane refused", name, change="Retry-After", reason=str(error))
-                self._told_s[name] = seconds
+                self._retry_after_s[name] = seconds
 
     def _make(self, change: PlaneChange) -> None:
         if isinstance(change, Add):

@@ -20,11 +20,11 @@ from inference_gateway.control.report import Report, report
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.control.state import Memory, Override, ServiceMemory
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
-from inference_gateway.replicas.places import Places
-from inference_gateway.sections import GatewaySection
+from inference_gateway.services import GatewaySection
 from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.protocol import SlurmClient
 
@@ -42,7 +42,7 @@ class ControlPlane:
     def __init__(
         self,
         section: GatewaySection,
-        places: Places,
+        paths: GatewayPaths,
         data_plane: DataPlane,
         client: SlurmClient,
         run_directory: Path,
@@ -51,17 +51,17 @@ class ControlPlane:
         probes: Executor,
     ) -> None:
         self._section = section
-        self._places = places
+        self._paths = paths
         self._run_directory = str(run_directory)
         self._gateway_host = gateway_host
-        self._events = EventLog(places.events)
+        self._events = EventLog(paths.events)
         self._slurm = SlurmSync(client, section.name, section.slurm.poll_s, slurm)
         self._slurm_outage = Outage("Slurm", self._events)
         concurrency = {name: service.concurrency for name, service in section.services.items()}
         self._plane = DataPlaneSync(data_plane, concurrency, self._events)
-        self._authority = Authority.of(places.identity)
-        readiness = Readiness(probes, gateway_context(places.identity))
-        self._observer = ReplicaObserver(section.services, places, self._slurm, readiness)
+        self._authority = Authority.of(paths.identity)
+        readiness = Readiness(probes, gateway_context(paths.identity))
+        self._observer = ReplicaObserver(section.services, paths, self._slurm, readiness)
         self._services: dict[str, ServiceControl] = {}
         self._registry = ReplicaRegistry(self._services, (), self._events)
         self._remembered: Memory | None = None
@@ -69,15 +69,15 @@ class ControlPlane:
 
     def adopt(self, now_s: float) -> None:
         """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
-        listing = self._slurm.look(now_s)
+        listing = self._slurm.list_jobs(now_s)
         servers = self._plane.servers()
-        memory = state.read(self._places.memory, Memory) or Memory()
+        memory = state.read(self._paths.memory, Memory) or Memory()
         self._slurm.listing = listing
         found = adopted(listing.jobs, memory.replicas, servers, now_s)
         for name, service in self._section.services.items():
             self._services[name] = ServiceControl(name, service, memory.services.get(name, ServiceMemory()), now_s)
         self._registry = ReplicaRegistry(self._services, found, self._events)
-        self._overrides = state.read(self._places.overrides, dict[str, Override]) or {}
+        self._overrides = state.read(self._paths.overrides, dict[str, Override]) or {}
         for name, override in self._overrides.items():
             if name in self._services:
                 self._services[name].set_minimum(override.minimum)
@@ -85,10 +85,10 @@ class ControlPlane:
 
     def tick(self, now_s: float) -> Report:
         """One second's work; returns what `gateway status` shows."""
-        closing = self._places.closing.exists()
+        closing = self._paths.closing.exists()
         self._read_overrides()
         self._take_submissions(now_s)
-        servers, traffic = self._plane.look()
+        servers, traffic = self._plane.read()
         known = self._registry.names()
         strangers = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
         self._registry.join(adopted(strangers, (), servers or (), now_s))
@@ -98,7 +98,7 @@ class ControlPlane:
         self._remember()
         if servers is not None:
             self._plane.bring_in_line(self._registry.all(), servers)
-            self._plane.tell_start_times(self._services)
+            self._plane.update_retry_after(self._services)
         for replica in new:
             self._submit(replica, now_s)
         if new:
@@ -109,7 +109,7 @@ class ControlPlane:
         self._observer.ask(self._registry.all())
         about = (self._section.name, self._run_directory, self._services, self._registry.all(), servers or ())
         shown = report(*about, now_s, closing=closing)
-        state.show(self._places.status, shown)
+        state.show(self._paths.status, shown)
         return shown
 
     def _take_submissions(self, now_s: float) -> None:
@@ -147,31 +147,31 @@ class ControlPlane:
     def _submit(self, replica: Replica, now_s: float) -> None:
         service = self._section.services[replica.service]
         tag = submission.Tag(self._section.name, replica.service, replica.generation)
-        script = submission.script(service, replica.name, self._places, self._gateway_host)
+        script = submission.script(service, replica.name, self._paths, self._gateway_host)
         try:
-            submission.prepare(replica.name, self._places, script, self._authority)
+            submission.prepare(replica.name, self._paths, script, self._authority)
         except OSError as error:
             self._registry.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
             return
         qos = submission.qos(service.replica, burst=replica.burst)
-        self._slurm.submit(replica.name, script, submission.options(service, tag, replica.name, self._places, qos))
+        self._slurm.submit(replica.name, script, submission.options(service, tag, replica.name, self._paths, qos))
 
     def _prune(self) -> None:
         """Remove the oldest directories of ended replicas."""
         try:
-            self._places.prune(self._registry.names(), KEPT_DIRECTORIES)
+            self._paths.prune(self._registry.names(), KEPT_DIRECTORIES)
         except OSError as error:
             self._events.note("old directories not removed", reason=f"{error.filename}: {error.strerror}")
 
     def _remember(self) -> None:
         services = {name: service.memory() for name, service in self._services.items()}
         memory = Memory(self._registry.all(), services)
-        if memory != self._remembered and state.save(self._places.memory, memory):
+        if memory != self._remembered and state.save(self._paths.memory, memory):
             self._remembered = memory
 
     def _read_overrides(self) -> None:
         """Take what `gateway scale` has set since the last look."""
-        found = state.read(self._places.overrides, dict[str, Override]) or {}
+        found = state.read(self._paths.overrides, dict[str, Override]) or {}
         for name, override in found.items():
             if name in self._services and override != self._overrides.get(name):
                 self._services[name].set_minimum(override.minimum)

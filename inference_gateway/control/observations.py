@@ -11,24 +11,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from inference_gateway.control.background_tasks import BackgroundTasks
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
-from inference_gateway.control.slurm_sync import SlurmSync
+from inference_gateway.control.slurm_sync import BackgroundTasks, SlurmSync
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ServerState
 from inference_gateway.replicas import registration
-from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.registration import Registration
-from inference_gateway.sections import ServiceSection
+from inference_gateway.services import ServiceSection
 
 
 class ReplicaObserver:
     """The observations of all replicas. `services` say where to ask one whether it is ready."""
 
     def __init__(
-        self, services: Mapping[str, ServiceSection], places: Places, slurm_sync: SlurmSync, readiness: Readiness
+        self, services: Mapping[str, ServiceSection], paths: GatewayPaths, slurm_sync: SlurmSync, readiness: Readiness
     ) -> None:
         self._services = services
-        self._places = places
+        self._paths = paths
         self._slurm = slurm_sync
         self._readiness = readiness
 
@@ -47,7 +46,7 @@ class ReplicaObserver:
                     job=listing.jobs.get(replica.name),
                     listed_s=listing.began_s,
                     registration=self._registration(replica),
-                    leaving=replica.phase is Phase.SERVING and registration.leaving(self._places.replica(replica.name)),
+                    leaving=replica.phase is Phase.SERVING and registration.leaving(self._paths.replica(replica.name)),
                     answered=(replica.name, replica.restarts) in answered,
                     server_up=None if server is None else server.state != "down",
                     in_flight=None if server is None else server.in_flight,
@@ -67,7 +66,7 @@ class ReplicaObserver:
         """What its job has told, as long as that is awaited."""
         if replica.port or replica.phase not in (Phase.PENDING, Phase.STARTING):
             return None
-        told = registration.registered(self._places.replica(replica.name))
+        told = registration.registered(self._paths.replica(replica.name))
         if told and replica.phase is Phase.PENDING and told.restarts == replica.restarts:
             self._slurm.hurry()  # it runs before we have seen that
         return told

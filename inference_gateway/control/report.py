@@ -1,9 +1,14 @@
-"""What `gateway status` shows, as the control plane writes it every second."""
+"""What the control plane shows once a second: the report of `gateway status`, and what Prometheus reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from inference_gateway.control.replica import COMING, Phase, Replica
 from inference_gateway.control.service import ServiceControl
@@ -116,3 +121,32 @@ def _replica(replica: Replica, server: ServerState | None) -> ReplicaReport:
         replica.ends_s,
         replica.reason,
     )
+
+
+class ControlPlaneCollector(Collector):
+    """One report of the control plane."""
+
+    def __init__(self, shown: Report) -> None:
+        self._shown = shown
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, each with one sample a service, or one a service and phase."""
+        jobs = GaugeMetricFamily(
+            "inference_gateway_replica_jobs", "Replicas by where they stand", labels=["service", "phase"]
+        )
+        wanted = GaugeMetricFamily("inference_gateway_replicas_wanted", "What the rule wants", labels=["service"])
+        start = GaugeMetricFamily(
+            "inference_gateway_replica_start_seconds", "Median time from submission to serving", labels=["service"]
+        )
+        given_up = GaugeMetricFamily(
+            "inference_gateway_given_up", "1 if failed starts have ended all attempts", labels=["service"]
+        )
+        for service in self._shown.services:
+            phases = Counter(replica.phase for replica in service.replicas)
+            for phase in Phase:
+                jobs.add_metric([service.name, phase], phases[phase])
+            if service.wanted is not None:
+                wanted.add_metric([service.name], service.wanted)
+            start.add_metric([service.name], service.start_s)
+            given_up.add_metric([service.name], float(service.given_up))
+        yield from (jobs, wanted, start, given_up)

@@ -1,27 +1,72 @@
-"""Slurm as the control plane uses it: submissions, cancellations and looks at the jobs, all beside the loop."""
+"""Slurm as the control plane uses it: submissions, cancellations and job listings, all in the background.
+
+What may take long runs in an executor, and its outcome is found in a later tick: a hanging slurmctld or replica never
+stops the loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from typing import Generic, ParamSpec, TypeVar
 
-from inference_gateway.control.background_tasks import BackgroundTasks, TaskResult
 from inference_gateway.replicas.submission import prefix
 from slurm_plugin.client.changes import CancelJob, ChangeFailure
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob
 
+_Key = TypeVar("_Key", bound=Hashable)
+_Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult(Generic[_Key, _Result]):
+    """The end of an task: its result, or what it raised."""
+
+    key: _Key
+    result: _Result | None
+    error: BaseException | None
+
+
+class BackgroundTasks(Generic[_Key, _Result]):
+    """BackgroundTasks by key; at most one of a key at a time."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._under_way: dict[_Key, Future[_Result]] = {}
+
+    def start(
+        self, key: _Key, work: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> bool:
+        """Begin an task; False if one of this key is still under way."""
+        if key in self._under_way:
+            return False
+        self._under_way[key] = self._executor.submit(work, *args, **kwargs)
+        return True
+
+    def outcomes(self) -> list[TaskResult[_Key, _Result]]:
+        """Those that have ended since the last call."""
+        ended = [(key, future) for key, future in self._under_way.items() if future.done()]
+        found: list[TaskResult[_Key, _Result]] = []
+        for key, future in ended:
+            del self._under_way[key]
+            error = future.exception()
+            found.append(TaskResult(key, None if error else future.result(), error))
+        return found
+
+
 _OVER = ("already completing or completed", "Invalid job id")
 """scancel's words for a job that has ended by itself in the meantime."""
 
 SOONEST_S = 1.0
-"""No two looks within this time, whatever the hurry: each is a request to slurmctld."""
+"""No two listings within this time, whatever the hurry: each is a request to slurmctld."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The jobs of the gateway's replicas, by job name, as Slurm had them when the look began (since the epoch)."""
+    """The jobs of the gateway's replicas, by job name, as Slurm had them when the listing began (since the epoch)."""
 
     began_s: float = 0.0
     jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
@@ -31,8 +76,8 @@ class SlurmSync:
     """Commands to Slurm one after the other in the executor, which has one thread.
 
     Attributes:
-        listing: the newest look.
-        fault: why the last look failed; None if it did not.
+        listing: the newest one.
+        fault: why the last listing failed; None if it did not.
 
     """
 
@@ -40,7 +85,7 @@ class SlurmSync:
         self._client = client
         self._prefix = prefix(gateway)
         self._poll_s = poll_s
-        self._looks: BackgroundTasks[str, Listing] = BackgroundTasks(executor)
+        self._listings: BackgroundTasks[str, Listing] = BackgroundTasks(executor)
         self._submissions: BackgroundTasks[str, int] = BackgroundTasks(executor)
         self._cancellations: BackgroundTasks[tuple[int, ...], tuple[ChangeFailure, ...]] = BackgroundTasks(executor)
         self._due_s = 0.0
@@ -48,24 +93,24 @@ class SlurmSync:
         self.listing = Listing()
         self.fault: BaseException | None = None
 
-    def look(self, began_s: float) -> Listing:
-        """One look, waiting for it. `began_s` is now. Raises `SlurmError`."""
+    def list_jobs(self, began_s: float) -> Listing:
+        """One listing, waiting for it. `began_s` is now. Raises `SlurmError`."""
         jobs = self._client.tagged_jobs(self._prefix)
         # Job ids rise: of two jobs of one name the later one counts.
         return Listing(began_s, {job.name: job for job in sorted(jobs, key=lambda job: job.job_id)})
 
     def advance(self, now_s: float) -> list[TaskResult[str, int]]:
-        """Take what has come in, look again if it is time; returns the submissions that have ended, by replica name."""
-        for look in self._looks.outcomes():
-            self.fault = look.error
-            if look.result is not None:
-                self.listing = look.result
-        if now_s >= self._due_s and self._looks.start("look", self.look, now_s):
+        """Take what has come in, list again if it is time; returns the submissions that have ended, by replica name."""
+        for listing in self._listings.outcomes():
+            self.fault = listing.error
+            if listing.result is not None:
+                self.listing = listing.result
+        if now_s >= self._due_s and self._listings.start("list", self.list_jobs, now_s):
             self._last_s, self._due_s = now_s, now_s + self._poll_s
         return self._submissions.outcomes()
 
     def hurry(self) -> None:
-        """Something is about to change: look again soon."""
+        """Something is about to change: list the jobs again soon."""
         self._due_s = min(self._due_s, self._last_s + SOONEST_S)
 
     def submit(self, name: str, script: str, options: Sequence[str]) -> None:

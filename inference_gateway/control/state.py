@@ -6,9 +6,12 @@ long starts took, how many failed.
 
 from __future__ import annotations
 
+import fcntl
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +20,54 @@ import msgspec
 from explsched.atomic_file import replace_file, replace_file_durably
 from explsched.log import event
 from inference_gateway.control.replica import Replica
-from inference_gateway.control.start_backoff import Attempts
+from inference_gateway.gateway_paths import GatewayPaths
+
+FIRST_WAIT_S = 5.0
+LONGEST_WAIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The failed starts and refused submissions of a service in a row, and when the last one was (since the epoch)."""
+
+    failures: int = 0
+    last_s: float = 0.0
+    refusals: int = 0
+
+    def failed(self, asked_s: float, now_s: float) -> Attempts:
+        """After the failure of a replica that was asked for at `asked_s`."""
+        if self.failures and asked_s <= self.last_s:
+            return self
+        return replace(self, failures=self.failures + 1, last_s=now_s)
+
+    def refused(self, asked_s: float, now_s: float) -> Attempts:
+        """After Slurm has refused the submission of a replica that was asked for at `asked_s`."""
+        if self.refusals and asked_s <= self.last_s:
+            return self
+        return replace(self, refusals=self.refusals + 1, last_s=now_s)
+
+    def succeeded(self) -> Attempts:
+        """After a replica has begun to serve."""
+        return Attempts()
+
+    @property
+    def wait_s(self) -> float:
+        """Time from the last failure to the next start."""
+        count = self.failures + self.refusals
+        return min(FIRST_WAIT_S * 2.0 ** min(count - 1, 30), LONGEST_WAIT_S) if count else 0.0
+
+    def given_up(self, most: int) -> bool:
+        """Whether there were `most` failures in a row: a person has to look."""
+        return self.failures >= most
+
+    def startable(self, wanted: int, coming: int, most: int, now_s: float) -> int:
+        """How many of `wanted` replicas may be started now, while `coming` are on their way."""
+        if not self.failures and not self.refusals:
+            return wanted
+        if self.given_up(most) or now_s < self.last_s + self.wait_s:
+            return 0
+        return min(wanted, max(0, 1 - coming))
+
 
 _LOG = logging.getLogger("explsched.gateway")
 _Value = TypeVar("_Value")
@@ -49,17 +99,17 @@ class Override:
 
 def save(path: Path, value: object) -> bool:
     """Write a value as JSON: a reader finds the old file or the new one, also after a power cut. False: not written."""
-    return _written(replace_file_durably, path, value)
+    return _written(replace_file_durably, path, msgspec.json.encode(value))
 
 
 def show(path: Path, value: object) -> bool:
     """Write what is out of date in a second: as `save`, but without waiting for the disk."""
-    return _written(replace_file, path, value)
+    return _written(replace_file, path, msgspec.json.encode(value))
 
 
-def _written(write: Callable[[Path, bytes], None], path: Path, value: object) -> bool:
+def _written(write: Callable[[Path, bytes], None], path: Path, content: bytes) -> bool:
     try:
-        write(path, msgspec.json.encode(value))
+        write(path, content)
     except OSError as error:
         event(_LOG, logging.ERROR, "state not written", file=str(path), why=error.strerror or str(error))
         return False
@@ -75,3 +125,59 @@ def read(path: Path, kind: type[_Value]) -> _Value | None:
     except (OSError, msgspec.DecodeError) as error:
         event(_LOG, logging.ERROR, "state not understood, going on without", file=str(path), why=str(error))
         return None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Try to hold the lock for the block; False if somebody else has it. The kernel drops it when we die.
+
+    On NFS Linux turns flock into a lock at the server, so it holds between nodes.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRecord:
+    """Who serves at the address. Times are seconds since the epoch."""
+
+    url: str
+    host: str
+    port: int
+    pid: int
+    job_id: int | None
+    run_directory: str
+    since_s: float
+    node: str
+
+
+def announce(paths: GatewayPaths, record: GatewayRecord) -> bool:
+    """Publish the address. False: not written."""
+    return save(paths.gateway, record) and _written(replace_file, paths.address, f"{record.url}\n".encode())
+
+
+def holder(paths: GatewayPaths) -> GatewayRecord | None:
+    """Who has the address; None if nobody has."""
+    return read(paths.gateway, GatewayRecord)
+
+
+def withdraw(paths: GatewayPaths, pid: int, since_s: float) -> None:
+    """Take the address back if it is still that process's."""
+    record = holder(paths)
+    if record is not None and (record.pid, record.since_s) == (pid, since_s):
+        paths.address.unlink(missing_ok=True)
+        paths.gateway.unlink(missing_ok=True)
+
+
+def forget_requests(paths: GatewayPaths) -> None:
+    """Remove what commands have left for an earlier gateway of the name."""
+    for left in (paths.closing, paths.reload, paths.overrides):
+        left.unlink(missing_ok=True)

@@ -1,19 +1,20 @@
-"""The replicas of each service in small files, one a service.
+"""What HAProxy's parts read in the data plane's directory: services and their replicas, in small files.
 
 They outlive HAProxy, whose dynamic servers do not, and tell the activator where a request may go. A file is replaced in
-one step: a reader finds the old list or the new one.
+one step: a reader finds the old list or the new one, and reads it again when it has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from explsched.atomic_file import replace_file
-from inference_gateway.errors import DataPlaneError
+from inference_gateway.dataplane.settings import ServiceSettings
+from inference_gateway.errors import ActivatorError, DataPlaneError
 from inference_gateway.model import Endpoint
 
 
@@ -37,7 +38,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointBook:
+class EndpointFiles:
     """The files of one directory."""
 
     directory: Path
@@ -68,7 +69,7 @@ class EndpointBook:
         """Add a replica, or replace the one of its name."""
         self.write(service, (*(known for known in self.read(service) if known.name != replica.name), replica))
 
-    def strike(self, service: str, name: str) -> None:
+    def remove(self, service: str, name: str) -> None:
         """Take a replica off the list, if it is there."""
         known = self.read(service)
         left = tuple(replica for replica in known if replica.name != name)
@@ -78,3 +79,68 @@ class EndpointBook:
     def path(self, service: str) -> Path:
         """The file of a service."""
         return self.directory / f"{service}.json"
+
+
+@dataclass(slots=True)
+class ReadyReplicas:
+    """The ready replicas of one service."""
+
+    book: EndpointFiles
+    service: str
+    _seen: tuple[int, int] | None = None
+    _ready: tuple[Endpoint, ...] = field(default=())
+
+    def ready(self) -> tuple[Endpoint, ...]:
+        """The replicas that take requests. Raises `DataPlaneError` if the file cannot be understood."""
+        path: Path = self.book.path(self.service)
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            self._seen, self._ready = None, ()
+            return ()
+        # Every change is a new file.
+        version = (found.st_ino, found.st_mtime_ns)
+        if version != self._seen:
+            self._ready = self.book.ready(self.service)
+            self._seen = version
+        return self._ready
+
+
+class HeldService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A service with its bounds; see `ServiceSettings`."""
+
+    name: str
+    models: tuple[str, ...]
+    limit: int
+    deadline_s: float
+    response_timeout_s: float
+    retry_after_s: int
+    floor_share: float
+    ejection_s: float
+
+
+def services_text(services: Iterable[ServiceSettings]) -> str:
+    """The file's text."""
+    held = [
+        HeldService(
+            name=service.name,
+            models=service.served_models,
+            limit=service.cold_start_limit,
+            deadline_s=service.cold_start_deadline_s,
+            response_timeout_s=service.response_timeout_s,
+            retry_after_s=service.retry_after_s,
+            floor_share=service.health.floor_share,
+            ejection_s=service.health.ejection_s,
+        )
+        for service in services
+    ]
+    return msgspec.json.encode(held).decode()
+
+
+def read_services(path: Path) -> dict[str, HeldService]:
+    """The services by name. Raises `ActivatorError`."""
+    try:
+        services = msgspec.json.decode(path.read_bytes(), type=tuple[HeldService, ...])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ActivatorError(f"{path}: cannot be read: {error}") from error
+    return {service.name: service for service in services}

@@ -12,13 +12,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from inference_gateway.dataplane import answers
-from inference_gateway.dataplane.activator_services import HeldService, ReadyReplicas
-from inference_gateway.dataplane.answers import ServerRow
+from inference_gateway.dataplane import runtime
 from inference_gateway.dataplane.configuration import ACTIVATOR, BACKEND_PREFIX
-from inference_gateway.dataplane.endpoints import EndpointBook
+from inference_gateway.dataplane.endpoints import EndpointFiles, HeldService, ReadyReplicas
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.runtime import RuntimeApi
+from inference_gateway.dataplane.runtime import RuntimeApi, ServerRow
 from inference_gateway.errors import RefusedError
 
 # Codes of a check that found nobody to talk to, or (L6RSP) somebody who could not prove to be the replica: not worth a
@@ -100,19 +98,19 @@ class Ejections:
 
 @dataclass(slots=True)
 class HealthLoop:
-    """The tending of one HAProxy. Calls raise `DataPlaneError`."""
+    """Checks one HAProxy. Calls raise `DataPlaneError`."""
 
     files: Files
     _ejections: Ejections = field(default_factory=Ejections)
-    _places: dict[str, ReadyReplicas] = field(default_factory=dict)
+    _replicas: dict[str, ReadyReplicas] = field(default_factory=dict)
 
     def resume(self) -> None:
         """Let every replica be checked again: who paused the checks of some may have ended."""
         api = RuntimeApi(self.files.stats_socket)
-        rows = answers.server_states(api.ask("show servers state"))
+        rows = runtime.server_states(api.ask("show servers state"))
         api.order([f"enable health {_full(row.service, row.name)}" for row in rows if not row.watched])
 
-    def tend(self, services: Mapping[str, HeldService], now_s: float) -> list[str]:
+    def run_round(self, services: Mapping[str, HeldService], now_s: float) -> list[str]:
         """One round; what was done, for the log. `now_s` is any steady clock."""
         api = RuntimeApi(self.files.stats_socket)
         done: list[str] = []
@@ -120,12 +118,12 @@ class HealthLoop:
         for service, name in self._ejections.due(now_s):
             commands.append(f"enable health {_full(service, name)}")
             done.append(f"checked again service={service} replica={name}")
-        for row in answers.backends(api.ask("show stat -1 2 -1")):
+        for row in runtime.backends(api.ask("show stat -1 2 -1")):
             held = services.get(row.service)
             if held is None:
                 continue
             if row.usable < self._listed(row.service):
-                sick = answers.server_rows(api.ask(f"show stat {BACKEND_PREFIX}{row.service} 4 -1"))
+                sick = runtime.server_rows(api.ask(f"show stat {BACKEND_PREFIX}{row.service} 4 -1"))
                 commands += self._treat(held, sick, now_s, done)
             if row.queued and not row.usable:
                 # HAProxy leaves what waits in a backend there when its last replica goes; a backup that comes up takes
@@ -140,7 +138,7 @@ class HealthLoop:
         return done
 
     def _treat(
-        self, service: HeldService, sick: Iterable[answers.ServerRow], now_s: float, done: list[str]
+        self, service: HeldService, sick: Iterable[runtime.ServerRow], now_s: float, done: list[str]
     ) -> list[str]:
         rows = list(sick)
         commands: list[str] = []
@@ -160,9 +158,9 @@ class HealthLoop:
         return commands
 
     def _listed(self, service: str) -> int:
-        if service not in self._places:
-            self._places[service] = ReadyReplicas(EndpointBook(self.files.endpoints), service)
-        return len(self._places[service].ready())
+        if service not in self._replicas:
+            self._replicas[service] = ReadyReplicas(EndpointFiles(self.files.endpoints), service)
+        return len(self._replicas[service].ready())
 
 
 def _full(service: str, name: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from inference_gateway.dataplane.activator_process import ActivatorProcess, read_state
-from inference_gateway.dataplane.activator_services import ReadyReplicas, services_text
+from inference_gateway.dataplane.activator_link import ActivatorProcess, read_state
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments, trust
-from inference_gateway.dataplane.endpoints import EndpointBook, Listed
+from inference_gateway.dataplane.endpoints import EndpointFiles, Listed, ReadyReplicas, services_text
 from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi
@@ -20,6 +20,32 @@ from inference_gateway.model import Endpoint, ServerState, Traffic
 
 TURNS = Path(__file__).with_name("turns.lua")
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """HAProxy and the activator of one directory, found by it."""
+
+    files: Files
+
+    @property
+    def haproxy(self) -> HaproxyProcess:
+        """HAProxy's."""
+        return HaproxyProcess(self.files)
+
+    @property
+    def activator(self) -> ActivatorProcess:
+        """The activator's."""
+        return ActivatorProcess(self.files)
+
+    def alive(self) -> bool:
+        """Whether both run."""
+        return self.haproxy.pid() is not None and self.activator.pid() is not None
+
+    def stop(self, grace_s: float) -> None:
+        """Take no new requests, give those in flight `grace_s`, end both."""
+        self.haproxy.stop(grace_s)
+        self.activator.stop()
 
 
 class HaproxyDataPlane:
@@ -33,16 +59,17 @@ class HaproxyDataPlane:
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
         self.files = Files(settings.directory)
-        self._process = HaproxyProcess(self.files)
-        self._helper = ActivatorProcess(self.files)
+        self._processes = Processes(self.files)
+        self._process = self._processes.haproxy
+        self._helper = self._processes.activator
         self._api = RuntimeApi(self.files.stats_socket)
-        self._book = EndpointBook(self.files.endpoints)
+        self._endpoints = EndpointFiles(self.files.endpoints)
         self._reading = HaproxyStatistics(self.files)
         self._ready_replicas: dict[str, ReadyReplicas] = {}
 
     def alive(self) -> bool:
         """Whether HAProxy and the activator run. If not, `start` starts what is missing."""
-        return self._process.pid() is not None and self._helper.pid() is not None
+        return self._processes.alive()
 
     def start(self, predecessor: Files | None = None) -> None:
         """Start HAProxy and the activator, or take over those that run here; reload if their settings were others.
@@ -107,8 +134,7 @@ class HaproxyDataPlane:
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no new requests, give those in flight `grace_s`, end HAProxy and the activator."""
-        self._process.stop(grace_s)
-        self._helper.stop()
+        self._processes.stop(grace_s)
 
     def add(self, service: str, endpoint: Endpoint) -> None:
         """Give a replica requests from now on. Adding what is there already changes its address.
@@ -128,13 +154,13 @@ class HaproxyDataPlane:
         else:
             add = f"add server {full} {server_arguments(self.settings, known, endpoint)}"
             self._api.order([add, f"enable health {full}", f"enable server {full}"])
-        self._book.put(service, Listed.of(endpoint))
+        self._endpoints.put(service, Listed.of(endpoint))
 
     def drain(self, service: str, name: str) -> None:
         """No new requests; those in flight go on. Nothing happens if it is not there. Raises as `add`."""
-        leaving = [replica for replica in self._book.read(service) if replica.name == name]
+        leaving = [replica for replica in self._endpoints.read(service) if replica.name == name]
         for replica in leaving:
-            self._book.put(service, _leaving(replica))
+            self._endpoints.put(service, _leaving(replica))
         if any(row.name == name and row.state != "maintenance" for row in self._reading.states(service)):
             self._api.order([f"set server {BACKEND_PREFIX}{service}/{name} state drain"])
 
@@ -154,7 +180,7 @@ class HaproxyDataPlane:
                 if "still has connections" not in str(error):
                     raise
                 return False
-        self._book.strike(service, name)
+        self._endpoints.remove(service, name)
         return True
 
     def servers(self) -> Sequence[ServerState]:
@@ -185,7 +211,7 @@ class HaproxyDataPlane:
 
     def _ready(self, service: str) -> tuple[Endpoint, ...]:
         """The replicas that take requests; of a thousand files those are read that have changed."""
-        return self._ready_replicas.setdefault(service, ReadyReplicas(self._book, service)).ready()
+        return self._ready_replicas.setdefault(service, ReadyReplicas(self._endpoints, service)).ready()
 
 
 def _leaving(replica: Listed) -> Listed:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from explsched import process
 from explsched.process import ProcessId
-from inference_gateway.dataplane import access_log_pipe, answers
+from inference_gateway.dataplane import access_log, runtime
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.errors import NotRunningError, StartError
@@ -67,7 +67,7 @@ class HaproxyProcess:
         without one; it goes on listening until it is stopped.
         """
         inherited = ["-x", str(predecessor.stats_socket)] if predecessor else []
-        said_before = self.files.messages.stat().st_size if self.files.messages.exists() else 0
+        log_size = self.files.messages.stat().st_size if self.files.messages.exists() else 0
         argv = [
             # Buffers of `body_buffer_kib` overflow a thread's cache of free memory: without a shared one behind it
             # every allocation goes to the C library (a tenth of the CPU per request). Tags at the ends of memory
@@ -86,7 +86,7 @@ class HaproxyProcess:
         def ended() -> str:
             if child.poll() is None:
                 return ""
-            return self._alerts_since(said_before) or f"it ended with {child.returncode}"
+            return self._alerts_since(log_size) or f"it ended with {child.returncode}"
 
         try:
             self._await_worker(lambda _: True, ended)
@@ -95,7 +95,7 @@ class HaproxyProcess:
             raise
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-        lines = access_log_pipe.opened(self.files.access_pipe)
+        lines = access_log.opened(self.files.access_pipe)
         try:
             return process.start(argv, self.files.directory, environment(), self.files.messages, lines)
         finally:
@@ -107,13 +107,13 @@ class HaproxyProcess:
         If it cannot start the old one goes on.
         """
         before = self.workers()
-        said_before = self.files.messages.stat().st_size
+        log_size = self.files.messages.stat().st_size
         RuntimeApi(self.files.master_socket).ask("reload")
-        self._await_worker(lambda now: now.current != before.current, lambda: self._failed_since(before, said_before))
+        self._await_worker(lambda now: now.current != before.current, lambda: self._failed_since(before, log_size))
 
-    def workers(self) -> answers.Workers:
+    def workers(self) -> runtime.Workers:
         """The workers there are. Raises `NotRunningError`."""
-        return answers.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
+        return runtime.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Let it finish its requests for `grace_s`, then end it. Nothing happens if it does not run."""
@@ -124,20 +124,20 @@ class HaproxyProcess:
     def _found(self) -> ProcessId | None:
         return process.recorded(self.files.pid, str(self.files.configuration))
 
-    def _failed_since(self, before: answers.Workers, said_before: int) -> str:
+    def _failed_since(self, before: runtime.Workers, log_size: int) -> str:
         try:
             now = self.workers()
         except NotRunningError:
             return ""  # the master is starting itself anew
         failed = now.failed_reloads > before.failed_reloads
-        return (self._alerts_since(said_before) or "the new worker failed") if failed else ""
+        return (self._alerts_since(log_size) or "the new worker failed") if failed else ""
 
     def _alerts_since(self, start: int) -> str:
         with self.files.messages.open("rb") as messages:
             messages.seek(start)
             return _alerts(messages.read().decode(errors="replace"))
 
-    def _await_worker(self, wanted: Callable[[answers.Workers], bool], fault: Callable[[], str]) -> None:
+    def _await_worker(self, wanted: Callable[[runtime.Workers], bool], fault: Callable[[], str]) -> None:
         """Wait until a wanted worker answers on the stats socket."""
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference_gateway.errors import NotRunningError, RefusedError
+from inference_gateway.dataplane.configuration import ACTIVATOR, BACKEND_PREFIX
+from inference_gateway.errors import DataPlaneError, NotRunningError, RefusedError
 
 # HAProxy reads a line of commands into one buffer, of which the smallest we configure has 16 KiB.
 _MOST_BYTES = 12_000
 # An empty line says that all is well. Some commands have words before it, `del server` has words alone.
-_SAID = {"add server": "New server registered.\n", "del server": "Server deleted."}
-_PRAISE = frozenset(words.strip() for words in _SAID.values())
+_SUCCESS = {"add server": "New server registered.\n", "del server": "Server deleted."}
+_SUCCESS_LINES = frozenset(words.strip() for words in _SUCCESS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class RuntimeApi:
         for batch in _batches(commands):
             answer = self.ask(";".join(batch))
             if not _all_done(batch, answer):
-                words = [line for line in _words(answer) if line not in _PRAISE]
+                words = [line for line in _words(answer) if line not in _SUCCESS_LINES]
                 faults.append(f"{'; '.join(words) or 'no answer'} (to {'; '.join(batch)})")
         if faults:
             raise RefusedError("HAProxy refused: " + "; ".join(faults))
@@ -63,7 +66,7 @@ class RuntimeApi:
 
 def _all_done(commands: Sequence[str], answer: str) -> bool:
     """Whether HAProxy prints for each command that it is done. Newer ones end some answers with an empty line more."""
-    expected = "".join(_SAID.get(" ".join(command.split()[:2]), "") + "\n" for command in commands)
+    expected = "".join(_SUCCESS.get(" ".join(command.split()[:2]), "") + "\n" for command in commands)
     return _words(answer) == _words(expected) and answer.count("\n") >= expected.count("\n")
 
 
@@ -81,3 +84,170 @@ def _batches(commands: Sequence[str]) -> list[list[str]]:
         batches[-1].append(command)
         size += len(command) + 1
     return batches
+
+
+_OPERATIONAL_STOPPED = 0
+_IN_MAINTENANCE = 0x01 | 0x02 | 0x04
+_DRAINING = 0x08 | 0x10
+_CHECKED = 0x04
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRow:
+    """A service in `show stat`: counters since this HAProxy started, and what is there now.
+
+    `present` are the requests it has now, `queued` of them wait for a replica; `usable` replicas take requests.
+    """
+
+    service: str
+    arrivals: int
+    responses_5xx: int
+    present: int
+    queued: int
+    usable: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRow:
+    """A replica in `show stat`. `check` is the code of its last check, `remark` what that check said."""
+
+    service: str
+    name: str
+    status: str
+    check: str
+    remark: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """A replica in `show servers state`; `state` as in `model.ServerState`. `watched`: its checks are not paused."""
+
+    service: str
+    name: str
+    host: str
+    port: int
+    state: str
+    watched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The HAProxys of one master: `current` takes new requests, `leaving` finish theirs after a reload."""
+
+    current: int
+    leaving: tuple[int, ...]
+    reloads: int
+    failed_reloads: int
+
+
+def backends(text: str) -> list[BackendRow]:
+    """The services in the answer to `show stat -1 2 -1`."""
+    return [
+        BackendRow(
+            service=row["pxname"].removeprefix(BACKEND_PREFIX),
+            arrivals=int(row["stot"]),
+            responses_5xx=int(row["hrsp_5xx"] or 0),
+            present=int(row["scur"]),
+            queued=int(row["qcur"]),
+            usable=int(row["act"]),
+        )
+        for row in _statistics(text)
+    ]
+
+
+def held(text: str) -> dict[str, int]:
+    """Service -> requests held until it is their turn, from the answer to `show held`."""
+    pairs = (fields for fields in _fields(text, skipped=0) if fields[0].startswith(BACKEND_PREFIX))
+    return {backend.removeprefix(BACKEND_PREFIX): int(count) for backend, count in pairs}
+
+
+def server_rows(text: str) -> list[ServerRow]:
+    """The replicas in the answer to `show stat BACKEND 4 -1`."""
+    return [
+        ServerRow(
+            service=row["pxname"].removeprefix(BACKEND_PREFIX),
+            name=row["svname"],
+            status=row["status"],
+            check=row["check_status"].removeprefix("* "),
+            remark=row["last_chk"],
+        )
+        for row in _statistics(text)
+        if row["svname"] != ACTIVATOR
+    ]
+
+
+def server_states(text: str) -> list[StateRow]:
+    """The replicas in the answer to `show servers state`."""
+    found = []
+    for fields in _fields(text, skipped=2):
+        if fields[1].startswith(BACKEND_PREFIX) and fields[3] != ACTIVATOR:
+            service = fields[1].removeprefix(BACKEND_PREFIX)
+            state = _state(operational=int(fields[5]), admin=int(fields[6]))
+            found.append(
+                StateRow(service, fields[3], fields[4], int(fields[18]), state, bool(int(fields[13]) & _CHECKED))
+            )
+    return found
+
+
+def in_flight(text: str) -> dict[tuple[str, str], int]:
+    """(service, replica) -> connections in use, from the answer to `show servers conn`."""
+    found: dict[tuple[str, str], int] = {}
+    for fields in _fields(text, skipped=1):
+        backend, _, name = fields[0].rpartition("/")
+        if backend.startswith(BACKEND_PREFIX) and name != ACTIVATOR:
+            found[backend.removeprefix(BACKEND_PREFIX), name] = int(fields[6])
+    return found
+
+
+def dropped_logs(text: str) -> int:
+    """How many log lines found no room, from the answer to `show info`. Raises `DataPlaneError` if it does not say."""
+    found = re.search(r"^DroppedLogs: (\d+)$", text, re.MULTILINE)
+    if found is None:
+        raise DataPlaneError("HAProxy does not tell how many log lines it has dropped")
+    return int(found[1])
+
+
+def workers(text: str) -> Workers:
+    """The processes in the master's answer to `show proc`. Raises `DataPlaneError` if it has no worker."""
+    found: list[tuple[bool, int, int]] = []
+    reloads = failed = 0
+    old = False
+    for line in text.splitlines():
+        fields = line.split()
+        if line.startswith("# old workers"):
+            old = True
+        elif len(fields) > 2 and fields[1] == "worker":
+            found.append((old, int(fields[2]), int(fields[0])))
+        elif len(fields) > 4 and fields[1] == "master":
+            reloads, failed = int(fields[2]), int(fields[4].rstrip("]"))
+    if not found:
+        raise DataPlaneError(f"HAProxy's master has no worker: {text.strip()!r}")
+    # After a reload that failed HAProxy 3.2 counts the worker that goes on among the old ones. It is the one that has
+    # seen the fewest reloads.
+    current, *leaving = (pid for _, _, pid in sorted(found))
+    return Workers(current, tuple(leaving), reloads, failed)
+
+
+def _state(operational: int, admin: int) -> str:
+    if admin & _IN_MAINTENANCE:
+        return "maintenance"
+    if admin & _DRAINING:
+        return "draining"
+    return "down" if operational == _OPERATIONAL_STOPPED else "up"
+
+
+def _statistics(text: str) -> Iterator[dict[str, str]]:
+    rows = csv.reader(line for line in text.removeprefix("# ").splitlines() if line)
+    try:
+        names = next(rows)
+    except StopIteration:
+        raise DataPlaneError("HAProxy's statistics are empty") from None
+    for row in rows:
+        if row[0].startswith(BACKEND_PREFIX):
+            yield dict(zip(names, row, strict=False))
+
+
+def _fields(text: str, skipped: int) -> Iterator[list[str]]:
+    for line in text.splitlines()[skipped:]:
+        if line and not line.startswith("#"):
+            yield line.split()

@@ -7,15 +7,53 @@ these values need not know HAProxy.
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from inference_gateway.dataplane import checks
+from inference_gateway.allowed_paths import USUAL_PATHS, path_faults
+from inference_gateway.dataplane import settings as checks
 from inference_gateway.errors import SettingsError
-from inference_gateway.paths import USUAL_PATHS, path_faults
 from inference_gateway.queueing import Turns
 from inference_gateway.tls import Trust
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
+PATH = re.compile(r"/[A-Za-z0-9_.~/-]{0,199}")
+HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|[0-9a-fA-F:.]{2,45}")
+DIGEST = re.compile(r"[0-9A-F]{64}")
+DIRECTORY = re.compile(r"/[A-Za-z0-9_./~+-]{0,80}")
+CERTIFICATE = re.compile(r"/[A-Za-z0-9_./~+-]{0,4000}")
+
+
+def matches(what: str, found: str, pattern: re.Pattern[str], accepted: str, shown: str = "") -> None:
+    """The whole text is of the alphabet. `shown` stands for it in the message where it is secret."""
+    if not pattern.fullmatch(found):
+        raise SettingsError(f"{what}: found {shown or repr(found)}, accepted: {accepted}")
+
+
+def within(what: str, found: float, least: float, most: float) -> None:
+    """A finite number from `least` to `most`."""
+    if not (math.isfinite(found) and least <= found <= most):
+        raise SettingsError(f"{what}: found {found}, accepted: {least:g} to {most:g}")
+
+
+def one_of(what: str, found: str, accepted: tuple[str, ...]) -> None:
+    """One of the words that are accepted."""
+    if found not in accepted:
+        raise SettingsError(f"{what}: found {found!r}, accepted: {', '.join(accepted)}")
+
+
+def unique(what: str, found: list[str]) -> None:
+    """No name is there twice."""
+    seen = set[str]()
+    for name in found:
+        if name in seen:
+            raise SettingsError(f"{what} {name!r} is there twice")
+        seen.add(name)
+
 
 Repeat = Literal["never-sent", "unanswered"]
 """Which POST requests may be sent to a second replica: those no replica has received, or also those that a replica

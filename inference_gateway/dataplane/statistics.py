@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from inference_gateway.dataplane import answers
-from inference_gateway.dataplane.activator_process import ActivatorState
-from inference_gateway.dataplane.answers import BackendRow
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from inference_gateway.dataplane import runtime
+from inference_gateway.dataplane.activator_link import ActivatorState
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX
-from inference_gateway.dataplane.endpoints import EndpointBook
+from inference_gateway.dataplane.endpoints import EndpointFiles
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.runtime import RuntimeApi
+from inference_gateway.dataplane.runtime import BackendRow, RuntimeApi
 from inference_gateway.model import ServerState, Traffic
 
 
@@ -71,24 +75,24 @@ class HaproxyStatistics:
 
     def traffic(self, services: Iterable[str], held: Mapping[str, ActivatorState]) -> list[Traffic]:
         """One entry a service, at the cost of one `show stat` of the backends. Who is held for a turn is queued."""
-        waiting = {pid: answers.held(text) for pid, text in self._ask_all("show held").items()}
+        waiting = {pid: runtime.held(text) for pid, text in self._ask_all("show held").items()}
         found = {
             pid: [replace(row, queued=row.queued + waiting.get(pid, {}).get(row.service, 0)) for row in rows]
             for pid, text in self._ask_all("show stat -1 2 -1").items()
-            if (rows := answers.backends(text))
+            if (rows := runtime.backends(text))
         }
         self._counters.update(found)
         return self._counters.traffic(services, {service: state.waiting for service, state in held.items()})
 
-    def states(self, service: str | None = None) -> list[answers.StateRow]:
+    def states(self, service: str | None = None) -> list[runtime.StateRow]:
         """The replicas of a service, or of all."""
-        return answers.server_states(RuntimeApi(self.files.stats_socket).ask(f"show servers state{_of(service)}"))
+        return runtime.server_states(RuntimeApi(self.files.stats_socket).ask(f"show servers state{_of(service)}"))
 
     def in_flight(self, held: Mapping[str, ActivatorState], service: str | None = None) -> Counter[tuple[str, str]]:
         """(service, replica) -> its requests, in every worker and in the activator."""
         found: Counter[tuple[str, str]] = Counter()
         for text in self._ask_all(f"show servers conn{_of(service)}").values():
-            found.update(answers.in_flight(text))
+            found.update(runtime.in_flight(text))
         for name, state in held.items():
             found.update({(name, replica): count for replica, count in state.relaying.items()})
         return found
@@ -102,7 +106,7 @@ class HaproxyStatistics:
             for row in rows
         ]
         left = using.keys() - {(row.service, row.name) for row in rows}
-        book = EndpointBook(self.files.endpoints)
+        book = EndpointFiles(self.files.endpoints)
         for service in sorted({service for service, _ in left}):
             for replica in book.read(service):
                 if (service, replica.name) in left:
@@ -112,11 +116,11 @@ class HaproxyStatistics:
 
     def dropped_logs(self) -> int:
         """Lines of the access log that the HAProxy that takes new requests could not pass on."""
-        return answers.dropped_logs(RuntimeApi(self.files.stats_socket).ask("show info"))
+        return runtime.dropped_logs(RuntimeApi(self.files.stats_socket).ask("show info"))
 
-    def workers(self) -> answers.Workers:
+    def workers(self) -> runtime.Workers:
         """The processes there are."""
-        return answers.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
+        return runtime.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
 
     def _ask_all(self, command: str) -> dict[int, str]:
         """Every worker's answer by process id; one that has just ended gives none."""
@@ -131,3 +135,68 @@ class HaproxyStatistics:
 
 def _of(service: str | None) -> str:
     return "" if service is None else f" {BACKEND_PREFIX}{service}"
+
+
+_STATES = ("up", "down", "draining", "maintenance")
+
+
+class DataPlaneCollector(Collector):
+    """One moment of the data plane.
+
+    `cold_starts` counts how often a service's first request had to wait, `lost` the lines that the access log lacks, by
+    where they were lost.
+    """
+
+    def __init__(
+        self,
+        traffic: Sequence[Traffic],
+        servers: Iterable[ServerState],
+        cold_starts: Iterable[tuple[str, int]],
+        lost: Iterable[tuple[str, int]],
+    ) -> None:
+        self._traffic = traffic
+        self._replicas = Counter((server.service, server.state) for server in servers)
+        self._cold_starts = tuple(cold_starts)
+        self._lost = tuple(lost)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, most with one sample a service."""
+        requests = CounterMetricFamily(
+            "inference_gateway_requests", "Requests that hit a replica or should have", labels=["service"]
+        )
+        errors = CounterMetricFamily("inference_gateway_responses_5xx", "Answers of status 5xx", labels=["service"])
+        in_flight = GaugeMetricFamily(
+            "inference_gateway_requests_in_flight", "Requests at a replica", labels=["service"]
+        )
+        queued = GaugeMetricFamily(
+            "inference_gateway_requests_queued", "Requests that wait for a replica", labels=["service"]
+        )
+        for entry in self._traffic:
+            requests.add_metric([entry.service], entry.arrivals)
+            errors.add_metric([entry.service], entry.responses_5xx)
+            in_flight.add_metric([entry.service], entry.in_flight)
+            queued.add_metric([entry.service], entry.queued)
+        replicas = GaugeMetricFamily(
+            "inference_gateway_replicas", "Replicas the data plane knows", labels=["service", "state"]
+        )
+        for entry in self._traffic:
+            for state in _STATES:
+                replicas.add_metric([entry.service, state], self._replicas[entry.service, state])
+        cold = CounterMetricFamily(
+            "inference_gateway_cold_starts", "Times that requests began to wait without a replica", labels=["service"]
+        )
+        for service, count in self._cold_starts:
+            cold.add_metric([service], count)
+        lost = CounterMetricFamily(
+            "inference_gateway_access_log_lost_lines", "Requests that the access log lacks", labels=["where"]
+        )
+        for where, count in self._lost:
+            lost.add_metric([where], count)
+        yield from (requests, errors, in_flight, queued, replicas, cold, lost)
+
+
+def exposition(collector: Collector) -> str:
+    """Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry).decode()

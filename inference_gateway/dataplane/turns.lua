@@ -11,7 +11,7 @@ local LONGEST_LOOK_MS = 1000
 local FRONT = 50 -- so many look each time; who stands further behind looks the more seldom
 local STEPS = 200 -- HAProxy interrupts an action after 10,000 instructions, and others would see half of a change
 
--- Requests by place, which is their order of arrival. From `first` on they are late, from `in_time` on in time. Places
+-- Requests by place, which is their order of arrival. From `first` on they are late, from `in_time` on in time. GatewayPaths
 -- behind may have been left already: they count until those before have gone, too.
 local Line = {}
 Line.__index = Line

@@ -1,4 +1,4 @@
-"""The door of a replica: takes requests from the gateway alone, and passes them to the server behind it.
+"""The listener of a replica: takes requests from the gateway alone, and passes them to the server behind it.
 
 The relay owns the replica's port, which it shares with nobody for as long as the job runs. The server listens on a port
 of the loopback address that any user of the node might take, before the server has it or when it has lost it. So a
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from inference_gateway.replicas.listeners import Taken
+from inference_gateway.replicas.ports import Taken
 from inference_gateway.replicas.request_stream import LONGEST_HEAD, PART, MalformedError, pass_on
 
 _HANDSHAKE_S = 10.0
-_FAREWELL_S = 2.0
+_SHUTDOWN_S = 2.0
 _BACKLOG = 1024
 _PAUSE_S = 0.1
 
@@ -44,7 +44,7 @@ class Relay:
     def __init__(self, port: int, key: str, look: Callable[[int], Taken]) -> None:
         self._port = port
         self._key = key
-        self._looks = _Looks(lambda: look(port))
+        self._listings = _PortChecks(lambda: look(port))
         self._known: Taken | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
@@ -70,7 +70,7 @@ class Relay:
             OSError: nobody can say.
 
         """
-        found = await self._looks.next()
+        found = await self._listings.next()
         strangers = sorted({listener.uid for listener in found.listeners if not listener.ours})
         if strangers:
             users = ", ".join(map(str, strangers))
@@ -158,7 +158,7 @@ async def _handshake(link: socket.socket, context: ssl.SSLContext) -> tuple[asyn
     reader = asyncio.StreamReader(limit=LONGEST_HEAD)
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await loop.connect_accepted_socket(
-        lambda: protocol, link, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S, ssl_shutdown_timeout=_FAREWELL_S
+        lambda: protocol, link, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S, ssl_shutdown_timeout=_SHUTDOWN_S
     )
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
@@ -187,7 +187,7 @@ class _Answers:
             await self._gateway.drain()
 
 
-class _Looks:
+class _PortChecks:
     """Looks at the system's tables, which take milliseconds on a busy node: one at a time, in a thread."""
 
     def __init__(self, look: Callable[[], Taken]) -> None:

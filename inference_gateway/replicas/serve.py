@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference_gateway.replicas import registration
-from inference_gateway.replicas.listeners import taken
-from inference_gateway.replicas.ports import address_towards, owned, reserve
+from inference_gateway.replicas.ports import address_towards, owned, reserve, taken
 from inference_gateway.replicas.registration import Registration
 from inference_gateway.replicas.relay import Relay, StrangerError, server_context
 
@@ -35,7 +34,7 @@ KEY = "key"
 _LOOK_S = 2.0
 _LAST_ANSWERS_S = 10.0
 """What the server has written before it ended is on its way this long at most."""
-_STOLEN = 1
+_PORT_TAKEN = 1
 _PR_SET_PDEATHSIG = 1
 _TERM_S = 10.0
 
@@ -72,11 +71,11 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # the relay has two for each request
     host = address_towards(gateway)
     key = secrets.token_urlsafe(32)
-    with reserve() as holder, owned(host) as door:
+    with reserve() as holder, owned(host) as listener:
         port = int(holder.getsockname()[1])
         relay = Relay(port, key, taken)
-        relay.start(door, server_context(directory / IDENTITY, directory / AUTHORITY))
-        place = Registration(host, door.getsockname()[1], *_job())
+        relay.start(listener, server_context(directory / IDENTITY, directory / AUTHORITY))
+        place = Registration(host, listener.getsockname()[1], *_job())
         registration.register(directory, place)
         try:
             process = await _started(server, directory, port, key)
@@ -84,18 +83,18 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
             sys.stderr.write(f"replica: {server.command[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         ending = asyncio.create_task(_end_gently(told, process, directory, grace_s))
-        watching = asyncio.create_task(_until_stolen(relay))
+        watching = asyncio.create_task(_until_port_taken(relay))
         waiting = asyncio.create_task(process.wait())
         await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
-        stolen = watching.done() and not waiting.done()
-        if stolen:
+        port_taken = watching.done() and not waiting.done()
+        if port_taken:
             await _give_up(process, directory, watching.result())
         status = await waiting
         for task in (ending, watching):
             task.cancel()
         await relay.end(within_s=_LAST_ANSWERS_S)
-    if stolen:
-        return _STOLEN
+    if port_taken:
+        return _PORT_TAKEN
     return status if status >= 0 else 128 - status
 
 
@@ -134,7 +133,7 @@ async def _end_gently(told: asyncio.Event, process: Process, directory: Path, gr
     process.terminate()
 
 
-async def _until_stolen(relay: Relay) -> str:
+async def _until_port_taken(relay: Relay) -> str:
     """Look again and again, before the server listens and while it does; what is wrong once its port is not its own."""
     while True:
         try:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import jinja2
 
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.identity import Authority
-from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.serve import AUTHORITY, IDENTITY
-from inference_gateway.sections import KernelSection, ReplicaSection, ServiceSection
+from inference_gateway.services import KernelSection, ReplicaSection, ServiceSection
 from sbatch_templates import shell
 
 NOTICE_S = 120
@@ -71,15 +71,15 @@ def qos(replica: ReplicaSection, *, burst: bool) -> Qos:
     return Qos(replica.qos, requeue=False)
 
 
-def options(service: ServiceSection, tag: Tag, name: str, places: Places, qos: Qos) -> tuple[str, ...]:
+def options(service: ServiceSection, tag: Tag, name: str, paths: GatewayPaths, qos: Qos) -> tuple[str, ...]:
     """Options for sbatch."""
     replica = service.replica
     given = {
         "job-name": name,
         "comment": str(tag),
-        "output": str(places.replica(name) / "log"),
+        "output": str(paths.replica(name) / "log"),
         "open-mode": "append",
-        "chdir": str(places.replica(name)),
+        "chdir": str(paths.replica(name)),
         "signal": f"B:USR1@{NOTICE_S}",
         "nodes": "1",
         "ntasks": "1",
@@ -95,12 +95,12 @@ def options(service: ServiceSection, tag: Tag, name: str, places: Places, qos: Q
     return (*(f"--{key}={value}" for key, value in given.items() if value), requeue, *replica.options)
 
 
-def script(service: ServiceSection, name: str, places: Places, gateway_host: str) -> str:
+def script(service: ServiceSection, name: str, paths: GatewayPaths, gateway_host: str) -> str:
     """The batch script. `gateway_host` tells the replica on which network the gateway is."""
     replica = service.replica
     rendered = _template().render(
         python=sys.executable,
-        directory=places.replica(name),
+        directory=paths.replica(name),
         gateway=gateway_host,
         key_variable=replica.key_variable,
         grace_s=GRACE_S,
@@ -124,9 +124,9 @@ def kernel_share(kernel: KernelSection) -> list[str]:
     return [str(Path(sys.executable).with_name("sxrun")), *options, "--"] if options else []
 
 
-def prepare(name: str, places: Places, text: str, authority: Authority) -> None:
+def prepare(name: str, paths: GatewayPaths, text: str, authority: Authority) -> None:
     """Make the replica's directory: its identity, and the script for whoever looks. Raises `OSError`."""
-    directory = places.replica(name)
+    directory = paths.replica(name)
     directory.mkdir(mode=0o700)
     (directory / "script.sh").write_text(text, encoding="utf-8")
     (directory / AUTHORITY).write_text(authority.trust.authority, encoding="ascii")

@@ -33,10 +33,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from inference_gateway.model import Capacity, Decision, Observation
-from inference_gateway.scaling.arrivals import Arrivals
-from inference_gateway.scaling.options import Factor, Options, Seconds, Share, Window
-from inference_gateway.scaling.rule_kind import RuleKind
-from inference_gateway.scaling.windows import RecentMean
+from inference_gateway.scaling.arrivals import Arrivals, RecentMean
+from inference_gateway.scaling.rules import Factor, Options, RuleKind, Seconds, Share, Window
 
 _PANIC_S = 3
 _PANIC_DEVIATIONS = 5.0
@@ -180,6 +178,6 @@ class Slurm:
         return Decision(present - less, f"{kept} did for {self._window} s; {reason}")
 
 
-RULE = RuleKind(
+SLURM = RuleKind(
     "slurm", "forecast over the start time, lazy in; for replicas that start in minutes", SlurmOptions, Slurm
 )

@@ -12,27 +12,13 @@ from explsched.errors import ExplschedError
 from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
-from inference_gateway.errors import GatewayError
-from inference_gateway.supervisor.loop import Supervisor
+from inference_gateway.supervisor.loop import run
 
 _LOG = logging.getLogger("explsched.gateway")
 
 
-def run(services_path: Path, sbatch: tuple[str, ...], kept: Path | None = None) -> None:
-    """Run a gateway here until it is told to stop.
-
-    `kept`: a directory with what the gateway's job before this one had accepted; it holds if the file is wrong now.
-    Raises `ConfigError`, `GatewayError`.
-    """
-    now = _accepted(services_path, kept)
-    try:
-        supervisor = Supervisor(now, services_path.resolve(), sbatch)
-    except OSError as error:
-        raise GatewayError(f"{error.filename or now.section.state_directory}: {error.strerror}") from error
-    supervisor.run()
-
-
 def _accepted(services_path: Path, kept: Path | None) -> Accepted:
+    """The files; what the gateway's job before this one had accepted, kept in a directory, if they are wrong now."""
     try:
         return accepted.read(services_path)
     except ConfigError as error:
@@ -51,7 +37,7 @@ def main(services_path: Path, kept: Path | None, sbatch: tuple[str, ...]) -> Non
     """Run a gateway in its Slurm job."""
     log.set_up("info", None)
     try:
-        run(services_path, sbatch, kept)
+        run(_accepted(services_path, kept), sbatch)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error
 

@@ -8,8 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from explsched import process
-from explsched.log import event
+from explsched import log, process
 from explsched.process import TERM_THEN_KILL, Steps
 
 _LOG = logging.getLogger("explsched.gateway")
@@ -34,7 +33,7 @@ class Child:
         """Its process id; None while it does not run."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
-    def tend(self) -> None:
+    def keep_running(self) -> None:
         """Start it, or start it again if it has ended and the time for that has come."""
         now_s = time.monotonic()
         if self._process is not None:
@@ -42,7 +41,9 @@ class Child:
                 return
             if now_s - self._began_s > _STEADY_S:
                 self._wait_s = _FIRST_WAIT_S
-            event(_LOG, logging.ERROR, "ended", process=self.name, status=self._process.returncode, wait_s=self._wait_s)
+            log.event(
+                _LOG, logging.ERROR, "ended", process=self.name, status=self._process.returncode, wait_s=self._wait_s
+            )
             self._process, self._due_s = None, now_s + self._wait_s
             self._wait_s = min(_LONGEST_WAIT_S, 2 * self._wait_s)
         if now_s < self._due_s:
@@ -52,9 +53,9 @@ class Child:
             self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
         except OSError as error:
             self._due_s = now_s + _LONGEST_WAIT_S
-            event(_LOG, logging.ERROR, "not started", process=self.name, why=error.strerror or str(error))
+            log.event(_LOG, logging.ERROR, "not started", process=self.name, why=error.strerror or str(error))
             return
-        event(_LOG, logging.INFO, "running", process=self.name, pid=self._process.pid)
+        log.event(_LOG, logging.INFO, "running", process=self.name, pid=self._process.pid)
 
     def end(self, steps: Steps = TERM_THEN_KILL) -> None:
         """Stop it: by default SIGTERM, and SIGKILL if that does not help."""

@@ -14,22 +14,18 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from explsched import log
-from inference_gateway import accepted, job
+from inference_gateway import gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
-from inference_gateway.control.settings import settings
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
-from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import handover, run_directory
+from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.child import Child
-from inference_gateway.supervisor.handover import GatewayRecord, Succession, predecessor
+from inference_gateway.supervisor.jobs import Succession, predecessor
 from inference_gateway.supervisor.reloading import Revision
 from slurm_plugin.client.cli import CliClient
 
@@ -48,20 +44,19 @@ _RESTART_S = 5.0
 class Supervisor:
     """One gateway on one node."""
 
-    def __init__(self, now: Accepted, services_path: Path, sbatch: Sequence[str]) -> None:
-        section = now.section
-        self._places = Places(section.state_directory)
-        self._places.make()
-        accepted.keep(now, self._places.accepted)
-        self._job_id = job.own_job_id()
-        self._client = CliClient(section.slurm.timeout_s)
-        self._succession = Succession(self._client, self._places, services_path, sbatch, self._job_id)
-        listen = section.listen.host
+    def __init__(self, now: Accepted, sbatch: Sequence[str]) -> None:
+        self._job_id = jobs.own_job_id()
+        self._paths = now.paths
+        self._run_directory = self._paths.make_for(now.section.name, self._job_id)
+        settings = now.settings(self._run_directory)
+        now.keep()
+        self._data_plane = HaproxyDataPlane(settings)
+        self._client = CliClient(now.section.slurm.timeout_s)
+        listen = now.section.listen.host
         self._host = listen if listen not in ("0.0.0.0", "::") else socket.getfqdn()  # noqa: S104
-        self._run_directory = run_directory.private(section.name, self._job_id)
-        self._data_plane = HaproxyDataPlane(self._settings(now))
-        self._control = Child("control plane", self._control_plane(services_path))
-        self._revision = Revision(now, services_path, self._places, self._apply)
+        self._control = Child("control plane", self._control_plane(now))
+        self._succession = Succession(self._client, self._paths, sbatch, self._job_id)
+        self._revision = Revision(now, self._apply)
         self._wake = threading.Event()
         self._stop = False
         self._ending_since_s: float | None = None
@@ -78,30 +73,32 @@ class Supervisor:
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        self._start_data_plane(predecessor(self._revision.now.section, self._places, self._client, self._job_id))
+        record = state.holder(self._paths)
+        before = predecessor(record, self._revision.now, self._client, self._job_id) if record else None
+        self._start_data_plane(before)
         try:
-            self._tend()
+            self._check()
             while not self._stop:
                 self._wake.wait(_POLL_S)
                 self._wake.clear()
-                self._tend()
+                self._check()
         finally:
             self._control.end()
-            handover.withdraw(self._places, os.getpid(), self._began_s)
+            state.withdraw(self._paths, os.getpid(), self._began_s)
             self._data_plane.stop(grace_s=self._grace_s())
-            run_directory.clean_up(self._run_directory, self._data_plane.files.access_log, self._places.access_log)
+            gateway_paths.clean_up(self._run_directory, self._data_plane.files.access_log, self._paths.access_log)
 
-    def _tend(self) -> None:
-        self._tend_data_plane()
-        self._control.tend()
+    def _check(self) -> None:
+        self._check_data_plane()
+        self._control.keep_running()
         if not self._announced:
             self._announce()
         else:
-            self._succession.tend(self._revision.now.section)
-            self._revision.tend()
+            self._succession.check(self._revision.now)
+            self._revision.check()
         if self._succession.taken_over():
             self._stop = True  # the successor's data plane is up: leave it the lock, finish what is in flight
-        if self._places.closing.exists() and self._drained():
+        if self._paths.closing.exists() and self._drained():
             self._stop = True
         if self._ending_since_s is not None:
             waited_s = time.monotonic() - self._ending_since_s
@@ -121,7 +118,7 @@ class Supervisor:
                 self._wake.clear()
                 self._wake.wait(_RESTART_S)
 
-    def _tend_data_plane(self) -> None:
+    def _check_data_plane(self) -> None:
         """Start HAProxy or the activator again if it has ended."""
         now_s = time.monotonic()
         if now_s < self._restart_due_s or self._data_plane.alive():
@@ -135,23 +132,23 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Tell the world the address, once requests find the replicas that are there."""
-        if self._job_id is not None and not self._places.handover.exists():
-            self._places.handover.write_text(str(self._job_id), encoding="ascii")
+        if self._job_id is not None and not self._paths.handover.exists():
+            self._paths.handover.write_text(str(self._job_id), encoding="ascii")
         if self._reported() is None and time.time() < self._began_s + _ADOPTION_S:
             return
         listen = self._revision.now.section.listen
         url = f"{'https' if listen.certificate else 'http'}://{self._host}:{listen.port}"
         who = (url, self._host, listen.port, os.getpid(), self._job_id)
-        handover.announce(
-            self._places, GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
-        )
-        self._places.handover.unlink(missing_ok=True)
+        record = state.GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
+        if not state.announce(self._paths, record):
+            return
+        self._paths.handover.unlink(missing_ok=True)
         self._announced = True
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
 
     def _reported(self) -> Report | None:
         """What our own control plane has reported; None before it has, or while a predecessor's does."""
-        shown = state.read(self._places.status, Report)
+        shown = state.read(self._paths.status, Report)
         ours = shown is not None and shown.run_directory == str(self._run_directory) and shown.time_s > self._began_s
         return shown if ours else None
 
@@ -165,30 +162,36 @@ class Supervisor:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR1:
-            self._succession.look_now()
+            self._succession.check_now()
         elif number == signal.SIGHUP:
-            self._revision.look_now()
+            self._revision.check_now()
         else:
             self._ending_since_s = time.monotonic()
         self._wake.set()
 
-    def _settings(self, now: Accepted) -> GatewaySettings:
-        return settings(now.section, self._places, self._run_directory, now.keys)
-
     def _apply(self, new: Accepted) -> None:
         """Put a configuration in force. Raises `GatewayError`; the old one is in force then."""
         old = self._data_plane.settings
-        self._data_plane.apply(self._settings(new))
+        self._data_plane.apply(new.settings(self._run_directory))
         try:
-            accepted.keep(new, self._places.accepted)
+            new.keep()
         except GatewayError:
             self._data_plane.apply(old)
             raise
         self._control.end()  # the next one reads what was kept, and finds the replicas that are there
 
-    def _control_plane(self, services_path: Path) -> list[str]:
+    def _control_plane(self, now: Accepted) -> list[str]:
         return [
             *(sys.executable, "-m", "inference_gateway.control"),
-            *("--services", str(services_path), "--accepted", str(self._places.accepted)),
+            *("--services", str(now.services_path), "--accepted", str(self._paths.accepted)),
             *("--run-directory", str(self._run_directory), "--gateway-host", self._host),
         ]
+
+
+def run(now: Accepted, sbatch: Sequence[str]) -> None:
+    """Run a gateway here until it is told to stop. Raises `GatewayError`."""
+    try:
+        supervisor = Supervisor(now, sbatch)
+    except OSError as error:
+        raise GatewayError(f"{error.filename or now.section.state_directory}: {error.strerror}") from error
+    supervisor.run()

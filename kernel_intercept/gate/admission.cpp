@@ -34,7 +34,7 @@ bool is_served(const Link& link, const shared::Page& page, std::uint64_t now_ns)
 // The first launch after the client was idle: what is launched best-effort from now on waits.
 void begin_busy_period(shared::Page& page, shared::Signals& signals, Slot& slot, std::uint64_t now_ns) {
     slot.counters.busy_since_ns.store(now_ns, std::memory_order_relaxed);
-    slot.door.busy.store(1, std::memory_order_seq_cst);
+    slot.client.busy.store(1, std::memory_order_seq_cst);
     const shared::Control& control = page.control;
     if (control.policy != shared::Policy::kGroup) return;
     std::uint64_t others = control.occupied.load(std::memory_order_seq_cst) &
@@ -82,12 +82,12 @@ Admission wait_for_room(Link& link, shared::Page& page, shared::Signals& signals
 bool await_credit(Link& link, shared::Page& page, std::uint32_t waiting, std::uint64_t deadline_ns) {
     const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
     Slot& slot = page.slots[index];
-    std::atomic<std::uint32_t>& gate = slot.door.gate;
+    std::atomic<std::uint32_t>& gate = slot.client.gate;
     const std::uint64_t bit = std::uint64_t{1} << index;
     page.control.waiting.fetch_or(bit);
     bool credit =
-        slot.door.credit_ns.load(std::memory_order_relaxed) > 0;  // before the manager could see the wait
-    if (!credit && link.ring()) {
+        slot.client.credit_ns.load(std::memory_order_relaxed) > 0;  // before the manager could see the wait
+    if (!credit && link.notify()) {
         spin_wait(gate, waiting, kSpinNs);
         std::uint64_t now_ns = shared::now_ns();
         while (now_ns < deadline_ns && gate.load(std::memory_order_acquire) == waiting &&
@@ -97,7 +97,7 @@ bool await_credit(Link& link, shared::Page& page, std::uint32_t waiting, std::ui
         }
         credit = (gate.load(std::memory_order_acquire) & shared::kGateState) == shared::kGateGranted;
     }
-    if (!link.is_tenant(page)) return credit;  // the door is another client's by now
+    if (!link.is_tenant(page)) return credit;  // the slot is another client's by now
     page.control.waiting.fetch_and(~bit);
     gate.store(waiting & ~shared::kGateState, std::memory_order_release);
     shared::futex_wake_all(gate);
@@ -106,7 +106,7 @@ bool await_credit(Link& link, shared::Page& page, std::uint32_t waiting, std::ui
 
 Admission wait_for_credit(Link& link, shared::Page& page, std::uint64_t since_ns) {
     Slot& slot = page.slots[link.slot.load(std::memory_order_relaxed)];
-    std::atomic<std::uint32_t>& gate = slot.door.gate;
+    std::atomic<std::uint32_t>& gate = slot.client.gate;
     bool credit = false;
     std::uint64_t now_ns = since_ns;
     for (; now_ns < since_ns + kLongestWaitNs && is_served(link, page, now_ns) && !credit;
@@ -114,7 +114,7 @@ Admission wait_for_credit(Link& link, shared::Page& page, std::uint64_t since_ns
         std::uint32_t state = gate.load(std::memory_order_acquire);
         if ((state & shared::kGateState) != shared::kGateIdle) {  // another thread of this process waits
             shared::futex_wait(gate, state, kSleepNs);
-            credit = slot.door.credit_ns.load(std::memory_order_relaxed) > 0;
+            credit = slot.client.credit_ns.load(std::memory_order_relaxed) > 0;
             continue;
         }
         const std::uint32_t waiting = state + (shared::kGateState + 1) + shared::kGateWaiting;
@@ -175,15 +175,15 @@ Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot,
     }
     state.counters.launches.fetch_add(1, std::memory_order_relaxed);
     raise_peak(state, cost);
-    if (is_high(page, slot) && state.door.busy.load(std::memory_order_seq_cst) == 0)
+    if (is_high(page, slot) && state.client.busy.load(std::memory_order_seq_cst) == 0)
         begin_busy_period(page, signals, state, now_ns);
     return boundary;
 }
 
 bool pay(Slot& slot, const KernelCost& cost) noexcept {
     const std::uint64_t charge = charge_of(cost);
-    const bool credit = slot.door.credit_ns.load(std::memory_order_relaxed) > 0;
-    slot.door.credit_ns.fetch_sub(static_cast<std::int64_t>(charge), std::memory_order_relaxed);
+    const bool credit = slot.client.credit_ns.load(std::memory_order_relaxed) > 0;
+    slot.client.credit_ns.fetch_sub(static_cast<std::int64_t>(charge), std::memory_order_relaxed);
     slot.counters.charged_ns.fetch_add(charge, std::memory_order_relaxed);
     return credit;
 }
@@ -197,7 +197,7 @@ Decision admit_managed(Link& link, shared::Page& page, int stream, const KernelC
     Decision decision{Admission::kGranted, {}};
     const bool may_wait = patience == Patience::kMayWait;
     if (page.control.policy == shared::Policy::kQuota) {
-        if (may_wait && slot.door.credit_ns.load(std::memory_order_relaxed) <= 0)
+        if (may_wait && slot.client.credit_ns.load(std::memory_order_relaxed) <= 0)
             decision.admission = wait_for_credit(link, page, now_ns);
         if (!link.is_tenant(page)) return {};
         pay(slot, cost);  // a debt where the wait has reached its bound

@@ -138,7 +138,7 @@ void signals_pinned(int ordinal) noexcept {
 void signals_work(int ordinal) noexcept {
     Link* link = link_of(ordinal);
     shared::Page* page = link == nullptr ? nullptr : link->own_page();
-    if (page != nullptr) page->slots[link->slot.load()].door.reports.store(1, std::memory_order_relaxed);
+    if (page != nullptr) page->slots[link->slot.load()].client.reports.store(1, std::memory_order_relaxed);
 }
 
 bool graphs_wait(int ordinal) noexcept {
@@ -173,10 +173,10 @@ void drained(int ordinal) noexcept {
     if (link->drained_launches.exchange(launches, std::memory_order_relaxed) == launches) return;
     shared::settle(memory->clients[index]);
     slot.counters.drained_ns.store(shared::now_ns(), std::memory_order_relaxed);
-    if (page->control.policy == shared::Policy::kQuota) slot.door.busy.store(0, std::memory_order_relaxed);
+    if (page->control.policy == shared::Policy::kQuota) slot.client.busy.store(0, std::memory_order_relaxed);
     slot.counters.drains.fetch_add(1, std::memory_order_relaxed);
-    if (page->control.waiting.load(std::memory_order_relaxed) != 0 || slot.door.busy.load() != 0)
-        link->ring();
+    if (page->control.waiting.load(std::memory_order_relaxed) != 0 || slot.client.busy.load() != 0)
+        link->notify();
 }
 
 void record(int ordinal, const Sample& sample) noexcept {

@@ -196,12 +196,12 @@ bool Link::adopt(const int (&fds)[shared::kWelcomeDescriptors], const shared::We
     return true;
 }
 
-bool Link::ring() noexcept {
-    const shared::Preamble bell = shared::preamble(shared::MessageKind::kRing);
+bool Link::notify() noexcept {
+    const shared::Preamble notice = shared::preamble(shared::MessageKind::kNotify);
     const int kept_errno = errno;
-    const bool alive =
-        socket_.is_ours() &&
-        (send(socket_.number(), &bell, sizeof(bell), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno == EAGAIN);
+    const bool alive = socket_.is_ours() &&
+                       (send(socket_.number(), &notice, sizeof(notice), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
+                        errno == EAGAIN);
     errno = kept_errno;
     return alive;
 }

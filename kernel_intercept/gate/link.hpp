@@ -31,7 +31,7 @@ class Link {
     std::atomic<const shared::Table*> table{nullptr};
     std::atomic<shared::Signals*> signals{nullptr};
     std::atomic<std::uint32_t> slot{0};
-    std::atomic<std::uint32_t> tenancy{0};  // of the slot, see Doorway
+    std::atomic<std::uint32_t> tenancy{0};  // of the slot, see ClientState
     std::atomic<bool> recording{false};     // a thread writes to the sample ring
     std::atomic<bool> pinned{false};        // the GPU knows `signals`: that memory stays as it is for good
     std::array<CountedStream, kCountedStreams + 1> streams{};
@@ -42,8 +42,8 @@ class Link {
 
     // Whether the slot is this process's still.
     bool is_tenant(const shared::Page& of) const noexcept {
-        return of.slots[slot.load(std::memory_order_relaxed)].door.tenancy.load(std::memory_order_relaxed) ==
-               tenancy.load(std::memory_order_relaxed);
+        return of.slots[slot.load(std::memory_order_relaxed)].client.tenancy.load(
+                   std::memory_order_relaxed) == tenancy.load(std::memory_order_relaxed);
     }
 
     // The page, unless the slot is another's by now.
@@ -57,7 +57,7 @@ class Link {
     void recover(std::uint64_t now_ns) noexcept;
 
     // Tells the manager that something waits or has become free. False if it is gone.
-    bool ring() noexcept;
+    bool notify() noexcept;
 
     // Managers that are gone: work may still wait on the GPU for the gates they made, which stay open from
     // now on.

@@ -53,7 +53,8 @@ void Server::answer(Connection& connection, std::uint64_t id, const char* data, 
     if (preamble.magic != shared::kMessageMagic) return refuse(connection, id, "not a message of explsched");
     if (preamble.version != shared::kProtocolVersion)
         return refuse(connection, id, "another version of the protocol");
-    if (preamble.kind == shared::MessageKind::kRing && size == sizeof(preamble) && connection.gpu != nullptr)
+    if (preamble.kind == shared::MessageKind::kNotify && size == sizeof(preamble) &&
+        connection.gpu != nullptr)
         return;
     if (preamble.kind == shared::MessageKind::kStatus && size == sizeof(preamble)) {
         const std::string text = status();
@@ -96,7 +97,7 @@ void Server::welcome(Connection& connection, const shared::Hello& hello) {
     connection.gpu = &gpu;
     connection.slot = *slot;
     shared::Welcome reply{shared::preamble(shared::MessageKind::kWelcome), *slot, sizeof(shared::Page),
-                          sizeof(shared::Table), gpu.page().slots[*slot].door.tenancy};
+                          sizeof(shared::Table), gpu.page().slots[*slot].client.tenancy};
     const std::array<int, shared::kWelcomeDescriptors> fds{gpu.descriptor(), profiles_.table_descriptor(),
                                                            gpu.signals_descriptor()};
     iovec part{&reply, sizeof(reply)};

@@ -46,9 +46,9 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
     launches_[slot] = 0;
     drains_[slot] = 0;
     pressure_[slot] = {};
-    page_->slots[slot].door.tenancy = ++tenancies_;
+    page_->slots[slot].client.tenancy = ++tenancies_;
     // A first credit, so that a client can start before the first refill.
-    page_->slots[slot].door.credit_ns =
+    page_->slots[slot].client.credit_ns =
         static_cast<std::int64_t>(settings_.beat_ns * tenant.request_permille / 1000);
     const std::uint64_t bit = std::uint64_t{1} << slot;
     if (tenant.priority == shared::Class::kHigh) page_->control.high.fetch_or(bit);
@@ -83,18 +83,18 @@ void Gpu::beat(std::uint64_t now_ns) {
 }
 
 bool Gpu::waits(std::uint32_t slot) const {
-    const std::uint32_t gate = page_->slots[slot].door.gate.load(std::memory_order_acquire);
+    const std::uint32_t gate = page_->slots[slot].client.gate.load(std::memory_order_acquire);
     return (gate & shared::kGateState) == shared::kGateWaiting;
 }
 
 void Gpu::grant(std::uint32_t slot) {
-    shared::Doorway& door = page_->slots[slot].door;
-    std::uint32_t gate = door.gate.load(std::memory_order_acquire);
+    shared::ClientState& client = page_->slots[slot].client;
+    std::uint32_t gate = client.gate.load(std::memory_order_acquire);
     const bool waiting = (gate & shared::kGateState) == shared::kGateWaiting;
-    door.granted_ns.store(shared::now_ns(), std::memory_order_relaxed);
+    client.granted_ns.store(shared::now_ns(), std::memory_order_relaxed);
     if (waiting &&
-        door.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted)) {
-        shared::futex_wake_all(door.gate);
+        client.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted)) {
+        shared::futex_wake_all(client.gate);
     }
 }
 
@@ -103,8 +103,8 @@ std::uint64_t Gpu::serve(std::uint64_t now_ns) {
     return serve_quota(now_ns);
 }
 
-// Timings are read some time after their launch, so company lasts a while longer than it is seen.
-Company Gpu::company() {
+// Timings are read some time after their launch, so a co-run lasts a while longer than it is seen.
+CoRun Gpu::co_run() {
     constexpr std::uint64_t kReadLaterNs = 100'000'000;
     int active = 0;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
@@ -114,12 +114,12 @@ Company Gpu::company() {
         if (launches != launches_[slot] || busy) ++active;
         launches_[slot] = launches;
     });
-    if (active > 1) company_until_ns_ = last_beat_ns_ + kReadLaterNs;
-    return last_beat_ns_ < company_until_ns_ ? Company::kShared : Company::kAlone;
+    if (active > 1) shared_until_ns_ = last_beat_ns_ + kReadLaterNs;
+    return last_beat_ns_ < shared_until_ns_ ? CoRun::kShared : CoRun::kAlone;
 }
 
-void Gpu::take_samples(const std::function<void(const shared::RingSample&, Company)>& take) {
-    const Company now = company();
+void Gpu::take_samples(const std::function<void(const shared::RingSample&, CoRun)>& take) {
+    const CoRun now = co_run();
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         shared::SampleRing& ring = page_->slots[slot].ring;
         const std::uint64_t written = ring.written.load(std::memory_order_acquire);

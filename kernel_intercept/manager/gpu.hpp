@@ -45,7 +45,7 @@ class Gpu {
     void beat(std::uint64_t now_ns);
     // Serves the launches that wait. Returns when to look again at the latest, 0 for no such time.
     std::uint64_t serve(std::uint64_t now_ns);
-    void take_samples(const std::function<void(const shared::RingSample&, Company)>& take);
+    void take_samples(const std::function<void(const shared::RingSample&, CoRun)>& take);
 
     bool empty() const { return page_->control.occupied.load(std::memory_order_relaxed) == 0; }
     int descriptor() const { return page_.descriptor(); }
@@ -75,7 +75,7 @@ class Gpu {
     bool change_credit(const std::function<std::vector<policy::Member>(std::vector<policy::Member>)>& rule);
     void refill(std::uint64_t now_ns);
     void feel_pressure();
-    Company company();
+    CoRun co_run();
     bool waits(std::uint32_t slot) const;
     void grant(std::uint32_t slot);
 
@@ -98,7 +98,7 @@ class Gpu {
     std::array<std::uint64_t, shared::kSlots> drains_{};    // as of the last look at the busy periods
     std::array<std::uint64_t, shared::kSlots> launches_{};  // as of the last look at the samples
     std::array<policy::Pressure, shared::kSlots> pressure_{};
-    std::uint64_t company_until_ns_{0};  // timings up to then may have been taken in company
+    std::uint64_t shared_until_ns_{0};  // timings up to then may have been taken while others ran
     std::uint64_t last_beat_ns_{0};
     std::uint64_t last_refill_ns_{0};
 };

@@ -47,10 +47,10 @@ std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
     }
     if (period.idle_since_ns == 0) period.idle_since_ns = now_ns;
     if (now_ns < period.idle_since_ns + kGraceNs) return period.idle_since_ns + kGraceNs;
-    state.door.busy.store(0, std::memory_order_seq_cst);
+    state.client.busy.store(0, std::memory_order_seq_cst);
     if (shared::progress_of(signals).issued_ns !=
         progress.issued_ns) {  // it may have launched before it could see this
-        state.door.busy.store(1, std::memory_order_seq_cst);
+        state.client.busy.store(1, std::memory_order_seq_cst);
         period.idle_since_ns = 0;
         return now_ns + kSoonestNs;
     }
@@ -146,7 +146,7 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     std::uint64_t next_ns = UINT64_MAX, last_end_ns = 0;
     bool busy = false;
     each_bit(high, [&](std::uint32_t slot) {
-        if (page_->slots[slot].door.busy.load(std::memory_order_seq_cst) != 0) {
+        if (page_->slots[slot].client.busy.load(std::memory_order_seq_cst) != 0) {
             const std::uint64_t again_ns = look_at_busy(slot, now_ns);
             busy = busy || again_ns != 0;
             if (again_ns != 0) next_ns = std::min(next_ns, again_ns);

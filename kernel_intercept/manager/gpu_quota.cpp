@@ -23,7 +23,7 @@ bool Gpu::grant_paid() {
     bool unpaid = false;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         if (!waits(slot)) return;
-        if (page_->slots[slot].door.credit_ns.load(std::memory_order_relaxed) > 0) {
+        if (page_->slots[slot].client.credit_ns.load(std::memory_order_relaxed) > 0) {
             grant(slot);
         } else {
             unpaid = true;
@@ -93,7 +93,7 @@ std::uint64_t Gpu::busy_until_ns(std::uint64_t now_ns) {
             work.issued_ns == 0 ? 0 : static_cast<double>(charged_ns) / static_cast<double>(work.issued_ns);
         outstanding_ns +=
             static_cast<std::uint64_t>(static_cast<double>(work.outstanding_ns()) * std::min(charge, 1.0));
-        reported = reported && state.door.reports.load(std::memory_order_relaxed) != 0;
+        reported = reported && state.client.reports.load(std::memory_order_relaxed) != 0;
     });
     const std::uint64_t until_ns = now_ns + outstanding_ns;
     if (!reported) return predicted_until_ns_ = std::min(predicted_until_ns_, until_ns);
@@ -107,7 +107,7 @@ bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vec
         const Tenant& tenant = *tenants_[slot];
         const shared::Slot& state = page_->slots[slot];
         // A client can write anything there.
-        const std::int64_t credit_ns = std::clamp(state.door.credit_ns.load(std::memory_order_relaxed),
+        const std::int64_t credit_ns = std::clamp(state.client.credit_ns.load(std::memory_order_relaxed),
                                                   -2 * policy::kDebtNs, 2 * policy::kDebtNs);
         const bool active = charged_ns_[slot] != refilled_ns_[slot];
         members.push_back({tenant.request_permille, tenant.limit_permille,
@@ -120,8 +120,8 @@ bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vec
     for (std::size_t i = 0; i < slots.size(); ++i) {
         changed = changed || after[i].credit_ns != members[i].credit_ns;
         // Added, not stored: the client spends at the same time.
-        page_->slots[slots[i]].door.credit_ns.fetch_add(after[i].credit_ns - members[i].credit_ns,
-                                                        std::memory_order_relaxed);
+        page_->slots[slots[i]].client.credit_ns.fetch_add(after[i].credit_ns - members[i].credit_ns,
+                                                          std::memory_order_relaxed);
         room_ns_[slots[i]] = after[i].room_ns;
     }
     return changed;

@@ -150,12 +150,12 @@ bool same_key(const KernelKey& a, const KernelKey& b) {
            a.dynamic_shared_bytes == b.dynamic_shared_bytes && a.compute_capability == b.compute_capability;
 }
 
-Profile with_sample(Profile profile, const KernelCost& sample, Company company) {
+Profile with_sample(Profile profile, const KernelCost& sample, CoRun co_run) {
     constexpr std::uint64_t kLongestMemory = 32, kSettled = 4;
     constexpr double kShareMemory = 16, kMany = 0.15;
     const std::uint64_t mean_ns =
         std::min(profile.samples == 0 ? sample.gpu_ns : profile.cost.gpu_ns, shared::kTimeMask);
-    if (company == Company::kShared && sample.gpu_ns > mean_ns) return profile;
+    if (co_run == CoRun::kShared && sample.gpu_ns > mean_ns) return profile;
     const std::uint64_t taken_ns = profile.samples < kSettled || profile.long_share > kMany
                                        ? sample.gpu_ns
                                        : std::min(sample.gpu_ns, mean_ns + mean_ns / 4 + 1);

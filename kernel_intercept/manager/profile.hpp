@@ -45,15 +45,15 @@ std::string render_profiles(const std::vector<Profile>& profiles);
 bool same_key(const KernelKey& a, const KernelKey& b);
 
 // Whether other processes used the GPU about when a launch was timed.
-enum class Company : std::uint8_t { kAlone, kShared };
+enum class CoRun : std::uint8_t { kAlone, kShared };
 
 // The profile after one more timing. The time is the running mean of the first 32, then follows with weight
 // 1/32. It is to be the time alone, and timings err on one side: the host may be held up between the events,
-// and others slow a kernel down. So a long timing counts as 5/4 of the mean at most, and one in company only
-// if it is shorter. Unless long ones are many: persistent kernels have one key for matrices of any size, and
-// then the mean of all is what a launch takes. Shares that come with a timing are estimates and replace only
-// estimates.
-Profile with_sample(Profile profile, const KernelCost& sample, Company company);
+// and others slow a kernel down. So a long timing counts as 5/4 of the mean at most, and one beside others
+// only if it is shorter. Unless long ones are many: persistent kernels have one key for matrices of any size,
+// and then the mean of all is what a launch takes. Shares that come with a timing are estimates and replace
+// only estimates.
+Profile with_sample(Profile profile, const KernelCost& sample, CoRun co_run);
 
 // One profile of what this process knows and what the file says: the time of the one with more timings (the
 // file's at a tie: tools may have changed it), the shares of the more trusted source (again the file's at a

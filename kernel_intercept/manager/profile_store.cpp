@@ -23,7 +23,7 @@ ProfileStore::ProfileStore() : table_("explsched-profiles", Access::kOthersRead)
                       shared::kTableEntries};
 }
 
-void ProfileStore::add(const shared::RingSample& sample, Company company) {
+void ProfileStore::add(const shared::RingSample& sample, CoRun co_run) {
     const std::uint64_t hash = shared::hash_of(sample.key);
     const auto found = profiles_.find(hash);
     if (sample.cost.gpu_ns == 0 || sample.cost.gpu_ns > shared::kTimeMask ||
@@ -36,7 +36,7 @@ void ProfileStore::add(const shared::RingSample& sample, Company company) {
             ? found->second
             : profiles_.emplace(hash, Profile{sample.key, 0, sample.cost, Source::kTiming, "", 0})
                   .first->second;
-    profile = with_sample(std::move(profile), sample.cost, company);
+    profile = with_sample(std::move(profile), sample.cost, co_run);
     if (const std::string_view name(sample.name.data()); name.size() > profile.name.size())
         profile.name = name;
     ++samples_;

@@ -17,7 +17,7 @@ class ProfileStore {
    public:
     ProfileStore();
 
-    void add(const shared::RingSample& sample, Company company);
+    void add(const shared::RingSample& sample, CoRun co_run);
     void adopt(const std::vector<Profile>& profiles);  // of the file
     // Until the file has been written without it, the kernel is not taken from there again.
     void forget(const KernelKey& key);

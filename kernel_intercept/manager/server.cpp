@@ -127,7 +127,7 @@ void Server::work() {
         const std::uint64_t again_ns = gpu->serve(now_ns);
         if (due) {  // not before those that wait
             gpu->take_samples(
-                [&](const shared::RingSample& sample, Company company) { profiles_.add(sample, company); });
+                [&](const shared::RingSample& sample, CoRun co_run) { profiles_.add(sample, co_run); });
         }
         next_ns = next_ns == 0 ? next_beat_ns_ : next_ns;
         if (again_ns != 0) next_ns = std::min(next_ns, again_ns);

@@ -1,15 +1,25 @@
-"""Shares of kernels from device counters: windows in which a known mix of kernels ran, solved by least squares."""
+"""Shares of kernels from device counters: windows in which a known mix of kernels ran, solved by least squares.
+
+The launches are counted in the interposer's trace (EXPLSCHED_TRACE), the counters are those of NVML's GPU performance
+monitoring (GPM; Hopper and newer, no root). NVIDIA asks for at least 100 ms between two samples. GPM counts an SM as
+used while a warp is resident on it. That is at least the throughput that Nsight Compute measures, so shares made of it
+are on the careful side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pynvml
 from numpy.typing import NDArray
 
-from kernel_intercept.profile.model import KernelKey, KernelProfile, Source
+from kernel_intercept.profile.model import Dim3, KernelKey, KernelProfile, ProfileError, Source, name_hash
 
 _SATURATED = 0.98  # a counter at its end no longer grows with what runs
 _DETERMINED = 0.99  # diagonal of the resolution matrix: how far a share depends on its own kernel alone
@@ -115,3 +125,119 @@ def record(
         found.append(Window(end_ns - start_ns, mix, used.compute, used.bandwidth))
         counts, start_ns = now, end_ns
     return found
+
+
+_WORDS = 7  # launch ENTRY KERNEL GRID BLOCK SHARED granted|pass
+
+
+class TraceCounter:
+    """Launches so far by kernel, on GPUs of one compute capability. Each call reads what was appended since.
+
+    A graph counts as a kernel of its own, whose time nobody knows: windows with one are not used.
+    """
+
+    def __init__(self, path: Path, compute_capability: int) -> None:
+        self._path, self._capability = path, compute_capability
+        self._at = 0
+        self._rest = b""
+        self._counts: Counter[KernelKey] = Counter()
+        self._keys: dict[tuple[str, ...], KernelKey] = {}
+
+    def __call__(self) -> Mapping[KernelKey, int]:
+        """The counts now. Raises `ProfileError` if the trace cannot be read or has a line of another form."""
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._at)
+                data = stream.read()
+        except OSError as error:
+            raise ProfileError(f"{self._path}: {error.strerror}") from error
+        self._at += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._counts[self._key(line.decode(errors="replace"))] += 1
+        return dict(self._counts)
+
+    def _key(self, line: str) -> KernelKey:
+        words = line.split(" ")
+        if len(words) != _WORDS or words[0] != "launch":
+            raise ProfileError(f"{self._path}: found {line[:80]!r}, accepted are lines of EXPLSCHED_TRACE")
+        what = tuple(words[2:6])
+        if what not in self._keys:
+            try:
+                grid, block = (Dim3(*(int(extent) for extent in word.split(","))) for word in words[3:5])
+                key = KernelKey(name_hash(words[2]), grid, block, int(words[5]), self._capability)
+            except (TypeError, ValueError):
+                raise ProfileError(
+                    f"{self._path}: found {line[:80]!r}, accepted are lines of EXPLSCHED_TRACE"
+                ) from None
+            self._keys[what] = key
+        return self._keys[what]
+
+
+_METRICS = (pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
+
+
+class GpmSource:
+    """The counters of a real GPU, a `UtilisationSource`. Made by `open_gpm`."""
+
+    def __init__(self, device: object) -> None:
+        self._device = device
+        self._last, self._next = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
+        pynvml.nvmlGpmSampleGet(device, self._last)
+
+    @property
+    def compute_capability(self) -> int:
+        """10 * major + minor."""
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(self._device)
+        return 10 * int(major) + int(minor)
+
+    def since_last(self) -> Utilisation:
+        """The utilisation since the last call. Raises `ProfileError`."""
+        request = pynvml.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(_METRICS)
+        for index, metric in enumerate(_METRICS):
+            request.metrics[index].metricId = metric
+        try:
+            pynvml.nvmlGpmSampleGet(self._device, self._next)
+            request.sample1, request.sample2 = self._last, self._next
+            pynvml.nvmlGpmMetricsGet(request)
+        except pynvml.NVMLError as error:
+            raise ProfileError(f"NVML: {error}") from error
+        for metric in request.metrics[: len(_METRICS)]:
+            if metric.nvmlReturn != pynvml.NVML_SUCCESS:
+                raise ProfileError(f"NVML gives no value for GPM metric {metric.metricId}: {metric.nvmlReturn}")
+        self._last, self._next = self._next, self._last
+        return Utilisation(request.metrics[0].value / 100, request.metrics[1].value / 100)
+
+    def close(self) -> None:
+        """Give the samples back."""
+        pynvml.nvmlGpmSampleFree(self._last)
+        pynvml.nvmlGpmSampleFree(self._next)
+
+
+@contextmanager
+def open_gpm(uuid: str) -> Iterator[GpmSource]:
+    """The counters of the GPU with this UUID (`GPU-...`). Raises `ProfileError` without NVML, the GPU or GPM."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise ProfileError(f"NVML cannot be used: {error}") from error
+    try:
+        source = _source(uuid)
+        try:
+            yield source
+        finally:
+            source.close()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _source(uuid: str) -> GpmSource:
+    try:
+        device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        supported = pynvml.nvmlGpmQueryDeviceSupport(device).isSupportedDevice
+        if supported:
+            return GpmSource(device)
+    except pynvml.NVMLError as error:
+        raise ProfileError(f"{uuid}: NVML: {error}") from error
+    raise ProfileError(f"{uuid}: this GPU has no GPM counters (Hopper and newer have them)")

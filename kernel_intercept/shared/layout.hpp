@@ -42,7 +42,7 @@ constexpr std::uint32_t kGateWaiting = 2;
 constexpr std::uint32_t kGateGranted = 3;
 constexpr std::uint32_t kGateState = 3;  // mask
 
-struct alignas(64) Doorway {
+struct alignas(64) ClientState {
     std::atomic<std::uint32_t> gate;
     std::atomic<std::uint32_t> tenancy;   // a number of its own for each client that takes the slot; 0 = free
     std::atomic<std::int64_t> credit_ns;  // policy `quota`: GPU time left
@@ -86,7 +86,7 @@ struct alignas(64) SampleRing {
 };
 
 struct Slot {
-    Doorway door;
+    ClientState client;
     Counters counters;
     SampleRing ring;
 };
@@ -125,7 +125,7 @@ inline const TableEntry* find(const Table& table, std::uint64_t hash) {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::is_standard_layout_v<Page> && std::is_standard_layout_v<Table>);
 static_assert(sizeof(Control) == 128 && offsetof(Page, control) == 64);
-static_assert(sizeof(Doorway) == 64 && sizeof(Counters) == 128);
+static_assert(sizeof(ClientState) == 64 && sizeof(Counters) == 128);
 static_assert(sizeof(KernelKey) == 40 && sizeof(KernelCost) == 16 && sizeof(RingSample) == 56 + kNameBytes);
 static_assert(sizeof(TableEntry) == 16);
 static_assert(sizeof(Page) % 64 == 0 && sizeof(Page) < 8U << 20);

@@ -19,7 +19,7 @@ enum class MessageKind : std::uint16_t {
     kWelcome = 2,
     kRefused = 3,
     kStatus = 4,
-    kRing = 5,
+    kNotify = 5,
     kForget = 6
 };
 
@@ -42,7 +42,7 @@ struct Hello {
 };
 
 // Comes with three file descriptors: the page of the GPU, the profile table and the signals. The connection
-// stays open as long as the client lives; on it the client rings for a launch that waits.
+// stays open as long as the client lives; on it the client tells of a launch that waits.
 struct Welcome {
     Preamble preamble;
     std::uint32_t slot;
@@ -63,7 +63,7 @@ struct Forget {
     KernelKey key;
 };
 
-// kStatus and kRing are a preamble alone. The answer to kStatus is one datagram of JSON text.
+// kStatus and kNotify are a preamble alone. The answer to kStatus is one datagram of JSON text.
 
 constexpr std::uint32_t kWelcomeDescriptors = 3;
 constexpr std::size_t kLongestMessage = 256;

@@ -11,14 +11,12 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Floats
-from sched_policy.group.base import Shared
+from sched_policy.group.base import Guarantee, Interference, Shared
 from sched_policy.group.gpus import GpuMap
-from sched_policy.group.interference import Guarantee, Interference
 from sched_policy.model import GpuRequest, Job
-from sched_policy.place.base import Place
+from sched_policy.place import Place
 from sched_policy.plan import Group, Ranking, Start
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Floats, Snapshot
 
 
 class Opportunistic(Struct, frozen=True):

@@ -8,14 +8,12 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Bools, Floats, Ints
-from sched_policy.group.base import Shared
+from sched_policy.group.base import Interference, Interleaving, Shared
 from sched_policy.group.gpus import GpuMap
-from sched_policy.group.interference import Interference, Interleaving
 from sched_policy.model import GpuRequest, Job, StageProfile
-from sched_policy.place.base import Place
+from sched_policy.place import Place
 from sched_policy.plan import Group, Ranking, Start
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
 Worth = Callable[["Floats", "Floats", "Floats", "Floats"], Floats]
 """(t_a, t_b, xi_a, xi_b) -> cost of sharing with each running job b, infinity where it does not pay."""

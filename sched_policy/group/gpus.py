@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sched_policy.columns import Bools, Floats, Ints
 from sched_policy.model import GpuRequest, Job, NodeGpus
-from sched_policy.place.base import Place, Room
-from sched_policy.snapshot import Snapshot
+from sched_policy.place import Place, Room
+from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
 Gpu = tuple[int, int]
 """(node index, GPU index on the node)."""

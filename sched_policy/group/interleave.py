@@ -2,7 +2,7 @@
 
 One iteration reads data, computes, and exchanges gradients. While one job of a group computes, another reads and a
 third talks to the network; the group finishes one iteration of every member in `iteration_s`.
-`interleave_many` says the same of many groups at once.
+`rounds.iteration_times_s` says the same of many groups at once.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 import rustworkx
 from msgspec import Struct
 
-from sched_policy.columns import Bools, Floats, Ints
+from sched_policy.snapshot import Bools, Floats, Ints
 
 _SCALE = 1_000_000_000  # rustworkx matches on integers
 EXACT_VERTICES = 64  # up to here the blossom algorithm runs on all edges; it takes about two milliseconds

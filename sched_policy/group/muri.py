@@ -15,16 +15,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.columns import Ints
-from sched_policy.group.base import Shared
+from sched_policy.group.base import Interference, Interleaving, Shared
 from sched_policy.group.gpus import Gpu, GpuMap
-from sched_policy.group.interference import Interference, Interleaving
 from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.model import GpuRequest, JobState
-from sched_policy.place.base import Place, Room
+from sched_policy.place import Place, Room
 from sched_policy.plan import Group, Preemption, Ranking, Start
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Ints, Snapshot
 
 _GROUPS_AHEAD = 8
 

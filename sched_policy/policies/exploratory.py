@@ -7,17 +7,13 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from sched_policy.admission import PayoffAdmission
-from sched_policy.options import PolicyOptions
-from sched_policy.order.arrival import Fifo
-from sched_policy.order.base import Order
+from sched_policy.catalog import PolicyOptions
+from sched_policy.displace import Displace
+from sched_policy.order.base import Fifo, Order, Srsf
 from sched_policy.order.by_sweep import BySweep
-from sched_policy.order.las import Fair
-from sched_policy.order.shortest import Srsf
-from sched_policy.order.slaq import Slaq
 from sched_policy.order.utility import ByUtility
-from sched_policy.policies.parts import depth, preemptive, reserving, resizing
+from sched_policy.policies.exclusive import depth, reserving, resizing
 from sched_policy.policy import JobData, Need, Policy
-from sched_policy.preempt.displace import Displace
 from sched_policy.stopping import EarlyStop
 from sched_policy.sweep import strategies
 from sched_policy.sweep.choice import Sweeps
@@ -61,16 +57,3 @@ def _total(options: PolicyOptions) -> Policy:
         stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
         needs=(Need(JobData.LEARNING_CURVES, f"{untried} {options.silent_order}"), *reserving(backfill)),
     )
-
-
-def fair(options: PolicyOptions) -> Policy:
-    """Equal shares of time."""
-    summary = "equal GPU time for all jobs, a slice at a time, preemptive"
-    return preemptive("fair", summary, Fair(options.quantum_s), options)
-
-
-def slaq(options: PolicyOptions) -> Policy:
-    """Predicted loss reduction."""
-    summary = "largest predicted normalised loss reduction per GPU-second first, preemptive"
-    need = Need(JobData.LEARNING_CURVES, "jobs that report nothing keep their order of submission")
-    return preemptive("slaq", summary, Slaq(options.quantum_s), options, (need,))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from sched_policy.catalog import PolicyOptions
 from sched_policy.group.antman import Opportunistic
 from sched_policy.group.bsbf import Pairs, best_benefit, first_fit
 from sched_policy.group.muri import Interleave
-from sched_policy.options import PolicyOptions
-from sched_policy.order.arrival import Fifo
+from sched_policy.order.base import Fifo, Srsf, Srtf
 from sched_policy.order.las import LeastAttainedService
-from sched_policy.order.shortest import Srsf, Srtf
-from sched_policy.policies.parts import SHORTEST_FIRST
+from sched_policy.policies.exclusive import SHORTEST_FIRST
 from sched_policy.policy import JobData, Need, Policy
 
 _GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")

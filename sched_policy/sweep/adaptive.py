@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Floats
+from sched_policy.snapshot import Floats
 from sched_policy.sweep.asha import Asha
 from sched_policy.sweep.contenders import Contention, contention
 from sched_policy.sweep.decision import SweepAction, SweepDecision, Verdict

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Floats
+from sched_policy.snapshot import Floats
 from sched_policy.sweep.decision import SweepAction, SweepDecision, Verdict
 from sched_policy.sweep.trials import Sweep, Trial
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Bools
+from sched_policy.snapshot import Bools
 from sched_policy.sweep.trials import Sweep
 
 LEAST_REPORTS = 3

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Floats
+from sched_policy.snapshot import Floats
 from sched_policy.sweep.histories import LEVELS, Histories
 from sched_policy.sweep.trials import Sweep
 

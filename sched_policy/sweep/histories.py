@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sched_policy.columns import Bools, Floats, Ints
+from sched_policy.snapshot import Bools, Floats, Ints
 from sched_policy.sweep.trials import Sweep
 
 LEVELS: Floats = np.ldexp(1.0, np.arange(-6, 1)).astype(np.float64)

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from sched_policy.columns import Floats
 from sched_policy.model import Direction, ProgressPoint
+from sched_policy.snapshot import Floats
 from sched_policy.sweep.decision import Strategy, SweepDecision
 from sched_policy.sweep.trials import Sweep
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sched_policy.columns import Floats
+from sched_policy.snapshot import Floats
 
 Parameter = float | str | bool
 

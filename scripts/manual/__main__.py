@@ -261,7 +261,7 @@ def _configuration_page() -> Page:
         Part("DESCRIPTION", about + sections),
         Part("KEYS", entries=keys),
         Part("ENVIRONMENT", entries=(Entry(PATH_VARIABLE, f"The file to read instead of {DEFAULT_PATH}."),)),
-        Part("EXAMPLES", example="policy: srsf\nslurm:\n  partitions: [gpu]\npreemption:\n  most_per_hour: 50"),
+        Part("EXAMPLES", example="policy: srsf\nslurm:\n  partitions: [gpu]\npreemption:\n  max_per_hour: 50"),
         Part("FILES", entries=(Entry(str(DEFAULT_PATH), "The file."),)),
     )
     return Page(*CONFIGURATION, "configuration of explsched", groups, ALL)

@@ -15,9 +15,8 @@ from msgspec import Struct, to_builtins
 from explsched.cli.options import json_option
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import PolicyError
-from simulation.colocation.baselines import SHARE_PLACEMENTS, share_placement
-from simulation.colocation.events import InstanceEvent, InstanceTrace, read_events, write_events
-from simulation.colocation.generate import generate
+from simulation.colocation.dilu import SHARE_PLACEMENTS, share_placement
+from simulation.colocation.events import InstanceEvent, InstanceTrace, generate, read_events, write_events
 from simulation.colocation.instance import GpuLoads, InstanceKind
 from simulation.colocation.simulator import Colocation
 from simulation.colocation.simulator import colocate as run

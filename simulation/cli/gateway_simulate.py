@@ -15,14 +15,11 @@ from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
 from explsched.cli.tables import room
 from inference_gateway.errors import GatewayError
-from inference_gateway.scaling.bounds import Bounds
-from inference_gateway.scaling.options import ScalingError
-from inference_gateway.scaling.registry import DEFAULT, build, rules
+from inference_gateway.scaling.rules import DEFAULT, Bounds, ScalingError, build, rules
 from simulation.cli.outputs import PolicyColumn, picture_file, table
-from simulation.cli.replay_options import report_rejected
-from simulation.requests import plots
-from simulation.requests.plots import Point
-from simulation.requests.replay import RequestReplay
+from simulation.cli.replay import report_rejected
+from simulation.requests import replay as plots
+from simulation.requests.replay import Point, RequestReplay
 from simulation.requests.settings import RequestSettings, ServiceTime, StartTime
 from simulation.requests.trace import RequestTrace, read, spread
 from simulation.traces.trace import require_all_rows

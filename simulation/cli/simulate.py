@@ -1,27 +1,43 @@
-"""`sexplsched simulate`: replay a trace under one policy."""
+"""`sexplsched simulate`, `compare` and `metrics`: replay a trace under policies; the figures of a real history."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explsched.cli.options import json_option
 from explsched.cli.progress_bars import bars
-from simulation.cli.outputs import figure_lines, jobs_option, plot_option, write_files
-from simulation.cli.replay_options import check_policies, replay_json, replay_options
-from simulation.replay import TraceReplay
-from simulation.results.metrics import as_dict, measure
+from explsched.cli.tables import room
+from simulation.cli.outputs import PolicyColumn, figure_lines, jobs_option, plot_option, ratio, table, write_files
+from simulation.cli.parallel import run_all
+from simulation.cli.replay import (
+    TraceReplay,
+    check_policies,
+    cluster_option,
+    replay_json,
+    replay_options,
+    report_rejected,
+)
+from simulation.results import history
+from simulation.results.metrics import Metrics, as_dict, measure
+from simulation.results.outcome import TraceOutcome
+from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.trace import require_all_rows
 
-_EXAMPLES = """\b
+_SIMULATE_EXAMPLES = """\b
 example:
   sexplsched simulate --trace history.txt --cluster 8x8 --policy srsf --plot srsf.png
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_SIMULATE_EXAMPLES)
 @replay_options
 @click.option("--policy", required=True, help="Policy to simulate; `sexplsched policies` lists them.")
 @plot_option
@@ -51,3 +67,147 @@ def simulate(
         return
     click.echo(f"{policy} on {replay.cluster.gpus} GPUs, {outcome.events} events, {cpu_s:.1f} s of CPU")
     click.echo("\n".join(figure_lines(metrics)))
+
+
+_COMPARE_EXAMPLES = """\b
+example:
+  sexplsched compare --trace history.txt --cluster 8x8 --policies slurm,fifo,srsf,tiresias
+"""
+
+
+class ReplayTask(Struct, frozen=True):
+    """One replay."""
+
+    replay: TraceReplay
+    policy: str
+
+
+class Finished(Struct, frozen=True):
+    """The figures of one replay. `cpu_s` is that of the replay alone, without start-up and reading."""
+
+    policy: str
+    metrics: Metrics
+    events: int
+    cpu_s: float
+    outcome: TraceOutcome | None
+
+    @property
+    def values(self) -> dict[str, float | None]:
+        """All figures by name."""
+        return {**as_dict(self.metrics), "events": self.events, "cpu_s": round(self.cpu_s, 3)}
+
+
+def run(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
+    """Replay and measure."""
+    before_s = time.process_time()
+    outcome = task.replay.under(task.policy, progress)
+    cpu_s = time.process_time() - before_s
+    return Finished(task.policy, measure(outcome), outcome.events, cpu_s, outcome)
+
+
+def run_for_figures(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
+    """Replay and measure without keeping the jobs, which take memory for each policy."""
+    return replace(run(task, progress), outcome=None)
+
+
+def _policies(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise click.BadParameter(f"{text!r} (accepted: distinct names, comma-separated, such as fifo,srsf)")
+    return names
+
+
+@click.command(epilog=_COMPARE_EXAMPLES)
+@replay_options
+@click.option(
+    "--policies",
+    required=True,
+    callback=_policies,
+    metavar="A,B,...",
+    help="Comma-separated; the first is the baseline.",
+)
+@click.option("-j", "--jobs", "workers", type=click.IntRange(min=1), help="Worker processes.  [default: one per core]")
+@plot_option
+@json_option
+def compare(
+    replay: TraceReplay,
+    policies: tuple[str, ...],
+    workers: int | None,
+    plot_path: Path | None,
+    as_json: bool,  # noqa: FBT001  click passes by name
+) -> None:
+    """Replay a trace under several policies and compare them.
+
+    Ratios to the baseline, the first policy, are in brackets. cpu_s is the CPU time of each replay alone.
+    """
+    check_policies(replay, policies)
+    tasks = [ReplayTask(replay, policy) for policy in policies]
+    with bars(policies) as report:
+        work = run if plot_path else run_for_figures
+        finished = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)
+    write_files([one.outcome for one in finished if one.outcome], plot_path, None)
+    if as_json:
+        click.echo(json.dumps({**replay_json(replay, policies), "policies": _ratios(finished)}, indent=1))
+        return
+    columns = [PolicyColumn(one.policy, one.values) for one in finished]
+    click.echo("\n".join(table(columns, room())))
+
+
+def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
+    """JSON fields of each policy: its figures, and their ratios to the baseline's."""
+    first = finished[0].values
+    return [
+        {
+            "policy": one.policy,
+            **one.values,
+            "ratios": {name: ratio(value, first[name]) for name, value in one.values.items()},
+        }
+        for one in finished
+    ]
+
+
+_METRICS_EXAMPLES = """\b
+example:
+  sexplsched metrics --from-sacct history.txt --cluster 8x8
+"""
+
+
+@click.command(epilog=_METRICS_EXAMPLES)
+@click.option(
+    "--from-sacct",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Output of sacct; `sexplsched trace --help` shows the command line.",
+)
+@cluster_option(required=False)
+@click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
+@plot_option
+@jobs_option
+@json_option
+def metrics(
+    path: Path,
+    cluster: str | None,
+    is_strict: bool,  # noqa: FBT001  click passes by name
+    plot_path: Path | None,
+    jobs_path: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Measure what happened on a cluster, from sacct's output.
+
+    The figures are those of `simulate` and `compare`. Without --cluster, utilisation and fairness are relative to the
+    most GPUs that were ever held at once.
+    """
+    past = history.read(path, read_cluster(cluster) if cluster else None)
+    if is_strict:
+        require_all_rows(path, past.rejected)
+    report_rejected(path, past.rejected)
+    figures = measure(past.outcome)
+    write_files([past.outcome], plot_path, jobs_path)
+    gpus = past.outcome.cluster.gpus
+    if as_json:
+        about = {"peak_gpus": past.peak_gpus, "gpus": gpus, "rejected": len(past.rejected)}
+        click.echo(json.dumps({"policy": history.NAME, **as_dict(figures), **about}, indent=1))
+        return
+    click.echo(f"{path} on {gpus:,} GPUs{'' if cluster else ', the most that were held at once'}")
+    click.echo("\n".join(figure_lines(figures)))

@@ -15,7 +15,7 @@ from enum import IntEnum
 from msgspec.structs import replace
 
 from explsched.errors import ExplschedError
-from sched_policy.group.interference import Interleaving
+from sched_policy.group.base import Interleaving
 from sched_policy.plan import Plan, Start
 from sched_policy.policy import Policy, SchedulingPolicy
 from sched_policy.queue_order import queue_order

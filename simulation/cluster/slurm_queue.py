@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sched_policy.backfill import AS_SLURM
+from sched_policy.backfill import ALL, Backfill
 from sched_policy.model import Job, JobState
-from sched_policy.place.consolidate import Consolidate
+from sched_policy.place import Consolidate
 from sched_policy.plan import Start
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.snapshot import Snapshot
+
+AS_SLURM = Backfill(ALL, queue_depth=500, window_s=86_400.0)
+"""Slurm's own: conservative, with bf_max_job_test and bf_window as they are by default."""
 
 _PLACE = Consolidate()
 

@@ -1,18 +1,22 @@
-"""Resourcing-complementary placement, where instances that together use a GPU well share it (Dilu, ASPLOS 2025).
+"""Dilu's placements, those that they are compared with, and all by name.
 
+Resourcing-complementary placement lets instances share a GPU that together use it well (Dilu, ASPLOS 2025).
 `DiluOriginal` is what its authors publish; `Complementary` is ours, which needs fewer GPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import numpy as np
+from msgspec import Struct
 
-from sched_policy.columns import Ints
+from explsched.errors import PolicyError
+from sched_policy.snapshot import Ints
 from simulation.colocation.instance import GpuLoads, Instance, InstanceShare
-from simulation.colocation.placement import PlaceByKind, as_declared, filled, part_of_split
+from simulation.colocation.placement import PlaceByKind, ShareBounds, SharePlace, as_declared, filled, part_of_split
 
 
 def fit_entries(entries_mib: Sequence[int], gpus: Ints, loads: GpuLoads) -> Ints:
@@ -170,3 +174,59 @@ class DiluOriginal(PlaceByKind):
                 gpus = np.concatenate([used, np.flatnonzero(here & ~active)])
                 return as_declared(instance, gpus[: instance.gpus])
         return None
+
+
+class Exclusive(Struct, frozen=True):
+    """Every instance has its GPUs to itself; all of them on the first node that has enough idle ones."""
+
+    bounds: ShareBounds = ShareBounds(1.0, 1.0)
+
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
+        """Idle GPUs for an instance, None if no node has enough of them."""
+        idle = loads.usable & ~loads.active & (loads.capacity_mib >= max(instance.memory_mib))
+        per_node = np.bincount(loads.node[idle], minlength=len(loads.nodes))
+        enough = np.flatnonzero(per_node >= instance.gpus)
+        if not enough.size:
+            return None
+        return as_declared(instance, np.flatnonzero(idle & (loads.node == enough[0]))[: instance.gpus])
+
+
+class InflessByLimit(Struct, frozen=True):
+    """INFless-l: an instance is given its limit as a fixed quota, so nothing is shared that anybody may need."""
+
+    rule: DiluOriginal = DiluOriginal()
+    bounds: ShareBounds = ShareBounds(1.0, 1.0)
+
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
+        """The GPUs the rule chooses for an instance whose request is its limit."""
+        return self.rule.choose(instance.with_shares(instance.limit, instance.limit), loads)
+
+
+class InflessByRequest(Struct, frozen=True):
+    """INFless-r: an instance is given its request as a fixed quota; its limit is not kept."""
+
+    rule: DiluOriginal = DiluOriginal()
+    bounds: ShareBounds = ShareBounds(1.0, float("inf"))
+
+    def choose(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
+        """The GPUs the rule chooses for an instance whose limit is its request."""
+        return self.rule.choose(instance.with_shares(instance.request, instance.request), loads)
+
+
+SHARE_PLACEMENTS: Mapping[str, SharePlace] = {
+    "exclusive": Exclusive(),
+    "dilu": Complementary(),
+    "dilu-original": DiluOriginal(),
+    "infless-l": InflessByLimit(),
+    "infless-r": InflessByRequest(),
+}
+"""Placements of instances that share GPUs, by the name people call them."""
+
+
+def share_placement(name: str) -> SharePlace:
+    """The placement of that name. Raises `PolicyError`, naming the nearest known one, if there is none."""
+    if name not in SHARE_PLACEMENTS:
+        near = get_close_matches(name, SHARE_PLACEMENTS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise PolicyError(f"unknown placement {name!r}{hint} (known: {', '.join(SHARE_PLACEMENTS)})")
+    return SHARE_PLACEMENTS[name]

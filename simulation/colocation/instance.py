@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError
-from sched_policy.columns import Bools, Ints, Nodes
 from sched_policy.model import Node, NodeGpus
+from sched_policy.snapshot import Bools, Ints, Nodes
 
 
 class InstanceKind(StrEnum):

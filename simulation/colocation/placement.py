@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.columns import Bools, Floats, Ints
+from sched_policy.snapshot import Bools, Floats, Ints
 from simulation.colocation.instance import GpuLoads, Hosted, Instance, InstanceKind, InstanceShare, in_billionths
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from explsched.errors import ExplschedError
-from sched_policy.columns import Ints
+from sched_policy.snapshot import Ints
 from simulation.colocation.events import Action, InstanceEvent
 from simulation.colocation.instance import GpuLoads, Hosted, InstanceKind
 from simulation.colocation.placement import ShareBounds, SharePlace

@@ -7,8 +7,8 @@ from math import ceil
 
 import numpy as np
 
-from sched_policy.columns import Floats, Ints
-from sched_policy.order.themis import Claims, central_shares, jitter, whole_shares
+from sched_policy.snapshot import Floats, Ints
+from simulation.finish_time import Claims, central_shares, jitter, whole_shares
 from simulation.muri.loop import Merging, MuriJob
 from simulation.muri.preemptive import Refilling, Yarn
 from simulation.traces.trace import ClusterShape

@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import Struct
 
 from explsched.errors import ExplschedError
-from sched_policy.columns import Floats, Ints
 from sched_policy.model import Exploration
+from sched_policy.snapshot import Floats, Ints
 from simulation.traces.learning import Learning, RecordedCurve
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 

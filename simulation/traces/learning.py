@@ -12,8 +12,8 @@ import numpy as np
 
 from explsched.atomic_file import replacing
 from explsched.errors import ExplschedError
-from sched_policy.columns import Floats
 from sched_policy.model import Exploration, ProgressPoint
+from sched_policy.snapshot import Floats
 
 
 class CurveError(ExplschedError):

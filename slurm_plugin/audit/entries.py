@@ -30,7 +30,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.standing import leased_job
 
 Value = str | float | int | None
 

@@ -22,15 +22,15 @@ from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
-from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
+from slurm_plugin.client.protocol import probe_pyslurm
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.instance import sighting
+from slurm_plugin.instance import heartbeat
 from slurm_plugin.observation.observe import without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
-from wrappers import installed, kernel_manager, mps, preload
+from wrappers import kernel_manager, mps, native_parts
 
 _DEFAULT_CONF = "/etc/slurm/slurm.conf"
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
@@ -134,13 +134,15 @@ def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Itera
         found = "under order.scope partition all are taken for explsched's own"
         yield Finding("site factors", "ok", found)
         return
-    others = OwnFactors.of_daemon(config.order.record).others(client.jobs())
+    others = OwnFactors.of_daemon(config.order.site_factor_file).others(client.jobs())
     if not others:
         yield Finding("site factors", "ok", "nobody else has set any")
         return
     named = ", ".join(f"job {job_id}: {factor}" for job_id, factor in sorted(others.items())[:3])
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    advice = f"they are kept, and explsched's are added; {config.order.record} notes which are explsched's own"
+    advice = (
+        f"they are kept, and explsched's are added; {config.order.site_factor_file} notes which are explsched's own"
+    )
     yield Finding("site factors", "note", f"somebody else has set some ({named}{more})", advice)
 
 
@@ -251,17 +253,17 @@ def _tools() -> Iterator[Finding]:
 def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
     """What jobs would find here that share a GPU, by the functions that `sxrun` uses."""
     try:
-        library = installed.library(environment)
-        fault = preload.fault(library, environment)
+        library = native_parts.library(environment)
+        fault = native_parts.preload_fault(library, environment)
         level, found = ("note", f"{library}: {fault}") if fault else ("ok", str(library))
         yield Finding("interposer", level, found, _BUILD if fault else "")
-    except installed.NotInstalledError as error:
+    except native_parts.NotInstalledError as error:
         yield Finding("interposer", "note", str(error), _BUILD)
     try:
         running = kernel_manager.answering(environment)
-        found = f"{installed.manager(environment)}{f', one listens at {running}' if running else ''}"
+        found = f"{native_parts.manager(environment)}{f', one listens at {running}' if running else ''}"
         yield Finding("kernel manager", "ok", found)
-    except installed.NotInstalledError as error:
+    except native_parts.NotInstalledError as error:
         yield Finding("kernel manager", "note", str(error), _BUILD)
     try:
         running = mps.answering(environment)
@@ -272,7 +274,7 @@ def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _daemon(spool: Path) -> Finding:
-    seen = sighting.last(spool)
+    seen = heartbeat.last(spool)
     if seen is None:
         return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
     where = f"on {seen.holder.host}, pid {seen.holder.pid}"

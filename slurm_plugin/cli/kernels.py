@@ -16,12 +16,11 @@ from msgspec import Struct, to_builtins
 from explsched.cli.options import json_option
 from explsched.cli.tables import Column, lines, room
 from kernel_intercept.profile import ncu, store
-from kernel_intercept.profile.format import Fault
 from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
 from kernel_intercept.profile.manager import forget as forget_in
-from kernel_intercept.profile.match import profiles_of
+from kernel_intercept.profile.match import demangled, outline, profiles_of
 from kernel_intercept.profile.model import KernelKey, KernelProfile, ProfileError, merged
-from kernel_intercept.profile.names import demangled, outline
+from kernel_intercept.profile.store import Fault
 
 _NS_PER_US, _NS_PER_MS = 1e3, 1e6
 
@@ -289,9 +288,7 @@ def refine(trace_path: Path, uuid: str, windows: int, window_s: float, dry_run: 
     explain best, by least squares, how busy the GPU was in each window; kernels that the windows cannot tell apart stay
     as they are.
     """
-    from kernel_intercept.profile.gpm import open_gpm
-    from kernel_intercept.profile.refine import record, refined
-    from kernel_intercept.profile.trace import TraceCounter
+    from kernel_intercept.profile.refine import TraceCounter, open_gpm, record, refined
 
     with open_gpm(uuid) as source:
         counter = TraceCounter(trace_path, source.compute_capability)

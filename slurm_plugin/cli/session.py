@@ -16,7 +16,7 @@ import click
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import Config
-from slurm_plugin.instance import sighting
+from slurm_plugin.instance import heartbeat
 from slurm_plugin.state.published import State, read
 
 fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")
@@ -39,7 +39,7 @@ def tell_source(state: State, config_path: Path | None) -> None:
     config, now_s = configuration.load(config_path), time.time()
     if state.source == "daemon":
         click.echo(f"sexplsched: as the daemon saw it {state.age_s(now_s):.0f} s ago", err=True)
-    if notice := sighting.notice(config.progress.spool, now_s):
+    if notice := heartbeat.notice(config.progress.spool, now_s):
         click.echo(f"sexplsched: {notice}", err=True)
 
 

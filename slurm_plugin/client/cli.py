@@ -19,7 +19,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from explsched.log import event
-from slurm_plugin.client import batch, devices, parse, process, site_factors
+from slurm_plugin.client import batch, parse, process
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, settings
 from slurm_plugin.client.changes import (
     CancelJob,
@@ -114,7 +114,7 @@ class CliClient:
         """
         factors = [change for change in changes if isinstance(change, SetSiteFactor)]
         program = self._site_factor_program if factors else None
-        failed = list(site_factors.write(program, factors, self._timeout_s, self._environment)) if program else []
+        failed = list(batch.write(program, factors, self._timeout_s, self._environment)) if program else []
         written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
         wanted = [change for change in changes if not isinstance(change, written)]
         refused = {i: failure for i, change in enumerate(wanted) if (failure := batch.refusal(change))}
@@ -155,12 +155,12 @@ class CliClient:
             completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
         return tuple(completed)
 
-    def _devices(self) -> dict[int, devices.Held]:
-        return devices.held(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
+    def _devices(self) -> dict[int, parse.HeldGpus]:
+        return parse.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
 
     @cached_property
     def _site_factor_program(self) -> str | None:
-        return site_factors.find(self._version.release, self._timeout_s, self._environment)
+        return batch.find(self._version.release, self._timeout_s, self._environment)
 
     def _squeue(self, *selection: str) -> tuple[SlurmJob, ...]:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""

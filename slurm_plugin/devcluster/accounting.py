@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from slurm_plugin.devcluster import programs
+from slurm_plugin.devcluster import machine
 from slurm_plugin.devcluster.slurm_conf import DATABASE, Host, Ports, slurmdbd_conf
 from slurm_plugin.devcluster.spec import DevClusterError, Layout
 
@@ -42,7 +42,7 @@ def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launche
     data.mkdir(mode=0o700)
     _run(
         launcher.environment,
-        programs.find("mariadb-install-db"),
+        machine.find("mariadb-install-db"),
         "--no-defaults",
         f"--datadir={data}",
         "--user=root",
@@ -56,7 +56,7 @@ def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launche
     first.write_text(f"CREATE DATABASE {DATABASE};\n", encoding="utf-8")
     launcher.start(
         "mariadbd",
-        programs.find("mariadbd"),
+        machine.find("mariadbd"),
         "--no-defaults",
         "--user=root",
         f"--datadir={data}",
@@ -73,7 +73,7 @@ def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launche
     conf = layout.slurm_conf.with_name("slurmdbd.conf")
     conf.write_text(slurmdbd_conf(layout, ports, host), encoding="utf-8")
     conf.chmod(0o600)  # slurmdbd insists
-    launcher.start("slurmdbd", programs.find("slurmdbd"), "-D")
+    launcher.start("slurmdbd", machine.find("slurmdbd"), "-D")
     launcher.wait_for("slurmdbd", lambda: _listens(ports.slurmdbd))
     for what in (
         ("cluster", layout.cluster_name),
@@ -81,7 +81,7 @@ def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launche
         ("user", "root", f"account={ACCOUNT}", "adminlevel=admin"),
         ("user", "daemon", f"account={ACCOUNT}"),
     ):
-        _run(launcher.environment, programs.find("sacctmgr"), "-i", "add", *what)
+        _run(launcher.environment, machine.find("sacctmgr"), "-i", "add", *what)
 
 
 def database_socket_path(layout: Layout) -> Path:

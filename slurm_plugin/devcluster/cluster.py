@@ -11,7 +11,7 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 
 from explsched.atomic_file import replace_file
 from explsched.process import ProcessId
-from slurm_plugin.devcluster import programs
+from slurm_plugin.devcluster import machine
 from slurm_plugin.devcluster.product import Product
 from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout, ProductState
 
@@ -74,7 +74,7 @@ class Cluster(Struct, frozen=True):
         if self.product:
             added |= self.product.env()
         if self.prefix:
-            added["PATH"] = programs.search_path(self.prefix)
+            added["PATH"] = machine.search_path(self.prefix)
         return added
 
     @property

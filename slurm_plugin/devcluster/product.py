@@ -16,7 +16,7 @@ import yaml
 from msgspec import Struct
 
 from slurm_plugin import config
-from slurm_plugin.instance import sighting
+from slurm_plugin.instance import heartbeat
 
 DAEMON = "sexplschedd"
 """The daemon's name among those of a cluster."""
@@ -73,7 +73,7 @@ class Product(Struct, frozen=True):
         """Write explsched.yaml anew; a running daemon takes it at SIGHUP."""
         own = {
             "progress": {"spool": str(self.spool)},
-            "order": {"record": str(self.directory / "site_factors.json")},
+            "order": {"site_factor_file": str(self.directory / "site_factors.json")},
             "audit": {"file": str(self.directory / "audit.jsonl")},
             "state": {"directory": str(self.directory / "state")},
         }
@@ -93,7 +93,7 @@ class Product(Struct, frozen=True):
 
     def daemon_works(self) -> bool:
         """Whether a daemon has claimed the cluster."""
-        return sighting.last(self.spool) is not None
+        return heartbeat.last(self.spool) is not None
 
     @contextmanager
     def daemon(self, environment: Mapping[str, str], niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:

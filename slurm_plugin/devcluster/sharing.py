@@ -42,7 +42,7 @@ scontrol requeue "$SLURM_JOB_ID" && exec sleep 60
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """What of the native build the members need. `library` and `manager` are what `wrappers.installed` finds."""
+    """What of the native build the members need. `library` and `manager` are what `wrappers.native_parts` finds."""
 
     library: Path
     manager: Path

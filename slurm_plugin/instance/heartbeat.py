@@ -10,15 +10,46 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import socket
 import stat
+import time
+from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 import msgspec
 from msgspec import Struct
 
 from explsched.atomic_file import replacing
+from explsched.errors import ExplschedError
 from explsched.log import event
-from slurm_plugin.instance.holder import Holder
+
+
+class AnotherDaemonError(ExplschedError):
+    """Another daemon steers this cluster."""
+
+
+class Holder(Struct, frozen=True):
+    """A daemon: where it runs, and since when (seconds since the epoch, None if that is not known)."""
+
+    host: str
+    pid: int
+    since_s: float | None
+
+    @classmethod
+    def here(cls) -> Self:
+        """The daemon that this process is."""
+        return cls(socket.gethostname(), os.getpid(), time.time())
+
+    def refusal(self, cluster: str) -> AnotherDaemonError:
+        """What another daemon has to say and to leave at that."""
+        known = self.since_s is not None
+        since = f", since {datetime.fromtimestamp(self.since_s or 0).astimezone():%Y-%m-%dT%H:%M:%S}" if known else ""
+        return AnotherDaemonError(
+            f"another sexplschedd steers cluster {cluster}: pid {self.pid} on host {self.host}{since}; "
+            "one at a time may, so stop that one first"
+        )
+
 
 PREFIX, SUFFIX = ".sexplschedd-", ".json"
 """Between them stands a digest of the cluster's name."""
@@ -29,10 +60,10 @@ _MOST_BYTES = 4096
 
 
 class Beat(Struct, frozen=True):
-    """What the file says. After `silent_s` without a new one the daemon counts as dead."""
+    """What the file says. After `valid_s` without a new one the daemon counts as dead."""
 
     holder: Holder
-    silent_s: float
+    valid_s: float
 
 
 class Heartbeat:
@@ -45,13 +76,13 @@ class Heartbeat:
         self._us = us
         self._fault = ""
 
-    def beat(self, silent_s: float) -> None:
+    def beat(self, valid_s: float) -> None:
         """Look for another daemon, then write. Raises `AnotherDaemonError` if one of another host is alive.
 
         One of this host is not asked after: that is what the lock of the host is for.
         """
         try:
-            self._beat(silent_s)
+            self._beat(valid_s)
         except OSError as error:
             fault = f"{self._path.parent}: {error.strerror}"
             if self._fault != fault:
@@ -70,15 +101,15 @@ class Heartbeat:
         except OSError as error:
             event(_LOG, logging.WARNING, "heartbeat not removed", why=str(error))
 
-    def _beat(self, silent_s: float) -> None:
+    def _beat(self, valid_s: float) -> None:
         with replacing(self._path, mode=0o644) as file:  # everybody's `status` reads it
-            file.write(msgspec.json.encode(Beat(self._us, silent_s)))
+            file.write(msgspec.json.encode(Beat(self._us, valid_s)))
             file.flush()
             now_s = os.fstat(file.fileno()).st_mtime
             found = self._read()
             if found is not None:
                 other, written_s = found
-                is_alive = now_s - written_s < min(other.silent_s, _LONGEST_S)
+                is_alive = now_s - written_s < min(other.valid_s, _LONGEST_S)
                 if other.holder.host != self._us.host and is_alive:
                     raise other.holder.refusal(self._cluster)
 
@@ -104,3 +135,55 @@ def read(path: Path) -> tuple[Beat, os.stat_result] | None:
             return msgspec.json.decode(file.read(_MOST_BYTES), type=Beat), status
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
             return None
+
+
+class Sighting(Struct, frozen=True):
+    """The last heartbeat: whose it is, when it was written, and how long it is valid."""
+
+    holder: Holder
+    time_s: float
+    valid_s: float
+
+    def is_alive(self, now_s: float) -> bool:
+        """Whether the daemon can be taken to run. A process of this host is looked for."""
+        if self.holder.host == socket.gethostname() and not _exists(self.holder.pid):
+            return False
+        return now_s - self.time_s < self.valid_s
+
+
+def last(spool: Path) -> Sighting | None:
+    """The newest heartbeat of a spool; None if there is none that can be read."""
+    found = (seen for path in spool.glob(f"{PREFIX}*{SUFFIX}") if (seen := _sighting(path)) is not None)
+    return max(found, key=lambda seen: seen.time_s, default=None)
+
+
+def notice(spool: Path, now_s: float) -> str | None:
+    """One line for people if jobs cannot report, or if no daemon seems to run; None if all is well."""
+    if not spool.is_dir():
+        return f"the spool {spool} is missing, so jobs cannot report progress; see `sexplsched doctor`"
+    seen = last(spool)
+    if seen is None:
+        return f"no daemon runs (no heartbeat in {spool}): Slurm's own order holds; start sexplschedd"
+    if not seen.is_alive(now_s):
+        age_s = max(0.0, now_s - seen.time_s)
+        last_seen = f"no daemon runs, the last heartbeat is {age_s:.0f} s old, from {seen.holder.host}"
+        return f"{last_seen}: Slurm keeps its last order"
+    return None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def _sighting(path: Path) -> Sighting | None:
+    try:
+        found = read(path)
+    except OSError:  # removed, or closed to us
+        return None
+    return None if found is None else Sighting(found[0].holder, found[1].st_mtime, found[0].valid_s)

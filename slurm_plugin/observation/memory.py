@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
 from sched_policy.model import Job, JobState
-from sched_policy.prior import claims_a_prior
-from slurm_plugin.client.records import SlurmJob
+from sched_policy.order.utility import claims_a_prior
+from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.observation.standing import leased_job
 
 
 class SeenTraining(NamedTuple):
@@ -36,7 +37,7 @@ class Remembered(Struct, frozen=True):
         yielding: jobs that have been asked to make room.
         served_s: jobs for which others have been requeued, and when last.
         leased_in_vain: waiting jobs whose leases have kept nodes for long enough.
-        silent_s: users whose trainings have ended without a curve, and how long those ran.
+        unreported_s: users whose trainings have ended without a curve, and how long those ran.
         trainings: trainings of sweeps that were there before, by job id.
         others_factors: waiting jobs of whose site factors a part is not ours, and that part.
         fresh_leases: jobs whose leases are as they are for a short time only.
@@ -46,7 +47,7 @@ class Remembered(Struct, frozen=True):
     yielding: frozenset[int] = frozenset()
     served_s: Mapping[int, float] = field(default_factory=dict)
     leased_in_vain: frozenset[int] = frozenset()
-    silent_s: Mapping[str, float] = field(default_factory=dict)
+    unreported_s: Mapping[str, float] = field(default_factory=dict)
     trainings: Mapping[int, SeenTraining] = field(default_factory=dict)
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
@@ -89,30 +90,32 @@ FADES_S = 86_400.0
 _LEAST_S = 1.0
 
 
-class SilentRuns:
+class RunsWithoutReports:
     """Kept by user, in memory: a restarted daemon trusts each user for one more quantum."""
 
     def __init__(self) -> None:
-        self._silent_s: dict[str, float] = {}
+        self._unreported_s: dict[str, float] = {}
         self._running_s: dict[int, tuple[str, float]] = {}
         self._now_s: float | None = None
 
     @property
     def by_user(self) -> Mapping[str, float]:
         """Run time in seconds, of users who have any."""
-        return self._silent_s
+        return self._unreported_s
 
     def note(self, jobs: Iterable[Job], now_s: float) -> None:
         """Take in what a pass sees: all jobs that wait or run, with what they have reported."""
         elapsed_s = 0.0 if self._now_s is None else max(0.0, now_s - self._now_s)
         self._now_s = now_s
         faded = math.exp(-elapsed_s / FADES_S)
-        silent_s = {user: faded * past_s for user, past_s in self._silent_s.items() if faded * past_s >= _LEAST_S}
+        unreported_s = {
+            user: faded * past_s for user, past_s in self._unreported_s.items() if faded * past_s >= _LEAST_S
+        }
         present = {job.job_id: job for job in jobs}
         for job_id, (user, ran_s) in self._running_s.items():
             if job_id not in present:
-                silent_s[user] = silent_s.get(user, 0.0) + ran_s
-        self._silent_s = silent_s
+                unreported_s[user] = unreported_s.get(user, 0.0) + ran_s
+        self._unreported_s = unreported_s
         before = self._running_s
         self._running_s = {  # a job that waits again keeps what it had: its owner may have requeued it
             job.job_id: (job.user, max(job.executed_s(now_s), before.get(job.job_id, ("", 0.0))[1]))
@@ -154,3 +157,46 @@ def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:
     return training._replace(
         job=replace(job, state=JobState.PENDING, start_s=None, allocation=(), earlier_s=job.executed_s(now_s))
     )
+
+
+LONGEST_LEASE_S = 600.0
+"""A lease that has begun keeps nodes for so long in all, renewed and replaced ones counted together. By then something
+that is not modelled keeps its job from them, and it is left to Slurm, whose own backfill holds its place."""
+
+
+HOLD_S = 60.0
+"""A lease stays as it is for so long, even if the plan has moved: every change of a reservation disturbs backfill."""
+
+
+class LeaseUse:
+    """Counts per waiting job; forgets it when it no longer waits.
+
+    A daemon that has just started counts a lease from the lease's beginning: so what the last one did is not lost.
+    """
+
+    def __init__(self) -> None:
+        self._used_s: dict[int, float] = {}
+        self._until_s = float("-inf")
+        self._since_s: dict[tuple[str, float, tuple[str, ...]], float] = {}
+
+    def fresh(self, now_s: float) -> frozenset[int]:
+        """The jobs whose leases have not been as they are for long, as far as `in_vain` has been told of them."""
+        recent = (name for (name, _, _), since_s in self._since_s.items() if now_s - since_s < HOLD_S)
+        return frozenset(job_id for name in recent if (job_id := leased_job(name)) is not None)
+
+    def in_vain(
+        self, jobs: Iterable[SlurmJob], reservations: Iterable[SlurmReservation], now_s: float
+    ) -> frozenset[int]:
+        """The waiting jobs that may have no lease any more, given what there is at this moment."""
+        waiting = {job.job_id for job in jobs if job.state == "PENDING"}
+        self._used_s = {job_id: used_s for job_id, used_s in self._used_s.items() if job_id in waiting}
+        leases = [lease for lease in reservations if leased_job(lease.name) is not None]
+        shapes = [(lease.name, lease.start_s, lease.nodes) for lease in leases]
+        self._since_s = {shape: self._since_s.get(shape, now_s) for shape in shapes}
+        for lease in leases:
+            job_id = leased_job(lease.name)
+            if job_id in waiting and lease.start_s < now_s:
+                used_s = min(now_s, lease.end_s) - max(lease.start_s, self._until_s)
+                self._used_s[job_id] = self._used_s.get(job_id, 0.0) + max(0.0, used_s)
+        self._until_s = now_s
+        return frozenset(job_id for job_id, used_s in self._used_s.items() if used_s >= LONGEST_LEASE_S)

@@ -17,13 +17,18 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import OrderSection, PreemptionBudget
-from slurm_plugin.observation import shards
-from slurm_plugin.observation.leases import leased_job
 from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
-from slurm_plugin.observation.requirements import NO_NODE, Requirements, unmodelled
-from slurm_plugin.observation.standing import standing_of, waited_s
-from slurm_plugin.observation.startable import may_be_planned, waits_for_room
+from slurm_plugin.observation.requirements import (
+    NO_NODE,
+    Requirements,
+    asks_for_a_part,
+    gpu_allocation,
+    gpu_request,
+    most_shards_per_gpu,
+    unmodelled,
+)
+from slurm_plugin.observation.standing import leased_job, may_be_planned, standing_of, waited_s, waits_for_room
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {
@@ -90,7 +95,7 @@ def observe(
     progress = spool.read(owners, now_s)
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
-    per_gpu = shards.per_gpu(seen.nodes)
+    per_gpu = most_shards_per_gpu(seen.nodes)
     in_vain = served_in_vain(records, known.served_s, preempted.values())
     only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
     requirements = Requirements(seen.nodes)
@@ -120,11 +125,11 @@ def observe(
                     scope=standing.scope,
                     peers=standing.peers if is_modelled or rules.scope == "partition" else f"job {record.job_id}",
                     native_priority=standing.native_priority,
-                    is_overdue=waited_s(job, record, now_s) > rules.longest_wait_s,
+                    is_overdue=waited_s(job, record, now_s) > rules.max_wait_s,
                     eligible=job.holds_gpus or (planned and is_modelled),
                     may_displace=is_modelled and waits_for_room(record) and record.job_id not in in_vain,
                     yielding=record.job_id in known.yielding,
-                    user_silent_s=known.silent_s.get(record.user, 0.0),
+                    user_silent_s=known.unreported_s.get(record.user, 0.0),
                     is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
                 )
             )
@@ -151,7 +156,7 @@ def observe(
 
 def asks_for_gpus(record: SlurmJob, shards_per_gpu: int) -> bool:
     """Whether the job asks for GPUs, or for parts of some. Others are none of ours: nothing of them is ever changed."""
-    return shards.request(record, shards_per_gpu).total > 0
+    return gpu_request(record, shards_per_gpu).total > 0
 
 
 def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tuple[str, ...]:
@@ -228,7 +233,7 @@ def _job(
     exploration = options.exploration if options else None
     return Job(
         job_id=record.job_id,
-        request=shards.request(record, per_gpu),
+        request=gpu_request(record, per_gpu),
         submit_s=record.submit_s,
         name=record.name,
         user=record.user,
@@ -238,7 +243,7 @@ def _job(
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         queued_s=earlier[-1].end_s if earlier else None,
         time_limit_s=record.time_limit_s,
-        allocation=shards.allocation(record, per_gpu),
+        allocation=gpu_allocation(record, per_gpu),
         earlier_s=sum(run.end_s - run.start_s for run in earlier),
         exploration=exploration,
         total_steps=progress.total_steps,
@@ -248,7 +253,7 @@ def _job(
         profile=None if options is None else options.stages,
         guaranteed=options is None or options.guaranteed,
         elastic=_elastic(record, options),
-        may_share=shards.may_share(record, per_gpu),
+        may_share=asks_for_a_part(record, per_gpu),
     )
 
 

@@ -1,8 +1,4 @@
-"""What a waiting job needs beside a number of GPUs: nodes that have it, or why the job is left to Slurm. Pure.
-
-What is not modelled makes a job unplannable: Slurm orders and starts it, it is promised nothing, and nobody is
-interrupted for it. So a plan never claims more than is known.
-"""
+"""What a job asks for: GPUs or shards of some, and what else its nodes must have. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +8,45 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from sched_policy.model import GpuRequest, NodeGpus
 from slurm_plugin.client.records import SlurmJob, SlurmNode
-from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.standing import leased_job
+
+
+def most_shards_per_gpu(nodes: Iterable[SlurmNode]) -> int:
+    """Shards of a GPU; where nodes differ the most of them, 0 where no node has any."""
+    return max((node.shards // node.gpus for node in nodes if node.gpus), default=0)
+
+
+def asks_for_a_part(record: SlurmJob, shards_per_gpu: int) -> bool:
+    """Whether the job asks for a part of a GPU only."""
+    return record.gpus == 0 and 0 < record.shards_per_node < shards_per_gpu
+
+
+def gpu_request(record: SlurmJob, shards_per_gpu: int) -> GpuRequest:
+    """The GPUs it needs, those it only needs a part of included."""
+    gpus = _gpus_of_shards(record, shards_per_gpu)
+    if gpus:
+        return GpuRequest.on_each(record.nodes, gpus)
+    return GpuRequest(record.gpus, record.nodes, record.gpus_per_node)
+
+
+def gpu_allocation(record: SlurmJob, shards_per_gpu: int) -> tuple[NodeGpus, ...]:
+    """The GPUs it holds, with their indices where Slurm tells them."""
+    if record.gpu_indices:
+        return tuple(NodeGpus(node, len(indices), indices) for node, indices in record.gpu_indices)
+    gpus = _gpus_of_shards(record, shards_per_gpu)
+    if gpus:
+        return tuple(NodeGpus(node, gpus) for node in record.node_names)
+    return tuple(NodeGpus(node, share) for node, share in record.gpu_nodes)
+
+
+def _gpus_of_shards(record: SlurmJob, shards_per_gpu: int) -> int:
+    """GPUs on each node of a job that asks for shards and nothing else; 0 for others."""
+    if record.gpus or not shards_per_gpu:
+        return 0
+    return -(-record.shards_per_node // shards_per_gpu)
+
 
 _SHARES_NODES = frozenset({"OK", "YES", ""})
 """What squeue calls OverSubscribe of a job that takes only what it asks for."""

@@ -1,18 +1,101 @@
-"""Where Slurm itself puts a waiting job, and who may exchange places with it. Pure.
-
-Only equals exchange places. A place that a job got in one partition, QOS or account would overtake others in the next
-one; what a user takes off by --nice is his own wish; and a job in a reservation competes with others of it only.
-"""
+"""Where a waiting job stands: would Slurm start it if there were room, and with whom may it exchange places. Pure."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from msgspec import Struct
 
 from sched_policy.model import Job
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.leases import leased_job
+
+LEASE_PREFIX = "explsched_"
+_LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
+
+
+def lease_name(job_id: int) -> str:
+    """The name of the reservation that promises `job_id` its start."""
+    return f"{LEASE_PREFIX}{job_id}"
+
+
+def leased_job(name: str) -> int | None:
+    """The job a lease is for; None for a reservation that is not ours."""
+    match = _LEASE_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+SETTLE_S = 3.0
+"""A requeued job may start so long after Slurm has dated it anew. A node refuses a job whose credential is not younger
+than the request to end its last run, and that job counts as failed; both times are slurmctld's, in whole seconds. The
+request comes before the new date, which may be a second ahead: so from the second after that on a start is safe."""
+
+LONGEST_DELAY_S = 1201.0
+"""Slurm's delay is the life of a credential (AuthInfo=cred_expire: two minutes, unless the site has set it) and a
+second. A job whose begin time is further from its requeue has been put off by somebody, and is left alone."""
+
+
+def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
+    """Whether the job waits for its begin time. Slurm gives that as the reason only once it has looked at the job."""
+    return record.state == "PENDING" and record.eligible_s is not None and record.eligible_s > now_s
+
+
+def waits_for_requeue_delay(record: SlurmJob, now_s: float) -> bool:
+    """Whether the job waits for nothing but Slurm's delay: it has run before, so its own --begin is long past."""
+    waits = record.restarts > 0 and waits_for_begin(record, now_s)
+    return waits and (record.eligible_s or 0.0) - record.submit_s <= LONGEST_DELAY_S
+
+
+def has_settled(record: SlurmJob, now_s: float) -> bool:
+    """Whether every node would take a requeued job again."""
+    return now_s >= record.submit_s + SETTLE_S
+
+
+_ROOM = frozenset({"Resources", "Priority"})
+_UNTESTED = frozenset({"None", ""})
+"""Not tested since it was submitted or changed. Each of our own writes brings it about."""
+
+_DELAYED = frozenset({*_ROOM, *_UNTESTED, "BeginTime"})
+_TIERS = ("Nodes required for job are ", "Nodes_required_for_job_are_")
+"""What Slurm says in place of Resources where partitions have tiers, or nodes are down."""
+
+_RESERVED = ("ReqNodeNotAvail, Reserved for maintenance", "ReqNodeNotAvail, May be reserved for other job")
+"""What Slurm says of a job that would run into a reservation; leases are reservations, too."""
+
+
+def waits_for_room(record: SlurmJob) -> bool:
+    """Whether Slurm says that the job would start if its GPUs were free: only then others may be interrupted for it.
+
+    None does not say so: Slurm has not tested the job yet. Of the components of a heterogeneous job one may say so
+    while another cannot start.
+    """
+    return record.state == "PENDING" and record.het_job_id is None and record.reason in _ROOM
+
+
+def may_keep_lease(record: SlurmJob) -> bool:
+    """Whether a lease that the job has may stay: in it the job may wait for its beginning, or not be tested again."""
+    in_lease = record.reservation == lease_name(record.job_id)
+    untested = record.reason in _UNTESTED or (in_lease and record.reason == "Reservation")
+    return waits_for_room(record) or (record.state == "PENDING" and record.het_job_id is None and untested)
+
+
+def may_be_planned(record: SlurmJob, now_s: float, *, consents: bool, only_leases: bool) -> bool:
+    """Whether a waiting job has a place in the plan: Slurm may start it once there is room, as far as is known.
+
+    Slurm's delay after a requeue is no obstacle where the daemon lifts it, for a job that consented to be requeued: so
+    the GPUs of a job that comes back in some seconds are not given away, and its size is settled before it starts.
+
+    `only_leases`: all reservations there are, and there are some, are leases. What a job would run into is one of
+    those then, and the plan may give it to that job.
+    """
+    if record.het_job_id is not None:
+        return False
+    if waits_for_begin(record, now_s):
+        return consents and waits_for_requeue_delay(record, now_s) and record.reason in _DELAYED
+    if record.reason.startswith(_TIERS) or (only_leases and record.reason.startswith(_RESERVED)):
+        return True
+    return waits_for_room(record) or may_keep_lease(record)
+
 
 Scope = Literal["user", "account", "partition"]
 

@@ -8,11 +8,10 @@ from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Start
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation import shards
 from slurm_plugin.observation.observe import asks_for_gpus
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requirements import Needs
-from slurm_plugin.observation.startable import SETTLE_S, waits_for_requeue_delay
+from slurm_plugin.observation.requirements import Needs, most_shards_per_gpu
+from slurm_plugin.observation.standing import SETTLE_S, waits_for_requeue_delay
 from slurm_plugin.state.published import Explanation, JobRow, clock
 from slurm_plugin.state.view import View
 
@@ -76,7 +75,7 @@ def _reason(view: View, job: Job, progress: JobProgress) -> str:
 def explanations(view: View) -> Iterator[Explanation]:
     """All jobs that wait or run, those that are not steered included."""
     jobs = {job.job_id: job for job in view.seen.snapshot.jobs}
-    per_gpu = shards.per_gpu(view.seen.nodes.values())
+    per_gpu = most_shards_per_gpu(view.seen.nodes.values())
     for record in view.seen.jobs.values():
         job = jobs.get(record.job_id)
         sentences = tuple(_sentences(view, job)) if job else (_not_steered(view, record.job_id, per_gpu),)
@@ -192,8 +191,8 @@ def _history(view: View, job: Job) -> Iterator[str]:
         yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
     if job.is_spared:
         bounds = view.config.preemption
-        in_all = "" if bounds.most_per_job is None else f", {bounds.most_per_job} in all"
-        yield f"It is left alone now: a job is preempted at most {bounds.most_per_job_per_hour} times an hour{in_all}."
+        in_all = "" if bounds.max_per_job is None else f", {bounds.max_per_job} in all"
+        yield f"It is left alone now: a job is preempted at most {bounds.max_per_job_per_hour} times an hour{in_all}."
 
 
 def _sizes(view: View, job: Job) -> Iterator[str]:

@@ -18,7 +18,7 @@ from sched_policy.model import Job, JobState
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, ChangeFailure, RequeueJob
 from slurm_plugin.client.changes import Change as SlurmChange
-from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.standing import leased_job
 from slurm_plugin.state import jobs
 from slurm_plugin.state.metrics import exposition
 from slurm_plugin.state.published import (

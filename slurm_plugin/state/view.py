@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from sched_policy import catalog
 from sched_policy.model import Job
+from sched_policy.order.utility import Utility, estimate
 from sched_policy.plan import Plan, Reservation, Score, Start
-from sched_policy.utility import Utility, estimate
 from sched_policy.validate import checked_plan
 from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.config import Config
@@ -19,9 +19,8 @@ from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.groups.annotation import GroupAnnotation
-from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
-from slurm_plugin.steering.groups.log import device_name
-from slurm_plugin.steering.room import without_vain_preemptions
+from slurm_plugin.steering.groups.grouping import LiveGroup, device_name, live_groups
+from slurm_plugin.steering.preemption import without_vain_preemptions
 
 Gpu = tuple[str, int]
 """(node, index)."""
@@ -114,7 +113,7 @@ class View(Struct, frozen=True):
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of what Slurm has told. Raises `PolicyError` if the policy fails."""
-        own_factors = OwnFactors.of_visitor(config.order.record)
+        own_factors = OwnFactors.of_visitor(config.order.site_factor_file)
         seen = observe(
             records,
             ProgressSpool(config.progress.spool),

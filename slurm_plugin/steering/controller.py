@@ -20,19 +20,14 @@ from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, Requeu
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.observation.leases import LeaseUse
-from slurm_plugin.observation.memory import Remembered, SilentRuns, SweepTrainings
+from slurm_plugin.observation.memory import LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.backfill_gap import BackfillGap, split
-from slurm_plugin.steering.backoff import most_written
-from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, withdrawal
-from slurm_plugin.steering.groups.log import log_groups
-from slurm_plugin.steering.preemption import PreemptionTracker
-from slurm_plugin.steering.reconcile import SteeringLimits, changes
-from slurm_plugin.steering.resizing import restored
-from slurm_plugin.steering.room import without_vain_preemptions
+from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
+from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
+from slurm_plugin.steering.preemption import PreemptionTracker, without_vain_preemptions
+from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
 
 _LOG = logging.getLogger("explsched.controller")
 _UNDONE = "a part of it was refused, so it is taken back"
@@ -61,11 +56,11 @@ class Controller:
         self._tracker = PreemptionTracker(config.preemption_budget())
         self._groups: tuple[LiveGroup, ...] = ()
         self._lease_use = LeaseUse()
-        self._silent_runs = SilentRuns()
+        self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
-        self._own_factors = OwnFactors.of_daemon(config.order.record)
+        self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         self._trail = _trail(config)
         self.reconfigure(config)
 
@@ -79,8 +74,8 @@ class Controller:
         self._tracker.limits(self._budget)
         if config.audit.file != self._trail.path:
             self._trail = _trail(config)
-        if config.order.record != self._own_factors.path:
-            self._own_factors = OwnFactors.of_daemon(config.order.record)
+        if config.order.site_factor_file != self._own_factors.path:
+            self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
@@ -91,7 +86,7 @@ class Controller:
             self._tracker.underway,
             self._tracker.served_s,
             leased_in_vain,
-            self._silent_runs.by_user,
+            self._runs_without_reports.by_user,
             self._trainings.seen,
             self._own_factors.others(found.jobs),
             self._lease_use.fresh(now_s),
@@ -99,7 +94,7 @@ class Controller:
         seen = observe(
             found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget, self._config.order
         )
-        self._silent_runs.note(seen.snapshot.jobs, now_s)
+        self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
@@ -154,8 +149,8 @@ class Controller:
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
         self._yields_after_s = found.backfill_yields_after_s
         limits = SteeringLimits.of(self._config)
-        most = most_written(found.rate_limit(), self._config.interval_s, limits.order.most_per_pass)
-        return replace(limits, order=replace(limits.order, most_per_pass=most))
+        most = most_written(found.rate_limit(), self._config.interval_s, limits.order.max_per_pass)
+        return replace(limits, order=replace(limits.order, max_per_pass=most))
 
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
@@ -165,7 +160,7 @@ class Controller:
 
 
 def _trail(config: Config) -> AuditTrail:
-    return AuditTrail(config.audit.file, config.audit.most_mib, config.audit.kept)
+    return AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)
 
 
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:

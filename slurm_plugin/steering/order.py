@@ -6,6 +6,7 @@ those far back in a long queue are not set at all, and a pass writes a limited n
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections import Counter
@@ -15,7 +16,6 @@ from msgspec import Struct
 
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.steering.falling import longest_falling
 
 _SHARE = 0.25
 """Share of the range that labels spread anew take; the rest is for jobs that will come before and after them."""
@@ -29,7 +29,7 @@ class OrderLimits(Struct, frozen=True):
 
     highest: int
     depth: int
-    most_per_pass: int
+    max_per_pass: int
 
 
 def order_changes(jobs: Iterable[SlurmJob], limits: OrderLimits) -> tuple[SetSiteFactor, ...]:
@@ -46,10 +46,10 @@ def order_changes(jobs: Iterable[SlurmJob], limits: OrderLimits) -> tuple[SetSit
         for job, label in zip((*labelled, *rest), labels, strict=True)
         if (job.site_factor or 0) != label or not job.is_in_force
     ]
-    if len(wrong) > limits.most_per_pass:
+    if len(wrong) > limits.max_per_pass:
         # Who stands too high does as much harm at the head of the queue as who is missing there.
         wrong.sort(key=lambda change: -max(change[0] or 0, change[1].site_factor))
-    return tuple(change for _, change in wrong[: limits.most_per_pass])
+    return tuple(change for _, change in wrong[: limits.max_per_pass])
 
 
 def _head(jobs: Iterable[SlurmJob], depth: int) -> tuple[list[SlurmJob], list[SlurmJob]]:
@@ -114,3 +114,23 @@ def _spacing(left: _Anchor, right: _Anchor) -> float:
 def _spread(count: int, high: int, low: int) -> list[int]:
     """`count` labels strictly between two bounds, falling, at equal distances."""
     return [max(low + 1, high - math.ceil((high - low) * (i + 1) / (count + 1))) for i in range(count)]
+
+
+def longest_falling(values: Sequence[int | None]) -> list[int]:
+    """Indices of a longest strictly falling subsequence (patience sorting, O(n log n)); None never belongs."""
+    tails: list[int] = []  # tails[k]: negated last value of the best subsequence of length k + 1
+    tail_index: list[int] = []
+    previous: dict[int, int | None] = {}
+    for i, value in enumerate(values):
+        if value is None:
+            continue
+        length = bisect.bisect_left(tails, -value)
+        previous[i] = tail_index[length - 1] if length else None
+        tails[length : length + 1] = [-value]
+        tail_index[length : length + 1] = [i]
+    chain: list[int] = []
+    at = tail_index[-1] if tail_index else None
+    while at is not None:
+        chain.append(at)
+        at = previous[at]
+    return chain[::-1]

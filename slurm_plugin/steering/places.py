@@ -23,7 +23,7 @@ from sched_policy.scope import places
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.steering.falling import longest_falling
+from slurm_plugin.steering.order import longest_falling
 
 STEP = 10
 """Distance between priorities that are spread anew, where nothing else stands near."""

@@ -6,7 +6,7 @@ or when the grace period is over, it is requeued. If the daemon dies in between,
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
@@ -14,10 +14,13 @@ from msgspec.structs import replace
 
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
-from sched_policy.plan import Preemption
+from sched_policy.plan import Plan, Preemption
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.config import HOUR_S, PreemptionBudget
+from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.requirements import Needs
 
 
 class _Underway(Struct, frozen=True):
@@ -126,7 +129,7 @@ class PreemptionTracker:
     def _within_budget(self, now_s: float) -> bool:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
-        return len(self._begun_s) < self._budget.most_per_hour
+        return len(self._begun_s) < self._budget.max_per_hour
 
 
 def _still_waits(job: Job | None) -> bool:
@@ -154,3 +157,69 @@ def _listens(progress: JobProgress, restarts: int) -> bool:
     signal would end it. Of a job that never reports nothing is known; its quantum has to do.
     """
     return not progress.reports or any(report.restart == restarts for report in progress.reports)
+
+
+class _Room(Struct):
+    """What is free on a node."""
+
+    gpus: int
+    cpus: float
+    memory_mib: float
+
+
+def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
+    """The plan without preemptions after which their beneficiary would lack CPUs or memory."""
+    if not any(preemption.beneficiary for preemption in plan.preemptions):
+        return plan
+    victims: defaultdict[int, set[int]] = defaultdict(set)
+    for preemption in plan.preemptions:
+        if preemption.beneficiary is not None:
+            victims[preemption.beneficiary].add(preemption.job_id)
+    yielding = {job.job_id for job in seen.snapshot.running if job.yielding}
+    vain = {
+        job_id for job_id, going in victims.items() if not _has_room(seen.jobs[job_id], _room(seen, going | yielding))
+    }
+    kept = tuple(preemption for preemption in plan.preemptions if preemption.beneficiary not in vain)
+    return replace(plan, preemptions=kept) if vain else plan
+
+
+def _room(seen: Observation, going: Iterable[int]) -> dict[SlurmNode, _Room]:
+    """What is free on each node once some jobs have gone."""
+    gone = frozenset(going)
+    room = {name: _empty(node) for name, node in seen.nodes.items()}
+    for job in seen.snapshot.running:
+        if job.job_id not in gone:
+            _take_gpus(job, room)
+    for job_id in gone & seen.jobs.keys():
+        record = seen.jobs[job_id]
+        for name in record.node_names:
+            if name in room:
+                room[name].cpus += record.cpus / len(record.node_names)
+                room[name].memory_mib += record.memory_mib / len(record.node_names)
+    return {seen.nodes[name]: there for name, there in room.items()}
+
+
+def _empty(node: SlurmNode) -> _Room:
+    """A node whose GPUs are all free; what Slurm does not tell is there without end."""
+    cpus = node.cpus - node.cpus_taken if node.cpus else float("inf")
+    memory_mib = node.memory_mib - node.memory_taken_mib if node.memory_mib else float("inf")
+    return _Room(node.gpus, cpus, memory_mib)
+
+
+def _take_gpus(job: Job, room: dict[str, _Room]) -> None:
+    for share in job.allocation:
+        if share.node in room:
+            room[share.node].gpus -= share.gpus
+
+
+def _has_room(record: SlurmJob, room: dict[SlurmNode, _Room]) -> bool:
+    needs = Needs.of(record)
+    gpus = [
+        there.gpus
+        for node, there in room.items()
+        if not node.partitions.isdisjoint(record.partitions) and node.schedulable and needs.are_met_by(node)
+        if there.cpus >= needs.cpus and there.memory_mib >= needs.memory_mib
+    ]
+    if record.gpus_per_node is not None:
+        return sum(free >= record.gpus_per_node for free in gpus) >= record.nodes
+    return sum(max(0, free) for free in gpus) >= record.gpus

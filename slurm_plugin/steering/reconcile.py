@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.plan import Plan, Reservation
+from sched_policy.plan import Plan, Reservation, Resize
 from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import (
     AttachReservation,
     Change,
+    ChangeFailure,
     CreateReservation,
     DeleteReservation,
     ExtendReservation,
+    SetGres,
+    SetNodeCount,
     SetSiteFactor,
     StartAtOnce,
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import Config
-from slurm_plugin.observation.leases import lease_name, leased_job
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.startable import has_settled, may_keep_lease, waits_for_requeue_delay, waits_for_room
+from slurm_plugin.observation.standing import (
+    has_settled,
+    lease_name,
+    leased_job,
+    may_keep_lease,
+    waits_for_requeue_delay,
+    waits_for_room,
+)
 from slurm_plugin.steering.groups.grouping import group_changes, in_order
 from slurm_plugin.steering.groups.release import releases
 from slurm_plugin.steering.order import OrderLimits, order_changes
 from slurm_plugin.steering.places import place_changes
-from slurm_plugin.steering.resizing import resize_changes
 
 LEASE_MIN = 2
 """Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""
@@ -52,7 +61,7 @@ class SteeringLimits(Struct, frozen=True):
     def of(cls, config: Config) -> Self:
         """The limits that a configuration sets."""
         slurm = config.slurm
-        order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.most_per_pass)
+        order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.max_per_pass)
         return cls(order, config.backfill.slack_s, config.order.scope)
 
 
@@ -76,7 +85,7 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
 
 def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
     if limits.scope != "partition":
-        return place_changes(seen, ranked, limits.order.most_per_pass)
+        return place_changes(seen, ranked, limits.order.max_per_pass)
     waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
     return order_changes(waiting, limits.order)
 
@@ -97,11 +106,11 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
 
     Slurm reserves whole nodes, so only promises of whole nodes become leases: a lease for a part of a node would keep
     others from the rest. For small jobs the order is enough, Slurm's own backfill holds their place. And only jobs of
-    which Slurm says that they wait for room get one, for `lease_use.LONGEST_S` in all.
+    which Slurm says that they wait for room get one, for `memory.LONGEST_LEASE_S` in all.
 
     A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
-    changed, and it has stood for `leases.HOLD_S`; it is extended while its job, due by now, still waits for them.
+    changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
     wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen, r.job_id)}
@@ -172,3 +181,38 @@ def _create(promise: Reservation, job: SlurmJob, now_s: float) -> tuple[Change, 
         CreateReservation(name, start_s, LEASE_MIN, nodes, (job.user,), job.partition),
         AttachReservation(job.job_id, name),
     )
+
+
+def resize_changes(plan: Plan, seen: Observation) -> tuple[SetNodeCount | SetGres, ...]:
+    """New sizes for jobs that wait. A running one is preempted first, and gets its size when it waits."""
+    return tuple(
+        change
+        for resize in plan.resizes
+        if (record := seen.jobs[resize.job_id]).state == "PENDING"
+        for change in _resized(record, resize)
+    )
+
+
+def restored(failures: Iterable[ChangeFailure], jobs: Mapping[int, SlurmJob]) -> tuple[Change, ...]:
+    """The old counts of jobs whose new ones were refused: Slurm 22.05 applies a part of an update that it refuses.
+
+    With the CPUs of one size and the nodes of another a job might never start.
+    """
+    refused = {failure.change.job_id for failure in failures if isinstance(failure.change, SetNodeCount)}
+    records = (jobs[job_id] for job_id in sorted(refused & jobs.keys()))
+    return tuple(SetNodeCount(job.job_id, job.nodes, job.tasks, job.cpus) for job in records)
+
+
+def _resized(record: SlurmJob, resize: Resize) -> Iterator[SetNodeCount | SetGres]:
+    request = resize.request
+    if request.nodes != record.nodes:
+        tasks, cpus = (max(1, count // record.nodes) * request.nodes for count in (record.tasks, record.cpus))
+        yield SetNodeCount(record.job_id, request.nodes, tasks, cpus)
+    if request.per_node is not None and request.per_node != record.gpus_per_node:
+        yield SetGres(record.job_id, _with_gpus(record.gres_per_node, request.per_node))
+
+
+def _with_gpus(gres: str, gpus: int) -> str:
+    """The same resources with another number of GPUs, of the same type: `gpu:a100:2,nvme:1` -> `gpu:a100:4,nvme:1`."""
+    parts = [re.sub(r"^(gpu(?::[A-Za-z_][^:]*)?)(?::\d+)?$", rf"\g<1>:{gpus}", part) for part in gres.split(",")]
+    return ",".join(parts)

@@ -19,7 +19,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
 )
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
-from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.standing import leased_job
 from slurm_plugin.steering.groups.annotation import PREFIX as GROUP_PREFIX
 from slurm_plugin.steering.groups.annotation import GroupAnnotation
 

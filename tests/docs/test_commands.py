@@ -16,7 +16,7 @@ import pytest
 
 from explsched.cli.main import root
 from slurm_plugin.devcluster import ClusterSpec, ProductState, up
-from slurm_plugin.devcluster.ports import reserved
+from slurm_plugin.devcluster.machine import reserved
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands
 from tests.docs.sacct_history import history
 from tests.docs.shell import Shell

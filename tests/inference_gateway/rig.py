@@ -19,7 +19,7 @@ from typing import Any
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
 from inference_gateway.model import Endpoint
-from slurm_plugin.devcluster.ports import reserved
+from slurm_plugin.devcluster.machine import reserved
 
 CLIENT_KEY = "the-key-of-alice"
 ALICE = ApiKey("alice", digest_of(CLIENT_KEY))

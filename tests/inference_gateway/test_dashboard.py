@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from inference_gateway.dataplane.metrics import DataPlaneCollector, exposition
+from inference_gateway.dataplane.statistics import DataPlaneCollector, exposition
 from inference_gateway.model import ServerState, Traffic
 
 ROOT = Path(__file__).parent.parent.parent

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from inference_gateway import job
-from inference_gateway.cli import down
+from inference_gateway.cli import up as down
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
-from inference_gateway.replicas.places import Places
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.supervisor import jobs
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
 
@@ -36,11 +36,11 @@ class Site:
 
     def __post_init__(self) -> None:
         (self.directory / "services.yaml").write_text(SERVICES)
-        self.places = Places(self.directory / "state")
-        self.places.make()
-        self.places.gateway.write_text("{}")
+        self.paths = GatewayPaths(self.directory / "state")
+        self.paths.make()
+        self.paths.gateway.write_text("{}")
         mine, theirs = "igw:t:chat:g1", "igw:t2:chat:g1"
-        comments = (job.tag("t"), job.tag("t"), mine, mine, theirs, job.tag("t2"), "somebody's", mine)
+        comments = (jobs.tag("t"), jobs.tag("t"), mine, mine, theirs, jobs.tag("t2"), "somebody's", mine)
         for number, comment in enumerate(comments, start=1):
             self.slurm.known[number] = record(number, f"j{number}", comment, state="RUNNING")
         self.slurm.set(2, state="PENDING")
@@ -56,7 +56,7 @@ class Site:
         self.slept(self.now_s - NOW_S)
 
     def reported(self, seconds_ago: float) -> None:
-        state.save(self.places.status, Report("t", "/run", NOW_S - seconds_ago, closing=False, services=()))
+        state.save(self.paths.status, Report("t", "/run", NOW_S - seconds_ago, closing=False, services=()))
 
     def down(self, *argv: str) -> str:
         done = CliRunner().invoke(down.down, ["-s", str(self.directory / "services.yaml"), *argv])
@@ -93,13 +93,13 @@ def test_replicas_and_then_the_gateway_end_by_themselves(site: Site) -> None:
 
     def slept(after_s: float) -> None:
         assert site.slurm.cancelled == [2], "the successor first: it would start when the gateway ends"
-        assert site.places.closing.exists()
+        assert site.paths.closing.exists()
         if after_s == 30:
             site.slurm.set(3, state="COMPLETED")
         if after_s == 60:
             site.slurm.set(4, state="CANCELLED")
         if after_s == 62:
-            site.places.gateway.unlink()
+            site.paths.gateway.unlink()
             site.slurm.set(1, state="COMPLETED")
 
     site.slept = slept

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway import job, services
-from inference_gateway.replicas.places import Places
+from inference_gateway import services
+from inference_gateway.accepted import Accepted
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.child import Child
 from slurm_plugin.client.errors import SlurmError
 from tests.inference_gateway.control.doubles import job as record
@@ -22,56 +24,56 @@ listen: {host: 127.0.0.1}
 job: {partition: cpu, time: "60"}
 services: {chat: {replica: {command: "x {port}"}}}
 """
-SECTION = services.parse(TEXT, Path("/srv/services.yaml"))
+NOW = Accepted(Path("/srv/it's here/services.yaml"), services.parse(TEXT, Path("/srv/services.yaml")), (), TEXT, "")
 
 
 def test_a_successor_waits_for_the_job_it_succeeds() -> None:
     slurm = FakeSlurm()
-    first = job.submit(slurm, SECTION, Path("/srv/services.yaml"), ("--time=30",))
-    second = job.submit(slurm, SECTION, Path("/srv/services.yaml"), ("--time=30",), after=first)
+    first = jobs.submit(slurm, NOW, ("--time=30",))
+    second = jobs.submit(slurm, NOW, ("--time=30",), after=first)
     (_, alone), (script, after) = slurm.submissions
     assert not any(option.startswith("--dependency") for option in alone)
     assert f"--dependency=afterany:{first}" in after
     # The command line comes last and wins; the successor's successor is to have it, too.
     assert after.index("--time=60") < after.index("--time=30")
     assert "--sbatch=--time=30" in script
-    assert [found.job_id for found in job.jobs(slurm, "t")] == [first, second]
+    assert [found.job_id for found in jobs.active_jobs(slurm, "t")] == [first, second]
     slurm.set(first, state="FAILED")
-    assert [found.job_id for found in job.jobs(slurm, "t")] == [second]
+    assert [found.job_id for found in jobs.active_jobs(slurm, "t")] == [second]
 
 
 def test_jobs_of_a_gateway_whose_name_begins_alike_are_others() -> None:
     slurm = FakeSlurm()
-    slurm.known[1] = record(1, "gateway-t2", job.tag("t2"))
+    slurm.known[1] = record(1, "gateway-t2", jobs.tag("t2"))
     slurm.known[2] = record(2, "chat-1", "igw:t:chat:abcd1234")
-    assert job.jobs(slurm, "t") == ()
+    assert jobs.active_jobs(slurm, "t") == ()
 
 
 @pytest.mark.parametrize(
     ("limit_s", "notice_s", "left_s"), [(3600.0, 300.0, 3300.0), (400.0, 300.0, 200.0), (None, 300.0, math.inf)]
 )
 def test_the_handover_comes_in_time_but_not_at_once(limit_s: float | None, notice_s: float, left_s: float) -> None:
-    running = record(7, "gateway-t", job.tag("t"), state="RUNNING", start_s=NOW_S, time_limit_s=limit_s)
-    assert job.handover_in_s([running], 7, notice_s, NOW_S) == left_s
-    assert job.handover_in_s([running], 8, notice_s, NOW_S) == math.inf
+    running = record(7, "gateway-t", jobs.tag("t"), state="RUNNING", start_s=NOW_S, time_limit_s=limit_s)
+    assert jobs.handover_in_s([running], 7, notice_s, NOW_S) == left_s
+    assert jobs.handover_in_s([running], 8, notice_s, NOW_S) == math.inf
 
 
 def test_a_successor_is_set_free_and_a_refusal_is_an_error() -> None:
     slurm = FakeSlurm()
-    job.release(slurm, 3)
+    jobs.release(slurm, 3)
     assert slurm.released == [3]
     slurm.refusal = "Job is no longer pending execution"
     with pytest.raises(SlurmError, match="no longer pending"):
-        job.release(slurm, 3)
+        jobs.release(slurm, 3)
 
 
 def test_jobs_are_cancelled() -> None:
     slurm = FakeSlurm()
-    slurm.known[3] = record(3, "gateway-t", job.tag("t"))
-    job.cancel(slurm, [3])
+    slurm.known[3] = record(3, "gateway-t", jobs.tag("t"))
+    jobs.cancel(slurm, [3])
     assert slurm.cancelled == [3]
     slurm.silent = True
-    job.cancel(slurm, [])  # nothing to ask Slurm for
+    jobs.cancel(slurm, [])  # nothing to ask Slurm for
 
 
 @pytest.mark.parametrize(("text", "number"), [("17", 17), ("", None), (None, None), ("17_3", None)])
@@ -80,18 +82,18 @@ def test_the_job_this_runs_in(monkeypatch: pytest.MonkeyPatch, text: str | None,
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     else:
         monkeypatch.setenv("SLURM_JOB_ID", text)
-    assert job.own_job_id() == number
+    assert jobs.own_job_id() == number
 
 
 def test_the_script_passes_shellcheck() -> None:
-    text = job.script(Path("/srv/it's here/services.yaml"), Places(Path("/srv/state")), ("--comment=$(id)",))
+    text = jobs.script(NOW, ("--comment=$(id)",))
     done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "'--sbatch=--comment=$(id)'" in text
 
 
 def test_the_addresses_of_two_gateways_differ() -> None:
-    assert Places(Path("/a")).address != Places(Path("/b")).address
+    assert GatewayPaths(Path("/a")).address != GatewayPaths(Path("/b")).address
 
 
 class TestChild:
@@ -101,7 +103,7 @@ class TestChild:
         deadline = time.monotonic() + 120
         while not (count.exists() and len(count.read_text()) >= 2):
             assert time.monotonic() < deadline
-            child.tend()
+            child.keep_running()
             time.sleep(0.02)
         child.end()
         assert child.pid is None
@@ -110,7 +112,7 @@ class TestChild:
         ready = tmp_path / "ready"
         stubborn = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
         child = Child("x", ["bash", "-c", stubborn])
-        child.tend()
+        child.keep_running()
         pid = child.pid
         deadline = time.monotonic() + 120
         while not ready.exists():
@@ -121,7 +123,7 @@ class TestChild:
 
     def test_a_program_that_is_not_there_is_tried_again_later(self) -> None:
         child = Child("x", ["/nowhere/program"])
-        child.tend()
-        child.tend()
+        child.keep_running()
+        child.keep_running()
         assert child.pid is None
         child.end()

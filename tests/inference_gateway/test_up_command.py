@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from inference_gateway import job
 from inference_gateway.cli import up
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.errors import GatewayError
-from inference_gateway.replicas.places import Places
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.supervisor import jobs
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
 
@@ -36,8 +36,8 @@ class Site:
 
     def __post_init__(self) -> None:
         (self.directory / "services.yaml").write_text(SERVICES)
-        self.places = Places(self.directory / "state")
-        self.places.make()
+        self.paths = GatewayPaths(self.directory / "state")
+        self.paths.make()
 
     def time(self) -> float:
         return self.now_s
@@ -65,8 +65,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def test_it_submits_one_job(site: Site) -> None:
-    site.slurm.known[1] = record(1, "gateway-t2", job.tag("t2"), state="RUNNING")
-    site.slurm.known[2] = record(2, "gateway-t", job.tag("t"), state="COMPLETED")
+    site.slurm.known[1] = record(1, "gateway-t2", jobs.tag("t2"), state="RUNNING")
+    site.slurm.known[2] = record(2, "gateway-t", jobs.tag("t"), state="COMPLETED")
     assert site.up("--partition", "cpu") == "Submitted batch job 3\n"
     ((script, options),) = site.slurm.submissions
     assert "--partition=cpu" in options
@@ -75,23 +75,23 @@ def test_it_submits_one_job(site: Site) -> None:
 
 @pytest.mark.parametrize("job_state", ["PENDING", "RUNNING", "REQUEUED"])
 def test_a_second_one_of_the_name_is_refused(site: Site, job_state: str) -> None:
-    site.slurm.known[9] = record(9, "gateway-t", job.tag("t"), state=job_state)
-    site.places.closing.touch()
+    site.slurm.known[9] = record(9, "gateway-t", jobs.tag("t"), state=job_state)
+    site.paths.closing.touch()
     assert site.up() == "gateway t is up or starting already: job 9"
     assert site.slurm.submissions == []
-    assert site.places.closing.exists(), "its `down` holds"
+    assert site.paths.closing.exists(), "its `down` holds"
 
 
 @pytest.mark.parametrize(("seconds_ago", "is_up"), [(4.0, True), (5.0, False)])
 def test_one_that_runs_without_a_job_is_seen_by_its_reports(site: Site, seconds_ago: float, *, is_up: bool) -> None:
-    site.places.gateway.write_text("{}")
-    state.save(site.places.status, Report("t", "/run", NOW_S - seconds_ago, closing=False, services=()))
+    site.paths.gateway.write_text("{}")
+    state.save(site.paths.status, Report("t", "/run", NOW_S - seconds_ago, closing=False, services=()))
     assert ("is up already" in site.up()) == is_up
     assert len(site.slurm.submissions) == (0 if is_up else 1)
 
 
 def test_what_an_earlier_one_was_told_does_not_hold_for_this_one(site: Site) -> None:
-    told = (site.places.closing, site.places.reload, site.places.overrides)
+    told = (site.paths.closing, site.paths.reload, site.paths.overrides)
     for left in told:
         left.touch()
     site.up()
@@ -100,12 +100,12 @@ def test_what_an_earlier_one_was_told_does_not_hold_for_this_one(site: Site) -> 
 
 def test_it_waits_until_the_new_one_serves(site: Site) -> None:
     """The address of an earlier one may still be there."""
-    site.places.address.write_text("http://old:1\n")
+    site.paths.address.write_text("http://old:1\n")
 
     def slept() -> None:
         if site.now_s >= NOW_S + 3:
-            site.places.address.write_text("http://new:1\n")
-            os.utime(site.places.address, (NOW_S + 1e8, NOW_S + 1e8))
+            site.paths.address.write_text("http://new:1\n")
+            os.utime(site.paths.address, (NOW_S + 1e8, NOW_S + 1e8))
 
     site.slept = slept
     assert site.up("--wait", "20") == "Submitted batch job 1\nhttp://new:1\n"
@@ -114,4 +114,4 @@ def test_it_waits_until_the_new_one_serves(site: Site) -> None:
 
 def test_one_that_does_not_come_is_an_error_that_names_its_log(site: Site) -> None:
     told = site.up("--wait", "20")
-    assert told == f"gateway t does not serve after 20 s; see {site.places.root}/gateway.log"
+    assert told == f"gateway t does not serve after 20 s; see {site.paths.root}/gateway.log"

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas import registration, submission
 from inference_gateway.replicas.identity import Authority
-from inference_gateway.replicas.places import Places
 from tests.inference_gateway.rig import wait_until
 
 
@@ -28,10 +28,10 @@ class WrappedReplica:
 
 
 @contextmanager
-def wrapped(places: Places, name: str, *server_options: str) -> Iterator[WrappedReplica]:
-    """A replica of the gateway whose files are in `places`; it registers before it is ready."""
-    submission.prepare(name, places, "", Authority.of(places.identity))
-    directory = places.replica(name)
+def wrapped(paths: GatewayPaths, name: str, *server_options: str) -> Iterator[WrappedReplica]:
+    """A replica of the gateway whose files are in `paths`; it registers before it is ready."""
+    submission.prepare(name, paths, "", Authority.of(paths.identity))
+    directory = paths.replica(name)
     program = [sys.executable, "-m", "inference_gateway.replicas.serve", "--directory", str(directory)]
     options = ["--gateway", "127.0.0.1", "--key-variable", "EXPLSCHED_REPLICA_KEY", "--grace-s", "0", "--"]
     server = [

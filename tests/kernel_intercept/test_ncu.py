@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from kernel_intercept.profile import ncu
-from kernel_intercept.profile.match import profiles_of
+from kernel_intercept.profile.match import base_name, comparable, demangled, outline, profiles_of
 from kernel_intercept.profile.model import KernelProfile, ProfileError, Source
-from kernel_intercept.profile.names import base_name, comparable, demangled, outline
 from tests.kernel_intercept.profiles import FILL, FILL_NVIDIA, key, profile
 
 RAW_HEADER = (

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_intercept.profile import format as text_format
 from kernel_intercept.profile import store
 from kernel_intercept.profile.model import Dim3, KernelKey, KernelProfile, ProfileError, Source, merged, name_hash
 from tests.kernel_intercept.profiles import profile
@@ -26,7 +25,7 @@ _PROFILES = st.builds(
 
 @given(st.lists(_PROFILES, unique_by=lambda p: p.key))
 def test_what_is_written_is_read_back(profiles: list[KernelProfile]) -> None:
-    parsed = text_format.parse(text_format.render(profiles))
+    parsed = store.parse(store.render(profiles))
     assert parsed.faults == ()
     assert set(parsed.profiles) == set(profiles)
 
@@ -39,7 +38,7 @@ def test_the_hash_is_fnv_1a() -> None:
 
 
 def test_the_text_is_the_one_agreed_with_the_manager() -> None:
-    lines = text_format.render([profile("k", shared_bytes=128, samples=7)]).splitlines()
+    lines = store.render([profile("k", shared_bytes=128, samples=7)]).splitlines()
     assert lines[0] == "# explsched kernel profiles 1"
     assert lines[1].split("\t")[:3] == ["name_hash", "grid", "block"]
     expected = f"{name_hash('k'):016x} 64,1,1 256,1,1 128 90 7 5000 300 400 timing k"
@@ -60,7 +59,7 @@ def test_the_text_is_the_one_agreed_with_the_manager() -> None:
 )
 def test_a_bad_line_is_reported_and_the_others_count(column: int, value: str, reason: str, tmp_path: Path) -> None:
     good, bad = profile("good"), profile("bad", grid=65)
-    lines = text_format.render([good, bad]).splitlines()
+    lines = store.render([good, bad]).splitlines()
     at = next(index for index, line in enumerate(lines) if line.endswith("bad"))
     cells = lines[at].split("\t")
     cells[column] = value
@@ -76,16 +75,16 @@ def test_a_bad_line_is_reported_and_the_others_count(column: int, value: str, re
 
 
 def test_lines_are_numbered_as_editors_do() -> None:
-    text = text_format.render([profile("a\u00e9b")]) + "x\x0by\n"
-    parsed = text_format.parse(text.replace("\u00e9", "\x85"))
+    text = store.render([profile("a\u00e9b")]) + "x\x0by\n"
+    parsed = store.parse(text.replace("\u00e9", "\x85"))
     assert [profile.name for profile in parsed.profiles] == ["a\x85b"]
     assert [fault.line for fault in parsed.faults] == [4]
 
 
 def test_of_two_lines_with_one_key_the_later_counts() -> None:
     first, second = profile(gpu_ns=1), profile(gpu_ns=2)
-    text = text_format.render([first]) + text_format.render([second]).splitlines()[2]
-    parsed = text_format.parse(text)
+    text = store.render([first]) + store.render([second]).splitlines()[2]
+    parsed = store.parse(text)
     assert parsed.profiles == (second,)
     assert [str(fault) for fault in parsed.faults] == ["line 3: line 4 has the same key and counts"]
 

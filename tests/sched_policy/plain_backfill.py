@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sched_policy.columns import Nodes
 from sched_policy.model import GpuRequest, Job, Node, NodeGpus
-from sched_policy.place.base import Indexed, Place, Room
-from sched_policy.snapshot import Snapshot
+from sched_policy.place import Indexed, Place, Room
+from sched_policy.snapshot import Nodes, Snapshot
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sched_policy.displace import Displace
 from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node
-from sched_policy.place.consolidate import Consolidate
+from sched_policy.place import Consolidate
 from sched_policy.plan import Ranking
-from sched_policy.preempt.displace import Displace
 from sched_policy.profile import AvailabilityProfile
 from tests.sched_policy.builders import NOW_S, curve, job, nodes, running, snapshot
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from sched_policy import catalog
 from sched_policy.backfill import ALL, Backfill
 from sched_policy.model import GpuRequest, Job, JobState, Node
-from sched_policy.order.arrival import Fifo
-from sched_policy.place.consolidate import Consolidate
-from sched_policy.place.scored import Simple
+from sched_policy.order.base import Fifo
+from sched_policy.place import Consolidate, Simple
 from sched_policy.plan import Plan, Reservation, Start
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Snapshot

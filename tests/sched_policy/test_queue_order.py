@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sched_policy import catalog
+from sched_policy.catalog import PolicyOptions
 from sched_policy.model import GpuRequest, Job, JobState, Node, NodeGpus
-from sched_policy.options import PolicyOptions
 from sched_policy.plan import Plan, Reservation, Score, Start
 from sched_policy.queue_order import HEAD, queue_order
 from sched_policy.snapshot import Snapshot

@@ -5,10 +5,9 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy import curves
-from sched_policy import reported as module
+from sched_policy import outlook as module
 from sched_policy.model import Direction, ProgressPoint
-from sched_policy.outlook import outlook
-from sched_policy.reported import reported
+from sched_policy.outlook import outlook, reported
 from tests.sched_policy.builders import EXPLORING, curve, job, running, snapshot
 
 

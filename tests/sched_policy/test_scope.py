@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
+from sched_policy.catalog import PolicyOptions
 from sched_policy.model import Job
-from sched_policy.options import PolicyOptions
-from sched_policy.order.shortest import Srsf
+from sched_policy.order.base import Srsf
 from sched_policy.order.utility import ByUtility
 from sched_policy.scope import within_scopes
 from sched_policy.snapshot import Snapshot

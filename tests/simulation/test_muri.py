@@ -13,8 +13,8 @@ import pytest
 from explsched.errors import PolicyError
 from sched_policy.group.interleave import iteration_s
 from sched_policy.model import StageProfile
-from sched_policy.order.themis import Claims
 from simulation import muri
+from simulation.finish_time import Claims
 from simulation.muri.loop import MuriJob, overhead_s
 from simulation.muri.themis import Themis, early
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceError

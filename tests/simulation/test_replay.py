@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explsched.errors import PolicyError
+from simulation.cli.replay import TraceReplay
 from simulation.cluster.settings import Estimates, Settings
 from simulation.muri import MuriOptions
-from simulation.replay import TraceReplay
 from simulation.results.metrics import measure
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 

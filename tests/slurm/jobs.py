@@ -14,8 +14,8 @@ from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.devcluster import Cluster
-from slurm_plugin.devcluster.waiting import until as until
-from slurm_plugin.observation.startable import has_settled, waits_for_requeue_delay
+from slurm_plugin.devcluster.machine import until as until
+from slurm_plugin.observation.standing import has_settled, waits_for_requeue_delay
 
 
 def environment(cluster: Cluster, **more: str) -> dict[str, str]:

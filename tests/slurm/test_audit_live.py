@@ -13,7 +13,7 @@ from explsched.cli.main import root
 from slurm_plugin.audit.trail import read, replayed
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
-from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.standing import leased_job
 from tests.slurm.jobs import a_daemon, config, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_plugin.client import capabilities, process, site_factors
+from slurm_plugin.client import batch, capabilities, process
 from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
@@ -19,10 +19,9 @@ from slurm_plugin.client.changes import (
     SetSiteFactor,
     SignalJob,
 )
-from slurm_plugin.client.choose import probe_pyslurm
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.client.protocol import SlurmClient
+from slurm_plugin.client.protocol import SlurmClient, probe_pyslurm
 from slurm_plugin.client.pyslurm_ import PyslurmClient
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.jobs import empty, run, start_again, submit, until
@@ -35,12 +34,12 @@ def client(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch: pytest
     for key, value in cluster.env().items():
         monkeypatch.setenv(key, value)
     if request.param == "cli":
-        found = site_factors.find(CliClient().capabilities().version.release, 10, os.environ)
+        found = batch.find(CliClient().capabilities().version.release, 10, os.environ)
         if found is None:
             pytest.skip("explsched-site-factors is not installed for this Slurm: cli-scontrol is what runs")
         yield CliClient()
     elif request.param == "cli-scontrol":
-        monkeypatch.setattr(site_factors, "find", lambda *_: None)
+        monkeypatch.setattr(batch, "find", lambda *_: None)
         yield CliClient()
     else:
         fault = probe_pyslurm()
@@ -225,15 +224,15 @@ def test_an_unreachable_slurmctld_is_its_own_error(cluster: Cluster, tmp_path_fa
     environment = process.environment({**cluster.env(), "SLURM_CONF": str(conf)})
     with pytest.raises(SlurmUnreachableError):
         CliClient(timeout_s=2, environment=environment).jobs()
-    program = site_factors.find(CliClient(environment=cluster.env()).capabilities().version.release, 10, environment)
+    program = batch.find(CliClient(environment=cluster.env()).capabilities().version.release, 10, environment)
     if program is not None:
-        with pytest.raises(SlurmUnreachableError, match=site_factors.PROGRAM + ".*[Uu]nable to contact"):
-            site_factors.write(program, [SetSiteFactor(1, 5)], 60, environment)
+        with pytest.raises(SlurmUnreachableError, match=batch.PROGRAM + ".*[Uu]nable to contact"):
+            batch.write(program, [SetSiteFactor(1, 5)], 60, environment)
 
 
 def test_the_site_factor_program_refuses_what_it_does_not_understand(cluster: Cluster) -> None:
     environment = process.environment(cluster.env())
-    program = site_factors.find(CliClient(environment=environment).capabilities().version.release, 10, environment)
+    program = batch.find(CliClient(environment=environment).capabilities().version.release, 10, environment)
     if program is None:
         pytest.skip("explsched-site-factors is not installed for this Slurm")
     for line in ("1 2 3", "x 2", "1"):

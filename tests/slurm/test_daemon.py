@@ -14,7 +14,7 @@ import pytest
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up
-from slurm_plugin.observation.leases import leased_job
+from slurm_plugin.observation.standing import leased_job
 from tests.slurm.jobs import (
     a_daemon,
     command,
@@ -130,7 +130,7 @@ def work(spool: Path, steps: int, curve: str) -> str:
     return WORK.format(spool=spool, steps=steps, curve=curve)
 
 
-QUICK = {"utility": {"quantum_s": 4.0, "objective": "total"}, "preemption": {"grace_s": 10.0, "most_per_hour": 1000}}
+QUICK = {"utility": {"quantum_s": 4.0, "objective": "total"}, "preemption": {"grace_s": 10.0, "max_per_hour": 1000}}
 
 
 def test_a_flat_job_yields_to_an_untried_one_and_comes_back(

@@ -20,8 +20,8 @@ from explsched.process import ProcessId
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, State, down, load, processes, programs, up
-from slurm_plugin.instance import sighting
+from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, State, down, load, machine, processes, up
+from slurm_plugin.instance import heartbeat
 
 pytestmark = pytest.mark.slurm
 
@@ -245,7 +245,7 @@ class TestRefusals:
             up(SMALL, place / ("d" * 100))
 
     def test_missing_program_names_the_package(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(programs, "search_path", lambda _prefix: str(place))
+        monkeypatch.setattr(machine, "search_path", lambda _prefix: str(place))
         with pytest.raises(DevClusterError, match="apt-get install munge slurm-client slurmctld slurmd"):
             up(SMALL, place / "c")
 
@@ -307,7 +307,7 @@ class TestCommandLine:
         out.unlink()
         shown = run(whole, sys.executable, "-m", "explsched.cli.main", "config", "show")
         assert str(whole.product.spool) in shown
-        assert sighting.notice(whole.product.spool, time.time()) is None
+        assert heartbeat.notice(whole.product.spool, time.time()) is None
         daemon = whole.daemons[-1]
         assert invoke("down", *where).exit_code == 0
         assert not daemon.is_alive()
@@ -344,9 +344,8 @@ class TestAccounting:
 
 
 def test_reserved_ports_are_not_given_twice_and_let_a_daemon_listen() -> None:
-    from slurm_plugin.devcluster import ports
 
-    with ports.reserved(20) as first, ports.reserved(20) as second:
+    with machine.reserved(20) as first, machine.reserved(20) as second:
         assert not set(first) & set(second)
         with socket.socket() as daemon:
             daemon.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

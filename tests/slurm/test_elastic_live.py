@@ -12,7 +12,7 @@ import pytest
 from slurm_plugin.client.changes import ChangeFailure, SetGres, SetNodeCount
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
-from slurm_plugin.steering.resizing import restored
+from slurm_plugin.steering.reconcile import restored
 from tests.slurm import jobs
 from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED, done
 from tests.slurm.jobs import a_daemon, command, environment, final_state, run, state_of, submit, until

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from inference_gateway.devgateway.gateway import Gateway, services_file
-from inference_gateway.devgateway.load import Load
+from inference_gateway.devgateway import Gateway, Load, services_file
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.registration import registered
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
-from slurm_plugin.devcluster.ports import reserved
+from slurm_plugin.devcluster.machine import reserved
 from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import empty, run, state_of, until
 

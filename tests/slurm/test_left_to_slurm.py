@@ -31,7 +31,7 @@ def test_jobs_without_gpus_keep_slurms_order(small: Cluster, client: CliClient, 
     assert f"job {without[0]} asks for no GPUs, so it is left to Slurm, which says: " in told.stderr
 
 
-QUICK = {"utility": {"quantum_s": 4.0}, "preemption": {"grace_s": 5.0, "most_per_hour": 1000}}
+QUICK = {"utility": {"quantum_s": 4.0}, "preemption": {"grace_s": 5.0, "max_per_hour": 1000}}
 REPORTING = """
 trap : USR1
 for step in $(seq 1 2000); do

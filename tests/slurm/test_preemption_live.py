@@ -58,7 +58,7 @@ def test_two_jobs_swap_by_demotion_and_lose_nothing(
     sections = {
         "las": {"limits_gpu_s": [3.0 * GPUS, 9.0 * GPUS]},
         "utility": {"quantum_s": 2.0},
-        "preemption": {"grace_s": 20.0, "most_per_job_per_hour": 12},
+        "preemption": {"grace_s": 20.0, "max_per_job_per_hour": 12},
     }
     whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
     places = [open_tmp / f"{policy}_{name}" for name in "ab"]
@@ -126,7 +126,7 @@ def test_a_job_that_was_preempted_often_is_left_alone(
     sections = {
         "las": {"limits_gpu_s": [1.0]},
         "utility": {"quantum_s": 1.0},
-        "preemption": {"grace_s": 20.0, "most_per_job": 1},
+        "preemption": {"grace_s": 20.0, "max_per_job": 1},
     }
     whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
     with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)):

@@ -81,7 +81,7 @@ def test_an_ordinary_user_is_refused_change_by_change(site: Cluster, waiting: in
 
 
 def test_scontrol_alone_names_the_same_refusal(site: Cluster, waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_plugin.client.site_factors.find", lambda *_: None)
+    monkeypatch.setattr("slurm_plugin.client.batch.find", lambda *_: None)
     client = CliClient(environment=site.env())
     (failure,) = as_user(ORDINARY, lambda: client.apply([SetSiteFactor(waiting, 5)]))
     assert REFUSED.search(failure.message)

@@ -12,7 +12,7 @@ import pytest
 from slurm_plugin.client.capabilities import RATE_LIMIT
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import Config, ProgressSection
-from slurm_plugin.devcluster import Cluster, ClusterSpec, down, programs, up
+from slurm_plugin.devcluster import Cluster, ClusterSpec, down, machine, up
 from slurm_plugin.steering.controller import Controller
 from tests.slurm.jobs import submit, until
 from tests.slurm.users import OPERATOR, add_users, as_user
@@ -23,7 +23,7 @@ BUCKET, JOBS = 30, 40
 
 @pytest.fixture
 def limited(needs_accounting: None, open_tmp: Path) -> Iterator[Cluster]:
-    version = programs.slurm_version()
+    version = machine.slurm_version()
     if not RATE_LIMIT.is_in(version):
         pytest.skip(f"Slurm {version.release} has no rate limit, {RATE_LIMIT.since.release} brought it")
     limit = f"rl_enable,rl_bucket_size={BUCKET},rl_refill_rate=2"

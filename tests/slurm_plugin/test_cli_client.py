@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.client import site_factors
+from slurm_plugin.client import batch
 from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
@@ -105,29 +105,29 @@ def test_words_of_others_in_a_comment_never_stand_on_a_line(log: Path) -> None:
 def test_our_program_is_used_only_for_the_release_it_was_built_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurm_plugin.client.site_factors.sys.executable", str(tmp_path / "python"))
-    program = tool(tmp_path, site_factors.PROGRAM, "echo 22.05")
-    assert site_factors.find("22.05", 10, {}) == program
-    assert site_factors.find("24.11", 10, {}) is None
-    tool(tmp_path, site_factors.PROGRAM, "echo 22.05; exit 127")  # as where libslurm is missing
-    assert site_factors.find("22.05", 10, {}) is None
+    monkeypatch.setattr("slurm_plugin.client.batch.sys.executable", str(tmp_path / "python"))
+    program = tool(tmp_path, batch.PROGRAM, "echo 22.05")
+    assert batch.find("22.05", 10, {}) == program
+    assert batch.find("24.11", 10, {}) is None
+    tool(tmp_path, batch.PROGRAM, "echo 22.05; exit 127")  # as where libslurm is missing
+    assert batch.find("22.05", 10, {}) is None
 
 
 def test_what_our_program_says_of_each_job(tmp_path: Path) -> None:
     program = tool(tmp_path, "program", f"cat > {tmp_path}/input; echo '2 Invalid job id specified'")
-    assert site_factors.write(program, FACTORS, 10, {}) == (ChangeFailure(FACTORS[1], "Invalid job id specified"),)
+    assert batch.write(program, FACTORS, 10, {}) == (ChangeFailure(FACTORS[1], "Invalid job id specified"),)
     assert (tmp_path / "input").read_text() == "1 30\n2 20\n3 10\n"
 
 
 def test_our_program_cannot_reach_slurmctld(tmp_path: Path) -> None:
     program = tool(tmp_path, "program", "cat > /dev/null; echo '1 Unable to contact slurm controller'; exit 1")
     with pytest.raises(SlurmUnreachableError, match="Unable to contact slurm controller"):
-        site_factors.write(program, FACTORS, 10, {})
+        batch.write(program, FACTORS, 10, {})
 
 
 @pytest.mark.parametrize(("end", "why"), [("echo no >&2; exit 2", "no"), ("kill -11 $$", "ended with status -11")])
 def test_our_program_does_not_come_to_its_end(tmp_path: Path, end: str, why: str) -> None:
     program = tool(tmp_path, "program", f"cat > /dev/null; {end}")
-    failures = site_factors.write(program, FACTORS, 10, {})
+    failures = batch.write(program, FACTORS, 10, {})
     assert [failure.change for failure in failures] == FACTORS
     assert all(failure.message.endswith(why) for failure in failures)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from explsched import strict_yaml
 from slurm_plugin import config
 from slurm_plugin.config import ConfigError
 
@@ -27,7 +28,10 @@ PATH = Path("/etc/explsched/explsched.yaml")
             "backfill: {reservation_depth: 1.5}",
             "backfill.reservation_depth: .* or null, found 1.5",
         ),
-        ("order: {record: notes.json}", "order.record: must be an absolute path, found 'notes.json'"),
+        (
+            "order: {site_factor_file: notes.json}",
+            "order.site_factor_file: must be an absolute path, found 'notes.json'",
+        ),
         ("policy: muri-s", "order.scope: policy muri-s lets jobs of different users take turns, .* partition only"),
         ("las: {limits_gpu_s: []}", "las.limits_gpu_s: must be a list, each a number above 0, of length from 1 to 16"),
         ("las: {limits_gpu_s: [7200, 3250]}", "las.limits_gpu_s: must rise, found"),
@@ -75,3 +79,25 @@ def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):
         config.load(tmp_path / "b.yaml")
+
+
+def test_a_former_name_of_a_key_is_still_read_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    text = "utility: {silent_order: fifo}\nbackpressure: {widest_interval_s: 90, cycle_s: 3}\nslurm: {most_per_pass: 7}"
+    found = config.parse(text, PATH)
+    assert (found.utility.no_report_order, found.slurm.max_per_pass) == ("fifo", 7)
+    assert (found.backpressure.max_interval_s, found.backpressure.cycle_s) == (90, 3)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    assert "utility.no_report_order" in caplog.text
+
+
+def test_every_former_key_has_a_present_one() -> None:
+    known = {key.name for key in strict_yaml.keys(config.Config)}
+    for former, present in config.FORMER_KEYS.items():
+        section = former.partition(".")[0]
+        assert former not in known
+        assert f"{section}.{present}" in known
+
+
+def test_a_key_under_both_its_names_is_a_fault() -> None:
+    with pytest.raises(ConfigError, match=r"preemption.most_per_hour: is the former name of preemption.max_per_hour"):
+        config.parse("preemption: {most_per_hour: 3, max_per_hour: 4}", PATH)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.notify import notify
+from slurm_plugin.daemon import notify
 
 
 def test_systemd_hears_every_assignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

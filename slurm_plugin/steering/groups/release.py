@@ -14,11 +14,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from sched_policy.plan import Plan, Start
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.records import ShardRule, SlurmJob, SlurmNode
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.startable import waits_for_begin
+from slurm_plugin.observation.standing import waits_for_begin
 from slurm_plugin.steering.groups.annotation import GroupAnnotation, may_be_annotated
-from slurm_plugin.steering.groups.packing import choice, free_shards
+
+
+def free_shards(node: SlurmNode, there: Iterable[SlurmJob]) -> list[int] | None:
+    """Free shards of each GPU of a node, given the jobs that hold GPUs there; a GPU that is held whole has none.
+
+    None if it is not known which GPU a job holds.
+    """
+    size = node.shards // node.gpus if node.gpus else 0
+    free = [size] * node.gpus
+    for job in there:
+        indices = dict(job.gpu_indices).get(node.name, ())
+        if not indices or max(indices) >= node.gpus:
+            return None
+        alone = len(indices) == 1 and job.gpus == 0
+        for index in indices:  # of shards on several GPUs Slurm does not tell how many are on which
+            free[index] = max(0, free[index] - job.shards_per_node) if alone else 0
+    return free
+
+
+def choice(free: Sequence[int], shards: int, rule: ShardRule) -> int | None:
+    """The GPU that a job with so many shards gets; None if no GPU has as many left."""
+    fitting = [index for index, left in enumerate(free) if left >= shards]
+    if rule is ShardRule.LEAST_LOADED:
+        fitting.sort(key=lambda index: -free[index])
+    return fitting[0] if fitting else None
 
 
 class Sharers(Struct, frozen=True):

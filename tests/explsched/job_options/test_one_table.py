@@ -13,7 +13,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from explsched.job_options import LIMIT, OPTIONS, REQUEST, SCHEDULED, SHARE, SHARING, Option, documentation, native
-from inference_gateway.sections import KernelSection
+from inference_gateway.services import KernelSection
 from scripts.manual.__main__ import pages, render
 from wrappers import sxbatch, sxrun
 

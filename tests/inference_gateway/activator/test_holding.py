@@ -8,8 +8,8 @@ import pytest
 
 from inference_gateway.activator import holding
 from inference_gateway.activator.holding import FullError, Waiting
-from inference_gateway.dataplane.activator_process import ActivatorState
-from inference_gateway.dataplane.activator_services import HeldService
+from inference_gateway.dataplane.activator_link import ActivatorState
+from inference_gateway.dataplane.endpoints import HeldService
 from inference_gateway.model import Endpoint
 
 SERVICE = HeldService("chat", (), 3, 10.0, 1.0, 1, 0.5, 30.0)
@@ -51,7 +51,7 @@ def run(scenario: Callable[[Line], Awaitable[None]]) -> None:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look always; what is for a second is for long, where a test does not say otherwise."""
     monkeypatch.setattr(holding, "_LOOK_S", 0.0)
-    monkeypatch.setattr(holding, "_SHUN_S", FAR_S)
+    monkeypatch.setattr(holding, "_AVOID_S", FAR_S)
     monkeypatch.setattr(holding, "_ANNOUNCE_S", FAR_S)
 
 
@@ -161,7 +161,7 @@ def test_what_comes_in_the_moment_of_giving_up_goes_to_the_next() -> None:
 def test_one_that_refused_the_connection_is_left_out_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(line: Line) -> None:
         line.ready = [A]
-        line.waiting.shun(A)
+        line.waiting.avoid(A)
         pending = line.acquire()
         await until(lambda: line.waiting.waiting == 1)
         for _ in range(100):
@@ -169,8 +169,8 @@ def test_one_that_refused_the_connection_is_left_out_for_a_while(monkeypatch: py
         assert not pending.done()
         line.ready = [A, B]
         assert await pending == B
-        monkeypatch.setattr(holding, "_SHUN_S", 0.0)
-        line.waiting.shun(A)
+        monkeypatch.setattr(holding, "_AVOID_S", 0.0)
+        line.waiting.avoid(A)
         assert await line.acquire() == A
 
     run(scenario)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from inference_gateway.activator.server import Activator
-from inference_gateway.dataplane.activator_services import services_text
+from inference_gateway.dataplane.endpoints import services_text
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import ServiceSettings
 

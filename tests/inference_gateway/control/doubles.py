@@ -14,9 +14,9 @@ from inference_gateway import services
 from inference_gateway.control.loop import ControlPlane
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.errors import NotRunningError
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint, ServerState, Traffic
 from inference_gateway.replicas import registration
-from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.registration import Registration
 from slurm_plugin.client.records import SlurmJob
 from tests.slurm_kit import NOW_S, FakeSlurm, record
@@ -105,8 +105,8 @@ class Rig:
             "services": {"chat": chat},
         }
         self.section = services.parse(yaml.safe_dump(data), directory / "services.yaml")
-        self.places = Places(self.section.state_directory)
-        self.places.make()
+        self.paths = GatewayPaths(self.section.state_directory)
+        self.paths.make()
         self.slurm = FakeSlurm()
         self.plane = FakePlane()
         self.ready: set[str] = set()
@@ -117,8 +117,8 @@ class Rig:
 
     def restart(self) -> None:
         """A new control plane, as after a SIGKILL of the old one."""
-        where = (self.places.root, "127.0.0.1")
-        self.control = ControlPlane(self.section, self.places, self.plane, self.slurm, *where, AtOnce(), AtOnce())
+        where = (self.paths.root, "127.0.0.1")
+        self.control = ControlPlane(self.section, self.paths, self.plane, self.slurm, *where, AtOnce(), AtOnce())
         self.control.adopt(self.now_s)
 
     def set_load(self, in_flight: int) -> None:
@@ -147,7 +147,7 @@ class Rig:
         self.slurm.set(job_id, state="RUNNING", start_s=self.now_s)
         found = self.slurm.known[job_id]
         told = Registration("127.0.0.1", 20000 + job_id, job_id, found.restarts)
-        registration.register(self.places.replica(found.name), told)
+        registration.register(self.paths.replica(found.name), told)
 
     def serve(self, replicas: int) -> None:
         """Until so many replicas serve."""
@@ -161,5 +161,5 @@ class Rig:
         """What the event log says, in order."""
         import json
 
-        lines = self.places.events.read_text(encoding="utf-8").splitlines()
+        lines = self.paths.events.read_text(encoding="utf-8").splitlines()
         return [json.loads(line)["event"] for line in lines]

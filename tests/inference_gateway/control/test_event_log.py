@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.control import lock, state
+from inference_gateway.control import state
 from inference_gateway.control.event_log import EventLog
 from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.start_backoff import Attempts
-from inference_gateway.control.state import Memory, ServiceMemory
+from inference_gateway.control.state import Attempts, Memory, ServiceMemory
 
 FULL = Path("/dev/full")
 
@@ -67,19 +66,19 @@ def test_events_lost_to_a_full_disk_are_counted(tmp_path: Path) -> None:
 def test_only_one_holds_the_lock_and_a_killed_holder_loses_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     code = (
-        "import sys, time; from pathlib import Path; from inference_gateway.control import lock\n"
-        "with lock.held(Path(sys.argv[1])) as ours: print(ours, flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from inference_gateway.control import state\n"
+        "with state.locked(Path(sys.argv[1])) as ours: print(ours, flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "True\n"
-    with lock.held(path) as ours:
+    with state.locked(path) as ours:
         assert not ours
     holder.send_signal(signal.SIGKILL)
     holder.communicate()
     deadline = time.monotonic() + 60
     while True:
-        with lock.held(path) as ours:
+        with state.locked(path) as ours:
             if ours:
                 break
         assert time.monotonic() < deadline

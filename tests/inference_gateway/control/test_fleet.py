@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_gateway.control.fleet import ClassifiedReplicas, Moves, classify, moves
 from inference_gateway.control.replica import LIVE, Phase, Replica
-from inference_gateway.control.start_backoff import Attempts
+from inference_gateway.control.service import ClassifiedReplicas, Moves, classify, moves
+from inference_gateway.control.state import Attempts
 
 NOW_S = 1000.0
 

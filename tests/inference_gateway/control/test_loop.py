@@ -11,9 +11,9 @@ from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.report import Report
 from inference_gateway.control.state import Override
 from inference_gateway.errors import RefusedError
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas import registration, submission
-from inference_gateway.replicas.places import Places
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
 
 
@@ -41,7 +41,7 @@ def test_load_brings_replicas_and_pending_ones_count(rig: Rig) -> None:
     rig.set_load(8)
     assert rig.tick(10).coming == 3
     assert len(rig.slurm.submissions) == 4
-    log = map(json.loads, rig.places.events.read_text().splitlines())
+    log = map(json.loads, rig.paths.events.read_text().splitlines())
     wanted = [(one["replicas"], one["present"]) for one in log if one["event"] == "wanted"]
     assert wanted == [(1, 0), (4, 1)], "each change is told, and only changes"
 
@@ -94,7 +94,7 @@ def test_a_replica_that_is_told_to_end_is_drained_and_replaced(rig: Rig) -> None
     rig.serve(1)
     (name,) = rig.plane.table
     rig.plane.in_flight = {name: 1}
-    registration.leave(rig.places.replica(name))
+    registration.leave(rig.paths.replica(name))
     shown = rig.tick()
     assert (shown.draining, shown.coming) == (1, 1)
     assert rig.plane.table[name].state == "draining"
@@ -140,7 +140,7 @@ def test_a_broken_command_is_tried_ever_more_rarely_and_then_given_up(tmp_path: 
     assert len(times_s) == 4 + 1 + 1
     assert times_s[5] - times_s[4] > times_s[4] - times_s[3] > 4
     assert shown.given_up
-    state.save(rig.places.overrides, {"chat": Override(1, rig.now_s)})
+    state.save(rig.paths.overrides, {"chat": Override(1, rig.now_s)})
     rig.tick()
     assert len(rig.slurm.submissions) == 7
 
@@ -210,7 +210,7 @@ def test_a_job_that_turns_up_for_a_service_that_is_gone_is_cancelled(rig: Rig) -
 def test_the_rest_of_a_cancelled_job_is_no_failed_start(rig: Rig) -> None:
     rig.serve(1)
     rig.slurm.set(1, state="COMPLETING")
-    rig.places.memory.unlink()
+    rig.paths.memory.unlink()
     rig.restart()
     rig.serve(1)
     assert "failed" not in rig.events()
@@ -298,7 +298,7 @@ def test_a_restart_at_any_moment_starts_nothing_twice(tmp_path: Path, after: int
 def test_a_restart_without_the_state_file_adopts_from_slurm_alone(rig: Rig) -> None:
     rig.set_load(4)
     rig.serve(2)
-    rig.places.memory.unlink()
+    rig.paths.memory.unlink()
     rig.restart()
     shown = rig.tick()
     assert shown.serving == 2
@@ -306,14 +306,14 @@ def test_a_restart_without_the_state_file_adopts_from_slurm_alone(rig: Rig) -> N
 
 
 def test_a_minimum_that_a_person_has_set_holds_over_a_restart(rig: Rig) -> None:
-    state.save(rig.places.overrides, {"chat": Override(3, rig.now_s), "gone": Override(5, rig.now_s)})
+    state.save(rig.paths.overrides, {"chat": Override(3, rig.now_s), "gone": Override(5, rig.now_s)})
     rig.serve(3)
     rig.restart()
     assert rig.tick(3).minimum == 3
     assert rig.tick().serving == 3
     assert rig.events().count("minimum set") == 1, "it was not set again"
     assert rig.events().count("control plane started") == 2
-    state.save(rig.places.overrides, {"chat": Override(1, rig.now_s)})
+    state.save(rig.paths.overrides, {"chat": Override(1, rig.now_s)})
     assert rig.tick(3).serving == 1
 
 
@@ -335,18 +335,18 @@ def test_refused_clients_are_told_how_long_a_start_takes_once_that_is_known(rig:
 def test_of_ended_replicas_the_newest_directories_are_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "KEPT_DIRECTORIES", 2)
     for number in range(5):
-        directory = rig.places.replica(f"chat-old{number}")
+        directory = rig.paths.replica(f"chat-old{number}")
         directory.mkdir()
         os.utime(directory, (number, number))
     rig.serve(1)
-    left = {path.name for path in (rig.places.root / "replicas").iterdir()}
+    left = {path.name for path in (rig.paths.root / "replicas").iterdir()}
     assert {name for name in left if "old" in name} == {"chat-old3", "chat-old4"}
     assert len(left) == 3
 
     def refuse(*_: object) -> None:
         raise OSError(13, "Permission denied", "chat-old3")
 
-    monkeypatch.setattr(Places, "prune", refuse)
+    monkeypatch.setattr(GatewayPaths, "prune", refuse)
     rig.set_load(4)
     assert rig.tick(2).coming == 1, "what cannot be tidied up is no obstacle"
     assert "old directories not removed" in rig.events()
@@ -366,17 +366,17 @@ def test_the_state_file_is_written_when_something_has_changed(rig: Rig) -> None:
     """Each time costs a wait for the disk."""
     rig.serve(1)
     rig.tick(3)
-    before = rig.places.memory.stat().st_ino
+    before = rig.paths.memory.stat().st_ino
     rig.tick(5)
-    assert rig.places.memory.stat().st_ino == before
+    assert rig.paths.memory.stat().st_ino == before
     rig.set_load(4)
     rig.tick()
-    assert rig.places.memory.stat().st_ino != before
+    assert rig.paths.memory.stat().st_ino != before
 
 
 def test_a_half_written_state_file_is_no_obstacle(rig: Rig) -> None:
     rig.serve(1)
-    rig.places.memory.write_bytes(b'{"replicas": [{"serv')
+    rig.paths.memory.write_bytes(b'{"replicas": [{"serv')
     rig.restart()
     assert rig.tick().serving == 1
 
@@ -415,7 +415,7 @@ def test_a_job_of_a_service_that_is_gone_is_cancelled(rig: Rig) -> None:
 
 def test_a_cancellation_that_slurm_refuses_is_told_and_tried_again(rig: Rig) -> None:
     rig.serve(1)
-    rig.places.closing.touch()
+    rig.paths.closing.touch()
     rig.slurm.refusal = "Access/permission denied"
     rig.tick(62)
     assert rig.events().count("cancellation refused") == 1
@@ -426,12 +426,12 @@ def test_a_cancellation_that_slurm_refuses_is_told_and_tried_again(rig: Rig) -> 
 
 def test_others_can_read_what_it_has_reported(rig: Rig) -> None:
     shown = rig.tick()
-    read = state.read(rig.places.status, Report)
+    read = state.read(rig.paths.status, Report)
     assert read is not None
     assert (read.services, read.time_s, read.closing) == ((shown,), rig.now_s, False)
-    rig.places.closing.touch()
+    rig.paths.closing.touch()
     rig.tick()
-    closing = state.read(rig.places.status, Report)
+    closing = state.read(rig.paths.status, Report)
     assert closing is not None
     assert closing.closing
 
@@ -489,7 +489,7 @@ def test_a_changed_command_replaces_replicas_one_for_one(tmp_path: Path) -> None
 def test_closing_drains_everything_and_starts_nothing(rig: Rig) -> None:
     rig.set_load(4)
     rig.serve(2)
-    rig.places.closing.touch()
+    rig.paths.closing.touch()
     rig.tick(6)
     assert rig.slurm.active() == []
     assert rig.plane.table == {}

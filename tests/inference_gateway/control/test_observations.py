@@ -10,9 +10,9 @@ from inference_gateway.control import observations
 from inference_gateway.control.observations import Question, Readiness, ReplicaObserver
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
 from inference_gateway.control.slurm_sync import SlurmSync
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ServerState
 from inference_gateway.replicas import registration
-from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.registration import Registration
 from tests.inference_gateway.control.doubles import AtOnce, job
 from tests.inference_gateway.control.test_service import section
@@ -25,15 +25,15 @@ class Scene:
     """One service `chat`, the directory of its replica `chat-1`, and the questions that were asked."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.places = Places(directory)
-        self.places.make()
-        self.places.replica("chat-1").mkdir()
+        self.paths = GatewayPaths(directory)
+        self.paths.make()
+        self.paths.replica("chat-1").mkdir()
         self.slurm = FakeSlurm()
         self.slurm.known[7] = job(7, "chat-1", "igw:g:chat:g1", state="RUNNING")
         self.slurm_sync = SlurmSync(self.slurm, "g", 300.0, AtOnce())
-        self.slurm_sync.listing = self.slurm_sync.look(100.0)
+        self.slurm_sync.listing = self.slurm_sync.list_jobs(100.0)
         readiness = Readiness(AtOnce(), ssl.create_default_context())
-        self.observer = ReplicaObserver({"chat": section()}, self.places, self.slurm_sync, readiness)
+        self.observer = ReplicaObserver({"chat": section()}, self.paths, self.slurm_sync, readiness)
         self.asked: list[Question] = []
         self.hurried = 0
         monkeypatch.setattr(observations, "ready", lambda question, _context: self.asked.append(question) or True)  # type: ignore[func-returns-value]
@@ -59,7 +59,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 def test_all_witnesses_together(scene: Scene) -> None:
     server = ServerState("chat", "chat-1", "n1", 1, "up", 3)
-    registration.leave(scene.places.replica("chat-1"))
+    registration.leave(scene.paths.replica("chat-1"))
     seen = scene.of(replica(Phase.SERVING, port=20001), [server])
     assert seen == ReplicaObservation(
         scene.slurm.known[7], 100.0, None, leaving=True, answered=False, server_up=True, in_flight=3, plane_answers=True
@@ -80,7 +80,7 @@ def test_what_the_data_plane_does_not_have_and_what_it_does_not_say(scene: Scene
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING])
 def test_only_one_that_serves_can_leave(scene: Scene, phase: Phase) -> None:
-    registration.leave(scene.places.replica("chat-1"))
+    registration.leave(scene.paths.replica("chat-1"))
     assert not scene.of(replica(phase)).leaving
 
 
@@ -100,7 +100,7 @@ def test_a_registration_is_awaited_and_hurries_slurm_if_it_is_ahead(
 ) -> None:
     assert scene.of(one).registration is None
     assert scene.hurried == 0
-    registration.register(scene.places.replica("chat-1"), TOLD)
+    registration.register(scene.paths.replica("chat-1"), TOLD)
     assert (scene.of(one).registration, scene.hurried) == (told, hurried)
 
 

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-from inference_gateway.control.metrics import ControlPlaneCollector
 from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.report import ReplicaReport, Report, report
-from inference_gateway.control.start_backoff import Attempts
-from inference_gateway.control.state import ServiceMemory
-from inference_gateway.dataplane.metrics import exposition
+from inference_gateway.control.report import ControlPlaneCollector, ReplicaReport, Report, report
+from inference_gateway.control.state import Attempts, ServiceMemory
+from inference_gateway.dataplane.statistics import exposition
 from inference_gateway.model import ServerState, Traffic
 from tests.inference_gateway.control.test_service import NOW_S, control
 

@@ -9,10 +9,9 @@ import yaml
 from inference_gateway import services
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.service import KEPT_STARTS, ServiceControl
-from inference_gateway.control.start_backoff import Attempts
-from inference_gateway.control.state import ServiceMemory
+from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Observation, Traffic
-from inference_gateway.sections import ServiceSection
+from inference_gateway.services import ServiceSection
 
 NOW_S = 1000.0
 

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from inference_gateway import services
-from inference_gateway.control.settings import retry_after_s, settings
+from inference_gateway.accepted import Accepted, retry_after_s
 from inference_gateway.dataplane.settings import ApiKey, HealthSettings, digest_of
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.identity import Authority
-from inference_gateway.replicas.places import Places
 
 KEYS = (ApiKey("alice", digest_of("k")),)
 CHAT = {
@@ -36,9 +36,9 @@ LISTEN = {"host": "10.1.2.3", "port": 8081, "keys": "keys.yaml", "certificate": 
 def test_every_value_arrives(tmp_path: Path) -> None:
     data = {"directory": "state", "listen": LISTEN, "services": {"chat": CHAT}}
     section = services.parse(yaml.safe_dump(data), tmp_path / "services.yaml")
-    places = Places(section.state_directory)
-    places.make()
-    found = settings(section, places, Path("/run/g"), KEYS)
+    paths = GatewayPaths(section.state_directory)
+    paths.make()
+    found = Accepted(tmp_path, section, KEYS, "", "").settings(Path("/run/g"))
     assert (found.directory, found.host, found.port) == (Path("/run/g"), "10.1.2.3", 8081)
     assert (found.authentication, found.keys, found.certificate) == ("keys", KEYS, tmp_path / "c.pem")
     assert (found.threads, found.connection_limit, found.body_limit_mib) == (2, 1234, 5)
@@ -48,7 +48,7 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert (chat.queue_target_s, chat.requests_per_s, chat.concurrency) == (13, 7, 3)
     assert (chat.cold_start_limit, chat.cold_start_deadline_s, chat.response_timeout_s) == (14, 15, 16)
     assert (chat.retry_after_s, chat.repeat_posts) == (21, "unanswered")
-    assert found.trust == Authority.of(places.identity).trust
+    assert found.trust == Authority.of(paths.identity).trust
     assert chat.paths == ("/v1/x",)
     given = {name: getattr(chat.health, name) for name in ("path", "interval_s", "timeout_s", "fall", "rise")}
     assert given == CHAT["health"]
@@ -60,9 +60,9 @@ def test_every_value_arrives(tmp_path: Path) -> None:
 def test_without_a_file_of_keys_nobody_is_asked_for_one(tmp_path: Path) -> None:
     data = {"listen": {"host": "127.0.0.1"}, "directory": "state", "services": {"chat": CHAT}}
     section = services.parse(yaml.safe_dump(data), tmp_path / "services.yaml")
-    places = Places(section.state_directory)
-    places.make()
-    found = settings(section, places, Path("/run/g"))
+    paths = GatewayPaths(section.state_directory)
+    paths.make()
+    found = Accepted(tmp_path, section, (), "", "").settings(Path("/run/g"))
     assert (found.authentication, found.keys, found.certificate) == ("none", (), None)
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.control.background_tasks import BackgroundTasks, TaskResult
-from inference_gateway.control.slurm_sync import SlurmSync
+from inference_gateway.control.slurm_sync import BackgroundTasks, SlurmSync, TaskResult
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
 from slurm_plugin.client.errors import SlurmUnreachableError
 from tests.inference_gateway.control.doubles import AtOnce, job
@@ -42,7 +41,7 @@ class Counted(FakeSlurm):
         return super().tagged_jobs(prefix)
 
 
-def desk_of(slurm: FakeSlurm, poll_s: float = 5.0, executor: Executor | None = None) -> SlurmSync:
+def sync_of(slurm: FakeSlurm, poll_s: float = 5.0, executor: Executor | None = None) -> SlurmSync:
     return SlurmSync(slurm, "g", poll_s, executor or AtOnce())
 
 
@@ -73,7 +72,7 @@ class TestLooks:
             slurm.known[number] = job(number, "chat-1", TAG)
         slurm.known[4] = job(4, "chat-2", TAG)
         slurm.known[6] = job(6, "chat-3", "igw:g2:chat:g1")
-        found = desk_of(slurm).look(77.0)
+        found = sync_of(slurm).list_jobs(77.0)
         assert ({name: one.job_id for name, one in found.jobs.items()}, found.began_s) == (
             {"chat-1": 9, "chat-2": 4},
             77.0,
@@ -81,14 +80,14 @@ class TestLooks:
 
     def test_they_are_made_as_often_as_configured(self) -> None:
         slurm = Counted()
-        slurm_sync = desk_of(slurm)
+        slurm_sync = sync_of(slurm)
         for second in range(100, 112):
             slurm_sync.advance(second)
         assert slurm.looks == 3
 
     def test_in_a_hurry_once_a_second(self) -> None:
         slurm = Counted()
-        slurm_sync = desk_of(slurm)
+        slurm_sync = sync_of(slurm)
         slurm_sync.advance(100.0)
         slurm_sync.hurry()
         slurm_sync.advance(100.5)
@@ -100,7 +99,7 @@ class TestLooks:
 
     def test_one_that_hangs_is_waited_for(self) -> None:
         executor = Later()
-        slurm_sync = desk_of(FakeSlurm(), executor=executor)
+        slurm_sync = sync_of(FakeSlurm(), executor=executor)
         for second in range(100, 120):
             slurm_sync.advance(second)
         assert len(executor.waiting) == 1
@@ -111,7 +110,7 @@ class TestLooks:
     def test_a_failed_one_leaves_the_last_listing(self) -> None:
         slurm = FakeSlurm()
         slurm.known[1] = job(1, "chat-1", TAG)
-        slurm_sync = desk_of(slurm, poll_s=1.0)
+        slurm_sync = sync_of(slurm, poll_s=1.0)
         slurm_sync.advance(100.0)
         slurm_sync.advance(101.0)
         slurm.silent = True
@@ -128,7 +127,7 @@ class TestLooks:
 class TestChanges:
     def test_a_submission_comes_back_by_name_and_is_looked_for_soon(self) -> None:
         slurm = Counted()
-        slurm_sync = desk_of(slurm, poll_s=300.0)
+        slurm_sync = sync_of(slurm, poll_s=300.0)
         assert slurm_sync.advance(100.0) == []
         slurm_sync.submit("chat-1", "#!/bin/bash\n", ["--job-name=chat-1", f"--comment={TAG}"])
         assert slurm_sync.advance(101.0) == [TaskResult("chat-1", 1, None)]
@@ -138,7 +137,7 @@ class TestChanges:
     def test_cancellations_are_followed_by_a_look(self) -> None:
         slurm = Counted()
         slurm.known[1] = job(1, "chat-1", TAG)
-        slurm_sync = desk_of(slurm)
+        slurm_sync = sync_of(slurm)
         slurm_sync.advance(100.0)
         slurm_sync.cancel([])
         slurm_sync.advance(101.0)
@@ -166,13 +165,13 @@ class TestChanges:
             return (ChangeFailure(changes[0], message),)
 
         monkeypatch.setattr(slurm, "apply", refuse)
-        slurm_sync = desk_of(slurm)
+        slurm_sync = sync_of(slurm)
         slurm_sync.cancel([1])
         assert slurm_sync.refusals() == ([message] if told else [])
         assert slurm_sync.refusals() == []
 
     def test_a_silent_slurm_is_told(self) -> None:
         slurm = FakeSlurm(silent=True)
-        slurm_sync = desk_of(slurm)
+        slurm_sync = sync_of(slurm)
         slurm_sync.cancel([1])
         assert slurm_sync.refusals() == ["squeue: no answer from slurmctld"]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.dataplane.activator_services import HeldService
-from inference_gateway.dataplane.answers import ServerRow
+from inference_gateway.dataplane.endpoints import HeldService
 from inference_gateway.dataplane.health import HealthLoop
-from inference_gateway.dataplane.runtime import RuntimeApi
+from inference_gateway.dataplane.runtime import RuntimeApi, ServerRow
 from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint

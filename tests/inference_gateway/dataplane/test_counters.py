@@ -2,8 +2,8 @@
 
 import pytest
 
-from inference_gateway.dataplane import answers
-from inference_gateway.dataplane.answers import BackendRow
+from inference_gateway.dataplane import runtime
+from inference_gateway.dataplane.runtime import BackendRow
 from inference_gateway.dataplane.statistics import TrafficCounters
 from inference_gateway.errors import DataPlaneError
 from inference_gateway.model import Traffic
@@ -37,13 +37,13 @@ def test_processes() -> None:
         "#<PID> <type> <reloads> <uptime> <version>\n10 master 2 [failed: 1] 0d 2.6\n# workers\n30 worker 0 0d 2.6\n"
         "# old workers\n20 worker 1 0d 2.6\n# programs\n\n"
     )
-    assert answers.workers(text) == answers.Workers(30, (20,), reloads=2, failed_reloads=1)
+    assert runtime.workers(text) == runtime.Workers(30, (20,), reloads=2, failed_reloads=1)
     after_a_failure = (
         "#<PID> <type> <reloads> <uptime> <version>\n10 master 2 [failed: 1] 0d 3.2\n# workers\n# old workers\n"
         "20 worker 2 0d 3.2\n30 worker 1 0d 3.2\n\n"
     )
-    assert answers.workers(after_a_failure) == answers.Workers(30, (20,), reloads=2, failed_reloads=1)
+    assert runtime.workers(after_a_failure) == runtime.Workers(30, (20,), reloads=2, failed_reloads=1)
     with pytest.raises(DataPlaneError, match="no worker"):
-        answers.workers("# workers\n")
+        runtime.workers("# workers\n")
     with pytest.raises(DataPlaneError, match="empty"):
-        answers.backends("\n")
+        runtime.backends("\n")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from inference_gateway.dataplane.answers import ServerRow
 from inference_gateway.dataplane.health import Ejections, failed_requests, put_back
+from inference_gateway.dataplane.runtime import ServerRow
 
 REFUSED = "Detected 3 consecutive errors, last one was: L4 unsuccessful connection"
 FAILED = "Detected 3 consecutive errors, last one was: Wrong http response"

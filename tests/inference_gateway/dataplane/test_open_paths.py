@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from inference_gateway.allowed_paths import USUAL_PATHS
 from inference_gateway.dataplane.settings import ServiceSettings
-from inference_gateway.paths import USUAL_PATHS
 from tests.inference_gateway.rig import Replica, Rig, gateway
 
 SERVICES = (

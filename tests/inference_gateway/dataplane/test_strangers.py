@@ -8,10 +8,10 @@ import pytest
 
 from inference_gateway.control.observations import Question, ready
 from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
-from inference_gateway.replicas.places import Places
 from tests.inference_gateway.rig import CLIENT_KEY, Rig, gateway, wait_until
 from tests.inference_gateway.strangers import Stranger, stranger
 from tests.inference_gateway.wrapped import WrappedReplica, wrapped
@@ -21,26 +21,26 @@ HEALTH = HealthSettings(interval_s=0.2, rise=1)
 
 
 @pytest.fixture(scope="module")
-def places(directory: Path) -> Places:
-    found = Places(directory / "state")
+def paths(directory: Path) -> GatewayPaths:
+    found = GatewayPaths(directory / "state")
     found.root.mkdir()
     found.make()
     return found
 
 
 @pytest.fixture
-def rig(directory: Path, places: Places) -> Iterator[Rig]:
+def rig(directory: Path, paths: GatewayPaths) -> Iterator[Rig]:
     chat = ServiceSettings("chat", health=HEALTH, cold_start_deadline_s=2.0, repeat_posts="unanswered")
-    with gateway(directory, chat, trust=Authority.of(places.identity).trust) as running:
+    with gateway(directory, chat, trust=Authority.of(paths.identity).trust) as running:
         yield running
         running.clear()
 
 
 @pytest.fixture
-def replica(places: Places) -> Iterator[WrappedReplica]:
+def replica(paths: GatewayPaths) -> Iterator[WrappedReplica]:
     name = submission.new_name("chat")
-    with wrapped(places, name) as started:
-        context = gateway_context(places.identity)
+    with wrapped(paths, name) as started:
+        context = gateway_context(paths.identity)
         question = Question(name, 0, started.endpoint.host, started.endpoint.port, "/health")
         wait_until(lambda: ready(question, context))
         yield started
@@ -93,7 +93,7 @@ def test_who_listens_in_a_replicas_place_learns_nothing(rig: Rig, replica: Wrapp
         wait_until(lambda: asked(rig) == 200)
 
 
-def test_a_stranger_that_is_registered_learns_nothing(rig: Rig, places: Places) -> None:
+def test_a_stranger_that_is_registered_learns_nothing(rig: Rig, paths: GatewayPaths) -> None:
     """As if a registration were forged: the gateway was told of a port that is not the replica's."""
     with stranger(0) as seen:
         rig.add_soon("chat", Endpoint("chat-0", "127.0.0.1", seen.port, 8))
@@ -101,7 +101,7 @@ def test_a_stranger_that_is_registered_learns_nothing(rig: Rig, places: Places) 
         rig.settle()
         assert asked(rig) in {502, 503}
         question = Question("chat-0", 0, "127.0.0.1", seen.port, "/health")
-        assert not ready(question, gateway_context(places.identity))
+        assert not ready(question, gateway_context(paths.identity))
     assert seen.connections > 0
     assert learnt_nothing(seen)
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from inference_gateway.replicas.listeners import Listener, Taken, found_in, taken
+from inference_gateway.replicas.ports import Listener, Taken, found_in, taken
 from tests.inference_gateway.strangers import UID, stranger
 
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"

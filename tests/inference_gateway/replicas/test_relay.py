@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.replicas.identity import Authority, gateway_context
-from inference_gateway.replicas.listeners import Listener, Taken, taken
+from inference_gateway.replicas.ports import Listener, Taken, taken
 from inference_gateway.replicas.relay import Relay, server_context
 from tests.inference_gateway.rig import wait_until
 from tests.inference_gateway.strangers import stranger
@@ -34,9 +34,9 @@ async def relay_to(directory: Path, port: int, look: Callable[[int], Taken] = ta
 @asynccontextmanager
 async def relayed(directory: Path, port: int, look: Callable[[int], Taken] = taken) -> AsyncIterator[Talk]:
     """A connection of the gateway through a relay to the server on a port."""
-    async with relay_to(directory, port, look) as door:
+    async with relay_to(directory, port, look) as listener:
         context = gateway_context(directory / "identity")
-        reader, writer = await asyncio.open_connection("127.0.0.1", door, ssl=context, server_hostname="r")
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
         try:
             yield reader, writer
         finally:
@@ -157,8 +157,8 @@ def test_a_stranger_who_comes_and_goes_gets_a_connection_and_nothing_on_it(
 
 def test_nobody_but_the_gateway_is_served(tmp_path: Path) -> None:
     async def run() -> bytes:
-        async with serving(echo) as port, relay_to(tmp_path, port) as door:
-            reader, writer = await asyncio.open_connection("127.0.0.1", door)
+        async with serving(echo) as port, relay_to(tmp_path, port) as listener:
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener)
             writer.write(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc")
             try:
                 return await reader.read()

@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from inference_gateway import services
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority
-from inference_gateway.replicas.places import Places
 from inference_gateway.replicas.submission import Qos, Tag, parse_tag
-from inference_gateway.sections import ServiceSection
+from inference_gateway.services import ServiceSection
 
 HOSTILE = "$(touch /nowhere/canary) `id` 'q' \"q\" \\ ; {x} *"
 
@@ -23,7 +23,7 @@ def service(**replica: object) -> ServiceSection:
 
 
 def options(section: ServiceSection, qos: Qos = Qos("", requeue=False)) -> tuple[str, ...]:  # noqa: B008  frozen
-    return submission.options(section, Tag("g", "chat", "abcd1234"), "chat-1", Places(Path("/gw")), qos)
+    return submission.options(section, Tag("g", "chat", "abcd1234"), "chat-1", GatewayPaths(Path("/gw")), qos)
 
 
 def test_the_tag_is_found_again() -> None:
@@ -52,7 +52,7 @@ def test_the_script_runs_the_command_as_it_is_written(tmp_path: Path) -> None:
     words = ["printf", "%s\\n", HOSTILE, "{port}"]
     section = service(command=" ".join(subprocess.list2cmdline([word]) for word in ["true"]) + " {port}")
     section = service(command="echo " + " ".join(_quoted(word) for word in words), setup="export A=1\nexport B=$A")
-    text = submission.script(section, "chat-1", Places(tmp_path / "a dir"), "127.0.0.1")
+    text = submission.script(section, "chat-1", GatewayPaths(tmp_path / "a dir"), "127.0.0.1")
     # What the runner of the job would be given: its words, printed instead of run.
     shown = text.replace("exec ", "printf '%s\\n' ", 1) + '\necho "B=$B" >&2\n'
     done = subprocess.run(["bash"], input=shown, capture_output=True, text=True, check=True)
@@ -63,7 +63,7 @@ def test_the_script_runs_the_command_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_the_script_passes_shellcheck(tmp_path: Path) -> None:
-    text = submission.script(service(setup="module load cuda"), "chat-1", Places(tmp_path), "127.0.0.1")
+    text = submission.script(service(setup="module load cuda"), "chat-1", GatewayPaths(tmp_path), "127.0.0.1")
     done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -77,12 +77,12 @@ def test_a_share_of_kernels_is_given_to_sxrun() -> None:
 
 class TestPlaces:
     def test_old_directories_are_removed_but_not_those_in_use(self, tmp_path: Path) -> None:
-        places = Places(tmp_path)
-        places.make()
-        authority = Authority.of(places.identity)
+        paths = GatewayPaths(tmp_path)
+        paths.make()
+        authority = Authority.of(paths.identity)
         for number in range(6):
-            submission.prepare(f"chat-{number}", places, "#!/bin/bash\n", authority)
-        places.prune(frozenset({"chat-0"}), most=2)
+            submission.prepare(f"chat-{number}", paths, "#!/bin/bash\n", authority)
+        paths.prune(frozenset({"chat-0"}), most=2)
         left = {path.name for path in (tmp_path / "replicas").iterdir()}
         assert len(left) == 3
         assert "chat-0" in left

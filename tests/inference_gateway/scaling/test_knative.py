@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from inference_gateway.model import Capacity, Observation
-from inference_gateway.scaling.knative import Knative, KnativeOptions
+from inference_gateway.scaling.published import Knative, KnativeOptions
 from tests.inference_gateway.scaling.seconds import Service
 
 TEN = Capacity(requests_per_s=5.0, concurrency=10, start_s=60.0)  # target: 7 in flight per replica

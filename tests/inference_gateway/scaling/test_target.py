@@ -1,7 +1,7 @@
 """In flight and queued against a target, with Ray Serve's delays."""
 
 from inference_gateway.model import Capacity
-from inference_gateway.scaling.target import Target, TargetOptions
+from inference_gateway.scaling.published import Target, TargetOptions
 from tests.inference_gateway.scaling.seconds import Service
 
 FIVE = Capacity(requests_per_s=5.0, concurrency=5, start_s=60.0)  # target: 2 in flight per replica

@@ -3,29 +3,29 @@
 from dataclasses import replace
 from pathlib import Path
 
-from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import handover
-from inference_gateway.supervisor.handover import GatewayRecord
+from inference_gateway.control import state
+from inference_gateway.control.state import GatewayRecord
+from inference_gateway.gateway_paths import GatewayPaths
 
 RECORD = GatewayRecord("http://h:1", "h", 1, 77, 5, "/run", 1.0, "n1")
 
 
 def test_the_address_is_given_and_taken_back(tmp_path: Path) -> None:
-    places = Places(tmp_path)
-    assert handover.holder(places) is None
-    handover.announce(places, RECORD)
-    assert places.address.read_text() == "http://h:1\n"
-    assert handover.holder(places) == RECORD
-    handover.withdraw(places, 77, 1.0)
+    paths = GatewayPaths(tmp_path)
+    assert state.holder(paths) is None
+    state.announce(paths, RECORD)
+    assert paths.address.read_text() == "http://h:1\n"
+    assert state.holder(paths) == RECORD
+    state.withdraw(paths, 77, 1.0)
     assert list(tmp_path.iterdir()) == []
-    handover.withdraw(places, 77, 1.0)
+    state.withdraw(paths, 77, 1.0)
 
 
 def test_that_of_a_successor_is_left_alone(tmp_path: Path) -> None:
     """Process ids come again, on other nodes at once: the start time tells them apart."""
-    places = Places(tmp_path)
+    paths = GatewayPaths(tmp_path)
     for successor in (replace(RECORD, pid=78), replace(RECORD, since_s=2.0)):
-        handover.announce(places, successor)
-        handover.withdraw(places, 77, 1.0)
-        assert handover.holder(places) == successor
-        assert places.address.exists()
+        state.announce(paths, successor)
+        state.withdraw(paths, 77, 1.0)
+        assert state.holder(paths) == successor
+        assert paths.address.exists()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from inference_gateway.supervisor import child
+from inference_gateway.supervisor import child as module
 from inference_gateway.supervisor.child import Child
 
 
@@ -44,13 +44,13 @@ class Machine:
         """Ten times a second, for so long."""
         for _ in range(round(seconds * 10)):
             self.now_s = round(self.now_s + 0.1, 3)
-            child.tend()
+            child.keep_running()
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(child, "time", made)
+    monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(subprocess, "Popen", made.start)
     return made
 

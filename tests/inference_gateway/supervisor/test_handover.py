@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway import job, services
+from inference_gateway import services
+from inference_gateway.accepted import Accepted
+from inference_gateway.control import state
+from inference_gateway.control.state import GatewayRecord
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.settings import GatewaySettings
-from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import handover
-from inference_gateway.supervisor.handover import GatewayRecord, Succession, predecessor
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.supervisor import jobs
+from inference_gateway.supervisor.jobs import Succession, predecessor
 from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
@@ -24,12 +26,13 @@ job: {handover_s: 300}
 services: {chat: {replica: {command: "x {port}"}}}
 """
 SECTION = services.parse(TEXT, Path("/srv/services.yaml"))
+NOW = Accepted(Path("/srv/services.yaml"), SECTION, (), TEXT, "")
 OWN = 1
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    found = Places(tmp_path / "state")
+def paths(tmp_path: Path) -> GatewayPaths:
+    found = GatewayPaths(tmp_path / "state")
     found.make()
     return found
 
@@ -49,30 +52,30 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(handover, "time", made)
+    monkeypatch.setattr(jobs, "time", made)
     return made
 
 
 class Gateway:
     """The job 1 with an hour to run, and its succession."""
 
-    def __init__(self, places: Places, clock: Clock) -> None:
+    def __init__(self, paths: GatewayPaths, clock: Clock) -> None:
         self.clock = clock
         self.slurm = FakeSlurm()
-        self.slurm.known[OWN] = record(OWN, "gateway-t", job.tag("t"), state="RUNNING", start_s=NOW_S)
-        self.succession = Succession(self.slurm, places, Path("/srv/services.yaml"), (), own=OWN)
+        self.slurm.known[OWN] = record(OWN, "gateway-t", jobs.tag("t"), state="RUNNING", start_s=NOW_S)
+        self.succession = Succession(self.slurm, paths, (), own=OWN)
 
     def at(self, second: float) -> None:
         self.clock.now_s = NOW_S + second
-        self.succession.tend(SECTION)
+        self.succession.check(NOW)
 
 
 @pytest.fixture
-def gateway(places: Places, clock: Clock) -> Gateway:
-    return Gateway(places, clock)
+def gateway(paths: GatewayPaths, clock: Clock) -> Gateway:
+    return Gateway(paths, clock)
 
 
-def test_one_successor_waits_and_a_lost_one_is_replaced(gateway: Gateway, places: Places) -> None:
+def test_one_successor_waits_and_a_lost_one_is_replaced(gateway: Gateway, paths: GatewayPaths) -> None:
     slurm = gateway.slurm
     for second in (0, 60, 120):
         gateway.at(second)
@@ -85,17 +88,17 @@ def test_one_successor_waits_and_a_lost_one_is_replaced(gateway: Gateway, places
     gateway.at(180)
     assert len(slurm.submissions) == 2
     slurm.set(max(slurm.known), state="CANCELLED")
-    gateway.succession.look_now()
+    gateway.succession.check_now()
     gateway.at(181)
     assert len(slurm.submissions) == 3, "at once when told to"
-    places.closing.touch()
+    paths.closing.touch()
     slurm.set(max(slurm.known), state="CANCELLED")
     gateway.at(900)
     assert len(slurm.submissions) == 3, "a gateway that closes has none"
 
 
 def test_a_successor_that_waits_already_is_taken(gateway: Gateway) -> None:
-    gateway.slurm.known[7] = record(7, "gateway-t", job.tag("t"))
+    gateway.slurm.known[7] = record(7, "gateway-t", jobs.tag("t"))
     gateway.at(0)
     gateway.at(3301)
     assert gateway.slurm.submissions == []
@@ -104,15 +107,15 @@ def test_a_successor_that_waits_already_is_taken(gateway: Gateway) -> None:
 
 def test_one_that_runs_already_is_no_successor(gateway: Gateway) -> None:
     """The job before this one, which is about to end."""
-    gateway.slurm.known[7] = record(7, "gateway-t", job.tag("t"), state="RUNNING")
+    gateway.slurm.known[7] = record(7, "gateway-t", jobs.tag("t"), state="RUNNING")
     gateway.at(0)
     assert len(gateway.slurm.submissions) == 1
 
 
-def test_outside_of_a_job_there_is_none(places: Places, clock: Clock) -> None:
+def test_outside_of_a_job_there_is_none(paths: GatewayPaths, clock: Clock) -> None:
     slurm = FakeSlurm()
-    alone = Succession(slurm, places, Path("/srv/services.yaml"), (), own=None)
-    alone.tend(SECTION)
+    alone = Succession(slurm, paths, (), own=None)
+    alone.check(NOW)
     assert slurm.submissions == []
     assert not alone.coming()
 
@@ -123,7 +126,7 @@ class TestHandover:
             gateway.at(second)
         assert (gateway.slurm.released, gateway.succession.coming()) == ([], False)
         for second in (3300, 3301, 3400):
-            gateway.succession.look_now()
+            gateway.succession.check_now()
             gateway.at(second)
         assert gateway.slurm.released == [max(gateway.slurm.known)]
         assert gateway.succession.coming()
@@ -186,14 +189,14 @@ class TestHandover:
         assert gateway.slurm.released == [first, max(gateway.slurm.known)]
         assert first != max(gateway.slurm.known)
 
-    def test_it_is_coming_until_its_data_plane_is_there(self, gateway: Gateway, places: Places) -> None:
+    def test_it_is_coming_until_its_data_plane_is_there(self, gateway: Gateway, paths: GatewayPaths) -> None:
         gateway.at(3300)
         assert (gateway.succession.coming(), gateway.succession.taken_over()) == (True, False)
-        places.handover.write_text("")
+        paths.handover.write_text("")
         assert gateway.succession.coming(), "half written"
-        places.handover.write_text(str(OWN))
+        paths.handover.write_text(str(OWN))
         assert gateway.succession.coming(), "our own word from our start"
-        places.handover.write_text("8")
+        paths.handover.write_text("8")
         assert (gateway.succession.coming(), gateway.succession.taken_over()) == (False, True)
         gateway.succession.handing_over = False
         assert not gateway.succession.taken_over(), "it was not set free by this one"
@@ -202,9 +205,14 @@ class TestHandover:
 class TestPredecessor:
     """The data plane of the job 5 on this node."""
 
-    def announced(self, places: Places, directory: Path, **fields: object) -> None:
+    def announced(self, paths: GatewayPaths, directory: Path, **fields: object) -> None:
         known = GatewayRecord("http://h:1", "h", 1, 77, 5, str(directory), 1.0, socket.gethostname())
-        handover.announce(places, replace(known, **fields))
+        state.announce(paths, replace(known, **fields))
+
+    def found(self, paths: GatewayPaths, slurm: FakeSlurm) -> Files | None:
+        announced = state.holder(paths)
+        assert announced is not None
+        return predecessor(announced, NOW, slurm, OWN)
 
     @pytest.fixture
     def stopped(self, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -212,8 +220,8 @@ class TestPredecessor:
         ended: list[Path] = []
 
         class Plane:
-            def __init__(self, settings: GatewaySettings) -> None:
-                self.files = Files(settings.directory)
+            def __init__(self, files: Files) -> None:
+                self.files = files
 
             def alive(self) -> bool:
                 return not (self.files.directory / "dead").exists()
@@ -222,52 +230,53 @@ class TestPredecessor:
                 assert grace_s == 0.0, "its replicas are gone: nothing is worth waiting for"
                 ended.append(self.files.directory)
 
-        monkeypatch.setattr(handover, "HaproxyDataPlane", Plane)
+        monkeypatch.setattr(jobs, "Processes", Plane)
         return ended
 
     def running(self) -> FakeSlurm:
         slurm = FakeSlurm()
-        slurm.known[5] = record(5, "gateway-t", job.tag("t"), state="RUNNING")
+        slurm.known[5] = record(5, "gateway-t", jobs.tag("t"), state="RUNNING")
         return slurm
 
-    def test_one_whose_job_runs_is_taken_over(self, places: Places, tmp_path: Path, stopped: list[Path]) -> None:
-        self.announced(places, tmp_path)
-        assert predecessor(SECTION, places, self.running(), OWN) == Files(tmp_path)
+    def test_one_whose_job_runs_is_taken_over(self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]) -> None:
+        self.announced(paths, tmp_path)
+        assert self.found(paths, self.running()) == Files(tmp_path)
         assert stopped == []
 
-    def test_one_whose_job_was_killed_is_ended(self, places: Places, tmp_path: Path, stopped: list[Path]) -> None:
-        self.announced(places, tmp_path)
-        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None
+    def test_one_whose_job_was_killed_is_ended(self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]) -> None:
+        self.announced(paths, tmp_path)
+        assert self.found(paths, FakeSlurm()) is None
         assert stopped == [tmp_path]
 
-    def test_while_slurm_is_silent_it_is_left_alone(self, places: Places, tmp_path: Path, stopped: list[Path]) -> None:
-        self.announced(places, tmp_path)
+    def test_while_slurm_is_silent_it_is_left_alone(
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]
+    ) -> None:
+        self.announced(paths, tmp_path)
         slurm = self.running()
         slurm.silent = True
-        assert predecessor(SECTION, places, slurm, OWN) == Files(tmp_path)
+        assert self.found(paths, slurm) == Files(tmp_path)
         assert stopped == []
 
     @pytest.mark.parametrize("other", [{"job_id": None}, {"job_id": OWN}, {"node": "elsewhere"}])
     def test_one_that_is_not_a_job_before_on_this_node_is_none(
-        self, places: Places, tmp_path: Path, stopped: list[Path], other: dict[str, object]
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], other: dict[str, object]
     ) -> None:
-        self.announced(places, tmp_path, **other)
-        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None
+        self.announced(paths, tmp_path, **other)
+        assert self.found(paths, FakeSlurm()) is None
         assert stopped == []
 
-    def test_one_that_has_ended_is_none(self, places: Places, tmp_path: Path, stopped: list[Path]) -> None:
-        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None, "nobody has the address"
-        self.announced(places, tmp_path / "gone")
-        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None
-        self.announced(places, tmp_path)
+    def test_one_that_has_ended_is_none(self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]) -> None:
+        self.announced(paths, tmp_path / "gone")
+        assert self.found(paths, FakeSlurm()) is None
+        self.announced(paths, tmp_path)
         (tmp_path / "dead").touch()
-        assert predecessor(SECTION, places, FakeSlurm(), OWN) is None
+        assert self.found(paths, FakeSlurm()) is None
         assert stopped == []
 
     def test_the_directory_of_another_user_is_none(
-        self, places: Places, tmp_path: Path, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self.announced(places, tmp_path)
+        self.announced(paths, tmp_path)
         monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-        assert predecessor(SECTION, places, self.running(), OWN) is None
+        assert self.found(paths, self.running()) is None
         assert stopped == []

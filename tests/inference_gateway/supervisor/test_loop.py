@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from inference_gateway import accepted, job
+from inference_gateway import accepted
+from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
-from inference_gateway.replicas.places import Places
-from inference_gateway.supervisor import handover, loop
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.supervisor import jobs, loop
 from inference_gateway.supervisor.loop import Supervisor
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
@@ -73,7 +74,7 @@ class Control:
     tended: int = 0
     ended: int = 0
 
-    def tend(self) -> None:
+    def keep_running(self) -> None:
         self.tended += 1
 
     def end(self) -> None:
@@ -114,23 +115,23 @@ class Gateway:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, text: str = TEXT, *, in_job: bool) -> None:
         self.services = directory / "services.yaml"
         self.services.write_text(text)
-        self.places = Places(directory / "state")
+        self.paths = GatewayPaths(directory / "state")
         self.script = Script()
         self.slurm = FakeSlurm()
         if in_job:
             monkeypatch.setenv("SLURM_JOB_ID", str(OWN))
-            self.slurm.known[OWN] = record(OWN, "gateway-t", job.tag("t"), state="RUNNING", start_s=NOW_S)
+            self.slurm.known[OWN] = record(OWN, "gateway-t", jobs.tag("t"), state="RUNNING", start_s=NOW_S)
         else:
             monkeypatch.delenv("SLURM_JOB_ID", raising=False)
         self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
         monkeypatch.setattr(signal, "signal", self.handlers.__setitem__)
         monkeypatch.setattr(tempfile, "tempdir", str(directory))
-        for module in (loop, handover):
+        for module in (loop, jobs):
             monkeypatch.setattr(module, "time", self.script)
         monkeypatch.setattr(loop, "HaproxyDataPlane", Plane)
         monkeypatch.setattr(loop, "Child", Control)
         monkeypatch.setattr(loop, "CliClient", lambda _timeout_s: self.slurm)
-        self.supervisor = Supervisor(accepted.read(self.services), self.services, ())
+        self.supervisor = Supervisor(accepted.read(self.services), ())
         self.supervisor._wake = self.script  # type: ignore[assignment]
 
     @property
@@ -169,12 +170,12 @@ class Gateway:
 
         def write() -> None:
             now_s = known.get("time_s", self.script.now_s)
-            state.save(self.places.status, Report("t", known["run_directory"], now_s, closing, (service,)))
+            state.save(self.paths.status, Report("t", known["run_directory"], now_s, closing, (service,)))
 
         return write
 
     def is_announced(self) -> bool:
-        return self.places.address.exists()
+        return self.paths.address.exists()
 
 
 def nothing() -> None:
@@ -222,7 +223,7 @@ class TestTheAddress:
         seen: list[tuple[bool, str]] = []
 
         def look() -> None:
-            seen.append((gateway.is_announced(), gateway.places.address.read_text() if gateway.is_announced() else ""))
+            seen.append((gateway.is_announced(), gateway.paths.address.read_text() if gateway.is_announced() else ""))
 
         gateway.run(gateway.later(29), look, look, gateway.term)
         assert seen == [(False, ""), (True, "http://127.0.0.1:8080\n")]
@@ -237,7 +238,7 @@ class TestTheAddress:
         (place / "c.pem").touch()
         gateway = Gateway(place, monkeypatch, text, in_job=False)
         seen: list[str] = []
-        gateway.run(gateway.report(), lambda: seen.append(gateway.places.address.read_text()), gateway.term)
+        gateway.run(gateway.report(), lambda: seen.append(gateway.paths.address.read_text()), gateway.term)
         assert seen == ["https://n1.example:8080\n"]
         assert gateway.control.command[-2:] == ["--gateway-host", "n1.example"]
 
@@ -245,19 +246,19 @@ class TestTheAddress:
         told: list[str] = []
 
         def look() -> None:
-            told.append(in_job.places.handover.read_text() if in_job.places.handover.exists() else "")
+            told.append(in_job.paths.handover.read_text() if in_job.paths.handover.exists() else "")
 
         in_job.run(look, in_job.report(), look, in_job.term)
         assert told == ["1", ""]
 
     def test_what_another_one_says_is_left_alone(self, in_job: Gateway) -> None:
-        in_job.places.handover.write_text("9")
+        in_job.paths.handover.write_text("9")
         in_job.run(lambda: None, in_job.term)
-        assert in_job.places.handover.read_text() == "9"
+        assert in_job.paths.handover.read_text() == "9"
 
     def test_outside_of_a_job_there_is_nobody_to_tell(self, gateway: Gateway) -> None:
         gateway.run(lambda: None, gateway.term)
-        assert not gateway.places.handover.exists()
+        assert not gateway.paths.handover.exists()
 
 
 class TestTheEnd:
@@ -277,7 +278,7 @@ class TestTheEnd:
 
     def test_it_ends_when_its_successor_takes_requests(self, in_job: Gateway) -> None:
         in_job.script.now_s = NOW_S + 3400
-        ready = lambda: in_job.places.handover.write_text("2")  # noqa: E731
+        ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
         assert in_job.run(in_job.report(), nothing, nothing, ready, nothing) == 1
         assert in_job.plane.stopped == [300.0]
 
@@ -292,17 +293,17 @@ class TestTheEnd:
         def look() -> None:
             released.append(len(in_job.slurm.released))
 
-        ready = lambda: in_job.places.handover.write_text("2")  # noqa: E731
+        ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
         in_job.run(in_job.report(), nothing, lower, look, lambda: in_job.send(signal.SIGUSR1), look, ready)
         assert released == [0, 1]
 
     def test_a_predecessor_s_word_does_not_end_one_that_has_time(self, in_job: Gateway) -> None:
-        other = lambda: in_job.places.handover.write_text("2")  # noqa: E731
+        other = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
         assert in_job.run(in_job.report(), nothing, other, nothing, in_job.term, nothing) == 1
         assert in_job.plane.stopped == [10.0]
 
     def test_for_gateway_down_it_waits_until_all_is_drained(self, gateway: Gateway) -> None:
-        close = gateway.places.closing.touch
+        close = gateway.paths.closing.touch
         steps = (
             gateway.report(replicas=1),
             close,
@@ -369,7 +370,7 @@ class TestTheDataPlane:
 
 class TestAnEditedFile:
     def test_what_is_in_force_is_kept_from_the_start(self, gateway: Gateway) -> None:
-        kept = accepted.kept(gateway.places.accepted, gateway.services)
+        kept = accepted.kept(gateway.paths.accepted, gateway.services)
         assert kept == accepted.read(gateway.services)
 
     MORE = TEXT.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
@@ -379,7 +380,7 @@ class TestAnEditedFile:
         gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
         assert gateway.plane.applied == [("more", "chat")]
         assert gateway.control.ended == 1 + 1
-        kept = accepted.kept(gateway.places.accepted, gateway.services)
+        kept = accepted.kept(gateway.paths.accepted, gateway.services)
         assert kept is not None
         assert tuple(kept.section.services) == ("more", "chat")
 
@@ -390,7 +391,7 @@ class TestAnEditedFile:
             raise GatewayError("disk full")
 
         gateway.services.write_text(self.MORE)
-        monkeypatch.setattr(accepted, "keep", full)
+        monkeypatch.setattr(Accepted, "keep", full)
         gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
         assert gateway.plane.applied == [("more", "chat"), ("chat",)]
         assert gateway.control.ended == 1

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
-from inference_gateway.cli.reload import reload
+from inference_gateway.cli.up import reload
 from inference_gateway.errors import GatewayError, StartError
-from inference_gateway.replicas.places import Places
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import reloading
-from inference_gateway.supervisor.__main__ import run
+from inference_gateway.supervisor.__main__ import main
 from inference_gateway.supervisor.reloading import Revision
 
 GOOD = """
@@ -33,16 +32,16 @@ class Gateway:
         self.keys = directory / "keys.yaml"
         self.services.write_text(GOOD)
         self.keys.write_text(KEYS)
-        self.places = Places(directory / "state")
-        self.places.make()
+        self.paths = GatewayPaths(directory / "state")
+        self.paths.make()
         self.put: list[Accepted] = []
-        self.revision = Revision(accepted.read(self.services), self.services, self.places, self.put.append)
+        self.revision = Revision(accepted.read(self.services), self.put.append)
 
     def asked(self) -> str:
         """Ask as the command does; the fault it is told."""
-        request = reloading.ask(self.places)
-        self.revision.tend()
-        found = reloading.outcome(self.places, request)
+        request = reloading.ask(self.paths)
+        self.revision.check()
+        found = reloading.outcome(self.paths, request)
         assert found is not None
         return found.fault
 
@@ -54,14 +53,14 @@ def gateway(tmp_path: Path) -> Gateway:
 
 def test_nothing_is_taken_until_somebody_asks(gateway: Gateway) -> None:
     gateway.services.write_text(MORE)
-    gateway.revision.tend()
+    gateway.revision.check()
     assert gateway.put == []
-    gateway.revision.look_now()
-    gateway.revision.tend()
-    gateway.revision.tend()
+    gateway.revision.check_now()
+    gateway.revision.check()
+    gateway.revision.check()
     assert [tuple(now.section.services) for now in gateway.put] == [("more", "chat")]
     assert gateway.revision.now is gateway.put[0]
-    assert not gateway.places.reloaded.exists(), "nobody waits for an answer to a signal"
+    assert not gateway.paths.reloaded.exists(), "nobody waits for an answer to a signal"
 
 
 def test_a_command_is_answered(gateway: Gateway) -> None:
@@ -70,22 +69,22 @@ def test_a_command_is_answered(gateway: Gateway) -> None:
     gateway.keys.write_text(KEYS.replace("alice", "bob"))
     assert gateway.asked() == ""
     assert [[key.name for key in now.keys] for now in gateway.put] == [["alice"], ["bob"]]
-    assert reloading.asked(gateway.places) is None
+    assert reloading.asked(gateway.paths) is None
 
 
 def test_an_answer_is_for_the_one_who_asked(gateway: Gateway) -> None:
-    first = reloading.ask(gateway.places)
-    assert reloading.outcome(gateway.places, first) is None
-    second = reloading.ask(gateway.places)
-    gateway.revision.tend()
-    assert reloading.outcome(gateway.places, first) is None
-    assert reloading.outcome(gateway.places, second) == reloading.ReloadResult(second, "")
-    reloading.answer(gateway.places, second, "again")  # whose question was taken back meanwhile
+    first = reloading.ask(gateway.paths)
+    assert reloading.outcome(gateway.paths, first) is None
+    second = reloading.ask(gateway.paths)
+    gateway.revision.check()
+    assert reloading.outcome(gateway.paths, first) is None
+    assert reloading.outcome(gateway.paths, second) == reloading.ReloadResult(second, "")
+    reloading.answer(gateway.paths, second, "again")  # whose question was taken back meanwhile
 
 
 def test_a_question_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="reload: cannot be written: No such file"):
-        reloading.ask(Places(tmp_path / "nowhere"))
+        reloading.ask(GatewayPaths(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -129,40 +128,41 @@ def test_what_haproxy_refuses_is_told(gateway: Gateway) -> None:
 
 
 def test_what_was_accepted_survives_files_that_have_become_wrong(gateway: Gateway) -> None:
-    kept = gateway.places.accepted
+    kept = gateway.paths.accepted
     assert accepted.kept(kept, gateway.services) is None
-    accepted.keep(gateway.revision.now, kept)
+    gateway.revision.now.keep()
     gateway.services.write_text("]")
     gateway.keys.unlink()
     assert accepted.kept(kept, gateway.services) == gateway.revision.now
     assert kept.stat().st_mode & 0o7777 == 0o700
-    with pytest.raises(ConfigError, match="not YAML"):
-        run(gateway.services, ())
+    done = CliRunner().invoke(main, ["--services", str(gateway.services)])
+    assert (done.exit_code, "not YAML" in done.output) == (1, True)
 
 
 def test_what_is_accepted_takes_the_place_of_what_was(gateway: Gateway) -> None:
-    accepted.keep(gateway.revision.now, gateway.places.accepted)
+    gateway.revision.now.keep()
     gateway.services.write_text(MORE)
     gateway.keys.write_text(KEYS.replace("alice", "bob"))
     new = accepted.read(gateway.services)
-    accepted.keep(new, gateway.places.accepted)
-    assert accepted.kept(gateway.places.accepted, gateway.services) == new
-    assert sorted(path.name for path in gateway.places.accepted.iterdir()) == ["keys.yaml", "services.yaml"]
+    new.keep()
+    assert accepted.kept(gateway.paths.accepted, gateway.services) == new
+    assert sorted(path.name for path in gateway.paths.accepted.iterdir()) == ["keys.yaml", "services.yaml"]
 
 
 def test_a_gateway_without_keys_is_kept_as_well(tmp_path: Path) -> None:
     path = tmp_path / "services.yaml"
     path.write_text(GOOD.replace(", keys: keys.yaml", ""))
     now = accepted.read(path)
-    accepted.keep(now, tmp_path / "accepted")
+    now.paths.make()
+    now.keep()
     assert now.keys == ()
-    assert accepted.kept(tmp_path / "accepted", path) == now
+    assert accepted.kept(now.paths.accepted, path) == now
 
 
 def test_a_full_disk_is_an_error_that_names_the_file(gateway: Gateway) -> None:
-    gateway.places.accepted.write_text("not a directory")
+    gateway.paths.accepted.write_text("not a directory")
     with pytest.raises(GatewayError, match="accepted: cannot be written"):
-        accepted.keep(gateway.revision.now, gateway.places.accepted)
+        gateway.revision.now.keep()
 
 
 def test_the_command_needs_a_gateway_and_a_right_file(gateway: Gateway) -> None:
@@ -172,7 +172,7 @@ def test_the_command_needs_a_gateway_and_a_right_file(gateway: Gateway) -> None:
         return str(done.exception)
 
     assert told() == "gateway t is not up"
-    gateway.places.gateway.write_text("{}")
+    gateway.paths.gateway.write_text("{}")
     assert told("--wait", "0") == "gateway t does not answer; it takes the file as soon as it can"
     gateway.services.write_text("]")
     assert "is not YAML" in told()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from inference_gateway import gateway_paths
 from inference_gateway.errors import GatewayError
-from inference_gateway.supervisor import run_directory
 
 
 @pytest.fixture(autouse=True)
@@ -16,21 +16,21 @@ def _node_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_for_this_user_alone_and_the_same_after_a_restart(tmp_path: Path) -> None:
-    made = run_directory.private("t", 7)
+    made = gateway_paths.private("t", 7)
     assert (made.parent, made.stat().st_mode & 0o7777) == (tmp_path, 0o700)
     (made / "stats.sock").touch()
-    assert run_directory.private("t", 7) == made
+    assert gateway_paths.private("t", 7) == made
     assert (made / "stats.sock").exists()
     assert (
-        len({made, run_directory.private("t", 8), run_directory.private("t", None), run_directory.private("u", 7)}) == 4
+        len({made, gateway_paths.private("t", 8), gateway_paths.private("t", None), gateway_paths.private("u", 7)}) == 4
     )
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o701, 0o720])
 def test_one_that_others_may_enter_is_refused(mode: int) -> None:
-    run_directory.private("t", 7).chmod(mode)
+    gateway_paths.private("t", 7).chmod(mode)
     with pytest.raises(GatewayError, match="with mode 700"):
-        run_directory.private("t", 7)
+        gateway_paths.private("t", 7)
 
 
 def test_one_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,35 +38,35 @@ def test_one_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     stranger = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: stranger)
     with pytest.raises(GatewayError, match=f"must be a directory of uid {stranger}"):
-        run_directory.private("t", 7)
+        gateway_paths.private("t", 7)
 
 
 def test_a_link_to_somewhere_else_is_refused(tmp_path: Path) -> None:
-    made = run_directory.private("t", 7)
+    made = gateway_paths.private("t", 7)
     made.rename(tmp_path / "elsewhere")
     made.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(GatewayError, match="must be a directory of uid"):
-        run_directory.private("t", 7)
+        gateway_paths.private("t", 7)
 
 
 def test_its_log_is_added_to_the_one_that_is_kept(tmp_path: Path) -> None:
-    made, kept = run_directory.private("t", 7), tmp_path / "access.jsonl"
+    made, kept = gateway_paths.private("t", 7), tmp_path / "access.jsonl"
     (made / "access.log").write_text("new\n")
     kept.write_text("old\n")
-    run_directory.clean_up(made, made / "access.log", kept)
+    gateway_paths.clean_up(made, made / "access.log", kept)
     assert kept.read_text() == "old\nnew\n"
     assert not made.exists()
 
 
 def test_without_a_request_there_is_no_log_and_nothing_is_left(tmp_path: Path) -> None:
-    made = run_directory.private("t", 7)
-    run_directory.clean_up(made, made / "access.log", tmp_path / "access.jsonl")
+    made = gateway_paths.private("t", 7)
+    gateway_paths.clean_up(made, made / "access.log", tmp_path / "access.jsonl")
     assert not made.exists()
 
 
 def test_a_log_that_cannot_be_kept_is_left_where_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = run_directory.private("t", 7)
+    made = gateway_paths.private("t", 7)
     (made / "access.log").write_text("new\n")
-    run_directory.clean_up(made, made / "access.log", tmp_path / "nowhere" / "access.jsonl")
+    gateway_paths.clean_up(made, made / "access.log", tmp_path / "nowhere" / "access.jsonl")
     assert (made / "access.log").read_text() == "new\n"
     assert "not cleaned up" in caplog.text

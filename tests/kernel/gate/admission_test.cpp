@@ -70,7 +70,7 @@ void the_first_high_priority_launch_shuts_the_gates() {
     site.page->control.beside = std::uint64_t{1} << kOther;
     CHECK(!site.launch(kHigh).waits);
     CHECK(!site.open(kLow) && site.open(kOther) && site.open(kHigh));
-    CHECK(site.page->slots[kHigh].door.busy == 1 && site.page->slots[kHigh].counters.busy_since_ns == kNow);
+    CHECK(site.page->slots[kHigh].client.busy == 1 && site.page->slots[kHigh].counters.busy_since_ns == kNow);
     const std::uint32_t word = site.signals->clients[kLow].gate;
     site.launch(kHigh);
     CHECK(site.signals->clients[kLow].gate == word);  // later ones do not
@@ -119,9 +119,10 @@ void the_largest_shares_are_remembered() {
 void quota_is_paid_of_credit_or_by_debt() {
     Site site;
     shared::Slot& slot = site.page->slots[kLow];
-    slot.door.credit_ns = 5 * static_cast<std::int64_t>(kUs);
+    slot.client.credit_ns = 5 * static_cast<std::int64_t>(kUs);
     CHECK(gate::pay(slot, {20 * kUs, 500, 250}));
-    CHECK(slot.door.credit_ns == -5 * static_cast<std::int64_t>(kUs) && slot.counters.charged_ns == 10 * kUs);
+    CHECK(slot.client.credit_ns == -5 * static_cast<std::int64_t>(kUs) &&
+          slot.counters.charged_ns == 10 * kUs);
     CHECK(!gate::pay(slot, kKernel));
 }
 

@@ -49,7 +49,7 @@ class Manager {
         page_->control.batch_ns = kMs;
         own().gate = shared::kOpen;
         page_->control.occupied = std::uint64_t{1} << kSlot;
-        slot().door.tenancy = kTenancy;
+        slot().client.tenancy = kTenancy;
         char directory[] = "/tmp/slot-XXXXXX";
         REQUIRE(mkdtemp(directory) != nullptr);
         const std::string path = std::string(directory) + "/socket";
@@ -72,10 +72,10 @@ class Manager {
     shared::ClientSignals& own() { return signals_->clients[kSlot]; }
 
     bool rung() const {
-        shared::Preamble bell{};
-        const shared::Preamble expected = shared::preamble(shared::MessageKind::kRing);
-        return recv(client_, &bell, sizeof(bell), MSG_DONTWAIT) == sizeof(bell) &&
-               std::memcmp(&bell, &expected, sizeof(bell)) == 0;
+        shared::Preamble notice{};
+        const shared::Preamble expected = shared::preamble(shared::MessageKind::kNotify);
+        return recv(client_, &notice, sizeof(notice), MSG_DONTWAIT) == sizeof(notice) &&
+               std::memcmp(&notice, &expected, sizeof(notice)) == 0;
     }
 
    private:
@@ -125,11 +125,11 @@ void an_end_is_told_and_rung_for_those_that_wait(Manager& manager) {
 void the_end_of_high_priority_work_is_rung(Manager& manager) {
     manager.page().control.high = std::uint64_t{1} << kSlot;
     gate::admit(0, 2, kLong);
-    CHECK(manager.slot().door.busy == 1 && !manager.rung());
+    CHECK(manager.slot().client.busy == 1 && !manager.rung());
     CHECK(gate::tail(0, 2).writes && !gate::tail(0, 2).writes);
     gate::drained(0);
     CHECK(manager.rung());
-    manager.slot().door.busy = 0;
+    manager.slot().client.busy = 0;
     manager.page().control.high = 0;
 }
 
@@ -169,16 +169,16 @@ void a_wait_is_bounded(Manager& manager) {
     control.occupied = std::uint64_t{1} << kSlot;
 }
 
-void a_wait_for_credit_leaves_an_idle_door(Manager& manager) {
+void a_wait_for_credit_leaves_an_idle_gate(Manager& manager) {
     shared::Slot& slot = manager.slot();
     manager.page().control.policy = shared::Policy::kQuota;
-    slot.door.credit_ns = 0;
+    slot.client.credit_ns = 0;
     const std::uint64_t waits = slot.counters.waits;
     CHECK(gate::admit(0, gate::kUncounted, kLong).admission == gate::Admission::kPassThrough);
     CHECK(manager.rung() && manager.page().control.waiting == 0);
-    CHECK((slot.door.gate & shared::kGateState) == shared::kGateIdle && slot.counters.waits == waits + 1);
-    CHECK(slot.door.credit_ns < 0);  // it owes
-    slot.door.credit_ns = 1;
+    CHECK((slot.client.gate & shared::kGateState) == shared::kGateIdle && slot.counters.waits == waits + 1);
+    CHECK(slot.client.credit_ns < 0);  // it owes
+    slot.client.credit_ns = 1;
     CHECK(gate::admit(0, gate::kUncounted, kLong).admission == gate::Admission::kGranted);
     CHECK(slot.counters.waits == waits + 1);
     manager.page().control.policy = shared::Policy::kGroup;
@@ -188,15 +188,15 @@ void a_wait_for_credit_leaves_an_idle_door(Manager& manager) {
 void a_second_thread_is_woken_by_the_first(Manager& manager) {
     shared::Slot& slot = manager.slot();
     manager.page().control.policy = shared::Policy::kQuota;
-    slot.door.credit_ns = 0;
+    slot.client.credit_ns = 0;
     std::thread first([] { gate::admit(0, gate::kUncounted, kLong); });
-    while ((slot.door.gate & shared::kGateState) != shared::kGateWaiting) usleep(100);
+    while ((slot.client.gate & shared::kGateState) != shared::kGateWaiting) usleep(100);
     std::thread second([] { gate::admit(0, gate::kUncounted, kLong); });
     usleep(10'000);  // it sleeps, most probably
     const std::uint64_t passed = slot.counters.passed;
-    slot.door.credit_ns = 2 * static_cast<std::int64_t>(kLong.gpu_ns);
-    slot.door.gate = slot.door.gate | shared::kGateGranted;
-    shared::futex_wake_all(slot.door.gate);
+    slot.client.credit_ns = 2 * static_cast<std::int64_t>(kLong.gpu_ns);
+    slot.client.gate = slot.client.gate | shared::kGateGranted;
+    shared::futex_wake_all(slot.client.gate);
     first.join();
     second.join();
     CHECK(slot.counters.passed == passed);  // neither has waited until its bound
@@ -226,7 +226,7 @@ void a_slot_of_another_is_left_alone(Manager& manager) {
     shared::Slot& slot = manager.slot();
     gate::drained(0);
     gate::admit(0, 1, kLong);
-    slot.door.tenancy = kTenancy + 1;
+    slot.client.tenancy = kTenancy + 1;
     const std::uint64_t launches = slot.counters.launches, unmanaged = slot.counters.unmanaged;
     CHECK(!gate::tail(0, 1).writes && gate::signals(0).memory == nullptr);
     gate::drained(0);
@@ -250,7 +250,7 @@ int main() {
     the_end_of_high_priority_work_is_rung(manager);
     samples_are_dropped_while_nobody_reads_them(manager);
     a_wait_is_bounded(manager);
-    a_wait_for_credit_leaves_an_idle_door(manager);
+    a_wait_for_credit_leaves_an_idle_gate(manager);
     a_second_thread_is_woken_by_the_first(manager);
     a_late_manager_floods_nothing(manager);
     a_slot_of_another_is_left_alone(manager);

@@ -38,7 +38,7 @@ class Gated : public Arm {
             *gpu_.join({1, "", priority, program.request_permille, 1000}, device.now_ns());
         clients_[client].slot = slot;
         device.watch(&gpu_.signals().clients[slot].gate);
-        gpu_.page().slots[slot].door.reports = 1;
+        gpu_.page().slots[slot].client.reports = 1;
     }
 
     std::optional<std::uint64_t> admit(const Launch& launch, Device& device) override {
@@ -98,18 +98,18 @@ class Gated : public Arm {
         if (!launch.may_wait) return std::nullopt;
         const bool quota = settings_.policy == shared::Policy::kQuota;
         const bool goes = quota
-                              ? slot.door.credit_ns.load() > 0
+                              ? slot.client.credit_ns.load() > 0
                               : gate::has_room(gpu_.page(), gpu_.signals(), client.slot,
                                                line_of(client, launch.stream), client.streams[launch.stream]);
         const bool waited_long =
             client.waits_since_ns != 0 && now_ns - client.waits_since_ns >= kLongestWaitNs;
         if (goes || waited_long) {
             client.waits_since_ns = 0;
-            slot.door.gate = slot.door.gate & ~shared::kGateState;
+            slot.client.gate = slot.client.gate & ~shared::kGateState;
             return std::nullopt;
         }
         if (client.waits_since_ns == 0) client.waits_since_ns = now_ns;
-        slot.door.gate = (slot.door.gate & ~shared::kGateState) + shared::kGateWaiting;
+        slot.client.gate = (slot.client.gate & ~shared::kGateState) + shared::kGateWaiting;
         return now_ns + (quota ? kWakesNs : 100'000);
     }
 

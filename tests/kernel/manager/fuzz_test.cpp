@@ -85,9 +85,9 @@ std::string seed_message() {
     hello.gpu_uuid[0] = static_cast<unsigned char>(below(3));
     std::string message(sizeof(hello), '\0');
     std::memcpy(message.data(), &hello, sizeof(hello));
-    const shared::Preamble bell =
-        shared::preamble(below(2) == 0 ? shared::MessageKind::kRing : shared::MessageKind::kStatus);
-    if (below(3) == 0) message.assign(reinterpret_cast<const char*>(&bell), sizeof(bell));
+    const shared::Preamble notice =
+        shared::preamble(below(2) == 0 ? shared::MessageKind::kNotify : shared::MessageKind::kStatus);
+    if (below(3) == 0) message.assign(reinterpret_cast<const char*>(&notice), sizeof(notice));
     return message;
 }
 

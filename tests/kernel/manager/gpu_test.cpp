@@ -9,7 +9,7 @@
 #include "tests/kernel/gate/check.hpp"
 
 using namespace explsched;
-using manager::Company;
+using manager::CoRun;
 using manager::Gpu;
 using manager::Tenant;
 using shared::Class;
@@ -37,7 +37,7 @@ void launch(Gpu& gpu, std::uint32_t slot, std::uint64_t gpu_ns) {
     line_of(gpu, slot).issued += gpu_ns;
     slot_of(gpu, slot).counters.launches += 1;
     slot_of(gpu, slot).counters.charged_ns += gpu_ns;
-    slot_of(gpu, slot).door.credit_ns -= static_cast<std::int64_t>(gpu_ns);
+    slot_of(gpu, slot).client.credit_ns -= static_cast<std::int64_t>(gpu_ns);
 }
 
 void finish(Gpu& gpu, std::uint32_t slot) { shared::settle(gpu.signals().clients[slot]); }
@@ -55,7 +55,7 @@ void drain(Gpu& gpu, std::uint32_t slot, std::uint64_t drains, std::uint64_t wal
 void begin(Gpu& gpu, std::uint32_t slot, std::uint64_t gpu_ns, std::uint64_t now_ns) {
     launch(gpu, slot, gpu_ns);
     slot_of(gpu, slot).counters.busy_since_ns = now_ns;
-    slot_of(gpu, slot).door.busy = 1;
+    slot_of(gpu, slot).client.busy = 1;
     const std::uint64_t kept = gpu.page().control.high | gpu.page().control.beside;
     for (std::uint32_t other = 0; other < shared::kSlots; ++other) {
         if ((gpu.page().control.occupied & ~kept) >> other & 1)
@@ -103,7 +103,7 @@ void gates_open_when_the_gpu_has_done_what_was_launched() {
     const std::uint64_t again_ns = gpu.serve(now_ns);
     CHECK(!open(gpu, low) && again_ns <= now_ns + kMs / 10);  // there may be more to come
     gpu.serve(again_ns);
-    CHECK(open(gpu, low) && slot_of(gpu, high).door.busy == 0 && gpu.latency_ns(high) == kMs);
+    CHECK(open(gpu, low) && slot_of(gpu, high).client.busy == 0 && gpu.latency_ns(high) == kMs);
 }
 
 // A prediction may be wrong by any factor; what the GPU is going to tell is waited for.
@@ -143,7 +143,7 @@ void a_launch_in_the_last_moment_keeps_the_gates_shut() {
     std::uint64_t again_ns = gpu.serve(kNow + kMs);
     launch(gpu, high, kMs);
     gpu.serve(again_ns);
-    CHECK(!open(gpu, low) && slot_of(gpu, high).door.busy == 1);
+    CHECK(!open(gpu, low) && slot_of(gpu, high).client.busy == 1);
 }
 
 void who_dies_keeps_nothing_shut() {
@@ -201,12 +201,12 @@ void quota_follows_what_the_gpu_has_done() {
     for (const bool reports : {false, true}) {
         Gpu gpu(settings(Policy::kQuota), {});
         const std::uint32_t slot = *gpu.join(tenant(Class::kBestEffort, 500, 1000), kNow);
-        slot_of(gpu, slot).door.reports = reports ? 1 : 0;
+        slot_of(gpu, slot).client.reports = reports ? 1 : 0;
         launch(gpu, slot, 40 * kMs);
         gpu.beat(kNow + kBeat);  // 10 ms of which the GPU does in 60
-        const std::int64_t before = slot_of(gpu, slot).door.credit_ns;
+        const std::int64_t before = slot_of(gpu, slot).client.credit_ns;
         gpu.beat(kNow + 60 * kMs);
-        const std::int64_t gained = slot_of(gpu, slot).door.credit_ns - before;
+        const std::int64_t gained = slot_of(gpu, slot).client.credit_ns - before;
         CHECK(reports ? gained < static_cast<std::int64_t>(25 * kMs)
                       : gained > static_cast<std::int64_t>(45 * kMs));
     }
@@ -215,12 +215,12 @@ void quota_follows_what_the_gpu_has_done() {
 // The credit that a newcomer has after each of some beats, while it launches what it has credit for.
 std::vector<std::int64_t> credits(Gpu& gpu, std::uint64_t now_ns) {
     const std::uint32_t slot = *gpu.join(tenant(Class::kBestEffort, 300, 400), now_ns);
-    std::vector<std::int64_t> found{slot_of(gpu, slot).door.credit_ns};
+    std::vector<std::int64_t> found{slot_of(gpu, slot).client.credit_ns};
     for (int beat = 0; beat < 20; ++beat) {
-        if (slot_of(gpu, slot).door.credit_ns > 0) launch(gpu, slot, 4 * kMs);
+        if (slot_of(gpu, slot).client.credit_ns > 0) launch(gpu, slot, 4 * kMs);
         now_ns += kBeat;
         gpu.beat(now_ns);
-        found.push_back(slot_of(gpu, slot).door.credit_ns);
+        found.push_back(slot_of(gpu, slot).client.credit_ns);
     }
     gpu.leave(slot);
     return found;
@@ -244,7 +244,7 @@ void a_limit_holds_over_many_beats() {
     const std::uint32_t slot = *gpu.join(tenant(Class::kBestEffort, 300, 300), kNow);
     std::uint64_t launched_ns = 0;
     for (std::uint64_t beat = 1; beat <= 1000; ++beat) {
-        while (slot_of(gpu, slot).door.credit_ns > 0) {
+        while (slot_of(gpu, slot).client.credit_ns > 0) {
             launch(gpu, slot, kMs / 2);
             launched_ns += kMs / 2;
         }
@@ -271,8 +271,8 @@ void a_stretched_client_cuts_the_others_until_it_leaves() {
         CHECK(gpu.best_effort_permille() >= 499 && gpu.best_effort_permille() <= 501);
         gpu.beat(now_ns += kBeat);  // the same period counts once
         CHECK(gpu.best_effort_permille() >= 499);
-        auto& stretched_ns = slot_of(gpu, slot).door.credit_ns;
-        auto& cut_ns = slot_of(gpu, other).door.credit_ns;
+        auto& stretched_ns = slot_of(gpu, slot).client.credit_ns;
+        auto& cut_ns = slot_of(gpu, other).client.credit_ns;
         stretched_ns = 0;
         cut_ns = 0;
         gpu.beat(now_ns += kBeat);
@@ -288,24 +288,24 @@ void what_a_client_writes_as_its_credit_is_bounded() {
         Gpu gpu(settings(Policy::kQuota), {});
         const std::uint32_t liar = *gpu.join(tenant(Class::kBestEffort), kNow);
         const std::uint32_t honest = *gpu.join(tenant(Class::kBestEffort), kNow);
-        slot_of(gpu, liar).door.credit_ns = written;
-        const std::int64_t before = slot_of(gpu, honest).door.credit_ns;
+        slot_of(gpu, liar).client.credit_ns = written;
+        const std::int64_t before = slot_of(gpu, honest).client.credit_ns;
         for (std::uint64_t beat = 1; beat <= 10; ++beat) gpu.beat(kNow + beat * kBeat);
-        const std::int64_t gained = slot_of(gpu, honest).door.credit_ns - before;
+        const std::int64_t gained = slot_of(gpu, honest).client.credit_ns - before;
         CHECK(gained > 0 && gained <= static_cast<std::int64_t>(10 * kBeat));
     }
 }
 
 struct Taken {
     std::vector<std::string> names;
-    std::vector<Company> company;
+    std::vector<CoRun> co_run;
 };
 
 Taken taken(Gpu& gpu) {
     Taken all;
-    gpu.take_samples([&](const shared::RingSample& sample, Company company) {
+    gpu.take_samples([&](const shared::RingSample& sample, CoRun co_run) {
         all.names.emplace_back(sample.name.data());
-        all.company.push_back(company);
+        all.co_run.push_back(co_run);
     });
     return all;
 }
@@ -336,25 +336,25 @@ void timings_beside_others_are_known_as_such() {
         gpu.beat(now_ns += kBeat);
         write_samples(gpu, one, 1);
         const Taken found = taken(gpu);
-        REQUIRE(found.company.size() == 1);
-        return found.company[0];
+        REQUIRE(found.co_run.size() == 1);
+        return found.co_run[0];
     };
     launch(gpu, one, kMs);
-    CHECK(beat_and_take() == Company::kAlone);
+    CHECK(beat_and_take() == CoRun::kAlone);
     launch(gpu, one, kMs);
     launch(gpu, other, kMs);
-    CHECK(beat_and_take() == Company::kShared);
-    CHECK(beat_and_take() == Company::kShared);  // timings are read late
+    CHECK(beat_and_take() == CoRun::kShared);
+    CHECK(beat_and_take() == CoRun::kShared);  // timings are read late
     now_ns += 1000 * kMs;
     finish(gpu, one);
     finish(gpu, other);
-    CHECK(beat_and_take() == Company::kAlone);
+    CHECK(beat_and_take() == CoRun::kAlone);
     // One that comes anew, and has launched as often as who was there before.
     gpu.leave(other);
     const std::uint32_t next = *gpu.join(tenant(Class::kBestEffort), now_ns);
     launch(gpu, one, kMs);
     launch(gpu, next, kMs);
-    CHECK(beat_and_take() == Company::kShared);
+    CHECK(beat_and_take() == CoRun::kShared);
 }
 
 }  // namespace

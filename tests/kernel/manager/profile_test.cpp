@@ -92,24 +92,24 @@ void names_cannot_break_the_file() {
 
 void timings_are_averaged_and_follow_change() {
     Profile mean = profile(1, 0, 999, 0, Source::kTiming);
-    for (const std::uint64_t ns : {100, 200, 300}) mean = with_sample(mean, {ns, 10, 20}, Company::kAlone);
+    for (const std::uint64_t ns : {100, 200, 300}) mean = with_sample(mean, {ns, 10, 20}, CoRun::kAlone);
     CHECK(mean.samples == 3 && mean.cost.gpu_ns == 200 && mean.cost.compute_permille == 10);
-    for (int i = 0; i < 1000; ++i) mean = with_sample(mean, {10'000, 10, 20}, Company::kAlone);
-    for (int i = 0; i < 300; ++i) mean = with_sample(mean, {20'000, 10, 20}, Company::kAlone);
+    for (int i = 0; i < 1000; ++i) mean = with_sample(mean, {10'000, 10, 20}, CoRun::kAlone);
+    for (int i = 0; i < 300; ++i) mean = with_sample(mean, {20'000, 10, 20}, CoRun::kAlone);
     CHECK(mean.cost.gpu_ns > 19'900);
 }
 
 void long_timings_count_for_little() {
     Profile mean = profile(1, 32, 1000, 0, Source::kTiming);
-    CHECK(with_sample(mean, {1'000'000, 0, 0}, Company::kAlone).cost.gpu_ns < 1010);
-    CHECK(with_sample(mean, {2000, 0, 0}, Company::kShared).cost.gpu_ns == 1000);
-    CHECK(with_sample(mean, {500, 0, 0}, Company::kShared).cost.gpu_ns < 1000);
-    CHECK(with_sample(profile(1, 0, 0, 0, Source::kTiming), {2000, 0, 0}, Company::kShared).cost.gpu_ns ==
+    CHECK(with_sample(mean, {1'000'000, 0, 0}, CoRun::kAlone).cost.gpu_ns < 1010);
+    CHECK(with_sample(mean, {2000, 0, 0}, CoRun::kShared).cost.gpu_ns == 1000);
+    CHECK(with_sample(mean, {500, 0, 0}, CoRun::kShared).cost.gpu_ns < 1000);
+    CHECK(with_sample(profile(1, 0, 0, 0, Source::kTiming), {2000, 0, 0}, CoRun::kShared).cost.gpu_ns ==
           2000);
 }
 
 void measured_shares_are_not_overwritten_by_estimates() {
-    const Profile after = with_sample(profile(1, 5, 100, 700, Source::kNcu), {100, 10, 20}, Company::kAlone);
+    const Profile after = with_sample(profile(1, 5, 100, 700, Source::kNcu), {100, 10, 20}, CoRun::kAlone);
     CHECK(after.cost.compute_permille == 700 && after.source == Source::kNcu && after.samples == 6);
 }
 
@@ -138,10 +138,10 @@ void files_are_written_with_what_others_added() {
     const std::string path = pattern + "/new/kernels-v1.tsv";
     CHECK(load_profiles(path).profiles.empty());
     ProfileStore store;
-    store.add(sample(1, 100), Company::kAlone);
+    store.add(sample(1, 100), CoRun::kAlone);
     CHECK(save_profiles(path, store.profiles(), {}).size() == 1);
     CHECK(save_profiles(path, {profile(2, 0, 5, 600, Source::kNcu)}, {}).size() == 2);  // a tool's import
-    store.add(sample(1, 300), Company::kAlone);
+    store.add(sample(1, 300), CoRun::kAlone);
     store.adopt(save_profiles(path, store.profiles(), {}));
     CHECK(store.size() == 2);
     const ProfileText text = load_profiles(path);
@@ -193,7 +193,7 @@ void what_is_forgotten_stays_so_until_it_runs_again() {
     REQUIRE(mkdtemp(pattern.data()) != nullptr);
     const std::string path = pattern + "/kernels-v1.tsv";
     ProfileStore store;
-    for (const std::uint64_t name : {1, 2}) store.add(sample(name, 100), Company::kAlone);
+    for (const std::uint64_t name : {1, 2}) store.add(sample(name, 100), CoRun::kAlone);
     const auto file = save_profiles(path, store.profiles(), {});
     store.forget(file[0].key);
     store.adopt(file);  // of a save that was under way
@@ -203,7 +203,7 @@ void what_is_forgotten_stays_so_until_it_runs_again() {
     CHECK(load_profiles(path).profiles.size() == 1);
     store.left_out(left_out);
     CHECK(store.forgotten().empty());
-    store.add(sample(file[0].key.name_hash, 300), Company::kAlone);
+    store.add(sample(file[0].key.name_hash, 300), CoRun::kAlone);
     CHECK(store.size() == 2);
     for (const Profile& known : store.profiles())
         CHECK(known.cost.gpu_ns == (same_key(known.key, file[0].key) ? 300 : 100));
@@ -213,15 +213,15 @@ void what_is_forgotten_stays_so_until_it_runs_again() {
 void the_table_has_all_and_never_overflows() {
     ProfileStore store;
     for (std::uint64_t name = 1; name <= shared::kTableEntries; ++name)
-        store.add(sample(name, name), Company::kAlone);
+        store.add(sample(name, name), CoRun::kAlone);
     CHECK(store.size() == shared::kTableEntries / 4 * 3);
     CHECK(store.refused() == shared::kTableEntries / 4);
-    store.add(sample(1, 0), Company::kAlone);  // says nothing
-    store.add(sample(1, UINT64_MAX), Company::kAlone);
+    store.add(sample(1, 0), CoRun::kAlone);  // says nothing
+    store.add(sample(1, UINT64_MAX), CoRun::kAlone);
     CHECK(store.refused() == shared::kTableEntries / 4 + 2);
     store.adopt({profile(shared::kTableEntries + 1, 1, 1, 1, Source::kNcu)});
     CHECK(store.refused() == shared::kTableEntries / 4 + 3 && store.size() == shared::kTableEntries / 4 * 3);
-    store.add(sample(1, 5), Company::kAlone);
+    store.add(sample(1, 5), CoRun::kAlone);
     CHECK(store.samples() == store.size() + 1);
 }
 
@@ -229,11 +229,11 @@ void the_table_has_all_and_never_overflows() {
 void a_key_of_two_lengths_costs_their_mean() {
     Profile both = profile(1, 0, 0, 0, Source::kTiming);
     for (int i = 0; i < 1000; ++i)
-        both = with_sample(both, {i % 2 == 0 ? 10'000U : 200'000U, 0, 0}, Company::kAlone);
+        both = with_sample(both, {i % 2 == 0 ? 10'000U : 200'000U, 0, 0}, CoRun::kAlone);
     CHECK(both.cost.gpu_ns > 60'000 && both.cost.gpu_ns < 150'000);
     Profile steady = profile(1, 0, 0, 0, Source::kTiming);  // one in fifty is held up by its host
     for (int i = 0; i < 1000; ++i)
-        steady = with_sample(steady, {i % 50 == 9 ? 200'000U : 10'000U, 0, 0}, Company::kAlone);
+        steady = with_sample(steady, {i % 50 == 9 ? 200'000U : 10'000U, 0, 0}, CoRun::kAlone);
     CHECK(steady.cost.gpu_ns < 11'000);
 }
 

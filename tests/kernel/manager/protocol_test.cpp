@@ -93,8 +93,8 @@ void wrong_messages_are_refused_and_counted() {
     std::vector<char> padded(sizeof(hello) + 1);
     std::memcpy(padded.data(), &hello, sizeof(hello));
     CHECK(refused(daemon, padded.data(), padded.size()));
-    const Preamble bell = preamble(MessageKind::kRing);
-    CHECK(refused(daemon, &bell, sizeof(bell)));  // before it has said hello
+    const Preamble notice = preamble(MessageKind::kNotify);
+    CHECK(refused(daemon, &notice, sizeof(notice)));  // before it has said hello
     CHECK(number_in(daemon.status(), "malformed") == 15);
     const int fd = connect_to(daemon.socket());
     CHECK(answer_to(fd, &hello, sizeof(hello)).kind == MessageKind::kWelcome);  // still serves

@@ -72,15 +72,15 @@ class Managed {
 
     std::uint64_t wake_ns() {
         Slot& own = waiting_.page->slots[waiting_.slot];
-        const std::uint32_t gate = (own.door.gate.load() & ~kGateState) + kGateState + 1 + kGateWaiting;
-        own.door.credit_ns = 1;  // as if it had come in this moment
-        own.door.gate = gate;
+        const std::uint32_t gate = (own.client.gate.load() & ~kGateState) + kGateState + 1 + kGateWaiting;
+        own.client.credit_ns = 1;  // as if it had come in this moment
+        own.client.gate = gate;
         usleep(kFullNs / 1000);
-        const Preamble bell = preamble(MessageKind::kRing);
-        send(waiting_.socket, &bell, sizeof(bell), MSG_NOSIGNAL);
-        while (own.door.gate.load() == gate) futex_wait(own.door.gate, gate, 1'000'000'000);
-        const std::uint64_t woken_ns = now_ns(), granted_ns = own.door.granted_ns.load();
-        own.door.gate = gate & ~kGateState;
+        const Preamble notice = preamble(MessageKind::kNotify);
+        send(waiting_.socket, &notice, sizeof(notice), MSG_NOSIGNAL);
+        while (own.client.gate.load() == gate) futex_wait(own.client.gate, gate, 1'000'000'000);
+        const std::uint64_t woken_ns = now_ns(), granted_ns = own.client.granted_ns.load();
+        own.client.gate = gate & ~kGateState;
         return woken_ns - std::min(woken_ns, granted_ns);
     }
 

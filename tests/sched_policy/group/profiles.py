@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sched_policy.columns import Floats
-from sched_policy.group.interleave_many import efficiencies
+from sched_policy.group.rounds import efficiencies
 from sched_policy.model import StageProfile
+from sched_policy.snapshot import Floats
 from simulation.traces.generate import MODELS, profile
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from sched_policy.group.interference import opportunistic_iteration_s
+from sched_policy.group.base import opportunistic_iteration_s
 from sched_policy.model import StageProfile
 
 GUARANTEED = StageProfile(10.0, 4.0, 3.0, 2.0)  # gaps: 5 for io, 6 for gpu, 7 for net

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sched_policy.group.interleave import CONTENTION, Ordering, efficiency, iteration_s
-from sched_policy.group.interleave_many import efficiencies, iteration_times_s
+from sched_policy.group.rounds import efficiencies, iteration_times_s
 from sched_policy.model import StageProfile
 from simulation.traces.generate import profile
 from tests.sched_policy.group.profiles import different, profiles

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sched_policy.columns import Floats, Ints
 from sched_policy.group.interleave import efficiency
 from sched_policy.group.matching import EXACT_VERTICES, match, match_kinds, upper_bound
+from sched_policy.snapshot import Floats, Ints
 from tests.sched_policy.group.profiles import different, efficiencies_of_pairs, profiles
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sched_policy import catalog
+from sched_policy.group.base import Guarantee, Interleaving
 from sched_policy.group.bsbf import best_benefit
-from sched_policy.group.interference import Guarantee, Interleaving
 from sched_policy.model import Exploration, Job, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.plan import Plan
 from sched_policy.validate import checked_plan

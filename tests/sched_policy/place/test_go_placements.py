@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from sched_policy import catalog
-from sched_policy.columns import Nodes
 from sched_policy.model import GpuRequest, Node
-from sched_policy.place.base import Place, Room
-from sched_policy.place.scored import Balanced, Simple
+from sched_policy.place import Balanced, Place, Room, Simple
+from sched_policy.snapshot import Nodes
 from tests.sched_policy.builders import job, nodes, running, snapshot
 
 

@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli.main import root
-from simulation.colocation.events import write_events
-from simulation.colocation.generate import generate
+from simulation.colocation.events import generate, write_events
 from simulation.traces.trace import TraceError
 
 

@@ -15,12 +15,11 @@ from msgspec.structs import replace
 from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
-from sched_policy.columns import Columns
 from sched_policy.model import Exploration, NodeGpus
-from sched_policy.order.arrival import Fifo
+from sched_policy.order.base import Fifo
 from sched_policy.plan import Plan, Ranking, Start
 from sched_policy.policy import Policy
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Columns, Snapshot
 from simulation.cluster.engine import SimulationError, simulate
 from simulation.cluster.settings import Estimates, PassTimes, Settings, SimulationSettingsError
 from simulation.results.outcome import Ending, JobRecord, TraceOutcome

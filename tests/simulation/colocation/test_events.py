@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.colocation.events import LONGEST_LINE, Action, parse_events, read_events, write_events
-from simulation.colocation.generate import generate
+from simulation.colocation.events import LONGEST_LINE, Action, generate, parse_events, read_events, write_events
 from simulation.colocation.instance import Instance, InstanceKind
 from simulation.traces.trace import TraceError
 

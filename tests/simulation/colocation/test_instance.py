@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explsched.errors import PolicyError
-from sched_policy.columns import Nodes
 from sched_policy.model import Node, NodeGpus
+from sched_policy.snapshot import Nodes
 from simulation.colocation.instance import GpuLoads, Hosted, InstanceShare
 from tests.simulation.colocation.builders import cluster, inference, on, training
 

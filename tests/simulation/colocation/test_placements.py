@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from explsched.errors import PolicyError
-from simulation.colocation.baselines import (
+from simulation.colocation.dilu import (
+    Complementary,
+    DiluOriginal,
     Exclusive,
     InflessByLimit,
     InflessByRequest,
     share_placement,
 )
-from simulation.colocation.dilu import Complementary, DiluOriginal
 from simulation.colocation.instance import Instance, InstanceShare
 from simulation.colocation.placement import BestFit, SharePlace, place_in_order
 from tests.simulation.colocation.builders import GIB, cluster, inference, llm, on, training

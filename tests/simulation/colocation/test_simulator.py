@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.colocation.baselines import SHARE_PLACEMENTS
-from simulation.colocation.events import Action, InstanceEvent
-from simulation.colocation.generate import InstanceMix, generate
+from simulation.colocation.dilu import SHARE_PLACEMENTS
+from simulation.colocation.events import Action, InstanceEvent, InstanceMix, generate
 from simulation.colocation.instance import GpuLoads, Instance, InstanceKind, InstanceShare
 from simulation.colocation.placement import ShareBounds
 from simulation.colocation.simulator import Colocation, OvercommitError, colocate
@@ -204,9 +203,9 @@ def test_few_instances_are_generated_too(instances: int) -> None:
 
 def test_results_depend_on_the_seed_and_on_nothing_else() -> None:
     program = (
-        "from simulation.colocation.generate import generate\n"
+        "from simulation.colocation.events import generate\n"
         "from simulation.colocation.simulator import colocate\n"
-        "from simulation.colocation.baselines import SHARE_PLACEMENTS\n"
+        "from simulation.colocation.dilu import SHARE_PLACEMENTS\n"
         "from simulation.colocation.instance import GpuLoads\n"
         "for name, place in SHARE_PLACEMENTS.items():\n"
         "    loads = GpuLoads.uniform(60, 4, 40960)\n"

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.requests.plots import Point, draw
-from simulation.requests.replay import RequestReplay
+from simulation.requests.replay import Point, RequestReplay, draw
 from simulation.requests.settings import RequestSettings
 from simulation.requests.trace import Request, RequestTrace
 from simulation.results.plots import PlotError

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.requests.generate import bursty, diurnal, generate, step
 from simulation.requests.replay import RequestReplay
 from simulation.requests.settings import RequestReplayError, RequestSettings, ServiceTime, StartTime, service_times
-from simulation.requests.trace import Request, RequestTrace
+from simulation.requests.trace import Request, RequestTrace, bursty, diurnal, generate, step
 
 
 def test_service_times() -> None:

@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from simulation.cli.trace import summarize
 from simulation.traces.generate import GPU_COUNTS, MODELS, GangShare, WorkloadSpec, asked_s, generate, profile
-from simulation.traces.summary import summarize
 from simulation.traces.trace import ClusterShape, StageTimes, TraceError
 
 CLUSTER = ClusterShape(8, 8)

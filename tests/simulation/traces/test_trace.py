@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.traces.summary import JobsOfSize, RejectedRows, summarize
+from simulation.cli.trace import JobsOfSize, RejectedRows, summarize
 from simulation.traces.trace import (
     ClusterShape,
     Rejected,

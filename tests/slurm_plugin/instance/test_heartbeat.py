@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.instance.heartbeat import Heartbeat
-from slurm_plugin.instance.holder import AnotherDaemonError, Holder
+from slurm_plugin.instance.heartbeat import AnotherDaemonError, Heartbeat, Holder
 
 CLUSTER = "alpha"
 HERE = Holder("here", 10, 1000.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from slurm_plugin.client.records import SlurmReservation
-from slurm_plugin.observation.leases import LONGEST_S, LeaseUse
+from slurm_plugin.observation.memory import LONGEST_LEASE_S, LeaseUse
 from tests.slurm_kit import record
 from tests.slurm_plugin.steering.test_reconcile import lease
 
@@ -19,32 +19,32 @@ def passes(use: LeaseUse, leases: tuple[SlurmReservation, ...], *now_s: float) -
 
 
 def test_a_lease_counts_from_its_beginning() -> None:
-    times_s = (START_S - 10_000, START_S, START_S + LONGEST_S / 2, START_S + LONGEST_S)
+    times_s = (START_S - 10_000, START_S, START_S + LONGEST_LEASE_S / 2, START_S + LONGEST_LEASE_S)
     assert passes(LeaseUse(), (BEGUN,), *times_s) == [False, False, False, True]
 
 
 def test_a_new_daemon_counts_what_the_last_one_did() -> None:
-    assert passes(LeaseUse(), (BEGUN,), START_S + LONGEST_S) == [True]
+    assert passes(LeaseUse(), (BEGUN,), START_S + LONGEST_LEASE_S) == [True]
 
 
 def test_renewed_and_replaced_leases_count_together_and_pauses_do_not() -> None:
     use = LeaseUse()
-    assert passes(use, (BEGUN,), START_S + LONGEST_S - 1) == [False]
-    assert passes(use, (), START_S + 10 * LONGEST_S) == [False]
-    again = replace(BEGUN, start_s=START_S + 10 * LONGEST_S)
+    assert passes(use, (BEGUN,), START_S + LONGEST_LEASE_S - 1) == [False]
+    assert passes(use, (), START_S + 10 * LONGEST_LEASE_S) == [False]
+    again = replace(BEGUN, start_s=START_S + 10 * LONGEST_LEASE_S)
     assert passes(use, (again,), again.start_s + 1) == [True]
-    assert passes(use, (), START_S + 20 * LONGEST_S) == [True]
+    assert passes(use, (), START_S + 20 * LONGEST_LEASE_S) == [True]
 
 
 def test_a_job_that_started_is_forgotten() -> None:
     use = LeaseUse()
-    assert passes(use, (BEGUN,), START_S + LONGEST_S) == [True]
-    assert use.in_vain([replace(JOB, state="RUNNING")], (BEGUN,), START_S + LONGEST_S + 1) == frozenset()
-    assert passes(use, (), START_S + LONGEST_S + 2) == [False]
+    assert passes(use, (BEGUN,), START_S + LONGEST_LEASE_S) == [True]
+    assert use.in_vain([replace(JOB, state="RUNNING")], (BEGUN,), START_S + LONGEST_LEASE_S + 1) == frozenset()
+    assert passes(use, (), START_S + LONGEST_LEASE_S + 2) == [False]
 
 
 def test_reservations_of_others_do_not_count() -> None:
-    assert passes(LeaseUse(), (replace(BEGUN, name="maintenance"),), START_S + LONGEST_S) == [False]
+    assert passes(LeaseUse(), (replace(BEGUN, name="maintenance"),), START_S + LONGEST_LEASE_S) == [False]
 
 
 def test_a_lease_is_fresh_until_it_has_stood_for_a_while() -> None:

@@ -41,7 +41,7 @@ def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> 
 
 
 def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
-    spent, left = PreemptionBudget(1.0, 10, most_per_job_per_hour=1), PreemptionBudget(1.0, 10, most_per_job_per_hour=2)
+    spent, left = PreemptionBudget(1.0, 10, max_per_job_per_hour=1), PreemptionBudget(1.0, 10, max_per_job_per_hour=2)
     consents = "explsched:checkpoint=USR1"
     for budget, may_yield in ((spent, False), (left, True), (None, True)):
         job = job_of(tmp_path, budget, comment=consents, admin_comment=ONCE, restarts=1)
@@ -108,7 +108,7 @@ def test_others_make_room_only_for_a_job_that_would_start(tmp_path: Path) -> Non
 
 def test_what_a_user_has_had_in_silence_is_known_to_the_policy(tmp_path: Path) -> None:
     records = ClusterRecords((), (record(5), record(6, user="eve")), ())
-    found = observe(records, ProgressSpool(tmp_path), NOW_S, remembered=Remembered(silent_s={"eve": 50.0}))
+    found = observe(records, ProgressSpool(tmp_path), NOW_S, remembered=Remembered(unreported_s={"eve": 50.0}))
     assert {job.user: job.user_silent_s for job in found.snapshot.jobs} == {"ada": 0.0, "eve": 50.0}
 
 

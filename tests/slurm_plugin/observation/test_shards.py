@@ -4,7 +4,7 @@ import pytest
 
 from sched_policy.model import GpuRequest, NodeGpus
 from slurm_plugin.client.records import SlurmNode
-from slurm_plugin.observation import shards
+from slurm_plugin.observation import requirements
 from tests.slurm_kit import record
 from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
 
@@ -20,21 +20,26 @@ from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
 )
 def test_a_request_for_shards(wants: int, nodes: int, request_: GpuRequest, *, shares: bool) -> None:
     job = waiting(1, wants, nodes=nodes)
-    assert (shards.request(job, 4), shards.may_share(job, 4)) == (request_, shares)
+    assert (requirements.gpu_request(job, 4), requirements.asks_for_a_part(job, 4)) == (request_, shares)
 
 
 def test_a_request_for_gpus_shares_with_nobody() -> None:
     job = record(1, gpus=2, gpus_per_node=2)
-    assert (shards.request(job, 4), shards.may_share(job, 4)) == (GpuRequest(2, 1, 2), False)
+    assert (requirements.gpu_request(job, 4), requirements.asks_for_a_part(job, 4)) == (GpuRequest(2, 1, 2), False)
 
 
 def test_without_shards_on_any_node_nothing_changes() -> None:
-    assert shards.per_gpu([SlurmNode("n1", "IDLE", 4, frozenset()), SlurmNode("n2", "IDLE", 0, frozenset())]) == 0
-    assert shards.request(waiting(1), 0) == GpuRequest(0, 1, None)
+    assert (
+        requirements.most_shards_per_gpu(
+            [SlurmNode("n1", "IDLE", 4, frozenset()), SlurmNode("n2", "IDLE", 0, frozenset())]
+        )
+        == 0
+    )
+    assert requirements.gpu_request(waiting(1), 0) == GpuRequest(0, 1, None)
 
 
 def test_gpus_that_are_held() -> None:
-    assert shards.allocation(on_gpu(1, 3), 4) == (NodeGpus("n1", 1, (3,)),)
-    assert shards.allocation(on_gpu(1, 3, gpu_indices=()), 4) == (NodeGpus("n1", 1),)
+    assert requirements.gpu_allocation(on_gpu(1, 3), 4) == (NodeGpus("n1", 1, (3,)),)
+    assert requirements.gpu_allocation(on_gpu(1, 3, gpu_indices=()), 4) == (NodeGpus("n1", 1),)
     seen = look(on_gpu(1, 0), on_gpu(2, 0), waiting(3))
     assert [job.allocation for job in seen.snapshot.jobs] == [(NodeGpus("n1", 1, (0,)),)] * 2 + [()]

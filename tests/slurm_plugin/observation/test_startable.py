@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin.observation.startable import may_be_planned, may_keep_lease, waits_for_room
+from slurm_plugin.observation.standing import may_be_planned, may_keep_lease, waits_for_room
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0

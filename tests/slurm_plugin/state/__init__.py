@@ -39,7 +39,7 @@ def configured(directory: Path) -> Config:
     return Config(
         policy="srsf",
         progress=ProgressSection(spool=directory / "spool"),
-        order=OrderSection(record=directory / "site_factors.json"),
+        order=OrderSection(site_factor_file=directory / "site_factors.json"),
         state=StateSection(directory=directory / "state"),
     )
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.changes import AttachReservation, Change, CreateReservation, RequeueJob, SetSiteFactor
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.steering.backfill_gap import MOST_PUT_OFF, BackfillGap, split
+from slurm_plugin.steering.backpressure import MOST_PUT_OFF, BackfillGap, split
 from tests.slurm_kit import FakeSlurm, record
 from tests.slurm_plugin.steering.test_controller import NOW_S, asking, controller
 
@@ -81,7 +81,7 @@ def test_a_pass_writes_again_what_is_not_in_force_only_in_the_gap(
     stale = [replace(right[0], priority=50)]
     loads = Loads(BUSY)
     monkeypatch.setattr(slurm, "load", loads.load)
-    monkeypatch.setattr("slurm_plugin.steering.backfill_gap.time.sleep", loads.pause)
+    monkeypatch.setattr("slurm_plugin.steering.backpressure.time.sleep", loads.pause)
     daemon = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores[:1]))
     monkeypatch.setattr(daemon, "_gap", gap(loads))
     slurm.known = {job.job_id: job for job in right}

@@ -7,9 +7,9 @@ import pytest
 from slurm_plugin.client.capabilities import RateLimit
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.config import BackpressureSection
-from slurm_plugin.steering.backoff import Backoff, backoff, most_written
+from slurm_plugin.steering.backpressure import Backoff, backoff, most_written
 
-LIMITS = BackpressureSection(server_threads=8, cycle_s=2.0, widest_interval_s=60.0)
+LIMITS = BackpressureSection(server_threads=8, cycle_s=2.0, max_interval_s=60.0)
 QUIET = ControllerLoad(1, 0, 0.01, 0.5, 5000)
 USUAL_S = 15.0
 

@@ -49,7 +49,7 @@ def controller(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def configured(tmp_path: Path, **sections: Any) -> Config:
-    order = OrderSection(scope="partition", record=tmp_path / "site_factors.json")
+    order = OrderSection(scope="partition", site_factor_file=tmp_path / "site_factors.json")
     spool, audit = ProgressSection(spool=tmp_path), AuditSection(file=tmp_path / "audit.jsonl")
     return msgspec.structs.replace(Config(progress=spool, order=order, audit=audit), **sections)
 
@@ -120,7 +120,7 @@ def test_a_new_configuration_holds_for_the_order(tmp_path: Path, monkeypatch: py
     scores = tuple(Score(job_id, -job_id, "") for job_id in (1, 2, 3))
     daemon = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores))
     assert len(daemon.decide(NOW_S).changes) == 3
-    daemon.reconfigure(configured(tmp_path, slurm=SlurmSection(most_per_pass=2)))
+    daemon.reconfigure(configured(tmp_path, slurm=SlurmSection(max_per_pass=2)))
     assert len(daemon.decide(NOW_S).changes) == 2
 
 

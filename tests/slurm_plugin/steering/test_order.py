@@ -12,7 +12,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.steering.order import OrderLimits, order_changes, relabel
 from tests.slurm_kit import record
 
-LIMITS = OrderLimits(highest=1_000_000, depth=100, most_per_pass=20)
+LIMITS = OrderLimits(highest=1_000_000, depth=100, max_per_pass=20)
 
 
 def written(jobs: Sequence[SlurmJob], changes: Sequence[SetSiteFactor]) -> list[SlurmJob]:
@@ -34,7 +34,7 @@ def settled(jobs: list[SlurmJob], limits: OrderLimits = LIMITS) -> tuple[list[Sl
     """The jobs when a pass finds nothing to change any more, and how many passes that took."""
     passes = 0
     while changes := order_changes(jobs, limits):
-        assert len(changes) <= limits.most_per_pass
+        assert len(changes) <= limits.max_per_pass
         jobs, passes = written(jobs, changes), passes + 1
         assert passes < 1000
     return jobs, passes
@@ -57,7 +57,7 @@ def test_labels_fall_strictly_even_if_there_are_hardly_enough(current: list[int 
 def test_who_stands_too_high_goes_down_before_newcomers_get_their_place() -> None:
     too_high = record(9, site_factor=900)
     jobs = [*waiting(4), record(5, site_factor=300), record(6, site_factor=200), record(7, site_factor=100), too_high]
-    (first,) = order_changes(jobs, OrderLimits(highest=1000, depth=100, most_per_pass=1))
+    (first,) = order_changes(jobs, OrderLimits(highest=1000, depth=100, max_per_pass=1))
     assert first.job_id == 9
     assert first.site_factor < 100
 

@@ -33,21 +33,21 @@ def steps(
 
 
 def test_signal_then_requeue_when_the_checkpoint_is_reported() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
     assert steps(tracker, 10, 5) == []
     assert steps(tracker, 20, 5, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
 
 
 def test_requeue_when_the_grace_is_over() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     steps(tracker, 0, 5, progress=JobProgress(checkpoint_s=-50))
     assert steps(tracker, 50, 5, progress=JobProgress(checkpoint_s=-50)) == []  # an old checkpoint does not count
     assert steps(tracker, 100, 5) == [RequeueJob(5)]
 
 
 def test_a_job_that_is_still_starting_is_not_signalled() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     earlier = ProgressReport(1.0, restart=0, step=1, metric="loss", value=1.0)
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     wanted = (Preemption(5, ""),)
@@ -63,7 +63,7 @@ def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
 
 
 def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     steps(tracker, 0, 5)
     assert steps(tracker, 200, progress=JobProgress(checkpoint_s=5, ended=True)) == []
     steps(tracker, 200, 5)
@@ -73,7 +73,7 @@ def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
 
 
 def test_a_job_that_was_requeued_by_somebody_else_is_not_requeued_again() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     steps(tracker, 0, 5)
     runs_again = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     assert tracker.advance((), runs_again, {}, {}, 900) == ()
@@ -81,7 +81,7 @@ def test_a_job_that_was_requeued_by_somebody_else_is_not_requeued_again() -> Non
 
 
 def test_the_hourly_budget_bounds_the_churn() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=1, most_per_hour=1))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=1, max_per_hour=1))
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
     tracker.advance((), {}, {}, {}, 10)
     assert steps(tracker, 20, 5) == []
@@ -96,7 +96,7 @@ def served(tracker: PreemptionTracker, now_s: float, beneficiary: Job | None, **
 
 @pytest.mark.parametrize("now", [None, running(7, "n2"), job(7, eligible=False)])
 def test_a_job_is_not_requeued_when_nobody_would_gain_by_it_any_more(now: Job | None) -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     assert served(tracker, 0, job(7)) == [SignalJob(5, "USR1")]
     jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: now} if now else {})
     assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10) == ()
@@ -105,7 +105,7 @@ def test_a_job_is_not_requeued_when_nobody_would_gain_by_it_any_more(now: Job | 
 
 
 def test_for_whom_a_job_was_requeued_is_remembered_and_written_down() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     served(tracker, NOW_S, job(7))
     assert tracker.served_s == {}
     note, requeue = served(tracker, NOW_S + 10, job(7), checkpoint_s=NOW_S + 5)
@@ -122,37 +122,37 @@ def past(*times_s: float) -> PreemptionRecord:
 
 
 def test_the_budgets_of_a_job_hold_in_an_hour_and_in_all() -> None:
-    hourly = PreemptionBudget(grace_s=1, most_per_hour=100, most_per_job_per_hour=2)
+    hourly = PreemptionBudget(grace_s=1, max_per_hour=100, max_per_job_per_hour=2)
     assert steps(PreemptionTracker(hourly), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
     assert steps(PreemptionTracker(hourly), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
     assert steps(PreemptionTracker(hourly), NOW_S + HOUR_S, 5, record=past(NOW_S - 20, NOW_S - 10)) != []
-    in_all = PreemptionBudget(grace_s=1, most_per_hour=100, most_per_job=3)
+    in_all = PreemptionBudget(grace_s=1, max_per_hour=100, max_per_job=3)
     assert steps(PreemptionTracker(in_all), NOW_S, 5, record=replace(past(1.0), older=1)) == [SignalJob(5, "USR1")]
     assert steps(PreemptionTracker(in_all), NOW_S, 5, record=replace(past(1.0), older=2)) == []
 
 
 def test_a_new_daemon_remembers_what_the_last_one_spent() -> None:
-    budget = PreemptionBudget(grace_s=1, most_per_hour=2)
+    budget = PreemptionBudget(grace_s=1, max_per_hour=2)
     assert steps(PreemptionTracker(budget), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
     assert steps(PreemptionTracker(budget), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
 
 
 def test_what_the_last_daemon_spent_counts_once() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=1, most_per_hour=2))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=1, max_per_hour=2))
     for later_s in (0, 15, 30):
         steps(tracker, NOW_S + later_s, record=past(NOW_S - 10))
     assert steps(tracker, NOW_S + 45, 5, record=past(NOW_S - 10)) == [SignalJob(5, "USR1")]
 
 
 def test_new_limits_hold_for_what_is_underway() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=1000, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=1000, max_per_hour=10))
     steps(tracker, 0, 5)
-    tracker.limits(PreemptionBudget(grace_s=10, most_per_hour=10))
+    tracker.limits(PreemptionBudget(grace_s=10, max_per_hour=10))
     assert steps(tracker, 20, 5) == [RequeueJob(5)]
 
 
 def test_what_a_preemption_costs_is_written_down_once_before_the_requeue() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, most_per_hour=10))
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", gpus=4, ran_s=300.0, exploration=CONSENT)}
     tracker.advance((Preemption(5, "job 7 waits"),), jobs, {}, {}, NOW_S)
     reported = {5: JobProgress(checkpoint_s=NOW_S + 20)}

@@ -21,14 +21,13 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.startable import SETTLE_S
+from slurm_plugin.observation.standing import SETTLE_S
 from slurm_plugin.steering.order import OrderLimits
-from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_changes
-from slurm_plugin.steering.resizing import resize_changes, restored
+from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_changes, resize_changes, restored
 from tests.sched_policy.builders import NOW_S, job, nodes
 from tests.slurm_kit import record
 
-LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, most_per_pass=100), slack_s=120)
+LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, max_per_pass=100), slack_s=120)
 
 
 def seen(*records: SlurmJob, leases: tuple[SlurmReservation, ...] = (), jobs: tuple[Job, ...] = ()) -> Observation:

@@ -11,7 +11,7 @@ from sched_policy.plan import Plan, Preemption
 from slurm_plugin.client.records import ClusterRecords, SlurmNode
 from slurm_plugin.observation.observe import observe
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.room import without_vain_preemptions
+from slurm_plugin.steering.preemption import without_vain_preemptions
 from tests.slurm_kit import record
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sched_policy.model import Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import ShardRule, SlurmJob, SlurmNode
-from slurm_plugin.observation import shards
+from slurm_plugin.observation import requirements
 from slurm_plugin.observation.observe import Observation, _job
 from slurm_plugin.observation.progress import JobProgress
 from tests.sched_policy.builders import NOW_S
@@ -39,7 +39,7 @@ def look(
         SlurmNode(f"n{i + 1}", "IDLE", gpus, frozenset({"main"}), shards=gpus * PER_GPU) for i in range(nodes)
     ]
     now_s = NOW_S + later_s
-    size = shards.per_gpu(slurm_nodes)
+    size = requirements.most_shards_per_gpu(slurm_nodes)
     jobs = [_job(job, JobProgress(), None, (), size) for job in records]
     snapshot = Snapshot.of(now_s, [Node(node.name, node.gpus, node.partitions) for node in slurm_nodes], jobs)
     by_name = {node.name: node for node in slurm_nodes}

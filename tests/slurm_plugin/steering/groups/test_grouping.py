@@ -14,10 +14,15 @@ from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import ShardRule, SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.steering.groups.annotation import GroupAnnotation, may_be_annotated
-from slurm_plugin.steering.groups.grouping import PATIENCE_S, group_changes, in_order, live_groups, withdrawal
-from slurm_plugin.steering.groups.log import differences
-from slurm_plugin.steering.groups.packing import choice, free_shards
-from slurm_plugin.steering.groups.release import releases
+from slurm_plugin.steering.groups.grouping import (
+    PATIENCE_S,
+    differences,
+    group_changes,
+    in_order,
+    live_groups,
+    withdrawal,
+)
+from slurm_plugin.steering.groups.release import choice, free_shards, releases
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_plugin.steering.groups.grouped import PER_GPU, look, on_gpu, waiting
 

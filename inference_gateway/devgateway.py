@@ -1,0 +1,207 @@
+"""A gateway with the bundled model server on a private cluster, driven through the commands that a user has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import aiohttp
+import psutil
+import yaml
+
+from inference_gateway.errors import GatewayError
+from slurm_plugin.client.cli import CliClient
+
+ROOT = Path(__file__).parents[2]
+SERVER = f"{sys.executable} -m inference_gateway.examples.model_server --port {{port}} --name {{replica}}"
+_TO_START_S = 60.0
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway by its services file. `environment` leads to its cluster: `Cluster.env`."""
+
+    environment: Mapping[str, str]
+    services: Path
+    url: str
+    state: Path
+
+    def command(self, *argv: str) -> str:
+        """What `sexplsched gateway ...` prints. Raises `GatewayError` if it fails."""
+        program = [sys.executable, "-m", "explsched.cli.main", "gateway", *argv]
+        added = {"SEXPLSCHED_GATEWAY_SERVICES": str(self.services), "PYTHONPATH": str(ROOT)}
+        env = {**os.environ, **self.environment, **added}
+        done = subprocess.run(program, env=env, capture_output=True, text=True, check=False, timeout=120)
+        if done.returncode:
+            raise GatewayError(f"{argv}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def status(self, service: str = "tiny") -> dict[str, Any]:
+        """What the control plane reported last about a service."""
+        nothing = {"serving": 0, "coming": 0, "replicas": [], "time_s": 0.0}
+        path = self.state / "status.json"
+        if not path.exists():
+            return nothing
+        shown = json.loads(path.read_text())
+        found = (one for one in shown["services"] if one["name"] == service)
+        return {**next(found, nothing), "time_s": shown["time_s"]}
+
+    def serving(self, service: str = "tiny") -> int:
+        """How many replicas of a service take requests."""
+        return int(self.status(service)["serving"])
+
+    def jobs(self, service: str) -> list[int]:
+        """The jobs of a service that Slurm has, waiting or running."""
+        found = CliClient(environment=self.environment).tagged_jobs(f"igw:t:{service}:")
+        return [job.job_id for job in found if job.state in ("PENDING", "RUNNING")]
+
+    def job_ids(self) -> set[int]:
+        """The jobs of all replicas that the control plane knows."""
+        return {one["job_id"] for one in self.status()["replicas"]}
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Lines of the event log with this name, oldest first."""
+        lines = (self.state / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["event"] == name]
+
+    def jobs_of(self, event: str) -> list[int]:
+        """The jobs that these events are about."""
+        return [event["job"] for event in self.events(event)]
+
+    def has_started(self, times: int) -> bool:
+        """Whether so many control planes have begun, and the last one reports."""
+        began = self.events("control plane started")
+        return len(began) >= times and self.status()["time_s"] > began[-1]["unix_s"]
+
+    def control_plane(self) -> int:
+        """The process id of its control plane: a child of the supervisor. Raises `GatewayError` if none runs."""
+        parent = json.loads((self.state / "gateway.json").read_text())["pid"]
+        for child in psutil.Process(parent).children():
+            if "inference_gateway.control" in child.cmdline():
+                return child.pid
+        raise GatewayError("no control plane runs")
+
+
+def services_file(
+    directory: Path,
+    port: int,
+    replica: Mapping[str, object] = MappingProxyType({}),
+    scale: Mapping[str, object] = MappingProxyType({}),
+    **service: object,
+) -> Path:
+    """A services file with one service, `tiny`, of the bundled model server; the rest are keys of that service."""
+    replica = {"command": f"{SERVER} --token-ms 20", "memory": "100M", "time": "20", **replica}
+    scale = {"min": 1, "max": 4, "start_s": 5, "hold_s": 5, **scale}
+    tiny = {
+        "concurrency": 4,
+        "requests_per_s": 15,
+        "drain_deadline_s": 30,
+        **service,
+        "replica": replica,
+        "scale": scale,
+    }
+    data = {
+        "name": "t",
+        "directory": str(directory / "gateway"),
+        "listen": {"host": "127.0.0.1", "port": port},
+        "slurm": {"poll_s": 1},
+        "job": {"memory": "200M", "cpus": 1},
+        "services": {"tiny": tiny},
+    }
+    path = directory / "services.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+@contextmanager
+def in_foreground(
+    environment: Mapping[str, str],
+    directory: Path,
+    port: int,
+    replica: Mapping[str, object] = MappingProxyType({}),
+    scale: Mapping[str, object] = MappingProxyType({}),
+    **service: object,
+) -> Iterator[Gateway]:
+    """A gateway that runs here for as long as the block lasts; for the keys see `services_file`."""
+    services = services_file(directory, port, replica, scale, **service)
+    gateway = Gateway(environment, services, f"http://127.0.0.1:{port}", directory / "gateway")
+    program = [sys.executable, "-m", "inference_gateway.supervisor", "--services", str(services)]
+    env = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    env |= {**environment, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
+    with (directory / "log").open("wb") as log:
+        supervisor = subprocess.Popen(program, env=env, stdout=log, stderr=log)
+    try:
+        _wait_for(gateway.state / "address")
+        yield gateway
+    finally:
+        supervisor.terminate()
+        supervisor.wait(30)
+
+
+def _wait_for(path: Path) -> None:
+    deadline_s = time.monotonic() + _TO_START_S
+    while not path.exists():
+        if time.monotonic() > deadline_s:
+            raise GatewayError(f"the gateway did not serve within {_TO_START_S:.0f} s: {path} is missing")
+        time.sleep(0.2)
+
+
+@dataclass
+class Load:
+    """Requests at a steady rate; every failure is kept with its time."""
+
+    url: str
+    per_s: float
+    tokens: int = 10
+    stream: bool = False
+    answers: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    async def _one(self, session: aiohttp.ClientSession) -> None:
+        began_s = time.monotonic()
+        body = {"model": "tiny", "max_tokens": self.tokens, "stream": self.stream}
+        try:
+            async with session.post(f"{self.url}/v1/chat/completions", json=body) as answer:
+                text = await answer.text()
+                whole = text.rstrip().endswith("[DONE]") if self.stream else True
+                self.answers[f"{answer.status}{'' if whole else ' cut'}"] += 1
+                if answer.status != 200 or not whole:
+                    self.failures.append(f"{time.time():.1f}: {answer.status} {text[:200]}")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self.answers[type(error).__name__] += 1
+            self.failures.append(f"{time.time():.1f}: {error!r}")
+        self.waits_s.append(time.monotonic() - began_s)
+
+    @contextmanager
+    def running(self) -> Iterator[Load]:
+        """Ask for as long as the block lasts, and wait for the last answer."""
+        thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            thread.join(150)
+
+    async def _run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=120)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+            asked: list[asyncio.Task[None]] = []
+            while not self._stop.is_set():
+                asked.append(asyncio.create_task(self._one(session)))
+                await asyncio.sleep(1 / self.per_s)
+            await asyncio.gather(*asked)

@@ -1,1 +1,0 @@
-"""A gateway on a private cluster with a client that counts failures: for tests and benchmarks."""

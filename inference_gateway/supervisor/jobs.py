@@ -1,0 +1,208 @@
+"""The jobs before and after this one: whose data plane is taken over, and who waits to take over ours."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from explsched import log
+from inference_gateway.accepted import Accepted
+from inference_gateway.control import state
+from inference_gateway.control.state import GatewayRecord
+from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.plane import Processes
+from inference_gateway.errors import GatewayError
+from inference_gateway.gateway_paths import GatewayPaths
+from sbatch_templates import shell
+from slurm_plugin.client.changes import CancelJob, ClearDependency
+from slurm_plugin.client.errors import SlurmError
+from slurm_plugin.client.protocol import SlurmClient
+from slurm_plugin.client.records import SlurmJob
+
+_OURS = "igwjob:"
+ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
+
+
+def tag(gateway: str) -> str:
+    """The comment of the jobs of a gateway itself."""
+    return f"{_OURS}{gateway}"
+
+
+def own_job_id() -> int | None:
+    """The Slurm job this process runs in; None outside of one."""
+    text = os.environ.get("SLURM_JOB_ID", "")
+    return int(text) if text.isdigit() else None
+
+
+def active_jobs(client: SlurmClient, gateway: str) -> tuple[SlurmJob, ...]:
+    """The gateway's own jobs that wait or run. Raises `SlurmError`."""
+    found = (job for job in client.tagged_jobs(tag(gateway)) if job.comment == tag(gateway))
+    return tuple(job for job in found if job.state in ACTIVE)
+
+
+def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str, ...]:
+    """Options for sbatch. `after`: the job that this one succeeds."""
+    section, root = now.section, now.paths.root
+    job = section.job
+    given = {
+        "job-name": f"gateway-{section.name}",
+        "comment": tag(section.name),
+        "output": str(root / "gateway.log"),
+        "open-mode": "append",
+        "chdir": str(root),
+        "signal": f"B:USR1@{job.handover_s}",
+        "nodes": "1",
+        "ntasks": "1",
+        "cpus-per-task": str(job.cpus),
+        "mem": job.memory,
+        "time": job.time,
+        "partition": job.partition,
+        "account": job.account,
+        "qos": job.qos,
+        "dependency": "" if after is None else f"afterany:{after}",
+    }
+    return (*(f"--{key}={value}" for key, value in given.items() if value), "--no-requeue", *extra)
+
+
+def script(now: Accepted, extra: Sequence[str]) -> str:
+    """The batch script. `extra` are sbatch options that the successor is to have, too."""
+    text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
+    program = [sys.executable, "-m", "inference_gateway.supervisor"]
+    files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
+    command = [*program, *files, *(f"--sbatch={option}" for option in extra)]
+    return shell.environment().from_string(text).render(command=command).strip("\n") + "\n"
+
+
+def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int | None = None) -> int:
+    """Submit a gateway job; returns its id. Raises `SlurmError`."""
+    return client.submit(script(now, extra), options(now, extra, after))
+
+
+def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> int:
+    """Submit the first job of a gateway; returns its id. Raises `GatewayError` if it has one, `SlurmError`."""
+    running = active_jobs(client, now.section.name)
+    if running:
+        raise GatewayError(f"gateway {now.section.name} is up or starting already: job {running[0].job_id}")
+    state.forget_requests(now.paths)
+    return submit(client, now, extra)
+
+
+def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, now_s: float) -> float:
+    """Seconds until the job `own` is to hand over: `notice_s` before its end, half of its time for a short one."""
+    record = next((job for job in found if job.job_id == own), None)
+    if record is None or record.start_s is None or record.time_limit_s is None:
+        return math.inf
+    return record.start_s + record.time_limit_s - min(notice_s, record.time_limit_s / 2) - now_s
+
+
+def release(client: SlurmClient, job_id: int) -> None:
+    """Let a successor start now, beside the job it succeeds. Raises `SlurmError`, also if Slurm refuses."""
+    refused = client.apply([ClearDependency(job_id)])
+    if refused:
+        raise SlurmError(refused[0].message)
+
+
+def cancel(client: SlurmClient, job_ids: Sequence[int]) -> None:
+    """Cancel jobs. Raises `SlurmError`."""
+    if job_ids:
+        client.apply([CancelJob(job_id) for job_id in job_ids])
+
+
+_LOG = logging.getLogger("explsched.gateway")
+_LOOK_S = 60.0
+"""Time between two looks for the successor job."""
+
+_RETRY_S = 5.0
+
+
+def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: int | None) -> Files | None:
+    """The data plane of the job that hands over to this one, if it is on this node. `record` is who has the address.
+
+    One whose job was killed is ended, where Slurm has left it running: it would keep the port, and send requests to
+    replicas that are gone.
+    """
+    if record.job_id in (None, own) or record.node != socket.gethostname():
+        return None
+    directory = Path(record.run_directory)
+    if not directory.is_dir() or directory.stat().st_uid != os.getuid():
+        return None
+    found = Processes(Files(directory))
+    if not found.alive():
+        return None
+    try:
+        if record.job_id in {running.job_id for running in active_jobs(client, now.section.name)}:
+            return found.files
+    except SlurmError as error:
+        log.event(_LOG, logging.ERROR, "predecessor's state unknown", job=record.job_id, why=str(error))
+        return found.files
+    log.event(_LOG, logging.INFO, "ending the data plane that a killed job has left", job=record.job_id)
+    found.stop(grace_s=0.0)
+    return None
+
+
+@dataclass(slots=True)
+class Succession:
+    """Sees that exactly one job waits to succeed the job `own`, and sets it free when the time limit is near."""
+
+    client: SlurmClient
+    paths: GatewayPaths
+    sbatch: Sequence[str]
+    own: int | None
+    handing_over: bool = False
+    _successor: int | None = None
+    _due_s: float = 0.0
+
+    def check_now(self) -> None:
+        """The time limit is near, or has been changed: do not wait for the next look."""
+        self._due_s = 0.0
+
+    def taken_over(self) -> bool:
+        """Whether the successor that was set free has a data plane that takes requests."""
+        if not self.handing_over:
+            return False
+        try:
+            return self.paths.handover.read_text(encoding="ascii") not in ("", str(self.own))
+        except FileNotFoundError:
+            return False
+
+    def coming(self) -> bool:
+        """Whether a successor was set free and does not take requests yet."""
+        return self.handing_over and not self.taken_over()
+
+    def check(self, now: Accepted) -> None:
+        """Look for the successor if it is time for that. Nothing happens outside of a job."""
+        now_s = time.monotonic()
+        if self.own is None or now_s < self._due_s or self.paths.closing.exists():
+            return
+        try:
+            jobs = active_jobs(self.client, now.section.name)
+            if self._successor not in {found.job_id for found in jobs}:
+                self._successor = self._find(now, jobs, self.own)
+            left_s = handover_in_s(jobs, self.own, now.section.job.handover_s, time.time())
+            if left_s <= 0 and not self.handing_over:
+                if not any((found.job_id, found.state) == (self._successor, "RUNNING") for found in jobs):
+                    release(self.client, self._successor)
+                self.handing_over = True
+                log.event(_LOG, logging.INFO, "handing over", successor=self._successor)
+            self._due_s = now_s + (_RETRY_S if self.handing_over else min(_LOOK_S, left_s))
+        except SlurmError as error:
+            self._due_s = now_s + _RETRY_S
+            log.event(_LOG, logging.ERROR, "no successor yet, will try again", why=str(error))
+
+    def _find(self, now: Accepted, jobs: Sequence[SlurmJob], own: int) -> int:
+        """The job that waits to succeed this one; submitted if there is none."""
+        waiting = [found.job_id for found in jobs if found.state == "PENDING" and found.job_id != own]
+        if waiting:
+            return waiting[0]
+        self.handing_over = False  # one that was set free is gone again: the new one has to be, too
+        new = submit(self.client, now, self.sbatch, after=own)
+        log.event(_LOG, logging.INFO, "successor submitted", job=new)
+        return new

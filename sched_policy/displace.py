@@ -1,0 +1,199 @@
+"""Displace running jobs by waiting ones that are worth clearly more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, takewhile
+
+from msgspec import Struct
+
+from sched_policy.model import GpuRequest, Job, JobState
+from sched_policy.place import Place
+from sched_policy.plan import Preemption, Ranking
+from sched_policy.profile import AvailabilityProfile, FreeGpus
+from sched_policy.snapshot import Snapshot
+
+
+class Displace(Struct, frozen=True):
+    """A blocked job may take the GPUs of running jobs whose scores are lower by the factor `margin`.
+
+    Attributes:
+        margin: how many times the victim's score the blocked job's must be; above 1, so that two jobs of equal
+            worth do not swap places for ever.
+        least_share: a job worth less than this share of its scope's best score displaces nobody. Among jobs that learn
+            next to nothing any ratio of scores is noise, and each swap costs a restart.
+        quantum_s: a job is left alone for this long after the first report of each run (after its start, if it never
+            reports), so that every start pays for itself however long starting up takes.
+        most_at_once: preemptions per plan at most; bounds the churn.
+
+    """
+
+    margin: float = 1.5
+    least_share: float = 0.05
+    quantum_s: float = 600.0
+    most_at_once: int = 8
+
+    def preemptions(
+        self,
+        snapshot: Snapshot,
+        ranking: Ranking,
+        blocked: Sequence[tuple[Job, int]],
+        profile: AvailabilityProfile,
+        place: Place,
+    ) -> tuple[Preemption, ...]:
+        """The preemptions that let `blocked`, (job, waiting tasks) best first, start on GPUs taken from others.
+
+        Only jobs of its own scope make room for a job: scores of different scopes do not compare. Nobody makes room for
+        a job that may not displace others, for it might not start all the same, nor where what comes free would go to a
+        job of another scope that stands before it.
+
+        `profile` has this plan's starts booked, so what is free in it now is free for the blocked jobs too.
+
+        Victims are taken from the worst upwards, and only as many as the blocked job needs; if even all
+        allowed victims make no room for its gang, none is touched for it.
+        """
+        value = ranking.value_of
+        sharing = _sharing(snapshot)
+        victims = _Victims(
+            (job for job in snapshot.running if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing),
+            value,
+            self.margin,
+        )
+        least = _least_worth(snapshot, ranking, self.least_share)
+        free = profile.free_now()
+        for job in snapshot.running:  # room that earlier plans have made goes to the best blocked jobs first
+            if job.yielding or job.state is JobState.COMPLETING:
+                free.release(job.allocation)
+        chosen: list[Preemption] = []
+        ahead = _Ahead()
+        crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which there is no room until somebody goes
+        for job, tasks in blocked:
+            ahead.add(job)
+            if not job.may_displace or 0.0 <= value[job.job_id] < least[job.scope]:
+                continue
+            for _task in range(tasks):
+                room = self.most_at_once - len(chosen)
+                if room == 0 or not victims:
+                    return tuple(chosen)
+                shape = (job.request, job.partition)
+                needs_room = shape in crowded or free.find(*shape, place) is None
+                if needs_room:
+                    crowded.add(shape)
+                set_ = _least_victims(job, victims.of(job, room), free, place) if needs_room else ()
+                if needs_room and (not set_ or ahead.would_take(job, set_, free, place)):
+                    break
+                for victim in set_:
+                    victims.remove(victim)
+                    free.release(victim.allocation)
+                    crowded.clear()
+                    chosen.append(Preemption(victim.job_id, _why(victim, job, value), job.job_id))
+                free.take(free.find(job.request, job.partition, place) or ())
+        return tuple(chosen)
+
+    def stable_until_s(self, snapshot: Snapshot) -> float:
+        """When the next running job has had its quantum and may be asked to yield."""
+        ends_s = (job.productive_since_s + self.quantum_s for job in snapshot.running if job.may_yield)
+        return min((end_s for end_s in ends_s if end_s > snapshot.now_s), default=float("inf"))
+
+    def _may_yield(self, job: Job, now_s: float) -> bool:
+        return (
+            job.state is JobState.RUNNING
+            and not job.yielding
+            and job.may_yield
+            and now_s >= job.productive_since_s + self.quantum_s
+        )
+
+
+def _sharing(snapshot: Snapshot) -> set[int]:
+    """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
+    holders: dict[tuple[str, int], list[int]] = {}
+    for job in snapshot.running:
+        for share in job.allocation:
+            for index in share.indices:
+                holders.setdefault((share.node, index), []).append(job.job_id)
+    return {job_id for job_ids in holders.values() if len(job_ids) > 1 for job_id in job_ids}
+
+
+def _least_worth(snapshot: Snapshot, ranking: Ranking, share: float) -> Mapping[str, float]:
+    """By scope the score below which a job displaces nobody."""
+    best = ((rows, float(ranking.values[rows].max())) for rows in snapshot.rows_by_scope)
+    return {snapshot.jobs[int(rows[0])].scope: share * max(0.0, value) for rows, value in best}
+
+
+class _Ahead:
+    """The blocked jobs so far, best first: one of each shape and scope, since those alike fit or do not fit alike."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, GpuRequest, str], Job] = {}
+
+    def add(self, job: Job) -> None:
+        """The next one."""
+        self._kinds.setdefault((job.scope, job.request, job.partition), job)
+
+    def would_take(self, job: Job, victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:
+        """Whether GPUs that the victims leave would let a job of another scope start, which comes before this one."""
+        trial = free.copy()
+        for victim in victims:
+            trial.release(victim.allocation)
+        others = (other for other in self._kinds.values() if other.scope != job.scope)
+        return any(trial.find(other.request, other.partition, place) is not None for other in others)
+
+
+class _Victims:
+    """The jobs that may make room, by scope and partition, so that each blocked job looks only at those it may ask."""
+
+    def __init__(self, jobs: Iterable[Job], value: Mapping[int, float], margin: float) -> None:
+        self._value = value
+        self._margin = margin
+        self._worst_first: defaultdict[tuple[str, str], list[Job]] = defaultdict(list)
+        for job in sorted(jobs, key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id)):
+            self._worst_first[job.scope, job.partition].append(job)
+        self._left = sum(map(len, self._worst_first.values()))
+
+    def __bool__(self) -> bool:
+        return self._left > 0
+
+    def of(self, job: Job, most: int) -> tuple[Job, ...]:
+        """Up to `most` that are worth clearly less than this job, the worst first.
+
+        Scores may be negative (SRSF): the margin always widens the gap that is needed.
+        """
+        worth = self._value[job.job_id]
+
+        def is_worse(victim: Job) -> bool:
+            loss = self._value[victim.job_id]
+            return worth > (loss * self._margin if loss >= 0 else loss / self._margin)
+
+        candidates = self._worst_first.get((job.scope, job.partition), ())
+        return tuple(islice(takewhile(is_worse, candidates), most))
+
+    def remove(self, job: Job) -> None:
+        """It has been asked."""
+        self._worst_first[job.scope, job.partition].remove(job)
+        self._left -= 1
+
+
+def _least_victims(job: Job, candidates: Sequence[Job], free: FreeGpus, place: Place) -> tuple[Job, ...]:
+    """The shortest run of candidates, worst first, whose GPUs let the job start, less those it can do without."""
+    trial = free.copy()
+    taken: list[Job] = []
+    for victim in candidates:
+        trial.release(victim.allocation)
+        taken.append(victim)
+        if trial.find(job.request, job.partition, place) is not None:
+            break
+    else:
+        return ()
+    for victim in tuple(taken[:-1]):
+        trial.hold(victim.allocation)
+        if trial.find(job.request, job.partition, place) is not None:
+            taken.remove(victim)
+        else:
+            trial.release(victim.allocation)
+    return tuple(taken)
+
+
+def _why(victim: Job, job: Job, value: Mapping[int, float]) -> str:
+    worth, loss = value[job.job_id], value[victim.job_id]
+    return f"job {job.job_id} waits for these GPUs with a score of {worth:.3g} against {loss:.3g}"

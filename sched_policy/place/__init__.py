@@ -1,1 +1,0 @@
-"""Placements: which GPUs a job gets."""

@@ -1,1 +1,0 @@
-"""Preemption rules: which running jobs make room. Only jobs with a checkpoint signal are ever chosen."""

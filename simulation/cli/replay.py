@@ -1,0 +1,287 @@
+"""What `simulate` and `compare` replay, and how: their options, and one way to replay under either conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct, to_builtins
+
+from explsched.errors import PolicyError
+from simulation.cluster.settings import Estimates, EstimateSource, Settings, SimulationSettingsError
+from simulation.traces import formats
+from simulation.traces.formats.cluster import read_cluster
+from simulation.traces.trace import ClusterShape, Rejected, Trace, fit, require_all_rows
+
+if TYPE_CHECKING:
+    from sched_policy.policy import JobData
+    from simulation.muri import MuriOptions
+    from simulation.results.outcome import TraceOutcome
+
+
+class TraceReplay(Struct, frozen=True):
+    """What is replayed, and how: `Settings` are the convention `slurm`, `MuriOptions` the convention `muri`."""
+
+    trace: Trace
+    cluster: ClusterShape
+    how: Settings | MuriOptions
+
+    @property
+    def conventions(self) -> str:
+        """The convention's name."""
+        return "slurm" if isinstance(self.how, Settings) else "muri"
+
+    def check(self, policy: str) -> None:
+        """Raise `PolicyError` for a name that the convention does not know."""
+        if isinstance(self.how, Settings):
+            from sched_policy import catalog
+
+            catalog.build(policy)
+            return
+        from simulation import muri
+
+        if policy not in muri.names():
+            raise PolicyError(
+                f"unknown policy {policy!r} (known under the muri conventions: {', '.join(muri.names())})"
+            )
+
+    def warnings(self, policies: Sequence[str]) -> tuple[str, ...]:
+        """What these policies need and the trace lacks, and what they do without it; one sentence for each need.
+
+        None for the convention `muri`, whose policies know every run time. Raises `PolicyError` as `check`.
+        """
+        if not isinstance(self.how, Settings):
+            return ()
+        from sched_policy import catalog
+        from sched_policy.policy import JobData, needs_of
+
+        affected: dict[str, list[str]] = {}
+        for name in policies:
+            for need in needs_of(catalog.build(name)):
+                lacking = self._lacking(need.data)
+                if lacking:
+                    how_many = "no job has" if lacking == len(self.trace.jobs) else f"{lacking:,} jobs have no"
+                    text = f"{how_many} {need.data}: {need.without}"
+                    if need.data is JobData.RUN_TIMES:
+                        text += " (--estimates exact or noisy:SIGMA supplies run times)"
+                    affected.setdefault(text, []).append(name)
+        return tuple(f"{', '.join(names)}: {text}" for text, names in affected.items())
+
+    def _lacking(self, data: JobData) -> int:
+        """How many jobs of the trace lack some data."""
+        from sched_policy.policy import JobData
+
+        jobs = self.trace.jobs
+        match data:
+            case JobData.RUN_TIMES:
+                if isinstance(self.how, Settings) and self.how.estimates.source is not EstimateSource.LIMIT:
+                    return 0
+                # The end of a job that reports its progress is extrapolated from that.
+                return sum(job.time_limit_s is None and job.learning is None for job in jobs)
+            case JobData.LEARNING_CURVES:
+                return sum(job.learning is None for job in jobs)
+            case JobData.STAGE_TIMES:
+                return sum(job.stages is None for job in jobs)
+            case JobData.PRIORITIES:
+                return 0 if any(job.priority for job in jobs) else len(jobs)
+
+    def under(self, policy: str, progress: Callable[[int, int], None] = lambda _ended, _jobs: None) -> TraceOutcome:
+        """The outcome under the policy of that name; `progress` is called with (jobs ended, jobs in all) if known.
+
+        Raises `PolicyError` as `check`, and `ExplschedError` if the replay cannot go on.
+        """
+        self.check(policy)
+        if isinstance(self.how, Settings):
+            from sched_policy import catalog
+            from simulation.cluster import engine
+
+            return engine.simulate(self.trace, self.cluster, catalog.build(policy), self.how, progress)
+        from simulation import muri
+
+        return muri.simulate(self.trace, self.cluster, policy, self.how)
+
+
+_SHOWN_ROWS = 3
+_DEFAULT = Settings()
+
+
+def replay_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options to a command, which gets a `replay` made of them."""
+
+    @wraps(command)
+    def wrapped(
+        trace_path: Path,
+        trace_format: str | None,
+        cluster: str,
+        conventions: str,
+        is_strict: bool,  # noqa: FBT001  click passes by name
+        **others: Any,  # noqa: ANN401  the options of the convention, and those of the command
+    ) -> None:
+        how = _how(conventions, {name: others.pop(name) for name in {**_SLURM, **_MURI}})
+        shape = read_cluster(cluster)
+        command(replay=TraceReplay(_read(trace_path, trace_format, shape, is_strict=is_strict), shape, how), **others)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """`--cluster`: the cluster's shape."""
+    return click.option(
+        "--cluster",
+        required=required,
+        metavar="NODESxGPUS|FILE",
+        help="Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV.",
+    )
+
+
+def _setting(
+    option: str, name: str, kind: type | click.IntRange, metavar: str, text: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option of the slurm conventions; None if it is not given, so that other conventions can refuse it."""
+    default = getattr(_DEFAULT, name)
+    shown = (
+        ("off" if name.endswith("interval_s") else "none")
+        if default is None
+        else f"{default:g}"
+        if isinstance(default, float)
+        else default
+    )
+    return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
+
+
+def check_policies(replay: TraceReplay, names: Sequence[str]) -> None:
+    """Raise `UsageError` for a policy that the conventions do not know; warn of data that the trace lacks."""
+    try:
+        for name in names:
+            replay.check(name)
+    except PolicyError as error:
+        raise click.UsageError(str(error)) from error
+    for warning in replay.warnings(names):
+        click.echo(f"warning: {warning}", err=True)
+
+
+def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, object]:
+    """JSON fields that describe a replay under these policies, without their figures."""
+    more: dict[str, object] = {}
+    if "themis" in policies:
+        from simulation.finish_time import SOLVER, TIES  # numpy, which other policies may do without
+
+        more["themis"] = {"solver": SOLVER, "ties": TIES}
+    # No option of a command has measured pass times.
+    how = {name: getattr(replay.how, name) for name in replay.how.__struct_fields__ if name != "pass_times"}
+    return {
+        "conventions": replay.conventions,
+        "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
+        "cluster": to_builtins(replay.cluster),
+        "rejected": len(replay.trace.rejected),
+        "warnings": replay.warnings(policies),
+        **more,
+    }
+
+
+def report_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
+    """Report on stderr which rows of a file were left out, if any."""
+    if not rejected:
+        return
+    click.echo(f"{path}: {len(rejected):,} row{'s' if len(rejected) > 1 else ''} left out", err=True)
+    for row in rejected[:_SHOWN_ROWS]:
+        click.echo(f"  line {row.line}: {row.reason}", err=True)
+    if len(rejected) > _SHOWN_ROWS:
+        click.echo(f"  and {len(rejected) - _SHOWN_ROWS:,} more", err=True)
+
+
+def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, is_strict: bool) -> Trace:
+    trace = fit(formats.read_any(path, trace_format), cluster)
+    if is_strict or not trace.jobs:
+        require_all_rows(path, trace.rejected)
+    report_rejected(path, trace.rejected)
+    return trace
+
+
+def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
+    """The settings of the conventions; options that were not given keep the defaults of the conventions."""
+    mine = _SLURM if conventions == "slurm" else _MURI
+    wrong = [option for name, option in {**_SLURM, **_MURI}.items() if given[name] is not None and name not in mine]
+    if wrong:
+        raise click.UsageError(f"{', '.join(wrong)}: not accepted with --conventions {conventions}")
+    chosen = {name: given[name] for name in mine if given[name] is not None}
+    if conventions == "muri":
+        from simulation.muri import MuriOptions
+
+        return MuriOptions(**chosen)
+    try:
+        if "estimates" in chosen:
+            chosen["estimates"] = Estimates.parse(chosen["estimates"])
+        return Settings(**chosen)
+    except SimulationSettingsError as error:
+        name, colon, fault = str(error).partition(":")
+        raise click.UsageError(f"{_SLURM.get(name, name)}{colon}{fault}") from error
+
+
+_SLURM = {
+    "estimates": "--estimates",
+    "interval_s": "--interval",
+    "backfill_interval_s": "--backfill-interval",
+    "backfill_offset_s": "--backfill-offset",
+    "main_interval_s": "--main-interval",
+    "main_offset_s": "--main-offset",
+    "checkpoint_s": "--checkpoint",
+    "restart_s": "--restart",
+    "scaling": "--scaling",
+    "seed": "--seed",
+    "until_s": "--until",
+}
+_MURI = {"autopack": "--autopack", "max_members": "--max-members"}
+_OPTIONS = (
+    click.option(
+        "--trace",
+        "trace_path",
+        required=True,
+        type=click.Path(path_type=Path),
+        help="File of jobs; `sexplsched trace --help` describes the formats.",
+    ),
+    click.option(
+        "--format",
+        "trace_format",
+        type=click.Choice(formats.NAMES),
+        help="Format of the trace.  [default: detected from the header]",
+    ),
+    cluster_option(required=True),
+    click.option(
+        "--conventions",
+        type=click.Choice(["slurm", "muri"]),
+        default="slurm",
+        show_default=True,
+        help="Simulate a Slurm cluster, or reproduce the published simulator of Muri.",
+    ),
+    _setting("--estimates", "estimates", str, "exact|limit|noisy:SIGMA", "Run-time estimates that policies get."),
+    _setting("--interval", "interval_s", float, "SECONDS", "Time between passes of the policy."),
+    _setting(
+        "--backfill-interval", "backfill_interval_s", float, "SECONDS", "Time between passes of Slurm's backfill."
+    ),
+    _setting("--backfill-offset", "backfill_offset_s", float, "SECONDS", "Phase offset of the backfill cycle."),
+    _setting("--main-interval", "main_interval_s", float, "SECONDS", "Time between passes of Slurm's main scheduler."),
+    _setting("--main-offset", "main_offset_s", float, "SECONDS", "Phase offset of the main scheduler's cycle."),
+    _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "Time that a preempted job takes to save."),
+    _setting("--restart", "restart_s", float, "SECONDS", "Time that a restarted job takes to load."),
+    _setting("--scaling", "scaling", float, "EXPONENT", "Speed of elastic jobs is GPUs ^ EXPONENT; 1 is linear."),
+    _setting("--seed", "seed", click.IntRange(min=0), "N", "Random seed for estimate noise."),
+    _setting("--until", "until_s", float, "SECONDS", "End at this time of the trace, even if jobs still run."),
+    click.option(
+        "--autopack/--no-autopack",
+        default=None,
+        help="Split groups that are slower than their jobs in turn (muri-s, muri-l).  [muri conventions; default: no]",
+    ),
+    click.option(
+        "--max-members",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Maximum number of jobs per group (muri-s, muri-l).  [muri conventions; default: 4]",
+    ),
+    click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),
+)
