@@ -95,8 +95,8 @@ class LeaseRow(Struct, frozen=True):
     name: str
     job: int | None
     nodes: tuple[str, ...]
-    start_s: float
-    end_s: float
+    start_s: float | None
+    end_s: float | None
 
 
 class PlanLine(Struct, frozen=True):
