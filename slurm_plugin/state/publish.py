@@ -156,7 +156,8 @@ class Publisher:
         new = sample(view)
         if not self._samples or new.time_s - self._samples[-1].time_s >= _SAMPLE_EVERY_S:
             self._samples.append(new)
-        state = state_of(view, changes, hidden, cluster, totals, (*self._samples, new))
+        samples = self._samples if self._samples[-1] is new else (*self._samples, new)
+        state = state_of(view, changes, hidden, cluster, totals, samples)
         mode = _PRIVATE_MODE if hidden else _OPEN_MODE
         try:
             self.directory.mkdir(mode=0o755, exist_ok=True)

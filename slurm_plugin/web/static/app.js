@@ -68,6 +68,7 @@ function pages(total, offset, size, go) {
 async function cluster() {
   const [told, about] = await Promise.all([get("/api/nodes"), get("/api/summary")]);
   const [times, gpus, busy, waiting] = about.samples;
+  const lasts = times.length > 1 && times[times.length - 1] - times[0] > 60;
   const tiles = told.nodes.slice(0, 500).map((node) => {
     const held = node.jobs.reduce((sum, job) => sum + job[1], 0);
     const boxes = Array.from({ length: Math.min(node.gpus, 64) }, (_, at) => el("span", { class: at < held ? "gpu busy" : "gpu" }));
@@ -85,11 +86,11 @@ async function cluster() {
     el("ul", { class: "facts" }, el("li", {}, "GPUs ", el("b", {}, String(now(gpus)))), el("li", {}, "held ", el("b", {}, String(now(busy)))),
       el("li", {}, "jobs that run ", el("b", {}, String(about.running))), el("li", {}, "jobs that wait ", el("b", {}, String(about.waiting))),
       el("li", {}, "policy ", el("b", {}, about.policy)), el("li", {}, "preemptions ", el("b", {}, String(about.totals.preemptions)))),
-    times.length > 1 ? el("h2", {}, "The last 24 hours") : null,
-    times.length > 1 ? chart(`GPUs held: ${now(busy)} of ${now(gpus)} now; ${now(waiting)} jobs wait`,
+    lasts ? el("h2", {}, "The last 24 hours") : null,
+    lasts ? chart(`GPUs held: ${now(busy)} of ${now(gpus)} now; ${now(waiting)} jobs wait`,
       [{ label: "GPUs", stroke: COLOURS[7] }, { label: "held", stroke: COLOURS[0], fill: "#2a78d633" }, { label: "waiting jobs", stroke: COLOURS[1] }],
       about.samples, true) : null,
-    times.length > 1 ? el("p", { class: "note" }, "Grey: GPUs. Blue: those that jobs hold. Orange: jobs that wait.") : null,
+    lasts ? el("p", { class: "note" }, "Grey: GPUs. Blue: those that jobs hold. Orange: jobs that wait.") : null,
     told.leases.length ? el("h2", {}, "Reservations and leases") : null,
     told.leases.length ? table("Reservations", [["Name"], ["Job"], ["Nodes"], ["From"], ["To"]],
       told.leases.map((one) => [one.name, one.job ? jobLink(one.job) : "", one.nodes.join(", "), time(one.start_s), time(one.end_s)])) : null,

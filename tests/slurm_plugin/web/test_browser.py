@@ -92,7 +92,8 @@ class Tab:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_shows_its_jobs_and_runs_nothing_of_theirs(browser: Any, tmp_path: Path, scheme: str) -> None:
-    _ = published(tmp_path, now_s=time.time() - 3)
+    for ago_s in (4 * 3600, 3 * 3600, 2 * 3600, 3600, 3):
+        _ = published(tmp_path, jobs=JOBS[: 1 + ago_s % 4], now_s=time.time() - ago_s)
     with served(tmp_path) as address:
         tab = Tab(browser, address, scheme)
         assert "token" not in tab.page.url
