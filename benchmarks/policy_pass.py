@@ -33,15 +33,15 @@ REPORTS = 50
 PROFILES = [StageProfile(0.1 * (1 + i), 0.04 * (i % 7), 0.03 * (1 + i % 5), 0.02 * (i % 3)) for i in range(24)]
 
 
-def snapshot(pending: int, running: int, seed: int = 1) -> Snapshot:
+def snapshot(pending: int, running: int, seed: int = 1, nodes: int = NODES) -> Snapshot:
     """A full cluster: the running jobs fill nodes from the first on; the waiting ones have time limits of hours."""
     random = np.random.default_rng(seed)
-    nodes = Nodes(Node(f"n{i:04d}", GPUS_PER_NODE, frozenset({"main"})) for i in range(NODES))
-    return Snapshot.of(NOW_S, nodes, [*_running(random, running), *_pending(random, running + 1, pending)])
+    table = Nodes(Node(f"n{i:04d}", GPUS_PER_NODE, frozenset({"main"})) for i in range(nodes))
+    return Snapshot.of(NOW_S, table, [*_running(random, running, nodes), *_pending(random, running + 1, pending)])
 
 
-def _running(random: np.random.Generator, count: int) -> Iterator[Job]:
-    free = np.full(NODES, GPUS_PER_NODE)
+def _running(random: np.random.Generator, count: int, nodes: int) -> Iterator[Job]:
+    free = np.full(nodes, GPUS_PER_NODE)
     for job_id in range(1, count + 1):
         gpus = min(int(random.choice(SIZES[:4], p=RUNNING_SHARES)), int(free.max()))
         if not gpus:

@@ -1,45 +1,60 @@
 """Reports a job's progress to the scheduler.
 
     import explsched
+    explsched.report(step=0, params={"lr": 0.1, "width": 64})
     explsched.report(step=100, loss=0.25, total_steps=1000)
 
-Each call appends lines to `<spool>/<job id>.jsonl`; the spool is `EXPLSCHED_SPOOL` or /var/spool/explsched/progress.
-Outside a Slurm job nothing is written, unless `EXPLSCHED_PROGRESS_FILE` names a file. Reporting never raises into a
-training for what is not the training's fault: if the file cannot be written, one warning goes to standard error and
-this process reports nothing more.
+Each call appends lines to the job's file in the spool, which is `EXPLSCHED_SPOOL` or /var/spool/explsched/progress;
+`explsched.spool` says where in it. Outside a Slurm job nothing is written, unless `EXPLSCHED_PROGRESS_FILE` names a
+file. Reporting never raises into a training for what is not the training's fault, and never holds it up for long: if
+the file cannot be written, one warning goes to standard error, and later reports try again.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import operator
 import os
-import stat
-import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-DEFAULT_SPOOL = "/var/spool/explsched/progress"
+from explsched.parameters import Parameter, is_name, of_value
+from explsched.spool import DEFAULT_SPOOL as DEFAULT_SPOOL
+from explsched.spool import Writer
+
 _LONGEST_NAME = 256  # with it a line stays below 4096 bytes, the longest that the daemon reads
 _LARGEST = 10**15
+_LONGEST_LINE = 4000  # of parameters; a line with one of them is always shorter
 
 
-def report(*, step: int, loss: float | None = None, total_steps: int | None = None, **metrics: float) -> None:
+def report(
+    *,
+    step: int,
+    loss: float | None = None,
+    total_steps: int | None = None,
+    params: Mapping[str, object] | None = None,
+    **metrics: float,
+) -> None:
     """Report one or more metrics after `step` steps, e.g. `report(step=3, loss=0.5, accuracy=0.9)`.
 
-    `total_steps` tells how many steps the job will run in all. Numbers of NumPy and tensors with one element are
-    accepted. Raises TypeError or ValueError for a call that can never be right: no metric, a step that is no whole
-    number from 0 on, a metric that is no number.
+    `total_steps` tells how many steps the job will run in all. `params` are the job's hyper-parameters, such as
+    `vars(arguments)`; once is enough, None among them is passed over, and what is neither number nor truth value counts
+    as text. Numbers of NumPy and tensors with one element are accepted. Raises TypeError or ValueError for a call that
+    can never be right: neither metric nor parameter, a step that is no whole number from 0 on, a metric that is no
+    number.
     """
     steps = {"step": _whole("step", step, 0)}
     totals = {} if total_steps is None else {"total_steps": _whole("total_steps", total_steps, 1)}
     if loss is not None:
         metrics = {"loss": loss, **metrics}
-    if not metrics:
-        raise TypeError("report() needs at least one metric, such as loss=0.5")
-    _append([{**_stamp(), **steps, "metric": name, **_value(name, value), **totals} for name, value in metrics.items()])
+    if not metrics and not params:
+        raise TypeError("report() needs at least one metric, such as loss=0.5, or params")
+    lines = [{**_stamp(), **steps, "metric": name, **_value(name, value), **totals} for name, value in metrics.items()]
+    if params:
+        tell(params)
+    _append(lines)
 
 
 def event(name: str, step: int | None = None) -> None:
@@ -49,18 +64,27 @@ def event(name: str, step: int | None = None) -> None:
     line: dict[str, object] = {**_stamp(), "event": name}
     if step is not None:
         line["step"] = step
-    _append([line])
+    _append([line], is_event=True)
 
 
-def progress_file() -> Path | None:
-    """The file reports go to; None outside a Slurm job."""
-    named = os.environ.get("EXPLSCHED_PROGRESS_FILE")
-    if named:
-        return Path(named)
-    job_id = os.environ.get("SLURM_JOB_ID", "")
-    if not (job_id.isascii() and job_id.isdecimal()):
-        return None
-    return Path(os.environ.get("EXPLSCHED_SPOOL") or DEFAULT_SPOOL) / f"{job_id}.jsonl"
+def parameters(params: Mapping[str, object]) -> list[dict[str, object]]:
+    """Lines that tell the job's hyper-parameters; none if this process has told the same for this run before."""
+    stamp = _stamp()
+    values = {name: of_value(value) for name, value in params.items() if is_name(name) and value is not None}
+    global _told
+    telling = (_destination(), stamp["restart"], values)
+    if not values or telling == _told:
+        return []
+    _told = telling
+    together: dict[str, object] = {**stamp, "params": values}
+    if len(json.dumps(together)) <= _LONGEST_LINE:
+        return [together]
+    return [{**stamp, "params": {name: value}} for name, value in values.items()]
+
+
+def tell(params: Mapping[str, object]) -> None:
+    """Report the job's hyper-parameters alone."""
+    _append(parameters(params), is_event=True)
 
 
 def _whole(name: str, value: int, least: int) -> int:
@@ -88,37 +112,36 @@ def _stamp() -> dict[str, object]:
     return {"time_s": round(time.time(), 3), "restart": int(restart) if restart.isdecimal() else 0}
 
 
-_given_up: set[Path] = set()
+_writers: dict[tuple[str, ...], Writer] = {}
+_told: tuple[tuple[str, ...], object, dict[str, Parameter]] | None = None
 
 
-def _append(lines: list[dict[str, object]]) -> None:
-    """One write per line: with O_APPEND, reports of several processes never mix."""
-    path = progress_file()
-    if path is None or path in _given_up:
-        return
-    try:
-        # O_NOFOLLOW and the owner test: the spool is world-writable, somebody may have put a trap there.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        descriptor = os.open(path, flags, 0o644)
-        try:
-            _claim(descriptor)
-            for line in lines:
-                data = json.dumps(line, allow_nan=False).encode() + b"\n"
-                if os.write(descriptor, data) != len(data):
-                    raise OSError(errno.ENOSPC, "a line was written in part")
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        _given_up.add(path)
-        sys.stderr.write(f"explsched: progress is not reported: {path}: {error.strerror}\n")
+def _append(lines: list[dict[str, object]], *, is_event: bool = False) -> None:
+    writer = _writer()
+    if writer is not None:
+        data = [json.dumps(line, allow_nan=False).encode() + b"\n" for line in lines]
+        writer.append(data, is_event=is_event)
 
 
-def _claim(descriptor: int) -> None:
-    """Raise OSError unless this is a regular file of ours; make sure that the daemon can read it."""
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "is not a regular file")
-    if status.st_uid != os.geteuid():
-        raise OSError(errno.EPERM, "belongs to somebody else")
-    if status.st_size == 0 and status.st_mode & 0o777 != 0o644:  # a umask such as 077 would shut the daemon out
-        os.fchmod(descriptor, 0o644)
+def _destination() -> tuple[str, ...]:
+    """The file that is named, or the spool and the job's id; nothing outside a Slurm job."""
+    named = os.environ.get("EXPLSCHED_PROGRESS_FILE", "")
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    if named:
+        return (named,)
+    if job_id.isascii() and job_id.isdecimal():
+        return (os.environ.get("EXPLSCHED_SPOOL") or DEFAULT_SPOOL, job_id)
+    return ()
+
+
+def _writer() -> Writer | None:
+    """Of the file that reports go to; None outside a Slurm job."""
+    destination = _destination()
+    if not destination:
+        return None
+    # A forked process has writers of its own: a lock of another thread's would stay locked in it for ever.
+    key = (str(os.getpid()), *destination)
+    if key not in _writers:
+        spool = Path(destination[0])
+        _writers[key] = Writer(spool) if len(destination) == 1 else Writer(spool / f"{destination[1]}.jsonl", spool)
+    return _writers[key]

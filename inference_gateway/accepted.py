@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from explsched.atomic_file import replace_file
+from explsched.strict_yaml import ConfigError
 from inference_gateway import keys, services
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings
 from inference_gateway.errors import GatewayError
@@ -80,6 +81,11 @@ def read(services_path: Path) -> Accepted:
     """Read and check the services file and the file of keys it names. Raises `ConfigError` with every fault."""
     section, text = services.read(services_path, services_path)
     found, keys_text = keys.read(section.listen.keys, section.listen.keys)
+    unknown = [(key.name, name) for key in found for name in key.services if name not in section.services]
+    if unknown:
+        known = ", ".join(section.services)
+        where = f"{section.listen.keys}: keys"
+        raise ConfigError("\n".join(f"{where}.{key}.services: no service {name!r} ({known})" for key, name in unknown))
     return Accepted(services_path.resolve(), section, found, text, keys_text)
 
 

@@ -1,11 +1,12 @@
 """The file of API keys: who may use the gateway, known by the SHA-256 of each key.
 
 keys:
-alice: {sha256: 64 hex digits, services: [chat], requests_per_minute: 600}
+alice: {sha256: 64 hex digits, services: [chat], requests_per_minute: 600, expires: 2027-01-31}
 """
 
 from __future__ import annotations
 
+import datetime
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +29,15 @@ class KeySection(Section, frozen=True):
     requests_per_minute: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000_000)] | None, Meta(description="requests admitted per minute; null: any")
     ] = None
+    expires: Annotated[datetime.date | None, Meta(description="last day on which it is good; null: any")] = None
+
+    @property
+    def expires_s(self) -> int | None:
+        """The end of its last day where the gateway runs, in seconds since the epoch."""
+        if self.expires is None:
+            return None
+        after = self.expires + datetime.timedelta(days=1)
+        return int(datetime.datetime.combine(after, datetime.time.min).astimezone().timestamp())
 
 
 class KeysSection(Section, frozen=True):
@@ -59,7 +69,7 @@ def parse(text: str, path: Path) -> tuple[ApiKey, ...]:
     keys: list[ApiKey] = []
     for name, key in found.keys.items() if found else ():
         try:
-            keys.append(ApiKey(name, key.sha256.upper(), key.services, key.requests_per_minute))
+            keys.append(ApiKey(name, key.sha256.upper(), key.services, key.requests_per_minute, key.expires_s))
         except GatewayError as error:
             faults.append(f"keys.{name}: {error}")
     if faults:

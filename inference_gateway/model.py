@@ -99,6 +99,14 @@ class Traffic:
     queued: int
 
 
+@dataclass(frozen=True, slots=True)
+class StartForecast:
+    """When a service without room may have more: clients read `retry_after_s`. After too many failed starts, never."""
+
+    retry_after_s: int
+    given_up: bool = False
+
+
 class DataPlane(Protocol):
     """What carries the requests. Errors are `GatewayError`; every call returns within its timeout."""
 
@@ -122,6 +130,6 @@ class DataPlane(Protocol):
         """One entry per service."""
         ...
 
-    def set_retry_after(self, service: str, seconds: int) -> None:
-        """What clients read in `Retry-After` when the service has no room for them."""
+    def expect(self, service: str, starts: StartForecast) -> None:
+        """What clients are told when the service has no room for them."""
         ...

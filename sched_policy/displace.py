@@ -107,6 +107,9 @@ class Displace(Struct, frozen=True):
 
 def _sharing(snapshot: Snapshot) -> set[int]:
     """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
+    held = [(share.node, index) for job in snapshot.running for share in job.allocation for index in share.indices]
+    if len(set(held)) == len(held):
+        return set()
     holders: dict[tuple[str, int], list[int]] = {}
     for job in snapshot.running:
         for share in job.allocation:

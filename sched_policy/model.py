@@ -26,7 +26,7 @@ class Direction(StrEnum):
     MAX = "max"
 
 
-class NodeGpus(Struct, frozen=True):
+class NodeGpus(Struct, frozen=True, gc=False):
     """A number of GPUs on one node; `indices` says which, where jobs share GPUs (empty: held alone)."""
 
     node: str
@@ -34,7 +34,7 @@ class NodeGpus(Struct, frozen=True):
     indices: tuple[int, ...] = ()
 
 
-class Node(Struct, frozen=True):
+class Node(Struct, frozen=True, gc=False):
     """A node and the GPUs that jobs can be given there.
 
     `schedulable` is false for a node that is down, drained or reserved by somebody else: its running jobs
@@ -48,7 +48,7 @@ class Node(Struct, frozen=True):
     gpu_memory_mib: int = 0
 
 
-class Absence(Struct, frozen=True):
+class Absence(Struct, frozen=True, gc=False):
     """A time in which nodes are somebody else's, as by a reservation. It takes them whole."""
 
     nodes: tuple[str, ...]
@@ -56,7 +56,7 @@ class Absence(Struct, frozen=True):
     end_s: float
 
 
-class GpuRequest(Struct, frozen=True):
+class GpuRequest(Struct, frozen=True, gc=False):
     """What a job asks for. All of it starts together (gang) or none of it.
 
     With `per_node` set the job takes exactly that many GPUs on each of `nodes` nodes; without it, `total`
@@ -74,7 +74,7 @@ class GpuRequest(Struct, frozen=True):
         return cls(total=nodes * gpus_per_node, nodes=nodes, per_node=gpus_per_node)
 
 
-class Elastic(Struct, frozen=True):
+class Elastic(Struct, frozen=True, gc=False):
     """The sizes at which a job can run: `least` to `most` GPUs, in doublings of `least`, and `most` itself.
 
     All its GPUs are on one node, or, with `per_node` set, on as many nodes as it takes with `per_node` GPUs on each.
@@ -97,7 +97,7 @@ class Elastic(Struct, frozen=True):
         return tuple(GpuRequest.on_each(n // (self.per_node or n), self.per_node or n) for n in sizes)
 
 
-class ProgressPoint(Struct, frozen=True):
+class ProgressPoint(Struct, frozen=True, gc=False):
     """One progress report.
 
     `gpu_s` counts the GPU-seconds the job had held when it reported, all its runs together, so that curves of
@@ -109,7 +109,7 @@ class ProgressPoint(Struct, frozen=True):
     value: float
 
 
-class StageProfile(Struct, frozen=True, order=True):
+class StageProfile(Struct, frozen=True, order=True, gc=False):
     """One iteration of a training that runs alone, in seconds (Muri, SIGCOMM 2022).
 
     Stages overlap: their sum is not the iteration time.
@@ -126,11 +126,15 @@ class StageProfile(Struct, frozen=True, order=True):
         return self.io_s + self.gpu_s + self.net_s
 
 
-class Exploration(Struct, frozen=True):
-    """What a job told about itself when it was submitted (`sxbatch`, or the job's comment).
+Parameter = float | str | bool
+
+
+class Exploration(Struct, frozen=True, gc=False):
+    """What a job told about itself (`sxbatch`, the job's comment, its command line, its reports).
 
     `checkpoint_signal` names the signal on which the job saves a checkpoint: only with it a job may be
-    preempted. `may_stop` is the job's consent to be cancelled when it has nothing left to learn.
+    preempted. `may_stop` is the job's consent to be cancelled when it has nothing left to learn. `params` are its
+    hyper-parameters by name, in the names' order; empty while none are known.
     """
 
     sweep: str | None = None
@@ -138,9 +142,10 @@ class Exploration(Struct, frozen=True):
     direction: Direction = Direction.MIN
     checkpoint_signal: str | None = None
     may_stop: bool = False
+    params: tuple[tuple[str, Parameter], ...] = ()
 
 
-class Job(Struct, frozen=True):
+class Job(Struct, frozen=True, gc=False):
     """A job that waits or runs.
 
     Attributes:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.curves import CurveTable, LearningCurve, Vector, fit_all
+from sched_policy.curves import CurveTable, LearningCurve, Vector, fit_all, table
 from sched_policy.model import Direction, Exploration, Job, ProgressPoint
 from sched_policy.snapshot import Bools, Floats, Ints
 
 Points = tuple[ProgressPoint, ...]
 
 
-class Reported(Struct, frozen=True, eq=False):
+class Reported(Struct, frozen=True, eq=False, gc=False):
     """The reports of one job, oriented so that lower is better; not-a-number and infinity are passed over.
 
     Attributes:
@@ -49,14 +49,15 @@ class _Memory:
 
     def recall(self, wanted: Iterable[tuple[Points, Direction]]) -> list[Reported]:
         """What each of the wanted reports says, in their order."""
-        keyed = [((id(points), direction), points) for points, direction in wanted]
+        keyed = [((id(points), direction), points) if points else None for points, direction in wanted]
+        some = [entry for entry in keyed if entry is not None]
         kept = self._kept
-        missing = {key: points for key, points in keyed if points and key not in kept}
+        missing = {key: points for key, points in some if key not in kept}
         fresh = _read([(points, direction) for (_, direction), points in missing.items()])
         added = {key: (points, made) for (key, points), made in zip(missing.items(), fresh, strict=True)}
-        keep = {key: kept[key] if key in kept else added[key] for key, points in keyed if points}
+        keep = {key: kept[key] if key in kept else added[key] for key, _ in some}
         self._kept = keep
-        return [keep[key][1] if points else _NOTHING for key, points in keyed]
+        return [_NOTHING if entry is None else keep[entry[0]][1] for entry in keyed]
 
 
 _MEMORY = _Memory()
@@ -131,30 +132,35 @@ class Outlook(Struct, frozen=True, eq=False, dict=True):
     def of(cls, jobs: Sequence[Job]) -> Outlook:
         """The outlook of these jobs. Jobs without an `Exploration` are left out."""
         taking_part = [(row, job, job.exploration) for row, job in enumerate(jobs) if job.exploration is not None]
-        said = reported((job.points, exploration.direction) for _, job, exploration in taking_part)
-        numbers: dict[tuple[str, str, str], int] = {}
+        said = reported([(job.points, exploration.direction) for _, job, exploration in taking_part])
+        numbers: dict[tuple[str, str | int, str], int] = {}
         sweep = _ints(
-            numbers.setdefault(_sweep_key(job, exploration), len(numbers)) for _, job, exploration in taking_part
+            [numbers.setdefault(_sweep_key(job, exploration), len(numbers)) for _, job, exploration in taking_part]
         )
+        # Most jobs of a long queue have not reported anything yet: what follows is about the others.
+        heard = [i for i, one in enumerate(said) if one.best is not None]
         shown = np.zeros(len(numbers))
-        np.maximum.at(shown, sweep, _floats(one.shown for one in said))
+        np.maximum.at(shown, sweep[heard], _floats([said[i].shown for i in heard]))
         scale = np.where(shown > 0, shown, 1.0)[sweep]
 
-        measured = np.array([one.curve is not None for one in said], dtype=np.bool_)
-        curves = CurveTable(one.curve for one in said if one.curve is not None)
-        spent_gpu_s = _floats(one.spent_gpu_s for one in said)
-        horizon_gpu_s = _floats(_horizon_gpu_s(job, one) for (_, job, _), one in zip(taking_part, said, strict=True))
+        measured = np.zeros(len(said), dtype=np.bool_)
+        measured[heard] = [said[i].curve is not None for i in heard]
+        curves = table(curve for i in heard if (curve := said[i].curve) is not None)
+        best, spent_gpu_s, horizon_gpu_s = np.full(len(said), np.nan), np.zeros(len(said)), np.zeros(len(said))
+        best[heard] = [np.nan if said[i].curve is None else said[i].best for i in heard]
+        spent_gpu_s[heard] = [said[i].spent_gpu_s for i in heard]
+        horizon_gpu_s[heard] = [_horizon_gpu_s(taking_part[i][1], said[i]) for i in heard]
         mean, std = curves.improvement(spent_gpu_s[measured], (spent_gpu_s + horizon_gpu_s)[measured])
         remaining, remaining_std = np.ones(len(said)), np.ones(len(said))
         remaining[measured], remaining_std[measured] = mean / scale[measured], std / scale[measured]
         return cls(
-            rows=_ints(row for row, _, _ in taking_part),
-            job_id=_ints(job.job_id for _, job, _ in taking_part),
-            gpus=_ints(job.request.total for _, job, _ in taking_part),
+            rows=_ints([row for row, _, _ in taking_part]),
+            job_id=_ints([job.job_id for _, job, _ in taking_part]),
+            gpus=_ints([job.request.total for _, job, _ in taking_part]),
             sweep=sweep,
             measured=measured,
             scale=scale,
-            best=_floats(np.nan if one.curve is None or one.best is None else one.best for one in said),
+            best=best,
             spent_gpu_s=spent_gpu_s,
             horizon_gpu_s=horizon_gpu_s,
             remaining=remaining,
@@ -190,9 +196,9 @@ def outlook(jobs: Sequence[Job]) -> Outlook:
     return _LATEST.recall(jobs) if isinstance(jobs, tuple) else Outlook.of(jobs)
 
 
-def _sweep_key(job: Job, exploration: Exploration) -> tuple[str, str, str]:
+def _sweep_key(job: Job, exploration: Exploration) -> tuple[str, str | int, str]:
     """Jobs whose metrics compare: same user, sweep and metric."""
-    return job.user, exploration.sweep or f"job {job.job_id}", exploration.metric
+    return job.user, exploration.sweep or job.job_id, exploration.metric
 
 
 def _horizon_gpu_s(job: Job, said: Reported) -> float:
@@ -203,9 +209,9 @@ def _horizon_gpu_s(job: Job, said: Reported) -> float:
     return max(0.0, said.spent_gpu_s * (job.total_steps - last_step) / last_step)
 
 
-def _floats(values: Iterable[float]) -> Floats:
-    return np.array(list(values), dtype=np.float64)
+def _floats(values: Sequence[float]) -> Floats:
+    return np.array(values, dtype=np.float64)
 
 
-def _ints(values: Iterable[int]) -> Ints:
-    return np.array(list(values), dtype=np.int64)
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)

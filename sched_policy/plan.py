@@ -13,7 +13,7 @@ from sched_policy.model import GpuRequest, NodeGpus
 from sched_policy.snapshot import Floats, Ints, Snapshot
 
 
-class Score(Struct, frozen=True):
+class Score(Struct, frozen=True, gc=False):
     """The order's verdict on one job. Higher runs first; equal scores fall back to (submit time, job id)."""
 
     job_id: int
@@ -56,6 +56,12 @@ class Ranking(Sequence[Score]):
         """Scores by job id."""
         return dict(zip(self._job_id.tolist(), self.values.tolist(), strict=True))
 
+    @property
+    def job_ids(self) -> list[int]:
+        """The jobs, best first, without the texts of their scores."""
+        found: list[int] = self._job_id[self.rows].tolist()
+        return found
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -81,7 +87,7 @@ class Ranking(Sequence[Score]):
         return Score(int(self._job_id[row]), float(self.values[row]), self._reason(row))
 
 
-class Start(Struct, frozen=True):
+class Start(Struct, frozen=True, gc=False):
     """The job can start now on these GPUs."""
 
     job_id: int
@@ -89,7 +95,7 @@ class Start(Struct, frozen=True):
     reason: str
 
 
-class Reservation(Struct, frozen=True):
+class Reservation(Struct, frozen=True, gc=False):
     """The job cannot start now; it is promised these GPUs from `start_s` to `end_s`."""
 
     job_id: int
@@ -106,7 +112,7 @@ class Group(Struct, frozen=True):
     reason: str
 
 
-class Preemption(Struct, frozen=True):
+class Preemption(Struct, frozen=True, gc=False):
     """The running job should checkpoint and go back to the queue. Only for jobs that opted in.
 
     `beneficiary` is the waiting job that needs its GPUs; None where the job itself gains, by another size or group.

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.admission import PayoffAdmission
 from sched_policy.backfill import Backfill
@@ -16,7 +18,7 @@ from sched_policy.group.base import Sharing
 from sched_policy.model import Job
 from sched_policy.order.base import Order
 from sched_policy.place import Consolidate, Place
-from sched_policy.plan import Plan, Preemption, Start
+from sched_policy.plan import Plan, Preemption, Ranking, Reservation, Start
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.scope import within_scopes
 from sched_policy.snapshot import Snapshot
@@ -103,10 +105,17 @@ class Policy(Struct, frozen=True):
         ranking = within_scopes(self.order.rank(snapshot), snapshot)
         if self.sharing is not None:
             shared = self.sharing.share(snapshot, ranking, self.place)
+            first = _first_overdue(snapshot, ranking, shared.starts, self.place)
+            late = {start.job_id for start in shared.starts if first and _delays(first, start, snapshot)}
+            groups = (
+                replace(group, job_ids=tuple(job_id for job_id in group.job_ids if job_id not in late))
+                for group in shared.groups
+            )
             return Plan(
                 ranking,
-                shared.starts,
-                groups=shared.groups,
+                tuple(start for start in shared.starts if start.job_id not in late),
+                (first,) if first else (),
+                groups=tuple(group for group in groups if len(group.job_ids) > 1),
                 preemptions=shared.preemptions,
                 replan_s=ranking.stable_until_s,
             )
@@ -124,7 +133,8 @@ class Policy(Struct, frozen=True):
         stops = (*choice.stops, *(self.stop.stops(snapshot) if self.stop else ()))
         preemptions: tuple[Preemption, ...] = choice.preemptions
         replan_s = ranking.stable_until_s
-        blocked = tuple(entry for entry in _still_blocked(queue, starts) if entry[0].job_id not in choice.wishes)
+        free_to_ask = [job for job in queue if job.job_id not in choice.wishes] if choice.wishes else queue
+        blocked = tuple(_still_blocked(free_to_ask, starts))
         if self.preempt is not None and blocked:
             stopping = {stop.job_id for stop in stops} | choice.wishes.keys()
             found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
@@ -151,6 +161,29 @@ class Policy(Struct, frozen=True):
         )
 
 
+def _first_overdue(snapshot: Snapshot, ranking: Ranking, starts: Iterable[Start], place: Place) -> Reservation | None:
+    """The promise to the first overdue job that does not start: also where jobs share GPUs nobody waits for ever."""
+    started = {start.job_id for start in starts}
+    rows = ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()
+    blocked = (job for row in rows if (job := snapshot.jobs[row]).is_overdue and job.job_id not in started)
+    job = next((job for job in blocked if job.array_tasks == 1), None)
+    profile = AvailabilityProfile(snapshot) if job else None
+    found = profile.earliest(job.request, job.planned_s, job.partition, place) if job and profile else None
+    if job is None or profile is None or found is None:
+        return None
+    start_s, there = found
+    reason = f"it has waited too long; its {job.request.total} GPUs are free in {start_s - snapshot.now_s:.0f} s"
+    return Reservation(job.job_id, profile.named(there), start_s, start_s + job.planned_s, reason)
+
+
+def _delays(promise: Reservation, start: Start, snapshot: Snapshot) -> bool:
+    """Whether a start on nodes of a promise would last into it."""
+    row = int(np.flatnonzero(snapshot.columns.job_id == start.job_id)[0])
+    nodes = {share.node for share in promise.placement}
+    ends_s = snapshot.now_s + snapshot.jobs[row].planned_s
+    return ends_s > promise.start_s and not nodes.isdisjoint(share.node for share in start.placement)
+
+
 def _everyone(_job: Job, _promised_gpus: int) -> bool:
     return True
 
@@ -161,6 +194,6 @@ def _still_blocked(queue: Sequence[Job], starts: Iterable[Start]) -> Iterable[tu
     for start in starts:
         started[start.job_id] = started.get(start.job_id, 0) + 1
     for job in queue:
-        left = job.array_tasks - started.get(job.job_id, 0)
+        left = job.array_tasks - started[job.job_id] if job.job_id in started else job.array_tasks
         if left > 0:
             yield job, left

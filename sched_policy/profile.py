@@ -139,13 +139,13 @@ class AvailabilityProfile:
         self._nodes = nodes
         self._free = nodes.gpus.copy()
         self._tasks = np.zeros(len(nodes), dtype=np.int64)
-        self._ends: list[tuple[float, int, int]] = []
+        self._started: list[tuple[float, int, int]] = []
         self._releases: _Releases | None = None
         self._promises = _Promises(len(nodes))
         self._earliest: dict[tuple[GpuRequest, str], dict[float, float]] = {}
-        for end_s, node, gpus in _holdings(snapshot, self._tasks):
-            self._free[node] -= gpus
-            self._ends.append((end_s, node, gpus))
+        self._held = _Held.by(snapshot)
+        np.subtract.at(self._free, self._held.node, self._held.gpus)
+        self._tasks += self._held.tasks
         self._present = np.ones(len(nodes), dtype=np.bool_)
         for absence in snapshot.absences:
             self._leave_out(absence)
@@ -171,7 +171,7 @@ class AvailabilityProfile:
         for node, gpus in placement:
             self._free[node] -= gpus
             self._tasks[node] += 1
-            self._ends.append((end_s, node, gpus))
+            self._started.append((end_s, node, gpus))
             self._promises.free[self._promises.start_s < end_s, node] -= gpus
         self._releases = None
 
@@ -255,11 +255,13 @@ class AvailabilityProfile:
 
     def _sorted_releases(self) -> _Releases:
         if self._releases is None:
-            finite = [end for end in self._ends if end[0] < float("inf")]
-            finite.sort()
-            time_s = np.array([end[0] for end in finite], dtype=np.float64)
-            node = np.array([end[1] for end in finite], dtype=np.int64)
-            gpus = np.array([end[2] for end in finite], dtype=np.int64)
+            started = np.array(self._started, dtype=np.float64).reshape(-1, 3).T
+            time_s = np.concatenate([self._held.end_s, started[0]])
+            node = np.concatenate([self._held.node, started[1].astype(np.int64)])
+            gpus = np.concatenate([self._held.gpus, started[2].astype(np.int64)])
+            in_order = np.lexsort((gpus, node, time_s))
+            in_order = in_order[: int(np.isfinite(time_s).sum())]  # what never ends stands last
+            time_s, node, gpus = time_s[in_order], node[in_order], gpus[in_order]
             self._releases = _Releases(time_s, node, gpus, self._free[node] + _running_total(node, gpus))
         return self._releases
 
@@ -270,25 +272,52 @@ class AvailabilityProfile:
         return np.maximum(free, 0) * self._nodes.usable(partition)
 
 
-def _holdings(snapshot: Snapshot, tasks: Ints) -> Iterator[tuple[float, int, int]]:
-    """(end, node, GPUs) of all that is held; a GPU that several jobs share counts once, until the last of them ends."""
-    shared: dict[tuple[int, int], float] = {}
-    # A job past its end still holds its GPUs now: it cannot be planned over in this very moment.
-    ends_s = np.maximum(snapshot.columns.end_s, np.nextafter(snapshot.now_s, np.inf))[snapshot.columns.holds]
-    position = snapshot.nodes.position
-    for job, end_s in zip(snapshot.running, ends_s.tolist(), strict=True):
-        for held in job.allocation:
-            node = position.get(held.node)
-            if node is None:
-                continue
-            tasks[node] += 1
-            if held.indices:
-                for gpu in held.indices:
-                    shared[node, gpu] = max(end_s, shared.get((node, gpu), end_s))
-            else:
-                yield end_s, node, held.gpus
-    for (node, _gpu), end_s in shared.items():
-        yield end_s, node, 1
+class _Held(Struct, frozen=True, eq=False):
+    """What running jobs hold: K entries of GPUs on a node until a time, and the jobs on each node, shape (N,).
+
+    A GPU that several jobs share counts once, until the last of them ends.
+    """
+
+    end_s: Floats
+    node: Ints
+    gpus: Ints
+    tasks: Ints
+
+    @classmethod
+    def by(cls, snapshot: Snapshot) -> _Held:
+        """What the running jobs of a snapshot hold on nodes that it knows."""
+        # A job past its end still holds its GPUs now: it cannot be planned over in this very moment.
+        ends_s = np.maximum(snapshot.columns.end_s, np.nextafter(snapshot.now_s, np.inf))[snapshot.columns.holds]
+        position = snapshot.nodes.position
+        shares: list[tuple[int, int, int]] = []  # job, node, GPUs
+        single: list[tuple[int, int, int]] = []  # job, node, index of a GPU
+        tasks: list[int] = []
+        for number, job in enumerate(snapshot.running):
+            for held in job.allocation:
+                node = position.get(held.node)
+                if node is None:
+                    continue
+                tasks.append(node)
+                if held.indices:
+                    single += [(number, node, gpu) for gpu in held.indices]
+                else:
+                    shares.append((number, node, held.gpus))
+        job_, node_, gpus = _table(shares)
+        sharer, shared_node, index = _table(single)
+        by_gpu = np.lexsort((ends_s[sharer], index, shared_node))
+        is_last = np.ones(by_gpu.size, dtype=np.bool_)
+        is_last[:-1] = (np.diff(shared_node[by_gpu]) != 0) | (np.diff(index[by_gpu]) != 0)
+        longest = by_gpu[is_last]
+        return cls(
+            np.concatenate([ends_s[job_], ends_s[sharer[longest]]]),
+            np.concatenate([node_, shared_node[longest]]),
+            np.concatenate([gpus, np.ones(longest.size, dtype=np.int64)]),
+            np.bincount(np.array(tasks, dtype=np.int64), minlength=len(snapshot.nodes)),
+        )
+
+
+def _table(rows: list[tuple[int, int, int]]) -> Ints:
+    return np.array(rows, dtype=np.int64).reshape(-1, 3).T
 
 
 def _running_total(key: Ints, amount: Ints) -> Ints:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sched_policy.model import GpuRequest
-from sched_policy.plan import Plan
+from sched_policy.plan import Plan, Ranking
 from sched_policy.snapshot import Ints, Snapshot
 
 HEAD = 100
@@ -33,15 +33,17 @@ def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     kept: list[int] = []
     far: list[int] = []
     counted: Counter[str] = Counter()
-    for score in plan.scores:
-        job = jobs.get(score.job_id)
+    scores = plan.scores
+    ranked = scores.job_ids if isinstance(scores, Ranking) else [score.job_id for score in scores]
+    for job_id in ranked:
+        job = jobs.get(job_id)
         if job is not None and not job.holds_gpus and counted[job.partition] < HEAD:
             may_wait = job.job_id not in promised and not job.is_overdue
             if may_wait and not near.allows(job.request, job.partition):
                 far.append(job.job_id)
                 continue
             counted[job.partition] += 1
-        kept.append(score.job_id)
+        kept.append(job_id)
     return (*kept, *far)
 
 

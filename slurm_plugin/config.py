@@ -180,8 +180,8 @@ class LasSection(Section, frozen=True):
 class ProgressSection(Section, frozen=True):
     """Where jobs report their progress."""
 
-    spool: Annotated[Path, Meta(description="directory of the progress files, mode 1777")] = Path(
-        "/var/spool/explsched/progress"
+    spool: Annotated[Path, Meta(description="directory of the progress files: mode 3777, of the daemon's group")] = (
+        Path("/var/spool/explsched/progress")
     )
 
 

@@ -6,6 +6,7 @@ The word in the comment is `explsched.job_options.comment`'s; this module gives 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -18,6 +19,7 @@ from explsched.job_options import (
     JOB_CLASS,
     LIMIT,
     METRIC,
+    PARAMS,
     REQUEST,
     SCHEDULED,
     SHARE,
@@ -28,6 +30,7 @@ from explsched.job_options import (
     comment,
     values,
 )
+from explsched.parameters import of_pairs
 from sched_policy.model import Direction, Elastic, Exploration, StageProfile
 
 _LEARNING = frozenset(option.name for option in SCHEDULED if option.topic is Topic.LEARNING)
@@ -62,6 +65,7 @@ class JobOptionError(ExplschedError):
     """The job's comment has an `explsched:` word that cannot be understood."""
 
 
+@lru_cache(maxsize=100_000)
 def parse(text: str) -> JobOptions | None:
     """The job's options; None if its comment has no `explsched:` word. Raises `JobOptionError`."""
     try:
@@ -88,6 +92,7 @@ def _exploration(given: Mapping[str, str]) -> Exploration:
         direction=Direction(given.get(DIRECTION.name, "min")),
         checkpoint_signal=given.get(CHECKPOINT.name),
         may_stop=given.get(EARLY_STOP.name) == "1",
+        params=tuple(sorted(of_pairs(given[PARAMS.name]).items())) if PARAMS.name in given else (),
     )
 
 

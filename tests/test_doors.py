@@ -33,6 +33,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.atomic_file",
             "explsched.checkpoint",
             "explsched.job_options",
+            "explsched.parameters",
             "explsched.progress",
             "sbatch_templates.shell",
         }
@@ -44,8 +45,10 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.errors",
             "explsched.job_options",
             "explsched.log",
+            "explsched.parameters",
             "explsched.preemption_record",
             "explsched.process",
+            "explsched.spool",
             "explsched.strict_yaml",
             "kernel_intercept.profile",
             "sched_policy.catalog",

@@ -115,7 +115,7 @@ class Reporter:
         try:
             reading = self._read(line)
             if reading is not None:
-                report(step=reading.step, total_steps=self._total_steps, **reading.values)
+                report(step=reading.step, total_steps=self._total_steps, params=None, **reading.values)
         except Exception as error:  # whatever a log holds, the job goes on
             self.warn(f"no progress in {line[:200]!r}: {error}")
 

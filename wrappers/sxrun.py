@@ -1,8 +1,9 @@
 """`sxrun`: runs a command inside a job, passes signals on to it and tells the scheduler about the run.
 
-With `--log-regex` or `--metrics-jsonl` it also reads progress from what the command prints or writes, so that a
-training that only logs can take part. With options of sharing its CUDA kernels are managed, so that it can share a GPU
-with others. Whatever goes wrong with that, the command runs and its exit status is sxrun's.
+It reports the `--key=value` words of the command as the training's hyper-parameters. With `--log-regex` or
+`--metrics-jsonl` it also reads progress from what the command prints or writes, so that a training that only logs can
+take part. With options of sharing its CUDA kernels are managed, so that it can share a GPU with others. Whatever goes
+wrong with that, the command runs and its exit status is sxrun's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.job_options import CHECKPOINT, ELASTIC, METRIC, SHARING
 from explsched.job_options.documentation import variable_lines
 from explsched.job_options.environment import exported
-from explsched.progress import DEFAULT_SPOOL, event
+from explsched.parameters import of_command
+from explsched.progress import DEFAULT_SPOOL, event, tell
 from wrappers.elastic import present_size
 from wrappers.follow import POLL_S, LogTail, Reporter, json_reader, log_reader
 from wrappers.relay import SignalRelay
@@ -82,6 +84,7 @@ def _run(
 ) -> int:
     # The event tells the daemon that signals may come: not before they are held back.
     event("start")
+    tell(of_command(command))
     tail = LogTail(metrics_file) if metrics_file else None
     try:
         child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)

@@ -10,8 +10,8 @@ from zlib import crc32
 
 import numpy as np
 
+from sched_policy.model import Parameter
 from sched_policy.snapshot import Floats
-from sched_policy.sweep.trials import Parameter
 
 TASKSET_LENGTH_S = 3600.0
 """TaskSet counts reports, not seconds: a whole training takes an hour, its reports are equally spaced."""

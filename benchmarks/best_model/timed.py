@@ -63,7 +63,8 @@ def trace(drawn: Sequence[DrawnSweep]) -> Trace:
 
 def _job(job_id: int, user: str, curve: Curve, sweep: DrawnSweep) -> TraceJob:
     steps = max(1, round(curve.planned_s))
-    exploration = Exploration(sweep=f"{user}-{sweep.task}", checkpoint_signal="USR1", may_stop=True)
+    params = tuple(curve.params.items())
+    exploration = Exploration(f"{user}-{sweep.task}", checkpoint_signal="USR1", may_stop=True, params=params)
     learning = TimedLearning(
         losses=curve.values,
         epochs=steps,

@@ -29,6 +29,7 @@ from sched_policy import catalog
 @click.option("--seed", default=1, show_default=True, help="Of the jobs.")
 @click.option("--chaos", "chaos_seed", type=int, help="Kill, stop and fill at random moments of this seed.")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the figures to this file.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Also write what happened into this directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures alone.")
 def main(
     minutes: float,
@@ -36,6 +37,7 @@ def main(
     seed: int,
     chaos_seed: int | None,
     out: Path | None,
+    keep: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
     """Run the same load with Slurm alone and with the daemon under each policy, and compare."""
@@ -49,6 +51,8 @@ def main(
             Path(scratch).chmod(0o755)
             ran = arms.run(Path(scratch), policy, minutes, seed, chaos_seed, status.update)
             found[policy] = figures.of(ran)
+            if keep:
+                _keep(keep / (policy or "slurm-alone"), ran)
     result = {
         "setting": {"minutes": minutes, "seed": seed, "chaos": chaos_seed},
         "bars": {policy: asdict(figures.bars(found[policy], found[None])) for policy in policies},
@@ -57,6 +61,14 @@ def main(
     if out:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     click.echo(json.dumps(result, indent=None if as_json else 1))
+
+
+def _keep(directory: Path, ran: arms.Arm) -> None:
+    """What an arm was judged by, as Slurm and the daemon told it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    texts = {"sacct": ran.accounting, "jobs": ran.records, "sexplschedd.log": ran.daemon_log}
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ def settings(policy: str) -> Mapping[str, object]:
         "policy": policy,
         "interval_s": INTERVAL_S,
         "slurm": {"client": "cli", "timeout_s": 5.0},
-        "order": {"longest_wait_s": 300.0},
+        "order": {"max_wait_s": 300.0},
         "utility": {"quantum_s": 8.0},
-        "preemption": {"grace_s": 5.0, "most_per_hour": 100_000},
+        "preemption": {"grace_s": 5.0, "max_per_hour": 100_000},
         "backpressure": {"cycle_s": 10.0, "server_threads": 200},
     }
 

@@ -212,7 +212,7 @@ def of(arm: Arm) -> Figures:
     evicted, hurt = evictions(arm), harmed(arm)
     return Figures(
         len(arm.submitted),
-        Counter(run.state for run in runs(arm.accounting)),
+        dict(Counter(run.state for run in runs(arm.accounting))),
         {name: round(value) for name, value in gpu_s_of_users(arm).items()},
         evicted.all,
         evicted.in_vain,

@@ -12,7 +12,7 @@ from benchmarks.hostile_site.site import Lie, SiteUser
 PARKED = 2
 """Jobs that a user of `Lie.PARKED` keeps in the queue besides."""
 
-_SECONDS = (6.0, 9.0, 14.0, 20.0)
+_SECONDS = (5.0, 8.0, 11.0, 14.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def jobs(user: SiteUser, seed: int) -> Iterator[JobSpec]:
             # Without QOS and partition: components of other partitions never start together here.
             yield JobSpec((*base[:2], "--gres=gpu:1", ":", "--gres=gpu:1"), "none", work_s, components=2)
         else:
-            size = "--gres=gpu:1" if kind < 0.75 else "--gres=gpu:2" if kind < 0.92 else "--gres=gpu:8"
+            size = "--gres=gpu:1" if kind < 0.75 else "--gres=gpu:2" if kind < 0.92 else "--gres=gpu:4"
             comment = _comment(user, number, consents=consents)
             yield JobSpec((*base, size, "--requeue", *comment), _reports(user), work_s, consents)
 

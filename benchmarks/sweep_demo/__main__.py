@@ -1,9 +1,10 @@
-"""`python -m benchmarks.sweep_demo`: the same sweep by Slurm alone and with explsched, side by side."""
+"""`python -m benchmarks.sweep_demo`: the same sweep by Slurm alone, with ASHA and with explsched, side by side."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.sweep_demo import report
-from benchmarks.sweep_demo.run import EXPLSCHED, SLURM_ALONE, WITHOUT_STOP, Arm, Outcome, run
+from benchmarks.sweep_demo.run import ASHA, EXPLSCHED, SLURM_ALONE, WITHOUT_STOP, Arm, Outcome, run
 from benchmarks.sweep_demo.sweep import LEARNING_RATES
 from slurm_plugin.devcluster import Product
 
@@ -24,31 +25,27 @@ from slurm_plugin.devcluster import Product
 )
 @click.option(
     "--no-stop-arm",
-    "third",
-    flag_value=WITHOUT_STOP,
-    default=None,
+    "more",
+    flag_value=(WITHOUT_STOP,),
+    default=(),
     type=click.UNPROCESSED,
-    help="Run a third arm: explsched without early stop.",
+    help="Run one more arm: explsched without early stop.",
 )
 @click.option(
     "--out", default="build/demo", show_default=True, type=click.Path(path_type=Path), help="Result directory."
 )
-def main(seeds: int, sweep: str, third: Arm | None, out: Path) -> None:
-    """Run a sweep of 24 real trainings on a private Slurm cluster of 2 nodes x 4 GPUs, twice, and compare."""
+def main(seeds: int, sweep: str, more: tuple[Arm, ...], out: Path) -> None:
+    """Run a sweep of 24 real trainings on a private Slurm cluster of 2 nodes x 4 GPUs in three ways, and compare.
+
+    The ways: Slurm alone; Slurm with trainings that ask Optuna's ASHA whether to go on; explsched.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    advised = (EXPLSCHED, third) if third else (EXPLSCHED,)
-    pairs: dict[Arm, list[report.Pair]] = {arm: [] for arm in advised}
-    for seed in range(1, seeds + 1):
-        stock = _run(SLURM_ALONE, sweep, seed, out)
-        for arm in advised:
-            pairs[arm].append(report.Pair(seed, stock, _run(arm, sweep, seed, out)))
-    figures = {"sweep": sweep, **report.figures(pairs[EXPLSCHED])}
-    if third:
-        figures["without_stop"] = report.figures(pairs[third])
+    arms = (SLURM_ALONE, ASHA, EXPLSCHED, *more)
+    rounds = [report.Round(seed, arms, [_run(arm, sweep, seed, out) for arm in arms]) for seed in range(1, seeds + 1)]
+    figures = {"sweep": sweep, **report.figures(rounds)}
     (out / "report.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    report.plot(pairs[EXPLSCHED], out / "report.png")
-    for arm in advised:
-        Console().print(_table(arm, sweep, pairs[arm]))
+    report.plot(rounds, out / "report.png")
+    Console().print(_table(sweep, rounds))
     click.echo(f"picture: {out / 'report.png'}\nfigures: {out / 'report.json'}")
     click.echo(json.dumps(figures))
 
@@ -76,23 +73,25 @@ def _run(arm: Arm, sweep: str, seed: int, out: Path) -> Outcome:
     return outcome
 
 
-def _table(arm: Arm, sweep: str, pairs: list[report.Pair]) -> Table:
+def _table(sweep: str, rounds: Sequence[report.Round]) -> Table:
     table = Table(title=f"The same {sweep} sweep of 24 trainings on 8 GPUs")
-    for heading in ("seed", "", "GPU-s to 90 %", "GPU-s to best model", "GPU-s in all", "completed", "stopped", "lost"):
+    headings = ("seed", "", "GPU-s to best", "s to best", "GPU-s to 90 %", "mean regret", "GPU-s in all")
+    for heading in (*headings, "done", "stopped", "lost"):
         table.add_column(heading, justify="right" if heading else "left")
-    for pair in pairs:
-        for name, outcome in ((SLURM_ALONE.name, pair.stock), (arm.name, pair.explsched)):
-            curve = outcome.curve
-            cells = (
-                curve.gpu_seconds_to_reduction(pair.target),
-                curve.gpu_seconds_to_loss(pair.good_loss),
-                curve.gpu_seconds[-1],
-            )
+    for one in rounds:
+        for arm, outcome in zip(one.arms, one.outcomes, strict=True):
+            best = one.to_best(arm)
+            seconds = (best.gpu_s, best.elapsed_s, one.to_reduction(arm).gpu_s)
             counts = (outcome.completed, outcome.stopped, outcome.lost)
-            table.add_row(str(pair.seed), name, *(f"{cell:.0f}" for cell in cells), *map(str, counts))
-        table.add_row(
-            str(pair.seed), "ratio", f"{pair.ratio:.2f}", f"{pair.ratio_best:.2f}", "", "", "", "", end_section=True
-        )
+            table.add_row(
+                str(one.seed),
+                arm.name,
+                *(f"{cell:.0f}" for cell in seconds),
+                f"{one.mean_regret(arm):.3f}",
+                f"{outcome.curve.gpu_seconds[-1]:.0f}",
+                *map(str, counts),
+                end_section=arm is one.arms[-1],
+            )
     return table
 
 

@@ -1,70 +1,96 @@
-"""The demo's result: figures of both arms over all seeds, a table and a picture."""
+"""The demo's result: the figures of all arms over all seeds, and a picture."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.sweep_demo.run import Outcome
+from benchmarks.sweep_demo.run import ASHA, EXPLSCHED, SLURM_ALONE, Arm, Moment, Outcome
+
+COLOURS = ("tab:grey", "tab:orange", "tab:blue", "tab:cyan")
+_REDUCTION = 0.9
+_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Both arms of the experiment for one seed."""
+class Round:
+    """The same sweep in every arm, with one seed; `outcomes` are those of `arms`, in their order."""
 
     seed: int
-    stock: Outcome
-    explsched: Outcome
+    arms: Sequence[Arm]
+    outcomes: Sequence[Outcome]
+
+    def of(self, arm: Arm) -> Outcome:
+        """What the arm came to."""
+        return self.outcomes[self.arms.index(arm)]
 
     @property
-    def target(self) -> float:
-        """90 % of the final total reduction; of the larger one, should the arms differ."""
-        return 0.9 * max(self.stock.curve.total_reduction[-1], self.explsched.curve.total_reduction[-1])
+    def best_loss(self) -> float:
+        """The best that any arm found."""
+        return min(outcome.curve.best_loss[-1] for outcome in self.outcomes)
 
     @property
-    def good_loss(self) -> float:
-        """A loss within 1 % of the best that either arm found."""
-        return 1.01 * min(self.stock.curve.best_loss[-1], self.explsched.curve.best_loss[-1])
+    def most_reduction(self) -> float:
+        """The largest final total reduction."""
+        return max(outcome.curve.total_reduction[-1] for outcome in self.outcomes)
 
     @property
-    def ratio(self) -> float:
-        """GPU-seconds to the target, Slurm alone / explsched."""
-        return self.stock.curve.gpu_seconds_to_reduction(self.target) / self.explsched.curve.gpu_seconds_to_reduction(
-            self.target
-        )
+    def first_loss(self) -> float:
+        """The first loss that Slurm alone reported: where regret is 1."""
+        return next(loss for loss in self.of(SLURM_ALONE).curve.best_loss if loss < float("inf"))
 
-    @property
-    def ratio_best(self) -> float:
-        """GPU-seconds to a model within 1 % of the best, Slurm alone / explsched."""
-        return self.stock.curve.gpu_seconds_to_loss(self.good_loss) / self.explsched.curve.gpu_seconds_to_loss(
-            self.good_loss
-        )
+    def to_best(self, arm: Arm) -> Moment:
+        """When the arm had a model within 1 % of the best that any arm found."""
+        return self.of(arm).curve.to_loss((1 + _TOLERANCE) * self.best_loss)
+
+    def to_reduction(self, arm: Arm) -> Moment:
+        """When the arm had 90 % of the largest final total reduction."""
+        return self.of(arm).curve.to_reduction(_REDUCTION * self.most_reduction)
+
+    def mean_regret(self, arm: Arm) -> float:
+        """Mean normalised regret over the GPU-seconds that Slurm alone needs for the whole sweep."""
+        whole_gpu_s = self.of(SLURM_ALONE).curve.gpu_seconds[-1]
+        return self.of(arm).curve.mean_regret(self.best_loss, self.first_loss, whole_gpu_s)
 
 
-def figures(pairs: list[Pair]) -> dict[str, object]:
-    """What report.json holds; GPU-seconds and ratios are medians over the seeds unless they say otherwise."""
+def figures(rounds: Sequence[Round]) -> dict[str, object]:
+    """What report.json holds; ratios are another arm's figure divided by explsched's, one for each seed."""
     return {
-        "stock": _arm(pairs, [pair.stock for pair in pairs]),
-        "explsched": _arm(pairs, [pair.explsched for pair in pairs]),
-        "ratio": median(pair.ratio for pair in pairs),
-        "ratio_min": min(pair.ratio for pair in pairs),
-        "ratios": [pair.ratio for pair in pairs],
-        "ratio_best_model": median(pair.ratio_best for pair in pairs),
-        "ratios_best_model": [pair.ratio_best for pair in pairs],
-        "seeds": [pair.seed for pair in pairs],
-        "jobs_lost": sum(arm.lost for pair in pairs for arm in (pair.stock, pair.explsched)),
+        "seeds": [seed.seed for seed in rounds],
+        "arms": [_arm(rounds, arm) for arm in rounds[0].arms],
+        "slurm_alone_over_explsched": _ratios(rounds, SLURM_ALONE),
+        "asha_over_explsched": _ratios(rounds, ASHA),
+        "jobs_lost": sum(outcome.lost for seed in rounds for outcome in seed.outcomes),
     }
 
 
-def _arm(pairs: list[Pair], outcomes: list[Outcome]) -> dict[str, object]:
-    both = list(zip(pairs, outcomes, strict=True))
+def _ratios(rounds: Sequence[Round], other: Arm) -> dict[str, object]:
+    def ratios(values: Sequence[tuple[float, float]]) -> dict[str, object]:
+        found = [theirs / ours for theirs, ours in values]
+        return {"median": median(found), "min": min(found), "each": found}
+
     return {
-        "gpu_seconds_to_90pct": median(o.curve.gpu_seconds_to_reduction(p.target) for p, o in both),
-        "gpu_seconds_to_best_model": median(o.curve.gpu_seconds_to_loss(p.good_loss) for p, o in both),
-        "gpu_seconds_total": median(o.curve.gpu_seconds[-1] for o in outcomes),
-        "total_reduction": median(o.curve.total_reduction[-1] for o in outcomes),
-        "best_loss": median(o.curve.best_loss[-1] for o in outcomes),
+        "gpu_seconds_to_best": ratios([(s.to_best(other).gpu_s, s.to_best(EXPLSCHED).gpu_s) for s in rounds]),
+        "time_to_best": ratios([(s.to_best(other).elapsed_s, s.to_best(EXPLSCHED).elapsed_s) for s in rounds]),
+        "gpu_seconds_to_90pct": ratios(
+            [(s.to_reduction(other).gpu_s, s.to_reduction(EXPLSCHED).gpu_s) for s in rounds]
+        ),
+        "mean_regret": ratios([(s.mean_regret(other), s.mean_regret(EXPLSCHED)) for s in rounds]),
+    }
+
+
+def _arm(rounds: Sequence[Round], arm: Arm) -> dict[str, object]:
+    outcomes = [seed.of(arm) for seed in rounds]
+    return {
+        "arm": arm.name,
+        "gpu_seconds_to_best": [seed.to_best(arm).gpu_s for seed in rounds],
+        "time_to_best_s": [seed.to_best(arm).elapsed_s for seed in rounds],
+        "gpu_seconds_to_90pct": [seed.to_reduction(arm).gpu_s for seed in rounds],
+        "mean_regret": [seed.mean_regret(arm) for seed in rounds],
+        "gpu_seconds_total": [o.curve.gpu_seconds[-1] for o in outcomes],
+        "best_loss": [o.curve.best_loss[-1] for o in outcomes],
         "completed": [o.completed for o in outcomes],
         "stopped_early": [o.stopped for o in outcomes],
         "requeues": [o.requeues for o in outcomes],
@@ -72,26 +98,26 @@ def _arm(pairs: list[Pair], outcomes: list[Outcome]) -> dict[str, object]:
     }
 
 
-def plot(pairs: list[Pair], path: Path) -> None:
-    """Total loss reduction and best loss over GPU-seconds, both arms, one line per seed."""
+def plot(rounds: Sequence[Round], path: Path) -> None:
+    """Regret of the best model, and the total loss reduction, over GPU-seconds; one line per arm and seed."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for pair in pairs:
-        for outcome, colour, label in (
-            (pair.stock, "tab:grey", "Slurm alone"),
-            (pair.explsched, "tab:blue", "explsched"),
-        ):
+    for seed in rounds:
+        for arm, outcome, colour in zip(seed.arms, seed.outcomes, COLOURS, strict=False):
             curve = outcome.curve
-            shown = label if pair is pairs[0] else None
-            left.plot(curve.gpu_seconds, curve.total_reduction, color=colour, label=shown)
-            right.plot(curve.gpu_seconds, curve.best_loss, color=colour, label=shown)
-    left.axhline(median(pair.target for pair in pairs), color="black", lw=0.8, ls=":", label="90 % of the sweep")
-    left.set(xlabel="GPU-seconds", ylabel="total loss reduction of the sweep", title="What the sweep has learned")
-    right.set(xlabel="GPU-seconds", ylabel="best validation loss", title="The best model so far", yscale="log")
+            label = arm.name if seed is rounds[0] else None
+            regret = [(loss - seed.best_loss) / (seed.first_loss - seed.best_loss) for loss in curve.best_loss]
+            left.plot(curve.gpu_seconds, regret, color=colour, label=label, drawstyle="steps-post")
+            right.plot(curve.gpu_seconds, curve.total_reduction, color=colour, label=label)
+    left.set(xlabel="GPU-seconds", ylabel="normalised regret", title="How far the best model is from the sweep's best")
+    left.set(yscale="symlog", ylim=(0, 1))
+    left.set_yscale("symlog", linthresh=1e-3)
+    right.axhline(median(_REDUCTION * s.most_reduction for s in rounds), color="black", lw=0.8, ls=":", label="90 %")
+    right.set(xlabel="GPU-seconds", ylabel="total loss reduction", title="What all trainings have learned")
     for axes in (left, right):
         axes.legend()
         axes.grid(alpha=0.3)

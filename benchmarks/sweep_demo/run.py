@@ -6,18 +6,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.sweep_demo import sweep
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster.machine import until
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
 
 POLL_S = 0.5
 LONGEST_S = 900.0
+_WARM_START = (sys.executable, "-m", "benchmarks.sweep_demo.warm_start")
 
 # One quantum is about a seventh of a training here; a site's trainings run for hours and use the default.
 QUANTUM_S = 10.0
@@ -29,10 +31,18 @@ MOST_PER_PASS = 2
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to run the sweep; `daemon` is the daemon's configuration, None for Slurm alone."""
+    """One way to run the sweep.
+
+    Attributes:
+        name: as tables and pictures show it.
+        daemon: the daemon's configuration, None for Slurm without explsched.
+        asks_optuna: the trainings ask Optuna's ASHA whether to go on.
+
+    """
 
     name: str
     daemon: Mapping[str, object] | None = field(hash=False)
+    asks_optuna: bool = False
 
     @classmethod
     def with_daemon(cls, name: str, stop_threshold: float) -> Arm:
@@ -43,7 +53,6 @@ class Arm:
                 "interval_s": 2.0,
                 "slurm": {"client": "cli"},
                 "utility": {
-                    "objective": "total",  # the aim of the published figure; the default aims at the best model
                     "quantum_s": QUANTUM_S,
                     "stop_threshold": stop_threshold,
                     "stop_min_share": STOP_LEAST_SHARE,
@@ -54,30 +63,62 @@ class Arm:
 
 
 SLURM_ALONE = Arm("Slurm alone", None)
+ASHA = Arm("ASHA", None, asks_optuna=True)
 EXPLSCHED = Arm.with_daemon("explsched", STOP_THRESHOLD)
 WITHOUT_STOP = Arm.with_daemon("explsched, no early stop", 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point of a run: time since its start, and the GPU-seconds it had used; infinite for what never came."""
+
+    elapsed_s: float
+    gpu_s: float
+
+
+NEVER = Moment(float("inf"), float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """What a run of the sweep had learned, sampled over time; all tuples have one entry per sample.
 
-    `total_reduction` sums over the jobs the fall of the validation loss since each job's first report.
+    Attributes:
+        elapsed_s: since the first sample.
+        gpu_seconds: held by the sweep's jobs until then.
+        total_reduction: sum over the jobs of the fall of the validation loss since each job's first report.
+        best_loss: of all jobs; infinity before the first report.
+
     """
 
+    elapsed_s: tuple[float, ...]
     gpu_seconds: tuple[float, ...]
     total_reduction: tuple[float, ...]
     best_loss: tuple[float, ...]
 
-    def gpu_seconds_to_reduction(self, target: float) -> float:
-        """GPU-seconds after which the total reduction had reached `target`; infinity if it never did."""
-        return next(
-            (g for g, r in zip(self.gpu_seconds, self.total_reduction, strict=True) if r >= target), float("inf")
-        )
+    def to_reduction(self, target: float) -> Moment:
+        """When the total reduction had reached `target`."""
+        return self._first(reduction >= target for reduction in self.total_reduction)
 
-    def gpu_seconds_to_loss(self, target: float) -> float:
-        """GPU-seconds after which some model had a loss of `target` or less; infinity if none ever did."""
-        return next((g for g, b in zip(self.gpu_seconds, self.best_loss, strict=True) if b <= target), float("inf"))
+    def to_loss(self, target: float) -> Moment:
+        """When some model had a loss of `target` or less."""
+        return self._first(loss <= target for loss in self.best_loss)
+
+    def _first(self, reached: Iterable[bool]) -> Moment:
+        found = (at for at, is_reached in enumerate(reached) if is_reached)
+        return next((Moment(self.elapsed_s[at], self.gpu_seconds[at]) for at in found), NEVER)
+
+    def mean_regret(self, best: float, first: float, until_gpu_s: float) -> float:
+        """Mean over the first `until_gpu_s` GPU-seconds of (best loss so far - best) / (first - best), at most 1.
+
+        A run that ended before keeps its last loss. The area under this curve is what tuners are compared by.
+        """
+        steps = zip((0.0, *self.gpu_seconds), (*self.gpu_seconds, until_gpu_s), (first, *self.best_loss), strict=True)
+        area = sum(
+            max(0.0, min(end, until_gpu_s) - min(begin, until_gpu_s)) * min(1.0, (loss - best) / (first - best))
+            for begin, end, loss in steps
+        )
+        return area / until_gpu_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +145,43 @@ def run(directory: Path, arm: Arm, sweep_name: str, seed: int, tell: ProgressRep
         (directory / "checkpoints").mkdir()
         sweep.save_digits(directory / "digits.npz", seed)
         environment = {**os.environ, **cluster.env(), **product.env(), "PYTHONPATH": os.getcwd()}  # noqa: PTH109
-        with product.daemon(environment) if arm.daemon else nullcontext():
-            jobs = _submit(directory, sweep.configurations(sweep_name, seed), environment)
+        with _warm_start(directory), product.daemon(environment) if arm.daemon else nullcontext():
+            # Nobody starts before all are submitted: otherwise what is measured depends on how long that takes.
+            _partition(environment, "DOWN")
+            jobs = _submit(directory, arm, sweep.configurations(sweep_name, seed), environment)
+            _partition(environment, "UP")
             return _watch(jobs, product.spool, CliClient(environment=cluster.env()), environment, tell)
     finally:
         devcluster.down(directory / "cluster")
 
 
-def _submit(directory: Path, configurations: Sequence[sweep.Configuration], environment: dict[str, str]) -> list[int]:
+def _partition(environment: dict[str, str], state: str) -> None:
+    argv = ["scontrol", "update", "PartitionName=main", f"State={state}"]
+    subprocess.run(argv, env=environment, check=True)
+
+
+@contextmanager
+def _warm_start(directory: Path) -> Iterator[None]:
+    """The server that starts trainings, until the block ends."""
+    path = directory / "warm"
+    with subprocess.Popen([*_WARM_START, "serve", str(path)]) as server:
+        try:
+            until(path.exists, "the trainings' server listens")
+            yield
+        finally:
+            server.terminate()
+
+
+def _submit(
+    directory: Path, arm: Arm, configurations: Sequence[sweep.Configuration], environment: dict[str, str]
+) -> list[int]:
     """Submit every configuration with sxbatch; returns the job ids."""
     script = directory / "train.sh"
-    train = [sys.executable, "-m", "benchmarks.sweep_demo.train"]
+    train = [*_WARM_START, "run", str(directory / "warm")]
     fixed = [f"--steps={sweep.STEPS}", f"--step-s={sweep.STEP_S}", f"--data={directory / 'digits.npz'}"]
     fixed.append(f"--checkpoint-dir={directory / 'checkpoints'}")
+    if arm.asks_optuna:
+        fixed.append(f"--asha={directory / 'optuna.journal'}")
     run_it = [sys.executable, "-m", "wrappers.sxrun", "--", *train, *fixed]
     script.write_text(f'#!/bin/bash\nexec {" ".join(run_it)} "$@"\n')
     options = ["--sweep=digits", "--checkpoint=USR1", "--early-stop", "--gpus-per-node=1", "--time=30", "--parsable"]
@@ -135,8 +200,9 @@ def _watch(
     """Sample until every job has ended."""
     spool = ProgressSpool(spool_directory)
     owners = dict.fromkeys(jobs, os.geteuid())
-    held_gpu_s, last_s = 0.0, time.time()
-    samples: list[tuple[float, float, float]] = []
+    began_s = last_s = time.time()
+    held_gpu_s = 0.0
+    samples: list[tuple[float, float, float, float]] = []
     deadline = time.monotonic() + LONGEST_S
     requeues: dict[int, int] = {}
     while True:
@@ -146,17 +212,17 @@ def _watch(
         last_s = now_s
         requeues.update({job.job_id: job.restarts for job in records})
         reduction, best = _learned(spool.read(owners, now_s).values())
-        samples.append((held_gpu_s, reduction, best))
+        samples.append((now_s - began_s, held_gpu_s, reduction, best))
         tell(len(jobs) - len(records), len(jobs), best)
         if not records:
             break
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(records)} jobs still there after {LONGEST_S:.0f} s: {records[:3]}")
         time.sleep(POLL_S)
-    gpu_s, reductions, bests = zip(*samples, strict=True)
+    elapsed_s, gpu_s, reductions, bests = zip(*samples, strict=True)
     completed, stopped = _final_states(jobs, environment)
     lost = len(jobs) - completed - stopped
-    return Outcome(Curve(gpu_s, reductions, bests), completed, stopped, lost, sum(requeues.values()))
+    return Outcome(Curve(elapsed_s, gpu_s, reductions, bests), completed, stopped, lost, sum(requeues.values()))
 
 
 def _learned(progress: Iterable[JobProgress]) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.sweep_demo.asha import OptunaTrial
 from explsched import CheckpointSignal, atomic_write, report
 
 BATCH = 32
@@ -30,10 +31,13 @@ def main() -> None:
     model = _mlp(options.width, options.depth)
     loss_of = torch.nn.CrossEntropyLoss()
     step = _resume(options.checkpoint, model)
+    trial = OptunaTrial(options.asha, options.steps) if options.asha else None
 
-    def validate() -> None:
+    def validate() -> float:
         with torch.no_grad():
-            report(step=step, loss=loss_of(model(valid_x), valid_y).item(), total_steps=options.steps)
+            loss = float(loss_of(model(valid_x), valid_y))
+        report(step=step, loss=loss, total_steps=options.steps)
+        return loss
 
     if step == 0:
         validate()
@@ -47,7 +51,9 @@ def main() -> None:
                 _descend(model, options.lr)
             step += 1
             time.sleep(max(0.0, options.step_s - (time.monotonic() - began_s)))
-            validate()
+            loss = validate()
+            if trial and trial.should_stop(step, loss):
+                return
             if checkpoint.requested:
                 state = {"step": step, "model": model.state_dict()}
                 atomic_write(options.checkpoint, lambda file, state=state: torch.save(state, file))
@@ -92,6 +98,7 @@ def _options() -> argparse.Namespace:
         "--data", type=Path, required=True, help="the images, as benchmarks.sweep_demo.sweep saves them"
     )
     parser.add_argument("--checkpoint-dir", type=Path, required=True)
+    parser.add_argument("--asha", type=Path, help="Optuna's journal: let its ASHA decide whether to stop")
     options = parser.parse_args()
     options.checkpoint = options.checkpoint_dir / f"{os.environ.get('SLURM_JOB_ID', 'local')}.pt"
     return options

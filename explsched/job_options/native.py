@@ -12,7 +12,7 @@ from pathlib import Path
 
 from explsched.job_options.comment import CONTROL_VARIABLE, UNQUOTED
 from explsched.job_options.table import OPTIONS, SCHEDULED, Option, Topic
-from explsched.job_options.values import MAX_GPUS, TEXT_BYTES
+from explsched.job_options.values import MAX_GPUS, PAIRS_BYTES, TEXT_BYTES
 
 
 def header() -> str:
@@ -36,6 +36,7 @@ def _lines() -> Iterator[str]:
     yield "#define EXPLSCHED_JOB_OPTIONS_H"
     yield ""
     yield f"#define EXPL_TEXT_BYTES {TEXT_BYTES}"
+    yield f"#define EXPL_PAIRS_BYTES {PAIRS_BYTES}"
     yield f"#define EXPL_MAX_GPUS {MAX_GPUS}"
     yield f"#define EXPL_CONTROL_VARIABLE {_quoted(CONTROL_VARIABLE)}"
     yield f"#define EXPL_UNQUOTED {_quoted('_.-~' + UNQUOTED)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from explsched.job_options.values import Fraction, Kind, OneOf, Signal, Sizes, Stages, Switch, Text
+from explsched.job_options.values import Fraction, Kind, OneOf, Pairs, Signal, Sizes, Stages, Switch, Text
 
 SPANK_PREFIX = "expl-"
 VARIABLE_PREFIX = "EXPLSCHED_"
@@ -127,6 +127,13 @@ DIRECTION = Option(
     Topic.LEARNING,
     former=Former(submission_variables=("SXBATCH_DIRECTION",)),
 )
+PARAMS = Option(
+    "params",
+    Pairs(),
+    "K=V,...",
+    "hyper-parameters of the training; --key=value words of sxrun's command and explsched.report add to them",
+    Topic.LEARNING,
+)
 CHECKPOINT = Option(
     "checkpoint",
     Signal(),
@@ -223,6 +230,7 @@ OPTIONS = (
     SWEEP,
     METRIC,
     DIRECTION,
+    PARAMS,
     CHECKPOINT,
     EARLY_STOP,
     JOB_CLASS,

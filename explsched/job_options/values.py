@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Protocol
 
+from explsched.parameters import of_pairs
+
 TEXT_BYTES = 128
+PAIRS_BYTES = 512
 MAX_GPUS = 100_000
 _SIZES = re.compile(r"([0-9]{1,6})-([0-9]{1,6})(?:/([0-9]{1,6}))?")
 _FRACTION = re.compile(r"(?=\.?[0-9])([0-9]*)\.?([0-9]*)")
@@ -50,6 +53,21 @@ class Text(NamedTuple):
         """The text itself."""
         if not 1 <= len(text.encode()) <= TEXT_BYTES or any(c < " " or c == "\x7f" for c in text):
             raise ValueError(text)
+        return text
+
+
+class Pairs(NamedTuple):
+    """Hyper-parameters."""
+
+    c_name: str = "pairs"
+    accepted: str = f"K=V,K=V, such as lr=0.1,width=64, at most {PAIRS_BYTES} bytes"
+    choices: tuple[str, ...] = ()
+
+    def canonical(self, text: str) -> str:
+        """The text itself."""
+        if len(text.encode()) > PAIRS_BYTES or any(c < " " or c == "\x7f" for c in text):
+            raise ValueError(text)
+        of_pairs(text)
         return text
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from inference_gateway.dataplane.activator_link import ActivatorState
 from inference_gateway.dataplane.endpoints import HeldService
-from inference_gateway.model import Endpoint
+from inference_gateway.model import Endpoint, StartForecast
 
 _LOOK_S = 0.05
 _ANNOUNCE_S = 1.0
@@ -17,6 +17,10 @@ _AVOID_S = 1.0
 
 class FullError(Exception):
     """As many requests wait as may."""
+
+
+class GivenUpError(Exception):
+    """No replica will start until a person acts."""
 
 
 class Waiting:
@@ -38,6 +42,15 @@ class Waiting:
         self._avoided: dict[str, float] = {}
         self._watch: asyncio.Task[None] | None = None
         self.waiting = 0
+        self.starts = StartForecast(service.retry_after_s)
+
+    def expect(self, starts: StartForecast) -> None:
+        """Take what the control plane expects; those who wait for what will not come leave now."""
+        self.starts = starts
+        if self._hopeless:
+            for place in self._line:
+                if not place.done():
+                    place.set_exception(GivenUpError())
 
     def state(self) -> ActivatorState:
         """What it holds now."""
@@ -47,6 +60,7 @@ class Waiting:
         """A replica to relay to; `release` it afterwards. `deadline_s` is a time of the running loop.
 
         Raises:
+            GivenUpError: no replica will start.
             FullError: as many wait as may.
             TimeoutError: the deadline has passed.
 
@@ -56,6 +70,8 @@ class Waiting:
             ready = self._choose()
             if ready is not None:
                 return self._take(ready)
+        if self._hopeless:
+            raise GivenUpError
         if self.waiting >= self.service.limit:
             raise FullError
         place: asyncio.Future[Endpoint] = loop.create_future()
@@ -84,6 +100,10 @@ class Waiting:
     def avoid(self, endpoint: Endpoint) -> None:
         """Leave out a replica that refused the connection, for a while."""
         self._avoided[endpoint.name] = asyncio.get_running_loop().time() + _AVOID_S
+
+    @property
+    def _hopeless(self) -> bool:
+        return self.starts.given_up and not self._look()
 
     async def _assign_all(self) -> None:
         """Look for replicas while anybody waits."""

@@ -11,21 +11,25 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 
 import aiohttp
 import msgspec
 from aiohttp import web
 
 from inference_gateway.activator.bodies import LIMIT, SERVICE, BodyRouter
-from inference_gateway.activator.holding import FullError, Waiting
+from inference_gateway.activator.holding import FullError, GivenUpError, Waiting
 from inference_gateway.activator.relay import BrokenError, Onward, UnreachableError, client, problem, relay
 from inference_gateway.dataplane import activator_link
-from inference_gateway.dataplane.endpoints import EndpointFiles, HeldService, ReadyReplicas, read_services
+from inference_gateway.dataplane.endpoints import EndpointFiles, HeldService, ReadyReplicas, read_services, read_starts
 from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import ActivatorError
+from inference_gateway.model import StartForecast
 from inference_gateway.tls import client_context
 
 _LOG = logging.getLogger("explsched.gateway.activator")
+_ONLY, _KEY = "x-gateway-only", "x-gateway-key"
+"""HAProxy's marks on a request for the list of models: the service it is about, and who asks."""
 
 
 class Activator:
@@ -62,8 +66,11 @@ class Activator:
         self._service_of = {model: name for name, service in known.items() for model in service.models}
 
     def read_services(self) -> None:
-        """`update` from the data plane's file. Raises `ActivatorError`."""
+        """`update` from the data plane's files. Raises `ActivatorError`."""
         self.update(read_services(self._files.services))
+        starts = read_starts(self._files.starts)
+        for name, line in self.lines.items():
+            line.expect(starts.get(name, StartForecast(line.service.retry_after_s)))
 
     def _announcer(self, service: str) -> Callable[[int], None]:
         def announce(waiting: int) -> None:
@@ -87,7 +94,7 @@ class Activator:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET" and request.path == "/v1/models":
-            return self._models()
+            return self._models(request.headers.get(_ONLY, ""), request.headers.get(_KEY, ""))
         name = request.headers.get(SERVICE)
         if name is not None:
             return await self._hold(name, request)
@@ -101,24 +108,35 @@ class Activator:
             return web.Response(body=msgspec.json.encode(state), content_type="application/json")
         return problem(404, "no such path")
 
-    def _models(self) -> web.Response:
-        """OpenAI's list of models, without asking any replica."""
+    def _models(self, service: str, key: str) -> web.Response:
+        """OpenAI's list of models, without asking a replica: of one service or all, as far as the key may use them."""
+        allowed = self._allowed(key)
         data = [
             {"id": model, "object": "model", "created": 0, "owned_by": line.service.name}
-            for line in self.lines.values()
+            for name, line in self.lines.items()
+            if service in ("", name) and (allowed is None or name in allowed)
             for model in line.service.models
         ]
         return web.json_response({"object": "list", "data": data})
+
+    def _allowed(self, key: str) -> frozenset[str] | None:
+        """The services that a key may use; None for all. From HAProxy's own maps, so that both decide alike."""
+        if f"{key} 1\n" not in _map_lines(self._files.restricted):
+            return None
+        granted = (line.removesuffix(" 1\n").partition("/") for line in _map_lines(self._files.grants))
+        return frozenset(service for owner, _, service in granted if owner == key)
 
     async def _hold(self, name: str, request: web.Request) -> web.StreamResponse:
         line = self._line(name)
         if line is None or self._session is None:
             return problem(404, "no such service")
         deadline_s = asyncio.get_running_loop().time() + line.service.deadline_s
-        retry_after = {"Retry-After": str(line.service.retry_after_s)}
         while True:
+            retry_after = {"Retry-After": str(line.starts.retry_after_s)}
             try:
                 endpoint = await line.acquire(deadline_s)
+            except GivenUpError:
+                return problem(503, "the replicas of this service fail to start", retry_after)
             except FullError:
                 return problem(503, "too many requests are waiting for a replica to start", retry_after)
             except TimeoutError:
@@ -154,3 +172,8 @@ class Activator:
             self.read_services()
         except ActivatorError:
             _LOG.exception("services cannot be read; those known before stay in force")
+
+
+def _map_lines(path: Path) -> list[str]:
+    """The lines of one of HAProxy's maps; none where it has no such file."""
+    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []

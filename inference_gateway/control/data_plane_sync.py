@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from inference_gateway.accepted import retry_after_s
 from inference_gateway.control.event_log import EventLog, Outage
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.errors import GatewayError
-from inference_gateway.model import DataPlane, Endpoint, ServerState, Traffic
+from inference_gateway.model import DataPlane, Endpoint, ServerState, StartForecast, Traffic
 
 
 class DataPlaneSync:
@@ -25,7 +24,7 @@ class DataPlaneSync:
         self._concurrency = concurrency
         self._events = events
         self._outage = Outage("data plane", events)
-        self._retry_after_s: dict[str, int] = {}
+        self._forecasts: dict[str, StartForecast] = {}
 
     def servers(self) -> Sequence[ServerState]:
         """All that it has. Raises `GatewayError`."""
@@ -37,7 +36,7 @@ class DataPlaneSync:
             found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
         except GatewayError as error:
             self._outage.note(str(error))
-            self._retry_after_s.clear()  # a new HAProxy begins with what is configured
+            self._forecasts.clear()  # a new HAProxy begins with what is configured
             return None, {}
         self._outage.note("")
         return found
@@ -50,16 +49,16 @@ class DataPlaneSync:
             except GatewayError as error:
                 self._events.note("data plane refused", change.service, change=str(change), reason=str(error))
 
-    def update_retry_after(self, services: Mapping[str, ServiceControl]) -> None:
+    def update_forecasts(self, services: Mapping[str, ServiceControl]) -> None:
         """Let refused clients know how long a replica takes to start, by what has been measured."""
         for name, service in services.items():
-            seconds = retry_after_s(service.start_s)
-            if service.measured and self._retry_after_s.get(name) != seconds:
+            starts = service.forecast()
+            if starts is not None and self._forecasts.get(name) != starts:
                 try:
-                    self._plane.set_retry_after(name, seconds)
+                    self._plane.expect(name, starts)
                 except GatewayError as error:
                     self._events.note("data plane refused", name, change="Retry-After", reason=str(error))
-                self._retry_after_s[name] = seconds
+                self._forecasts[name] = starts
 
     def _make(self, change: PlaneChange) -> None:
         if isinstance(change, Add):

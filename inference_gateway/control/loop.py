@@ -98,7 +98,7 @@ class ControlPlane:
         self._remember()
         if servers is not None:
             self._plane.bring_in_line(self._registry.all(), servers)
-            self._plane.update_retry_after(self._services)
+            self._plane.update_forecasts(self._services)
         for replica in new:
             self._submit(replica, now_s)
         if new:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from inference_gateway.accepted import retry_after_s
 from inference_gateway.control import service as fleet
 from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Replica
 from inference_gateway.control.state import Attempts, ServiceMemory
-from inference_gateway.model import Capacity, Decision, Observation, Traffic
+from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.services import ServiceSection
 
@@ -147,6 +148,7 @@ class ServiceControl:
         self.decision: Decision | None = None
         self.observation: Observation | None = None
         self._starts_s = list(memory.starts_s)
+        self._forecast: StartForecast | None = None
         self._arrivals = ArrivalCounter()
         self._hold_until_s = now_s + scale.hold_s
         self._minimum = scale.min
@@ -183,6 +185,13 @@ class ServiceControl:
     def slow_start_s(self) -> float:
         """Their 90th percentile: how early a successor has to be asked for."""
         return _quantile(self._starts_s, 0.9) if self._starts_s else self.section.scale.start_s
+
+    def forecast(self) -> StartForecast | None:
+        """What clients are told that find no room; None while there is nothing to add to the configuration."""
+        if not (self._starts_s or self.given_up or self._forecast):
+            return None
+        self._forecast = StartForecast(retry_after_s(self.start_s), self.given_up)
+        return self._forecast
 
     def memory(self) -> ServiceMemory:
         """What is to be remembered."""

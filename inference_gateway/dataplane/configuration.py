@@ -116,6 +116,7 @@ def render(
         services="".join(services),
         limited=any(key.requests_per_minute is not None for key in settings.keys),
         restricted=any(key.services for key in settings.keys),
+        expiring=any(key.expires_s is not None for key in settings.keys),
         paths=exact(_all_paths(settings)),
         prefixes=prefixes(_all_paths(settings)),
         narrowed=bool(_narrow(settings)),
@@ -181,6 +182,7 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
         files.limits: _lines(
             (key.name, str(key.requests_per_minute)) for key in settings.keys if key.requests_per_minute is not None
         ),
+        files.expiries: _lines((key.name, str(key.expires_s)) for key in settings.keys if key.expires_s is not None),
         files.restricted: _lines((key.name, "1") for key in restricted),
         files.grants: _lines((f"{key.name}/{service}", "1") for key in restricted for service in key.services),
         files.narrow: _lines((service.name, "1") for service in narrow),

@@ -15,7 +15,7 @@ import msgspec
 from explsched.atomic_file import replace_file
 from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.errors import ActivatorError, DataPlaneError
-from inference_gateway.model import Endpoint
+from inference_gateway.model import Endpoint, StartForecast
 
 
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,6 +135,16 @@ def services_text(services: Iterable[ServiceSettings]) -> str:
         for service in services
     ]
     return msgspec.json.encode(held).decode()
+
+
+def read_starts(path: Path) -> dict[str, StartForecast]:
+    """What the control plane expects, by service; nothing before it has told. Raises `ActivatorError`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, StartForecast])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ActivatorError(f"{path}: cannot be read: {error}") from error
 
 
 def read_services(path: Path) -> dict[str, HeldService]:

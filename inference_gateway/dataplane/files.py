@@ -66,6 +66,11 @@ class Files:
         return self.directory / "services.json"
 
     @property
+    def starts(self) -> Path:
+        """What the control plane expects of starting replicas, by service: see `endpoints.StartForecast`."""
+        return self.directory / "starts.json"
+
+    @property
     def control_metrics(self) -> Path:
         """Prometheus text that the control plane may leave here; /metrics appends it."""
         return self.directory / "control.prom"
@@ -114,6 +119,11 @@ class Files:
     def limits(self) -> Path:
         """Name of a key -> requests per minute."""
         return self.directory / "limits.map"
+
+    @property
+    def expiries(self) -> Path:
+        """Name of a key -> when it expires, seconds since the epoch."""
+        return self.directory / "expiries.map"
 
     @property
     def restricted(self) -> Path:

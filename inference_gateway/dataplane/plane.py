@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from explsched.atomic_file import replace_file
 from inference_gateway.dataplane.activator_link import ActivatorProcess, read_state
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments, trust
 from inference_gateway.dataplane.endpoints import EndpointFiles, Listed, ReadyReplicas, services_text
@@ -15,8 +18,8 @@ from inference_gateway.dataplane.process import HaproxyProcess, affordable_conne
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.dataplane.statistics import HaproxyStatistics
-from inference_gateway.errors import RefusedError, SettingsError, StartError
-from inference_gateway.model import Endpoint, ServerState, Traffic
+from inference_gateway.errors import DataPlaneError, RefusedError, SettingsError, StartError
+from inference_gateway.model import Endpoint, ServerState, StartForecast, Traffic
 
 TURNS = Path(__file__).with_name("turns.lua")
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
@@ -66,6 +69,7 @@ class HaproxyDataPlane:
         self._endpoints = EndpointFiles(self.files.endpoints)
         self._reading = HaproxyStatistics(self.files)
         self._ready_replicas: dict[str, ReadyReplicas] = {}
+        self._starts: dict[str, StartForecast] = {}
 
     def alive(self) -> bool:
         """Whether HAProxy and the activator run. If not, `start` starts what is missing."""
@@ -192,10 +196,15 @@ class HaproxyDataPlane:
         names = [service.name for service in self.settings.services]
         return self._reading.traffic(names, read_state(self.files.activator_socket))
 
-    def set_retry_after(self, service: str, seconds: int) -> None:
-        """What refused clients of a service are told to wait. Holds until the next `apply` or start."""
+    def expect(self, service: str, starts: StartForecast) -> None:
+        """What refused clients of a service are told to wait, or that no replica will start. Holds until `apply`."""
         self.settings.service(service)
-        self._api.order([f"set map {self.files.retry_after} {service} {max(1, seconds)}"])
+        self._starts = {**self._starts, service: starts}
+        try:
+            replace_file(self.files.starts, msgspec.json.encode(self._starts))
+        except OSError as error:
+            raise DataPlaneError(f"{self.files.starts}: cannot be written: {error.strerror}") from error
+        self._api.order([f"set map {self.files.retry_after} {service} {max(1, starts.retry_after_s)}"])
 
     def _texts(self, settings: GatewaySettings) -> dict[Path, str]:
         endpoints = {service.name: self._ready(service.name) for service in settings.services}

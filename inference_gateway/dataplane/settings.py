@@ -158,13 +158,15 @@ class ApiKey:
     """A client's key, known by its SHA-256 alone (64 capital hex digits; `digest_of`).
 
     Keys are long random texts, so a plain hash is enough: there is no dictionary to try. `services` names what it may
-    use; empty: everything. `requests_per_minute` counts admitted requests over the last minute; None: no limit.
+    use; empty: everything. `requests_per_minute` counts admitted requests over the last minute; None: no limit. From
+    `expires_s` (since the epoch) on it is as good as unknown; None: never.
     """
 
     name: str
     digest: str
     services: tuple[str, ...] = ()
     requests_per_minute: int | None = None
+    expires_s: int | None = None
 
     def __post_init__(self) -> None:
         checks.matches("key name", self.name, checks.NAME, "letters, digits, `_`, `.` and `-`, at most 63")

@@ -14,6 +14,8 @@ from http import HTTPStatus
 LONGEST_HEAD = 1 << 20
 PART = 1 << 16
 _REPLACED = frozenset({b"authorization", b"http2-settings"})
+_OF_THE_GATEWAY = b"x-gateway-"
+"""Headers between the gateway's own parts; a client's are no server's business either."""
 
 
 class MalformedError(Exception):
@@ -40,7 +42,7 @@ def head_with_key(received: bytes, key: str) -> Head:
     fields = [(line.partition(b":")[0].strip().lower(), line.partition(b":")[2].strip(), line) for line in lines]
     websocket = any(name == b"upgrade" and value.lower() == b"websocket" for name, value, _ in fields)
     dropped = _REPLACED if websocket else _REPLACED | {b"upgrade"}
-    kept = [line for name, _, line in fields if name not in dropped]
+    kept = [line for name, _, line in fields if name not in dropped and not name.startswith(_OF_THE_GATEWAY)]
     lengths = {value for name, value, _ in fields if name == b"content-length"}
     chunked = any(name == b"transfer-encoding" and value.lower() == b"chunked" for name, value, _ in fields)
     if len(lengths) > 1 or not all(value.isdigit() for value in lengths) or (chunked and lengths):

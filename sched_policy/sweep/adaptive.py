@@ -1,12 +1,11 @@
-"""Ours: asynchronous halving that finishes as many trainings as early ranks leave in doubt, and stops late and surely.
+"""Ours: the best trainings run to their ends, the others are explored, and stopping comes late and surely.
 
-GPUs are split between two aims. *Finishing*: the best trainings by their present values run on to their ends, on as
-large a part of the GPUs as there are contenders among the trainings (`contenders`): most where ranks will still change,
-few where early values tell who will win. A contender that runs is not displaced: nobody is swapped for noise.
-*Exploring*: the other GPUs follow ASHA's rule. Where that promotes nobody, the paused training goes on that is most
-likely to become the best per second that it still has to run, so that no GPU is idle. Nobody is stopped before the
-forecast leaves less than `doubt` that anything still beats the best by more than `tolerance`, and the leader has run to
-its end.
+Trainings are compared at equal progress (`standing`). GPUs are split between two aims. *Finishing*: the best trainings
+run on to their ends, on as many GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many
+trainings are contenders. A contender that runs is not displaced: nobody is swapped for noise. *Exploring*: the other
+GPUs give each training a first chance, those first whose hyper-parameters promise most (`surrogate`), and when all had
+theirs go to the next best trainings, so that no GPU is idle. Nobody is stopped before the forecast leaves less than
+`doubt` that anything still beats the best by more than `tolerance`, and the leader has run to its end.
 """
 
 from __future__ import annotations
@@ -17,30 +16,35 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.snapshot import Floats
-from sched_policy.sweep.asha import Asha
-from sched_policy.sweep.contenders import Contention, contention
 from sched_policy.sweep.decision import SweepAction, SweepDecision, Verdict
 from sched_policy.sweep.forecast import forecast
 from sched_policy.sweep.histories import Histories
+from sched_policy.sweep.standing import Standing, standing
+from sched_policy.sweep.surrogate import hopeful
 from sched_policy.sweep.trials import Sweep
 
 _LEAST_SEEN = 3
 _LATE = 0.5  # of a training: nothing that has not come so far tells how late values follow from early ones
+_SWAP = 1.3  # a training that runs is left for one that is better by more than this factor: restarts cost
 
 
 class AdaptiveHalving(Struct, frozen=True):
     """The default strategy.
 
     Attributes:
-        asha: who is explored.
         tolerance: an improvement of the sweep's best value by less than this share of it is not worth waiting for.
         doubt: probability of a larger improvement below which the sweep is done.
+        least_finishing: share of the GPUs that always finish the best trainings.
+        usual_contenders: share of contenders that is found where ranks are stable, too; it counts as none.
+        finishing_per_contender: share of the GPUs that finish trainings, per share of contenders beyond the usual.
 
     """
 
-    asha: Asha = Asha()
     tolerance: float = 0.01
     doubt: float = 0.03
+    least_finishing: float = 3 / 8
+    usual_contenders: float = 1 / 8
+    finishing_per_contender: float = 3.0
 
     @property
     def name(self) -> str:
@@ -48,24 +52,22 @@ class AdaptiveHalving(Struct, frozen=True):
         return "adaptive"
 
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
-        """Leaders and contenders first, then ASHA's choice, then whoever may most likely become the best."""
+        """The best trainings first, then those that nobody knows yet, then the others."""
         going = np.array([not trial.has_ended for trial in sweep.trials], dtype=np.bool_)
         if not going.any():
             return SweepDecision((), "all trainings have ended")
         histories = Histories.of(sweep)
         expected = forecast(sweep, histories, self.tolerance)
-        still_open = expected.open
         leader = int(np.argmin(sweep.best))
         # What the leader itself may still gain keeps nobody else on a GPU.
-        others = float(min(still_open, expected.chance.sum() - expected.chance[leader]))
+        others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
         if self._is_done(sweep, histories, others):
             return self._ending(sweep, leader, others)
-        ranks = contention(sweep)
-        order = dict(self._order(sweep, gpus, ranks, expected.chance))
+        order = self._order(sweep, gpus, standing(sweep), expected.chance)
         return SweepDecision(
             tuple(
-                Verdict(sweep.trials[i].trial_id, SweepAction.RUN, still_open / (place + 1.0), why)
-                for place, (i, why) in enumerate(order.items())
+                Verdict(sweep.trials[i].trial_id, SweepAction.RUN, expected.open / (place + 1.0), why)
+                for place, (i, why) in enumerate(order)
             )
         )
 
@@ -91,35 +93,56 @@ class AdaptiveHalving(Struct, frozen=True):
         ]
         return SweepDecision(tuple(verdicts), None if last is SweepAction.PAUSE else f"done: {chance}")
 
-    def _order(self, sweep: Sweep, gpus: int, ranks: Contention, chance: Floats) -> Iterator[tuple[int, str]]:
+    def _order(self, sweep: Sweep, gpus: int, now: Standing, chance: Floats) -> Iterator[tuple[int, str]]:
         """Positions of the trainings that have not ended, in the order in which they should run, and why."""
-        trials, best = sweep.trials, sweep.best
-        able = [i for i, trial in enumerate(trials) if not trial.has_ended and trial.steps.size]
-        stays = [trials[i].is_running and bool(ranks.may_lead[i]) for i in range(len(trials))]
-        finishing = round(ranks.share * gpus)
-        chosen = sorted(able, key=lambda i: (not stays[i], best[i], trials[i].trial_id))[:finishing]
-        why = f"{100 * ranks.share:.0f} % of the trainings may still come to lead"
-        for i in chosen:
-            yield i, f"runs to its end as {'a contender' if stays[i] else 'a leader'}: {why}"
-        taken = set(chosen)
-        position = {trial.trial_id: i for i, trial in enumerate(trials)}
-        for verdict in self.asha.decide(sweep, gpus).verdicts:
-            i = position[verdict.trial_id]
-            if verdict.action is SweepAction.RUN and i not in taken:
-                taken.add(i)
-                yield i, f"explored: {verdict.reason}"
-        hope = self._hope(sweep, chance)
-        for i in sorted(set(able) - taken, key=lambda i: (-hope[i], trials[i].trial_id)):
+        trials, known = sweep.trials, now.is_known
+        going = [i for i, trial in enumerate(trials) if not trial.has_ended]
+        value = self._value(sweep, now)
+        stays = [trials[i].is_running and bool(now.may_lead[i]) for i in range(len(trials))]
+        able = sorted((i for i in going if known[i]), key=lambda i: (not stays[i], value[i], i))
+        finishing = self.finishing_per_contender * (now.contenders - self.usual_contenders)
+        first = max(1, round(min(1.0, max(self.least_finishing, finishing)) * gpus))
+        doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
+        for i in able[:first]:
+            role = "a contender" if stays[i] else "one of the best"
+            yield i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
+        for i in self._unknown(sweep, now):
+            yield i, "explored: not far enough to be compared"
+        doubtful = self._doubtful(sweep, chance)
+        for i in sorted(able[first:], key=lambda i: (-doubtful[i], i)):
             yield i, f"takes a GPU that would be idle: {100 * chance[i]:.1f} % chance to become the best"
 
-    def _hope(self, sweep: Sweep, chance: Floats) -> Floats:
-        """Chance to become the best per second of what is left to run; twice that for those that run, (N,).
+    def _unknown(self, sweep: Sweep, now: Standing) -> list[int]:
+        """Those of whom too little is known, in the order in which they are tried."""
+        unknown = np.flatnonzero(~now.is_known)
+        seen = np.flatnonzero(now.is_known)
+        promises = hopeful(sweep, seen, now.ahead[seen].astype(np.float64), unknown)
+        promise = dict(zip(unknown.tolist(), promises.tolist(), strict=True))
+        trials = sweep.trials
+        return sorted(
+            (i for i in promise if not trials[i].has_ended),
+            key=lambda i: (trials[i].waits, not trials[i].steps.size, promise[i], i),
+        )
 
-        By the theory of search, looking first where the chance per cost is highest finds soonest. The floor keeps the
-        order from being one of numbers that are all 0; the factor, trainings from being swapped for noise.
+    def _doubtful(self, sweep: Sweep, chance: Floats) -> Floats:
+        """Chance to become the best per second until progress has doubled, which shows what it was worth, (N,).
+
+        The floor keeps the order from being one of numbers that are all 0.
         """
         runs = np.array([trial.is_running for trial in sweep.trials], dtype=np.bool_)
         moving_s = np.where(runs, 0.0, sweep.restart_s + sweep.checkpoint_s)
-        left_s = moving_s + np.maximum(1.0 - sweep.progress, 1e-3) * sweep.length_s
-        hope: Floats = np.where(runs, 2.0, 1.0) * np.maximum(chance, 1e-3 / len(runs)) / left_s
-        return hope
+        more = np.clip(np.minimum(sweep.progress, 1.0 - sweep.progress), 1e-3, None)
+        doubtful: Floats = np.where(runs, _SWAP, 1.0) * np.maximum(chance, 1e-3 / len(runs))
+        return doubtful / (moving_s + more * sweep.length_s)
+
+    def _value(self, sweep: Sweep, now: Standing) -> Floats:
+        """By what the best are chosen: how many are ahead, times what a whole training costs; lower is better, (N,).
+
+        Cheap trainings first, where several are as good: by the theory of search, looking first where the chance per
+        cost is highest finds soonest. Who is further goes first among equals.
+        """
+        runs = np.array([trial.is_running for trial in sweep.trials], dtype=np.bool_)
+        gpus = np.array([trial.gpus for trial in sweep.trials], dtype=np.float64)
+        cost = gpus * sweep.length_s * (1.0 - 1e-3 * sweep.progress)
+        value: Floats = (now.ahead + 1.0) * cost * np.where(runs, 1.0, _SWAP)
+        return value

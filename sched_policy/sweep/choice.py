@@ -154,6 +154,7 @@ def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
         steps,
         values,
         float(job.total_steps) if job.total_steps else None,
+        params=dict(job.exploration.params) if job.exploration else {},
         gpus=job.request.total,
         step_s=last.gpu_s / last.step / max(1, job.request.total) if last is not None and known else None,
         may_pause=job.may_yield,

@@ -9,9 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
+from sched_policy.model import Parameter as Parameter
 from sched_policy.snapshot import Floats
-
-Parameter = float | str | bool
 
 
 class TrialState(StrEnum):

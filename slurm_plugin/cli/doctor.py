@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 from msgspec import Struct, to_builtins
 
+from explsched import spool as spools
 from explsched.cli.options import config_option, json_option
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
@@ -191,6 +192,7 @@ example:
   sexplsched doctor --json
 """
 _BUILD = "install explsched again with a C++ compiler, on Linux: pip install --force-reinstall --no-deps explsched"
+_FORMER_SPOOL_MODE = 0o1777
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
 
 
@@ -284,14 +286,17 @@ def _daemon(spool: Path) -> Finding:
 
 
 def _spool(path: Path) -> Finding:
-    advice = f"install -d -m 1777 {path}"
+    what = "progress spool"
+    advice = f"install -d -m {spools.MODE:o} -g explsched {path}"
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
     except OSError as error:
-        return Finding("progress spool", "fault", f"{path}: {error.strerror}", advice)
-    if not stat.S_ISDIR(mode):
-        return Finding("progress spool", "fault", f"{path}: is not a directory", advice)
-    if stat.S_IMODE(mode) != 0o1777:
-        found = f"{path}: mode {stat.S_IMODE(mode):04o}, so users' jobs may not report"
-        return Finding("progress spool", "note", found, advice)
-    return Finding("progress spool", "ok", str(path))
+        return Finding(what, "fault", f"{path}: {error.strerror}", advice)
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISDIR(status.st_mode):
+        return Finding(what, "fault", f"{path}: is not a directory", advice)
+    if mode == _FORMER_SPOOL_MODE:
+        return Finding(what, "note", f"{path}: mode {mode:04o}, so users can read each other's progress", advice)
+    if mode != spools.MODE:
+        return Finding(what, "note", f"{path}: mode {mode:04o}, so users' jobs may not report", advice)
+    return Finding(what, "ok", f"{path}, readable for group {status.st_gid}")

@@ -10,6 +10,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,10 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import Config
 from slurm_plugin.instance import heartbeat
 from slurm_plugin.state.published import State, read
+
+if TYPE_CHECKING:
+    from slurm_plugin.client.records import SlurmJob
+    from slurm_plugin.state.view import View
 
 fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")
 
@@ -31,7 +36,12 @@ def current(config_path: Path | None, *, fresh: bool) -> State:
     published = None if fresh else read(config.state.directory)
     if published is not None and not published.is_stale(time.time()):
         return published
-    return _look(config)
+    view = look(config_path)
+    from slurm_plugin.state.publish import state_of  # loads with the view
+    from slurm_plugin.steering.reconcile import SteeringLimits, changes
+
+    wanted = changes(view.plan, view.seen, SteeringLimits.of(config))
+    return state_of(view, wanted, (), source="slurm")
 
 
 def tell_source(state: State, config_path: Path | None) -> None:
@@ -43,16 +53,19 @@ def tell_source(state: State, config_path: Path | None) -> None:
         click.echo(f"sexplsched: {notice}", err=True)
 
 
-def _look(config: Config) -> State:
+def look(config_path: Path | None) -> View:
+    """Look at the cluster once, changing nothing. Raises `ConfigError`, `SlurmError` or `PolicyError`."""
+    config = configuration.load(config_path)
     # A single look does not pay for pyslurm's start; the commands answer in milliseconds.
     client = CliClient(config.slurm.timeout_s)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting one per core takes numpy longer than the work
     with ThreadPoolExecutor(1) as reader:
         records = reader.submit(client.look)
-        from slurm_plugin.state.publish import state_of
         from slurm_plugin.state.view import View
-        from slurm_plugin.steering.reconcile import SteeringLimits, changes
 
-        view = View.of(config, records.result(), time.time())
-        wanted = changes(view.plan, view.seen, SteeringLimits.of(config))
-        return state_of(view, wanted, (), source="slurm")
+        return View.of(config, records.result(), time.time())
+
+
+def remembered(config: Config, prefix: str) -> tuple[SlurmJob, ...]:
+    """One's own jobs whose comment begins with `prefix`, those that Slurm still remembers after their end included."""
+    return CliClient(config.slurm.timeout_s).tagged_jobs(prefix)

@@ -23,7 +23,9 @@ examples:
   sexplsched status --sweep digits --iterate 30
 """
 _DEFAULT_FORMAT = "jobid,partition,name,user,state,gpus,step,metric,utility,planned,reason"
-_NUMBERS = frozenset({"gpus", "tasks", "utility", "score", "gpu_hours", "restarts", "preempted", "lost_gpu_s"})
+_SWEEP_FORMAT = "jobid,state,gpus,step,metric,params,utility,planned,reason"
+_COUNTS = frozenset({"gpus", "tasks", "restarts", "preempted", "malformed", "params_changed"})
+_NUMBERS = _COUNTS | {"utility", "score", "gpu_hours", "lost_gpu_s"}
 
 
 @click.command(epilog=_EXAMPLES)
@@ -38,8 +40,7 @@ _NUMBERS = frozenset({"gpus", "tasks", "utility", "score", "gpu_hours", "restart
     "-o",
     "--format",
     "columns",
-    default=_DEFAULT_FORMAT,
-    show_default=True,
+    show_default=f"{_DEFAULT_FORMAT}; with --sweep {_SWEEP_FORMAT}",
     help="Columns as NAME[:WIDTH], ... Without a width, as wide as needed.",
 )
 @click.option("-i", "--iterate", type=click.FloatRange(min=1), help="Repeat every so many seconds.")
@@ -54,7 +55,7 @@ def status(
     states: str | None,
     sweep: str | None,
     noheader: bool,  # noqa: FBT001
-    columns: str,
+    columns: str | None,
     iterate: float | None,
     fresh: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
@@ -66,7 +67,7 @@ def status(
     percent of what the job's sweep is known to improve, per GPU-hour.
     """
     keep = _filter(jobs, getpass.getuser() if me else users, partitions, states, sweep)
-    layout = _layout(columns)
+    layout = _layout(columns or (_SWEEP_FORMAT if sweep else _DEFAULT_FORMAT))
     while True:
         state = current(config_path, fresh=fresh)
         shown = [row for row in state.jobs if keep(row)]

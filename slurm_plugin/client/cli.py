@@ -49,6 +49,7 @@ class CliClient:
     def __init__(self, timeout_s: float = 30.0, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
         self._environment = process.environment(environment or {})
+        self._reader = parse.JobReader()
 
     def capabilities(self) -> Capabilities:
         """What this Slurm can do."""
@@ -56,13 +57,14 @@ class CliClient:
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
-        jobs = self._squeue()
+        jobs = self._squeue(self._reader)
         priorities = self._priorities() if any(job.state == "PENDING" for job in jobs) else {}
         return self._completed(jobs, priorities)
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
-        return tuple(job for job in self._squeue("--me", "--states=all") if job.comment.startswith(prefix))
+        reader = parse.JobReader()
+        return tuple(job for job in self._squeue(reader, "--me", "--states=all") if job.comment.startswith(prefix))
 
     def submit(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script. On `SlurmUnreachableError` the job may have been accepted all the same."""
@@ -90,7 +92,7 @@ class CliClient:
             priorities = readers.submit(self._priorities)
             nodes = readers.submit(self.nodes)
             reservations = readers.submit(self.reservations)
-            jobs = self._squeue()
+            jobs = self._squeue(self._reader)
             completed = self._completed(jobs, priorities.result())
             rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
             return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
@@ -174,14 +176,15 @@ class CliClient:
     def _site_factor_program(self) -> str | None:
         return batch.find(self._version.release, self._timeout_s, self._environment)
 
-    def _squeue(self, *selection: str) -> tuple[SlurmJob, ...]:
+    def _squeue(self, reader: parse.JobReader, *selection: str) -> tuple[SlurmJob, ...]:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""
         nonce = os.urandom(4).hex()
         field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
         suffixes = [field_mark] * (len(parse.JOB_FIELDS) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(parse.JOB_FIELDS, suffixes, strict=True))
+        reader.begin(field_mark)
         out = self._read("squeue", "--all", *selection, "--noheader", "-O", fields)
-        return _readable("squeue", parse.job, parse.split_records(out, field_mark, record_mark))
+        return _readable("squeue", reader.job, parse.records(out, record_mark))
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []

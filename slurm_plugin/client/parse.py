@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_plugin.client.records import (
     LEAST_PRIORITY,
@@ -28,7 +30,11 @@ from slurm_plugin.client.spelling import (
     time_s,
 )
 
+CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime")
+"""What Slurm changes of a waiting job from one minute to the next."""
+
 JOB_FIELDS = (
+    *CHANGING_FIELDS,
     "JobID",
     "ArrayJobID",
     "ArrayTaskID",
@@ -38,11 +44,8 @@ JOB_FIELDS = (
     "Partition",
     "QOS",
     "State",
-    "Reason",
-    "PriorityLong",
     "SubmitTime",
     "EligibleTime",
-    "StartTime",
     "TimeLimit",
     "NumNodes",
     "NumTasks",
@@ -72,10 +75,9 @@ JOB_FIELDS = (
 _GPU_FIELDS = ("tres-per-node", "tres-per-job", "tres-per-task", "tres-per-socket")
 
 
-def split_records(text: str, field_mark: str, record_mark: str) -> list[list[str]]:
-    """Fields of each record. The marks are random, so that no user's text can hold them."""
-    records = text.split(record_mark)[:-1]
-    return [record.lstrip("\n").split(field_mark) for record in records]
+def records(text: str, record_mark: str) -> list[str]:
+    """The records of what squeue printed. The mark is random, so that no user's text can hold it."""
+    return [record.lstrip("\n") for record in text.split(record_mark)[:-1]]
 
 
 def job(fields: Sequence[str]) -> SlurmJob:
@@ -135,6 +137,39 @@ def job(fields: Sequence[str]) -> SlurmJob:
     )
 
 
+class JobReader:
+    """Reads squeue's records again and again: what has not changed since the last time costs a look into a table.
+
+    A record is known by its text. The job id stands in it before anything that a user can choose, so whatever his text
+    holds, a job is only taken for itself.
+    """
+
+    def __init__(self) -> None:
+        self._field_mark = ""
+        self._known: dict[str, SlurmJob] = {}
+        self._before: dict[str, SlurmJob] = {}
+
+    def begin(self, field_mark: str) -> None:
+        """A new reading, with this random mark between fields; only what was in the last reading is known."""
+        self._field_mark = field_mark
+        self._before, self._known = self._known, {}
+
+    def job(self, record: str) -> SlurmJob:
+        """As `job`. Raises `ValueError`."""
+        *changing, rest = record.split(self._field_mark, len(CHANGING_FIELDS))
+        lasting = rest.replace(self._field_mark, "\x1f")
+        found = self._before.get(lasting)
+        if found is None or len(changing) != len(CHANGING_FIELDS):
+            found = job(record.split(self._field_mark))
+        else:
+            reason, priority, start = changing
+            now = (reason, int(priority), time_s(start))
+            if now != (found.reason, found.priority, found.start_s):
+                found = replace(found, reason=now[0], priority=now[1], start_s=now[2])
+        self._known[lasting] = found
+        return found
+
+
 def requested_nodes(f: dict[str, str]) -> int:
     """Nodes that a pending job asks for.
 
@@ -175,7 +210,7 @@ PRIORITY_FORMAT = "%i|%Y|%S|%A|%B|%F|%J|%P|%Q|%T|%N"
 """Asked of sprio: job, priority, site factor; then age, association, fair share, size, partition, QOS, TRES, nice."""
 
 
-class Priority(Struct, frozen=True):
+class Priority(Struct, frozen=True, gc=False):
     """A job's site factor, and its priority without it: one for each of its partitions."""
 
     site_factor: int
@@ -203,21 +238,40 @@ def priorities(text: str) -> dict[int, Priority]:
 
 
 def node(line: str) -> SlurmNode:
-    """One line of `scontrol show node -o`."""
-    gres = re.sub(r"\([^)]*\)", "", _key(line, "Gres"))
+    """One line of `scontrol show node -o`. Of a key that stands twice the first counts: free text comes last."""
+    values = {key: value for key, equals, value in map(_pair, reversed(line.split())) if equals}
+    missing = [key for key in ("NodeName", "State", "Gres") if key not in values]
+    if missing:
+        raise ValueError(f"no {missing[0]}= in {line!r}")
+    gres = _without_sockets(values["Gres"])
     return SlurmNode(
-        name=_key(line, "NodeName"),
-        state=_key(line, "State"),
+        name=values["NodeName"],
+        state=values["State"],
         gpus=gpu_count(gres),
         shards=count(gres, "shard"),
-        partitions=frozenset(_key(line, "Partitions", missing="").split(",")) - {""},
-        cpus=_number(line, "CPUEfctv") or _number(line, "CPUTot"),
-        cpus_taken=_number(line, "CPUAlloc"),
-        memory_mib=_number(line, "RealMemory"),
-        memory_taken_mib=_number(line, "AllocMem"),
-        features=frozenset(text_of(_key(line, "ActiveFeatures", missing="")).split(",")) - {""},
+        partitions=_words(values.get("Partitions", "")),
+        cpus=_number(values, "CPUEfctv") or _number(values, "CPUTot"),
+        cpus_taken=_number(values, "CPUAlloc"),
+        memory_mib=_number(values, "RealMemory"),
+        memory_taken_mib=_number(values, "AllocMem"),
+        features=_words(text_of(values.get("ActiveFeatures", ""))),
         gpu_types=gpu_types(gres),
     )
+
+
+@lru_cache(maxsize=4096)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split(",")) - {""}
+
+
+@lru_cache(maxsize=4096)
+def _without_sockets(gres: str) -> str:
+    """`gpu:a100:4(S:0-1)` -> `gpu:a100:4`."""
+    return re.sub(r"\([^)]*\)", "", gres)
+
+
+def _pair(word: str) -> tuple[str, str, str]:
+    return word.partition("=")
 
 
 def reservation(line: str) -> SlurmReservation:
@@ -263,10 +317,10 @@ def load(text: str) -> ControllerLoad:
     )
 
 
-def _number(line: str, key: str) -> int:
+def _number(values: Mapping[str, str], key: str) -> int:
     """A number that not every release prints; 0 without it."""
-    value = _key(line, key, missing="")
-    return int(value) if value.isdigit() else 0
+    value = values.get(key, "")
+    return int(value) if value.isdecimal() and value.isascii() else 0
 
 
 def _key(line: str, key: str, missing: str | None = None) -> str:

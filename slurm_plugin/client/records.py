@@ -18,7 +18,7 @@ LEAST_PRIORITY = 1
 """Slurm cuts priorities off here; 0 means held."""
 
 
-class SlurmJob(Struct, frozen=True):
+class SlurmJob(Struct, frozen=True, gc=False):
     """One record of slurmctld's job table. A pending job array is one record with `array_tasks` > 1.
 
     `state` is Slurm's long name (PENDING, RUNNING, COMPLETING, ...). `gpus` is the total asked for or
@@ -96,7 +96,9 @@ class SlurmJob(Struct, frozen=True):
 
     def priority_with(self, site_factor: int) -> int:
         """The best priority that it would have with a site factor; only where Slurm tells its own."""
-        return max(LEAST_PRIORITY, max(self.natives) + site_factor)
+        natives = self.natives
+        best = natives[0] if len(natives) == 1 else max(natives)
+        return max(LEAST_PRIORITY, best + site_factor)
 
     @property
     def is_in_force(self) -> bool:
@@ -107,11 +109,14 @@ class SlurmJob(Struct, frozen=True):
         """
         if not self.natives or self.site_factor is None:
             return True
-        wanted = (max(LEAST_PRIORITY, native + self.site_factor) for native in self.natives)
-        return any(abs(self.priority - priority) <= 1 for priority in wanted)
+        for native in self.natives:
+            wanted = max(LEAST_PRIORITY, native + self.site_factor)
+            if -1 <= self.priority - wanted <= 1:
+                return True
+        return False
 
 
-class SlurmNode(Struct, frozen=True):
+class SlurmNode(Struct, frozen=True, gc=False):
     """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`.
 
     `cpus` and `memory_mib` are what jobs can have in all, 0 where that is not known; `..._taken` is what they hold.
@@ -148,7 +153,7 @@ class ShardRule(StrEnum):
     """The one with most shards free, of equals the lowest index (SelectTypeParameters has LL_SHARED_GRES)."""
 
 
-class SlurmReservation(Struct, frozen=True):
+class SlurmReservation(Struct, frozen=True, gc=False):
     """One reservation. `nodes` are expanded host names."""
 
     name: str

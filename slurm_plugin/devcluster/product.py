@@ -15,6 +15,7 @@ from typing import ClassVar
 import yaml
 from msgspec import Struct
 
+from explsched import spool as spools
 from slurm_plugin import config
 from slurm_plugin.instance import heartbeat
 
@@ -57,7 +58,7 @@ class Product(Struct, frozen=True):
 
     def install(self, settings: Mapping[str, object] = SETTINGS) -> None:
         """Make the directory, the spool and the files. `settings` are those of explsched.yaml, without the spool."""
-        for path, mode in ((self.directory, 0o755), (self.spool, 0o1777)):
+        for path, mode in ((self.directory, 0o755), (self.spool, spools.MODE)):
             path.mkdir()
             path.chmod(mode)  # whatever the umask: jobs of ordinary users report here
         self.configure(settings)

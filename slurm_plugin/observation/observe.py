@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.preemption_record import PreemptionRecord, RecordError
 from explsched.preemption_record import read as read_record
-from sched_policy.model import Absence, Elastic, Job, JobState, Node
+from sched_policy.model import Absence, Elastic, Exploration, Job, JobState, Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
@@ -40,6 +40,9 @@ _STATES = {
     "STOPPED": JobState.RUNNING,
     "SIGNALING": JobState.RUNNING,
 }
+
+
+_NO_PROGRESS = JobProgress()
 
 
 class Observation(Struct, frozen=True):
@@ -106,22 +109,24 @@ def observe(
         if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
             past = preempted.get(record.job_id)
             sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
-            reported = progress.get(record.job_id, JobProgress())
+            reported = progress.get(record.job_id, _NO_PROGRESS)
             job = _job(record, reported, _options(record, faults), sizes, per_gpu)
-            job = replace(job, submit_s=past.submitted_s if past else job.submit_s)
+            job = replace(job, submit_s=past.submitted_s) if past else job
+            partition = job.partition
             if record.state == "PENDING":
                 fitting = requirements.node_set(record)
                 why = unmodelled(record) or ("" if fitting.nodes or not seen.nodes else NO_NODE)
                 if why:
                     left_to_slurm[record.job_id] = why
                 else:
-                    job = replace(job, partition=fitting.name)
+                    partition = fitting.name
             is_modelled = record.job_id not in left_to_slurm
             standing = standing_of(record, rules.scope, known.others_factors.get(record.job_id, 0))
             planned = may_be_planned(record, now_s, consents=job.consents, only_leases=only_leases)
             jobs.append(
                 replace(
                     job,
+                    partition=partition,
                     scope=standing.scope,
                     peers=standing.peers if is_modelled or rules.scope == "partition" else f"job {record.job_id}",
                     native_priority=standing.native_priority,
@@ -169,7 +174,8 @@ def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
     """A training that has ended, with what it reported since it was last seen."""
     if progress is None or job.exploration is None:
         return job
-    return replace(job, points=progress.points(job.exploration.metric, max(job.request.total, 1)))
+    points = progress.points(job.exploration.metric, max(job.request.total, 1))
+    return replace(job, points=points, exploration=_with_params(job.exploration, progress))
 
 
 def _node(node: SlurmNode, sets: frozenset[str]) -> Node:
@@ -230,7 +236,7 @@ def _job(
     """The job as policies see it; `sizes` are the GPUs of earlier runs, as far as they are known."""
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
-    exploration = options.exploration if options else None
+    exploration = _with_params(options.exploration if options else None, progress)
     return Job(
         job_id=record.job_id,
         request=gpu_request(record, per_gpu),
@@ -255,6 +261,13 @@ def _job(
         elastic=_elastic(record, options),
         may_share=asks_for_a_part(record, per_gpu),
     )
+
+
+def _with_params(exploration: Exploration | None, progress: JobProgress) -> Exploration | None:
+    """With the hyper-parameters that the job itself told; these count before those of its comment."""
+    if exploration is None or not progress.told.values:
+        return exploration
+    return replace(exploration, params=tuple(sorted({**dict(exploration.params), **progress.told.values}.items())))
 
 
 def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:

@@ -1,4 +1,4 @@
-"""Reads the progress files that jobs append to: `<spool>/<job id>.jsonl`, one JSON object a line.
+"""Reads the progress files that jobs append to, one JSON object a line; `explsched.spool` says where they lie.
 
 The files are written by users' jobs, so nothing in them is trusted beyond its form: a file counts only if it is a
 regular file owned by the job's user, lines are bounded, malformed ones are counted and skipped. Files are read
@@ -7,22 +7,41 @@ incrementally; what a job writes beyond the limits is counted, never kept.
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
 import stat
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from sched_policy.model import ProgressPoint
+from explsched.log import event
+from explsched.parameters import LONGEST
+from explsched.spool import MOST_BYTES, directories, open_directory
+from sched_policy.model import Parameter, ProgressPoint
 
 MAX_LINE_BYTES = 4096
-MAX_BYTES_PER_READ = 1 << 20
+MAX_BYTES_PER_READ = 1 << 17
+"""Of a file and in a pass: a file of rubbish of this length takes some hundredths of a second."""
+
+MAX_BYTES_PER_USER = 1 << 21
+"""Of all files of a user and in a pass. The rest is read in later ones."""
+
+MOST_MALFORMED = 100_000
+MOST_FILES = 100_000
 MAX_REPORTS = 512
-_FUTURE_S = 60.0  # clocks of nodes differ a little; a report from further ahead is malformed
+MAX_PARAMETERS = 64
+_SKEW_S = 60.0
+"""Clocks of nodes differ a little. One that is ahead by more is set right by the file's own time."""
+
+NO_SKEW: Mapping[int, float] = MappingProxyType({})
+_LOG = logging.getLogger("explsched.progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +64,47 @@ class Run:
     end_s: float
 
 
+_NONE: Mapping[str, Parameter] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ToldParameters:
+    """The hyper-parameters that a job has told, run by run. What the last run tells counts.
+
+    `former` are those of the runs before `run`, `latest` its own. `differed` names those that a run has told
+    differently from a run before it.
+    """
+
+    run: int = 0
+    former: Mapping[str, Parameter] = field(default_factory=lambda: _NONE)
+    latest: Mapping[str, Parameter] = field(default_factory=lambda: _NONE)
+    differed: frozenset[str] = frozenset()
+
+    @property
+    def values(self) -> Mapping[str, Parameter]:
+        """What counts."""
+        return {**self.former, **self.latest}
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """Names of parameters that differed between runs."""
+        return self.differed | {k for k, value in self.latest.items() if self.former.get(k, value) != value}
+
+    def plus(self, run: int, told: Mapping[str, Parameter]) -> ToldParameters | None:
+        """With what a line of a run tells; None for too many names, or a run that is over."""
+        before = self
+        if run > self.run:
+            before = ToldParameters(run, self.values, _NONE, self.changed)
+        after = replace(before, latest={**before.latest, **told})
+        return after if run >= self.run and len(after.values) <= MAX_PARAMETERS else None
+
+
 @dataclass(frozen=True, slots=True)
 class JobProgress:
     """Everything a job has reported so far.
 
-    `refused` says why its file is not read at all; `malformed` counts the lines that were skipped.
+    `refused` says why its file is not read at all; `malformed` counts the lines that were skipped. `told` are its
+    hyper-parameters.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -59,6 +114,7 @@ class JobProgress:
     ended: bool = False
     malformed: int = 0
     refused: str | None = None
+    told: ToldParameters = field(default_factory=ToldParameters)
     _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -93,8 +149,15 @@ class JobProgress:
         return before + (max(0.0, time_s - current.start_s) if current else 0.0)
 
 
+_Name = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
+_Value = Annotated[str, Meta(max_length=LONGEST)]
+
+
 class _Line(msgspec.Struct, frozen=True):
-    """One line of a progress file: a report (step, metric, value) or an event. Unknown keys are ignored."""
+    """One line of a progress file: a report (step, metric, value), an event, or hyper-parameters.
+
+    Unknown keys are ignored.
+    """
 
     time_s: Annotated[float, Meta(ge=0)]
     restart: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -103,11 +166,12 @@ class _Line(msgspec.Struct, frozen=True):
     metric: Annotated[str, Meta(max_length=256)] = "loss"
     value: float | None = None
     total_steps: Annotated[int, Meta(ge=1, le=10**15)] | None = None
+    params: dict[_Name, bool | float | _Value] | None = None
 
-    def is_whole(self, latest_s: float) -> bool:
-        """Whether it says something, and was not written after `latest_s`. Numbers of JSON are finite."""
-        says = self.event is not None or (self.step is not None and self.value is not None)
-        return says and self.time_s <= latest_s
+    def is_whole(self) -> bool:
+        """Whether it says something. Numbers of JSON are finite."""
+        says = self.event is not None or self.params is not None
+        return says or (self.step is not None and self.value is not None)
 
 
 _DECODER = msgspec.json.Decoder(_Line)
@@ -115,47 +179,101 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 @dataclass(slots=True)
 class _File:
-    """What has been read of one file."""
+    """What has been read of one file. `skew_s`: how far ahead the clock of each run's node is, where it matters."""
 
     inode: int
     offset: int = 0
     progress: JobProgress = field(default_factory=JobProgress)
+    skew_s: dict[int, float] = field(default_factory=dict)
 
 
 class ProgressSpool:
-    """The spool directory. Keeps what it has read, so that each pass reads only what is new."""
+    """The spool directory. Keeps what it has read, so that each pass reads only what is new.
 
-    def __init__(self, directory: Path) -> None:
+    A file system that hangs, or answers with errors, keeps nobody from work: what was read before holds on.
+    """
+
+    def __init__(self, directory: Path, patience_s: float = 10.0) -> None:
         self._directory = directory
+        self._patience_s = patience_s
         self._files: dict[int, _File] = {}
+        self._known: dict[int, JobProgress] = {}
+        self._reading: threading.Thread | None = None
+        self._fault = ""
 
     def read(self, owners: Mapping[int, int], now_s: float) -> dict[int, JobProgress]:
         """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten."""
-        try:
-            present = {int(e.name[:-6]) for e in os.scandir(self._directory) if _is_progress_name(e.name)}
-        except FileNotFoundError:
-            present = set()
-        self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in owners}
-        return {job_id: self._read_one(job_id, owners[job_id], now_s) for job_id in sorted(present & owners.keys())}
+        if self._reading is None or not self._reading.is_alive():
+            self._reading = threading.Thread(target=self._look, args=(dict(owners), now_s), daemon=True)
+            self._reading.start()
+        self._reading.join(self._patience_s)
+        if self._reading.is_alive():
+            self._tell(f"the file system has not answered for {self._patience_s:g} s")
+        known = self._known
+        return {job_id: known[job_id] for job_id in sorted(known.keys() & owners.keys())}
 
-    def _read_one(self, job_id: int, uid: int, now_s: float) -> JobProgress:
-        path = self._directory / f"{job_id}.jsonl"
+    def _look(self, owners: Mapping[int, int], now_s: float) -> None:
+        """Read all files anew, in a thread of its own."""
+        try:
+            spool = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._known = {}
+            return
+        except OSError as error:
+            self._tell(error.strerror or str(error))
+            return
+        try:
+            known: dict[int, JobProgress] = {}
+            self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in owners}
+            budgets = dict.fromkeys(owners.values(), MAX_BYTES_PER_USER)
+            for place in _places(spool, frozenset(owners.values())):
+                try:
+                    for job_id in place.jobs(owners):
+                        if job_id not in known or known[job_id].refused is not None:
+                            known[job_id] = self._read_one(place, job_id, owners[job_id], now_s, budgets)
+                finally:
+                    place.close()
+            self._known, self._fault = known, ""
+        except OSError as error:
+            self._tell(error.strerror or str(error))
+        finally:
+            os.close(spool)
+
+    def _tell(self, fault: str) -> None:
+        if fault != self._fault:
+            self._fault = fault
+            event(_LOG, logging.WARNING, "progress not read, the last holds", spool=str(self._directory), why=fault)
+
+    def _read_one(self, place: _Place, job_id: int, uid: int, now_s: float, budgets: dict[int, int]) -> JobProgress:
+        path = self._directory / place.name / f"{job_id}.jsonl"
+        earlier = self._files.get(job_id)
         try:
             # O_NONBLOCK: opening a fifo that somebody put there must not hang the daemon.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(path.name, flags, dir_fd=place.descriptor)
         except OSError as error:
-            return JobProgress(refused=f"{path}: {error.strerror}")
+            return _passing(error, path, earlier)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 return JobProgress(refused=f"{path}: is not a regular file")
             if status.st_uid != uid:
                 return JobProgress(refused=f"{path}: is owned by uid {status.st_uid}, the job by uid {uid}")
-            kept = self._files.get(job_id)
+            kept = earlier
             if kept is None or kept.inode != status.st_ino or status.st_size < kept.offset:
                 kept = self._files[job_id] = _File(status.st_ino)
-            self._advance(kept, os.pread(descriptor, MAX_BYTES_PER_READ, kept.offset), now_s)
+            if kept.offset > MOST_BYTES or kept.progress.malformed > MOST_MALFORMED:
+                return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
+            length = min(MAX_BYTES_PER_READ, budgets[uid])
+            if length > 0 and status.st_size > kept.offset:
+                data = os.pread(descriptor, length, kept.offset)
+                budgets[uid] -= len(data)
+                tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, max(kept.offset, status.st_size - 2 * MAX_LINE_BYTES))
+                _note_skew(kept.skew_s, tail, status.st_mtime)
+                self._advance(kept, data, now_s)
             return kept.progress
+        except OSError as error:
+            return _passing(error, path, earlier)
         finally:
             os.close(descriptor)
 
@@ -163,26 +281,82 @@ class ProgressSpool:
         complete, newline, _rest = data.rpartition(b"\n")
         if newline:
             kept.offset += len(complete) + 1
-            kept.progress = fold(kept.progress, complete.split(b"\n"), now_s)
+            kept.progress = fold(kept.progress, complete.split(b"\n"), now_s, kept.skew_s)
         elif len(data) > MAX_LINE_BYTES:  # a line without end: pass over it, or it would be read for ever
             kept.offset += len(data)
             kept.progress = fold(kept.progress, [data], now_s)
 
 
-def fold(progress: JobProgress, lines: list[bytes], now_s: float) -> JobProgress:
-    """Add complete lines to what is known. Pure."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A directory with progress files: a user's own, or the spool itself, where all users' may lie (`uid` None)."""
+
+    name: str
+    descriptor: int
+    uid: int | None
+
+    def jobs(self, owners: Mapping[int, int]) -> list[int]:
+        """Jobs that have a file here. A user who makes a million others hides none but his own."""
+        with os.scandir(self.descriptor) as entries:
+            names = [entry.name for entry in itertools.islice(entries, MOST_FILES) if _is_progress_name(entry.name)]
+        found = (int(name[:-6]) for name in names)
+        return sorted(job_id for job_id in found if job_id in owners and self.uid in (None, owners[job_id]))
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        os.close(self.descriptor)
+
+
+def _places(spool: int, uids: frozenset[int]) -> Iterator[_Place]:
+    """Where the jobs of some users may have files. What may not be read is passed over: others' are closed to users."""
+    for name, uid in sorted(directories(spool)):
+        if uid in uids:
+            try:
+                descriptor = open_directory(name, spool)
+            except OSError:
+                continue
+            if os.fstat(descriptor).st_uid == uid:
+                yield _Place(name, descriptor, uid)
+            else:
+                os.close(descriptor)
+    yield _Place("", os.dup(spool), None)
+
+
+def _passing(error: OSError, path: Path, earlier: _File | None) -> JobProgress:
+    """What holds while a file cannot be read: what was read of it before."""
+    if earlier is not None:
+        return earlier.progress
+    return JobProgress(refused=f"{path}: {error.strerror}")
+
+
+def _note_skew(skew_s: dict[int, float], tail: bytes, written_s: float) -> None:
+    """How far ahead a node's clock is: its newest line was written when the file system says, by the server's clock."""
+    complete, _newline, _rest = tail.rpartition(b"\n")
+    line = _parse(complete.rpartition(b"\n")[2])
+    if line is not None and line.time_s - written_s > _SKEW_S:
+        skew_s[line.restart] = line.time_s - written_s
+
+
+def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mapping[int, float] = NO_SKEW) -> JobProgress:
+    """Add complete lines to what is known; `skew_s` is how far ahead the clocks of some runs are. Pure."""
     reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
     total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
-    malformed = progress.malformed
+    malformed, told = progress.malformed, progress.told
     last_step = {(r.restart, r.metric): r.step for r in reports}
     for text in lines:
-        line = _parse(text, now_s)
-        if line is None:
+        line = _parse(text)
+        if line is not None and line.restart in skew_s:
+            line = msgspec.structs.replace(line, time_s=max(0.0, line.time_s - skew_s[line.restart]))
+        if line is None or line.time_s > now_s + _SKEW_S:
             malformed += 1
             continue
         run = runs.get(line.restart, Run(line.restart, line.time_s, line.time_s))
         runs[line.restart] = replace(run, end_s=max(run.end_s, line.time_s))
-        if line.event is not None:
+        if line.params is not None:
+            more = told.plus(line.restart, line.params)
+            malformed += more is None
+            told = more or told
+        elif line.event is not None:
             ended = line.event == "end"
             checkpoint_s = line.time_s if line.event == "checkpoint" else checkpoint_s
         elif line.step is None or line.value is None or line.step < last_step.get((line.restart, line.metric), 0):
@@ -194,14 +368,14 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float) -> JobProgress
     while len(reports) > MAX_REPORTS:  # keep the first, every second of the rest, and the newest
         reports = reports[:1] + reports[2:-1:2] + reports[-1:]
     runs_in_order = tuple(runs[restart] for restart in sorted(runs))
-    return JobProgress(tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed)
+    return JobProgress(tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed, told=told)
 
 
 def _is_progress_name(name: str) -> bool:
     return name.endswith(".jsonl") and name[:-6].isascii() and name[:-6].isdigit()
 
 
-def _parse(line: bytes, now_s: float) -> _Line | None:
+def _parse(line: bytes) -> _Line | None:
     """The line if it has the form of a report or an event, else None."""
     if not line or len(line) > MAX_LINE_BYTES:
         return None
@@ -209,4 +383,4 @@ def _parse(line: bytes, now_s: float) -> _Line | None:
         read = _DECODER.decode(line)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return read if read.is_whole(now_s + _FUTURE_S) else None
+    return read if read.is_whole() else None

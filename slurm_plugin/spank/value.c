@@ -13,20 +13,43 @@ static enum expl_verdict accept(const char *text, char *value) {
     return written >= 0 && written < EXPL_VALUE_SIZE ? EXPL_ACCEPTED : EXPL_REFUSED;
 }
 
-/* Of any characters but control characters: the comment has it URL-encoded. */
-enum expl_verdict expl_text(const char *const *choices, const char *text, char *value) {
-    (void)choices;
+/* Whether it has 1 to `most` bytes, none of them a control character. */
+static bool is_text(const char *text, size_t most) {
     size_t const length = strlen(text);
-    if (length < 1 || length > EXPL_TEXT_BYTES) {
-        return EXPL_REFUSED;
-    }
     for (size_t i = 0; i < length; i++) {
         unsigned char const letter = (unsigned char)text[i];
         if (letter < ' ' || letter == 0x7f) {
-            return EXPL_REFUSED;
+            return false;
         }
     }
-    return accept(text, value);
+    return length >= 1 && length <= most;
+}
+
+/* Of any characters but control characters: the comment has it URL-encoded. */
+enum expl_verdict expl_text(const char *const *choices, const char *text, char *value) {
+    (void)choices;
+    return is_text(text, EXPL_TEXT_BYTES) ? accept(text, value) : EXPL_REFUSED;
+}
+
+/* K=V,K=V: a name is a letter or _, then letters, digits and any of _./-; a value has no comma. */
+enum expl_verdict expl_pairs(const char *const *choices, const char *text, char *value) {
+    (void)choices;
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789./-";
+    enum { FIRST = 53 };
+    if (!is_text(text, EXPL_PAIRS_BYTES)) {
+        return EXPL_REFUSED;
+    }
+    for (const char *at = text;; at++) {
+        size_t const length = strspn(at, letters);
+        if (length < 1 || length > EXPL_TEXT_BYTES || memchr(letters, *at, FIRST) == NULL ||
+            at[length] != '=') {
+            return EXPL_REFUSED;
+        }
+        at += strcspn(at, ",");
+        if (*at == '\0') {
+            return accept(text, value);
+        }
+    }
 }
 
 enum expl_verdict expl_one_of(const char *const *choices, const char *text, char *value) {

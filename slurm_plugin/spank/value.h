@@ -4,7 +4,7 @@
 
 #include "explsched/job_options.h"
 
-enum { EXPL_VALUE_SIZE = EXPL_TEXT_BYTES + 8 };
+enum { EXPL_VALUE_SIZE = EXPL_PAIRS_BYTES + 8 };
 
 enum expl_verdict {
     EXPL_REFUSED,
@@ -19,6 +19,7 @@ enum expl_verdict {
 typedef enum expl_verdict expl_canonical_f(const char *const *choices, const char *text, char *value);
 
 expl_canonical_f expl_text;
+expl_canonical_f expl_pairs;
 expl_canonical_f expl_one_of;
 expl_canonical_f expl_signal_name;
 expl_canonical_f expl_fraction;

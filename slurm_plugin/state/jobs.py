@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from explsched.parameters import listed
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Start
@@ -54,6 +55,8 @@ def _row(view: View, job: Job) -> JobRow:
         device=view.sharers.device(job.job_id),
         sharing=view.sharers.summary(job.job_id),
         malformed=progress.malformed,
+        params=listed(job.exploration.params if job.exploration else sorted(progress.told.values.items())),
+        params_changed=len(progress.told.changed),
         reason=_reason(view, job, progress),
     )
 
@@ -154,6 +157,11 @@ def _progress(view: View, job: Job) -> Iterator[str]:
         yield f"It has reported {len(job.points)} times, last step {last.step} with {last.value:.6g}."
     elif job.exploration is not None:
         yield f"It has not reported {job.exploration.metric} yet."
+    params = job.exploration.params if job.exploration else sorted(progress.told.values.items())
+    if params:
+        yield f"Its hyper-parameters: {listed(params)}."
+    if progress.told.changed:
+        yield f"{len(progress.told.changed)} of them differed between its runs: what the last run told counts."
     if progress.malformed:
         yield f"{progress.malformed} lines of its progress file were malformed and are not counted."
 

@@ -27,6 +27,7 @@ _Part = TypeVar("_Part")
 class JobRow(Struct, frozen=True):
     """One line of `status`. `utility` is in percent of the sweep's known improvement per GPU-hour.
 
+    `params` are its hyper-parameters; `params_changed` counts those that differed between its runs.
     `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost.
     """
 
@@ -52,6 +53,8 @@ class JobRow(Struct, frozen=True):
     device: str
     sharing: str
     malformed: int
+    params: str
+    params_changed: int
     reason: str
 
 

@@ -24,6 +24,7 @@ from slurm_plugin.observation.memory import LeaseUse, Remembered, RunsWithoutRep
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.sweep_record import SweepRecord
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
 from slurm_plugin.steering.preemption import PreemptionTracker, without_vain_preemptions
@@ -58,6 +59,7 @@ class Controller:
         self._lease_use = LeaseUse()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
+        self._sweep_record: SweepRecord | None = None
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
@@ -70,6 +72,7 @@ class Controller:
         self._policy = catalog.build(config.policy, config.policy_options())
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
+        self._sweep_record = None
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
         if config.audit.file != self._trail.path:
@@ -116,6 +119,7 @@ class Controller:
         if undo := restored(failures, decided.seen.jobs):
             failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
         _log_pass(decided, failures)
+        self._note_sweeps(decided, failures)
         groups = live_groups(decided.seen.jobs.values())
         log_groups(self._groups, groups)
         self._groups = groups
@@ -139,6 +143,14 @@ class Controller:
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         return self._client.load()
+
+    def _note_sweeps(self, decided: Pass, failures: Sequence[ChangeFailure]) -> None:
+        """For people who ask what became of a sweep. Only a daemon writes: a dry run does not come here."""
+        seen = decided.seen
+        self._sweep_record = self._sweep_record or SweepRecord(self._config.progress.spool, seen.snapshot.now_s)
+        refused = [failure.change for failure in failures]
+        done = [change for change in decided.changes if change not in refused]
+        self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, seen.snapshot.now_s)
 
     def _probe(self, nodes: Sequence[SlurmNode]) -> SteeringLimits:
         """What the configuration and this Slurm allow; asked once per configuration."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 import numpy as np
 from msgspec import Struct
@@ -35,7 +36,7 @@ _HIGHEST = 2_147_483_645
 """Slurm's bound on a site factor, either way."""
 
 
-class _Item(Struct, frozen=True):
+class _Item(Struct, frozen=True, gc=False):
     """A waiting job in the wanted order. `place` is the priority that belongs to its place in the queue.
 
     `has` is the priority it has, with its present site factor; `age` breaks ties as Slurm does: the earlier submission,
@@ -50,7 +51,7 @@ class _Item(Struct, frozen=True):
     is_steered: bool
 
 
-class _Anchor(Struct, frozen=True):
+class _Anchor(Struct, frozen=True, gc=False):
     """An item that keeps its priority: its position in the wanted order."""
 
     at: int
@@ -84,7 +85,8 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
     row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
     waiting = [row[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING"]
     steered = [snapshot.jobs[i] for i in places(np.array(waiting, dtype=np.int64), snapshot).tolist()]
-    wanted = [seen.jobs[job.job_id] for job in steered if seen.jobs[job.job_id].natives]
+    records = (seen.jobs[job.job_id] for job in steered)
+    wanted = [record for record in records if record.natives]
     group = {job.job_id: (job.scope, job.peers) for job in steered}
     steered_ids = {job.job_id for job in wanted}
     partitions = {name for job in wanted for name in job.partitions}
@@ -94,15 +96,17 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
         if job.state == "PENDING" and job.natives and job.job_id not in steered_ids
         if not partitions.isdisjoint(job.partitions)
     ]
-    by_place = sorted((*wanted, *others), key=lambda job: (-_native(seen, job), *_age(seen, job)))
+    places_of = sorted(
+        ((-_native(seen, job), *_age(seen, job), job) for job in (*wanted, *others)), key=itemgetter(0, 1, 2)
+    )
     on_places = iter(wanted)
     items = []
-    for holder in by_place:
+    for negated, _, _, holder in places_of:
         is_steered = holder.job_id in steered_ids
         job = next(on_places) if is_steered else holder
         has = job.priority_with(job.site_factor or 0)
         kind = group[job.job_id] if is_steered else job.job_id
-        items.append(_Item(job, _native(seen, holder), has, (job.submit_s, job.job_id), kind, is_steered))
+        items.append(_Item(job, -negated, has, (job.submit_s, job.job_id), kind, is_steered))
     return items
 
 

@@ -18,7 +18,8 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     monkeypatch.delenv("EXPLSCHED_PROGRESS_FILE", raising=False)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
-    progress._given_up.clear()
+    monkeypatch.setattr(progress, "_told", None)
+    progress._writers.clear()
     return tmp_path
 
 
@@ -191,3 +192,19 @@ def test_the_standard_library_is_enough() -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_parameters_are_told_once_for_each_run(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (0, 1):
+        progress.report(step=step, loss=1.0, params={"lr": 0.1, "width": 64, "note": None, "not a name": 1})
+    progress.tell({"lr": 0.1, "width": 64})
+    assert [entry["params"] for entry in lines(spool) if "params" in entry] == [{"lr": 0.1, "width": 64.0}]
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    progress.report(step=2, params={"lr": 0.2})
+    assert (lines(spool)[-1]["params"], lines(spool)[-1]["restart"]) == ({"lr": 0.2}, 1)
+
+
+def test_lines_stay_short_enough_for_the_daemon_however_many_parameters(spool: Path) -> None:
+    progress.report(step=0, params={f"p{n}": "x" * 999 for n in range(60)})
+    assert len(lines(spool)) == 60
+    assert max(map(len, (spool / "42.jsonl").read_text().splitlines())) < 4096

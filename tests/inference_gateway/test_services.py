@@ -1,6 +1,7 @@
 """A services file that cannot be used is refused with file, key path, what was found and what is accepted."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -127,8 +128,12 @@ class TestKeys:
     def test_a_key_is_what_its_line_says(self, tmp_path: Path) -> None:
         """The hash may stand in either case; HAProxy compares capital letters."""
         path = tmp_path / "keys.yaml"
-        path.write_text("keys:\n  a: {sha256: " + 64 * "a" + ", services: [chat], requests_per_minute: 9}\n")
+        path.write_text(
+            "keys:\n  a: {sha256: " + 64 * "a" + ", services: [chat], requests_per_minute: 9, expires: 2031-03-30}\n"
+        )
         (key,) = keys.load(path)
+        assert key.expires_s is not None
+        assert time.strftime("%F %T", time.localtime(key.expires_s)) == "2031-03-31 00:00:00"
         assert (key.name, key.digest, key.services, key.requests_per_minute) == ("a", 64 * "A", ("chat",), 9)
 
     @pytest.mark.parametrize(
@@ -138,6 +143,7 @@ class TestKeys:
             ("keys: {alice: {}}", "keys.alice.sha256: is missing"),
             ("keys: {al ice: {sha256: " + 64 * "a" + "}}", "keys: name 'al ice'"),
             ("keys: {a: {sha256: " + 64 * "a" + ", requests_per_minute: 0}}", "keys.a.requests_per_minute"),
+            ("keys: {a: {sha256: " + 64 * "a" + ", expires: soon}}", "keys.a.expires"),
             ("key: {}", "unknown key 'key'; did you mean 'keys'"),
             ("keys: {a: {sha256: " + 64 * "a" + ", services: [a b]}}", "keys.a: key a: services: found 'a b'"),
         ],

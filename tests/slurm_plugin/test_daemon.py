@@ -45,7 +45,7 @@ class Eventful(FakeSlurm):
 def config(tmp_path: Path) -> Iterator[Path]:
     """A configuration file for quick passes; the signals are as before afterwards."""
     path = tmp_path / "explsched.yaml"
-    order = f"{{scope: partition, record: {tmp_path}/site_factors.json}}"
+    order = f"{{scope: partition, site_factor_file: {tmp_path}/site_factors.json}}"
     files = f"progress: {{spool: {tmp_path}}}\norder: {order}\naudit: {{file: {tmp_path}/audit.jsonl}}\n"
     files += f"state: {{directory: {tmp_path}/state}}\n"
     path.write_text(f"policy: fifo\ninterval_s: 0.001\n{files}")

@@ -143,10 +143,14 @@ def test_a_wrong_configuration_is_named_and_the_rest_is_checked(site: Path) -> N
 def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:
     spool = site / "spool"
     level, _, advice = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
-    assert (level, advice) == ("fault", f"install -d -m 1777 {spool}")
+    assert (level, advice) == ("fault", f"install -d -m 3777 -g explsched {spool}")
     spool.mkdir(mode=0o755)
     assert "mode 0755" in findings(site, f"progress: {{spool: {spool}}}")["progress spool"][1]
     spool.chmod(0o1777)
+    level, found, _ = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
+    assert level == "note"
+    assert "read each other's progress" in found
+    spool.chmod(0o3777)
     assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == "ok"
 
 

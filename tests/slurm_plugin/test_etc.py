@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from explsched import spool
+
 ETC = Path(__file__).parents[2] / "slurm_plugin" / "etc"
 
 
@@ -38,14 +40,16 @@ def test_the_user_is_made(tmp_path: Path) -> None:
     assert line.endswith("/usr/sbin/nologin")
 
 
-def test_the_spool_is_open_and_sticky(tmp_path: Path) -> None:
-    here = tmp_path / "explsched.conf"
-    text = (ETC / "explsched.tmpfiles").read_text()
-    here.write_text(text.replace("explsched explsched", "root root"))  # the daemon's user is not on every test machine
-    done = run("systemd-tmpfiles", f"--root={tmp_path}", "--create", str(here))
+def test_the_spool_is_open_and_sticky_and_gives_its_group_away(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    run("systemd-sysusers", f"--root={tmp_path}", str(ETC / "explsched.sysusers"))
+    done = run("systemd-tmpfiles", f"--root={tmp_path}", "--create", str(ETC / "explsched.tmpfiles"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "var/spool/explsched/state").stat().st_mode & 0o7777 == 0o755
-    assert (tmp_path / "var/spool/explsched/progress").stat().st_mode & 0o7777 == 0o1777
+    found = (tmp_path / "var/spool/explsched/progress").stat()
+    assert found.st_mode & 0o7777 == spool.MODE
+    (group,) = [line for line in (tmp_path / "etc" / "group").read_text().splitlines() if line.startswith("explsched:")]
+    assert found.st_gid == int(group.split(":")[2])
 
 
 def test_logrotate_reads_its_file(tmp_path: Path) -> None:

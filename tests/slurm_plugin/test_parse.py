@@ -134,7 +134,7 @@ def test_a_waiting_array() -> None:
 def test_no_free_text_breaks_a_record(name: str, comment: str) -> None:
     records = [RECORD | {"Name": name, "Comment": comment}, RECORD]
     text = "".join("\x1fabcf".join(record.values()) + "\x1fabcr\n" for record in records)
-    first, second = map(parse.job, parse.split_records(text, "\x1fabcf", "\x1fabcr"))
+    first, second = (parse.job(record.split("\x1fabcf")) for record in parse.records(text, "\x1fabcr"))
     assert first.name == name
     assert first.uid == 1000
     assert second.name == "train"

@@ -42,6 +42,11 @@ def test_sxrun_tells_start_and_end(job: Path) -> None:
     assert [entry["event"] for entry in entries(job)] == ["start", "end"]
 
 
+def test_sxrun_tells_the_parameters_on_the_command_line(job: Path) -> None:
+    subprocess.run([*SXRUN, "--", "true", "--lr=0.1", "--amp=true", "--data", "/d", "--hf-token=x"], check=True)
+    assert [entry["params"] for entry in entries(job) if "params" in entry] == [{"lr": 0.1, "amp": True}]
+
+
 def test_a_command_that_cannot_be_started_is_the_end_of_the_job(job: Path, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no program")
     assert subprocess.run([*SXRUN, "/no/such"], check=False).returncode == 127

@@ -5,11 +5,11 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from simulation.traces.formats import own, public, sacct
+from simulation.traces.formats import own, public, sacct, sweep
 from simulation.traces.formats.table import Format, Table, open_table
 from simulation.traces.trace import Trace, TraceError
 
-_FORMATS = {form.name: form for form in (own.FORMAT, public.MURI, public.PHILLY, sacct.FORMAT)}
+_FORMATS = {form.name: form for form in (own.FORMAT, sweep.FORMAT, public.MURI, public.PHILLY, sacct.FORMAT)}
 
 NAMES = tuple(_FORMATS)
 """Names of the formats that can be read."""
@@ -30,9 +30,9 @@ def read_any(path: Path, format: str | None = None) -> Trace:  # noqa: A002  as 
 
 
 def _detect(table: Table) -> Format:
-    for form in _FORMATS.values():
-        if not form.missing(table):
-            return form
+    possible = [form for form in _FORMATS.values() if not form.missing(table)]
+    if possible:
+        return max(possible, key=lambda form: len(form.required))
     # A format of which at least half the columns are there is meant: its own message names what is missing.
     nearest = min(_FORMATS.values(), key=lambda form: len(form.missing(table)) / len(form.required))
     if 2 * len(nearest.missing(table)) <= len(nearest.required):

@@ -42,6 +42,8 @@ class GroupAnnotation(Struct, frozen=True):
     @classmethod
     def of(cls, admin_comment: str) -> Self:
         """The annotation in a job's AdminComment, an empty one where there is none."""
+        if PREFIX not in admin_comment:
+            return cls()
         match = next(filter(None, map(_WORD.fullmatch, admin_comment.split())), None)
         if match is None:
             return cls()

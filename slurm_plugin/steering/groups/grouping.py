@@ -122,6 +122,8 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
     for record in seen.jobs.values():
         if record.state == "COMPLETING" or record.job_id in yielding:
             continue
+        if not record.admin_comment and record.job_id not in wanted:
+            continue  # nothing of ours is on it, and nothing is to be
         present = GroupAnnotation.of(record.admin_comment)
         if record.job_id in wanted:
             note = _patient(wanted[record.job_id], present, now_s)

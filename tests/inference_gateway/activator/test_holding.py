@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from inference_gateway.activator import holding
-from inference_gateway.activator.holding import FullError, Waiting
+from inference_gateway.activator.holding import FullError, GivenUpError, Waiting
 from inference_gateway.dataplane.activator_link import ActivatorState
 from inference_gateway.dataplane.endpoints import HeldService
-from inference_gateway.model import Endpoint
+from inference_gateway.model import Endpoint, StartForecast
 
 SERVICE = HeldService("chat", (), 3, 10.0, 1.0, 1, 0.5, 30.0)
 FAR_S = 3600.0
@@ -196,5 +196,24 @@ def test_the_control_plane_is_told_once_and_again_while_anybody_waits(monkeypatc
         await until(lambda: len(line.announced) > told)
         assert line.waiting.cold_starts == 2
         again.cancel()
+
+    run(scenario)
+
+
+def test_nobody_waits_for_a_service_that_has_given_up() -> None:
+    async def scenario(line: Line) -> None:
+        first = line.acquire()
+        await until(lambda: line.waiting.waiting == 1)
+        line.waiting.expect(StartForecast(7, given_up=True))
+        with pytest.raises(GivenUpError):
+            await first
+        with pytest.raises(GivenUpError):
+            await line.acquire()
+        line.ready.append(A)
+        assert await line.acquire() == A
+        full = line.acquire()
+        await until(lambda: line.waiting.waiting == 1)
+        line.waiting.release(A)
+        assert await full == A, "a replica is there: who waits for it waits for something"
 
     run(scenario)

@@ -15,7 +15,7 @@ from inference_gateway.control.loop import ControlPlane
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.errors import NotRunningError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.model import Endpoint, ServerState, Traffic
+from inference_gateway.model import Endpoint, ServerState, StartForecast, Traffic
 from inference_gateway.replicas import registration
 from inference_gateway.replicas.registration import Registration
 from slurm_plugin.client.records import SlurmJob
@@ -35,7 +35,7 @@ class FakePlane:
     table: dict[str, ServerState] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=dict)
     counters: dict[str, Traffic] = field(default_factory=dict)
-    told: list[tuple[str, int]] = field(default_factory=list)
+    told: list[tuple[str, StartForecast]] = field(default_factory=list)
     dead: bool = False
 
     def add(self, service: str, endpoint: Endpoint) -> None:
@@ -61,9 +61,9 @@ class FakePlane:
         self._answer()
         return list(self.counters.values())
 
-    def set_retry_after(self, service: str, seconds: int) -> None:
+    def expect(self, service: str, starts: StartForecast) -> None:
         self._answer()
-        self.told.append((service, seconds))
+        self.told.append((service, starts))
 
     def _answer(self) -> None:
         if self.dead:

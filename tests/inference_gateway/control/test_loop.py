@@ -140,9 +140,11 @@ def test_a_broken_command_is_tried_ever_more_rarely_and_then_given_up(tmp_path: 
     assert len(times_s) == 4 + 1 + 1
     assert times_s[5] - times_s[4] > times_s[4] - times_s[3] > 4
     assert shown.given_up
+    assert [told.given_up for _, told in rig.plane.told] == [True], "clients are not to wait for nothing"
     state.save(rig.paths.overrides, {"chat": Override(1, rig.now_s)})
     rig.tick()
     assert len(rig.slurm.submissions) == 7
+    assert not rig.plane.told[-1][1].given_up
 
 
 def test_a_job_that_never_serves_is_cancelled_at_the_start_limit(tmp_path: Path, unready: set[str]) -> None:
@@ -324,7 +326,7 @@ def test_refused_clients_are_told_how_long_a_start_takes_once_that_is_known(rig:
     rig.tick(3)
     (told,) = rig.plane.told
     assert told[0] == "chat"
-    assert told[1] >= 9
+    assert told[1].retry_after_s >= 9
     rig.plane.dead = True
     rig.tick()
     rig.plane.dead = False

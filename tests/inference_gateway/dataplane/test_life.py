@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.process import affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.errors import NotRunningError, RefusedError, SettingsError, StartError
-from inference_gateway.model import Endpoint
+from inference_gateway.model import Endpoint, StartForecast
 from tests.inference_gateway.rig import CLIENT_KEY, Replica, gateway, wait_until
 
 CHAT = ServiceSettings("chat")
@@ -140,7 +142,7 @@ def test_waiting_times_told_to_clients_can_be_changed(directory: Path) -> None:
         assert rig.complete("chat").headers["retry-after"] == "7"
         os.kill(int(rig.plane.files.activator_pid.read_text()), signal.SIGKILL)
         wait_until(lambda: not rig.plane.alive())
-        rig.plane.set_retry_after("chat", 90)
+        rig.plane.expect("chat", StartForecast(90))
         assert rig.complete("chat", idempotency_key="1").headers["retry-after"] == "90"
 
 
@@ -191,3 +193,28 @@ def test_a_thousand_services_and_one_more(directory: Path, servers: list[Replica
         assert rig.complete("chat").headers["x-replica"] == "r2"
         assert rig.complete("chat-999").headers["x-replica"] == "r1"
         assert len(rig.plane.traffic()) == 1001
+
+
+def test_another_limit_of_connections_is_in_force_after_a_reload(directory: Path) -> None:
+    """Replicas that come and go change what HAProxy can afford, too; that alone is no reason for a reload."""
+    with gateway(directory / "limit", CHAT, connection_limit=100) as rig:
+        before = HaproxyStatistics(rig.plane.files).workers().reloads
+        rig.plane.apply(replace(rig.plane.settings, connection_limit=60))
+        assert HaproxyStatistics(rig.plane.files).workers().reloads == before + 1
+        assert "\nMaxconn: 75\n" in RuntimeApi(rig.plane.files.stats_socket).ask("show info"), "60 and a quarter"
+        rig.plane.apply(rig.plane.settings)
+        assert HaproxyStatistics(rig.plane.files).workers().reloads == before + 1
+
+
+def test_clients_of_a_service_that_gave_up_do_not_wait(directory: Path) -> None:
+    with gateway(directory / "up", ServiceSettings("chat", cold_start_deadline_s=100)) as rig:
+        with ThreadPoolExecutor(1) as client:
+            waiting = client.submit(rig.complete, "chat")
+            wait_until(lambda: [line.queued for line in rig.plane.traffic()] == [1])
+            rig.plane.expect("chat", StartForecast(90, given_up=True))
+            assert waiting.result().status == 503, "also those that wait already"
+        refused = rig.complete("chat")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "90")
+        assert "fail to start" in refused.json["error"]["message"]
+        rig.plane.expect("chat", StartForecast(90))
+        wait_until(lambda: 'given_up":true' not in rig.plane.files.starts.read_text())

@@ -2,13 +2,14 @@
 
 import http.client
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest_of
-from tests.inference_gateway.rig import ALICE, CLIENT_KEY, Replica, Rig, ask, gateway
+from tests.inference_gateway.rig import ALICE, CLIENT_KEY, PATIENCE_S, Answer, Replica, Rig, ask, gateway, wait_until
 
 BOB = ApiKey("bob", digest_of("bobs-key"), services=("small",), requests_per_minute=3)
 
@@ -116,13 +117,50 @@ def test_a_restricted_key_may_not_use_other_services(directory: Path) -> None:
     with gateway(directory / "restricted", ServiceSettings("big"), ServiceSettings("small"), keys=(carol,)) as rig:
         answer = rig.complete("big", authorization="Bearer carols-key")
         assert (answer.status, answer.json["error"]["message"]) == (403, "this key may not use this service")
+        carol_key = {"authorization": "Bearer carols-key"}
+        assert listed(rig.ask("GET", "/v1/models", **carol_key)) == ["small"]
+        assert listed(rig.ask("GET", "/v1/models", x_gateway_key="alice", **carol_key)) == ["small"]
+        assert rig.ask("GET", "/services/big/v1/models", **carol_key).status == 403
+
+
+def test_a_key_that_expires_is_as_good_as_none(directory: Path) -> None:
+    """Also on a connection that has shown it before, and without a reload."""
+    now_s = int(time.time())
+    old = ApiKey("old", digest_of("old-key"), expires_s=now_s)
+    soon = ApiKey("soon", digest_of("soon-key"), expires_s=now_s + 5)
+    with gateway(directory / "expiring", ServiceSettings("big"), keys=(ALICE, old, soon)) as rig:
+        assert rig.ask("GET", "/v1/models").status == 200
+        refused = rig.ask("GET", "/v1/models", authorization="Bearer old-key")
+        assert (refused.status, refused.json["error"]["message"]) == (401, "this key has expired")
+        link = http.client.HTTPConnection("127.0.0.1", rig.port, timeout=PATIENCE_S)
+
+        def status() -> int:
+            link.request("GET", "/v1/models", headers={"authorization": "Bearer soon-key"})
+            answer = link.getresponse()
+            answer.read()
+            return answer.status
+
+        assert status() == 200
+        wait_until(lambda: status() == 401)
+        link.close()
+
+
+def test_the_metrics_of_a_service_are_not_those_of_the_gateway(rig: Rig) -> None:
+    assert rig.ask("GET", "/services/big/metrics").status == 404
+    assert rig.ask("GET", "/metrics").status == 200
+
+
+def listed(answer: Answer) -> list[str]:
+    """The models of an answer to /v1/models."""
+    return [model["id"] for model in answer.json["data"]]
 
 
 def test_models_are_listed_without_asking_a_replica(rig: Rig, servers: list[Replica]) -> None:
     before = [server.state["requests"] for server in servers]
-    for path in ("/v1/models", "/services/big/v1/models"):
-        listed = [model["id"] for model in rig.ask("GET", path).json["data"]]
-        assert listed == ["big", "org/big-7b", "small"]
+    assert listed(rig.ask("GET", "/v1/models")) == ["big", "org/big-7b", "small"]
+    assert listed(rig.ask("GET", "/services/big/v1/models")) == ["big", "org/big-7b"]
+    assert listed(rig.ask("GET", "/v1/models", x_service="small", x_gateway_only="big")) == ["small"]
+    assert rig.ask("GET", "/services/none/v1/models").status == 404
     assert [server.state["requests"] for server in servers] == before
 
 

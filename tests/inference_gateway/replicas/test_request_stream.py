@@ -121,3 +121,8 @@ def test_a_length_that_is_not_clear_is_refused(fields: bytes) -> None:
 def test_a_request_that_breaks_off(data: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         passed_on(data, 1000)
+
+
+def test_marks_of_the_gateway_go_no_further() -> None:
+    data = PLAIN + b"X-Gateway-Key: alice\r\nx-gateway-service: big\r\nx-other: 1\r\n\r\n"
+    assert passed_on(data) == PLAIN + b"x-other: 1\r\n" + KEYED

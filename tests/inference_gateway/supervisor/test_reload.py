@@ -72,6 +72,12 @@ def test_a_command_is_answered(gateway: Gateway) -> None:
     assert reloading.asked(gateway.paths) is None
 
 
+def test_a_key_for_a_service_that_is_not_there_is_refused(gateway: Gateway) -> None:
+    gateway.keys.write_text(KEYS.replace("}", ", services: [chat, cat]}"))
+    assert gateway.asked() == f"{gateway.keys}: keys.alice.services: no service 'cat' (chat)"
+    assert gateway.put == []
+
+
 def test_an_answer_is_for_the_one_who_asked(gateway: Gateway) -> None:
     first = reloading.ask(gateway.paths)
     assert reloading.outcome(gateway.paths, first) is None

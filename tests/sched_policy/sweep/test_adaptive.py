@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from sched_policy.sweep.adaptive import AdaptiveHalving
-from sched_policy.sweep.contenders import contention
 from sched_policy.sweep.decision import SweepAction
 from sched_policy.sweep.forecast import forecast
 from sched_policy.sweep.histories import Histories
 from sched_policy.sweep.median_stop import MedianStop
+from sched_policy.sweep.standing import standing
+from sched_policy.sweep.surrogate import hopeful
 from sched_policy.sweep.trials import Sweep, TrialState
 from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
 
@@ -31,9 +32,59 @@ def test_a_sweep_of_one_runs_to_its_end() -> None:
 def test_few_are_contenders_where_values_are_far_apart_and_all_where_everybody_still_moves() -> None:
     apart = sweep(trial(1, final=0.1, steps=20), *(flat(i, 0.95, 20) for i in range(2, 9)))
     moving = sweep(*(trial(i, final=0.5 + 0.001 * i, steps=20) for i in range(1, 9)))
-    assert contention(apart).may_lead.tolist() == [True, *[False] * 7]
-    assert contention(moving).may_lead.all()
-    assert contention(sweep(trial(1), trial(2))).share == 0.5
+    assert standing(apart).may_lead.tolist() == [True, *[False] * 7]
+    assert standing(moving).may_lead.all()
+    assert standing(sweep(trial(1), trial(2))).contenders == 0.5
+
+
+def test_trainings_are_compared_where_both_have_been() -> None:
+    late = [trial(i, final=0.5 + 0.01 * i, steps=40) for i in range(1, 5)]
+    fresh = [trial(5, final=0.1, steps=4), trial(6, final=0.9, steps=4)]
+    now = standing(sweep(*late, *fresh))
+    assert now.ahead.tolist() == [1, 2, 3, 4, 0, 5]
+    assert AdaptiveHalving().decide(sweep(*late, *fresh), gpus=8).wanted[0] == 5
+
+
+def test_who_ended_early_counts_with_what_it_ended_with() -> None:
+    ended = trial(1, final=0.9, steps=3, state=TrialState.ENDED)
+    now = standing(sweep(ended, trial(2, final=0.5, steps=40)))
+    assert now.ahead.tolist() == [1, 0]
+
+
+def test_ranks_are_those_of_comparing_all_pairs() -> None:
+    rng = np.random.default_rng(1)
+    trials = [trial(i, final=float(rng.random()), steps=int(rng.integers(1, TOTAL))) for i in range(40)]
+    by_pairs = []
+    for a in trials:
+        at = [max(1, min(len(a.values), len(b.values))) for b in trials]
+        by_pairs.append(sum(b.values[n - 1] < a.values[n - 1] for b, n in zip(trials, at, strict=True)))
+    apart = np.abs(standing(sweep(*trials)).ahead - np.array(by_pairs))
+    assert apart.max() <= 4  # levels lie up to half a doubling below the last report
+    assert apart.mean() < 1
+
+
+def test_hyper_parameters_tell_whom_to_try_first() -> None:
+    def rated(trial_id: int, rate: float, **fields: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        final = 0.1 + 0.8 * abs(np.log10(rate) + 3) / 3  # 1e-3 is best
+        return trial(trial_id, final=final, params={"lr": rate, "name": "x"}, **fields)
+
+    rates = np.logspace(-6, 0, 30)
+    seen = [rated(i, float(rate), steps=6) for i, rate in enumerate(rates[::2])]
+    fresh = [rated(100 + i, float(rate)) for i, rate in enumerate(rates[1::2])]
+    wanted = AdaptiveHalving().decide(sweep(*seen, *fresh), gpus=40).wanted
+    tried = [i for i in wanted if i >= 100]
+    assert set(tried[:4]) <= {105, 106, 107, 108, 109}
+    untold = [trial(t.trial_id, steps=len(t.values)) for t in (*seen, *fresh)]
+    assert [i for i in AdaptiveHalving().decide(sweep(*untold), gpus=40).wanted if i >= 100] == sorted(tried)
+
+
+def test_hyper_parameters_of_any_kind_and_missing_ones_are_taken() -> None:
+    odd = [
+        trial(i, steps=4, params={"opt": "adam" if i % 2 else "sgd", "lr": None if i == 3 else i}) for i in range(1, 9)
+    ]
+    one = sweep(*odd, trial(9, params={"opt": "adam"}))
+    found = hopeful(one, np.arange(8), np.arange(8.0), np.array([8]))
+    assert found.shape == (1,) and np.isfinite(found).all()
 
 
 def test_contenders_that_run_are_not_displaced_for_a_slightly_better_one() -> None:
@@ -55,6 +106,14 @@ def test_nothing_is_stopped_while_most_have_not_been_seen() -> None:
     seen = [trial(i, final=0.2 * i, steps=TOTAL, state=TrialState.ENDED) for i in range(1, 4)]
     decision = AdaptiveHalving().decide(sweep(*seen, *(trial(i) for i in range(4, 60))), gpus=8)
     assert not decision.stopped and decision.done is None
+
+
+def test_gpus_that_would_be_idle_go_where_doubt_goes_soonest() -> None:
+    hopeful_ones = [trial(i, final=0.1, steps=50) for i in range(1, 4)]  # finish on their 3 GPUs
+    middling = [flat(4, 0.3, 30)]  # second by its value, and it does not move
+    unclear = [trial(i, final=0.5, steps=3) for i in range(5, 12)]
+    wanted = AdaptiveHalving().decide(sweep(*hopeful_ones, *middling, *unclear), gpus=6).wanted
+    assert set(wanted[:3]) == {1, 2, 3} and set(wanted[3:6]) <= set(range(5, 12))
 
 
 def hopeless() -> list:  # type: ignore[type-arg]

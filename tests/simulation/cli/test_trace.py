@@ -121,7 +121,7 @@ def test_generate_makes_the_load_that_was_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("summary", "{file}", "--format", "xml"), "'own', 'muri', 'philly', 'sacct'"),
+        (("summary", "{file}", "--format", "xml"), "'own', 'sweep', 'muri', 'philly', 'sacct'"),
         (("generate", "-", "--jobs", "0", "--seed", "1"), "range x>=1"),
         (("generate", "-", "--jobs", "5"), "Missing option '--seed'"),
         (("summary",), "Missing argument 'FILE'"),

@@ -161,3 +161,16 @@ def test_a_requeued_job_waits_since_its_last_run(tmp_path: Path) -> None:
     assert job_of(tmp_path, restarts=0, uid=os.geteuid()).earlier_s == 300.0
     runs_again = job_of(tmp_path, restarts=1, uid=os.geteuid(), state="RUNNING", start_s=9700.0)
     assert (runs_again.waited_s(NOW_S), runs_again.executed_s(NOW_S)) == (300.0, 600.0)
+
+
+def test_what_a_job_tells_of_its_parameters_counts_before_its_comment(tmp_path: Path) -> None:
+    def known(**fields: Any) -> object:
+        exploration = job_of(tmp_path, **fields).exploration
+        return None if exploration is None else exploration.params
+
+    comment = "explsched:sweep=s&params=lr%3D0.1%2Cwidth%3D64"
+    assert known(comment=comment) == (("lr", 0.1), ("width", 64.0))
+    told = {"time_s": NOW_S - 5, "restart": 0, "params": {"lr": 0.2, "amp": True}}
+    (tmp_path / "5.jsonl").write_text(json.dumps(told) + "\n")
+    assert known(comment=comment, uid=os.geteuid()) == (("amp", True), ("lr", 0.2), ("width", 64.0))
+    assert known(uid=os.geteuid()) is None

@@ -1,7 +1,11 @@
 """Progress files are written by users: nothing in them is trusted beyond its form."""
 
+import errno
 import json
 import os
+import stat
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,13 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sched_policy.model import ProgressPoint
-from slurm_plugin.observation.progress import MAX_LINE_BYTES, MAX_REPORTS, JobProgress, ProgressSpool, fold
+from slurm_plugin.observation.progress import (
+    MAX_BYTES_PER_READ,
+    MAX_LINE_BYTES,
+    MAX_PARAMETERS,
+    MAX_REPORTS,
+    JobProgress,
+    ProgressSpool,
+    fold,
+)
 
 NOW_S = 1_000_000.0
 
 
 def line(step: int, value: float, **more: object) -> str:
-    return json.dumps({"time_s": NOW_S - 100 + step, "step": step, "metric": "loss", "value": value, **more}) + "\n"
+    return json.dumps({"time_s": NOW_S - 100 + step, "step": step, "metric": "loss", "value": value} | more) + "\n"
 
 
 @pytest.fixture
@@ -115,7 +127,7 @@ def test_a_huge_file_is_read_in_parts_and_thinned(spool: ProgressSpool, tmp_path
     (tmp_path / "7.jsonl").write_text(
         "".join(json.dumps({"time_s": i, "step": i, "metric": "loss", "value": 1 / i}) + "\n" for i in range(1, 40001))
     )
-    for _ in range(5):
+    for _ in range(30):
         progress = read(spool)
     assert len(progress.reports) <= MAX_REPORTS
     assert (progress.reports[0].step, progress.reports[-1].step) == (1, 40000)
@@ -183,3 +195,163 @@ def test_events() -> None:
 def test_any_bytes_are_survived(lines: list[bytes]) -> None:
     progress = fold(JobProgress(), lines, NOW_S)
     assert progress.malformed + len(progress.reports) <= len(lines)
+
+
+def told(restart: int, **parameters: object) -> str:
+    return json.dumps({"time_s": NOW_S - 50, "restart": restart, "params": parameters}) + "\n"
+
+
+def test_parameters_of_the_last_run_count_and_differences_are_counted(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(told(0, lr=0.1, width=64, opt="sgd") + told(0, lr=0.2))
+    first = read(spool).told
+    assert (dict(first.values), first.changed) == ({"lr": 0.2, "width": 64.0, "opt": "sgd"}, frozenset())
+    with path.open("a") as file:
+        file.write(told(1, lr=0.1) + told(1, lr=0.2))  # a command line, and what the program made of it
+    assert read(spool).told.changed == frozenset()
+    with path.open("a") as file:
+        file.write(told(2, lr=0.3, opt=True) + told(3, width=64) + told(2, lr=9.0))
+    found = read(spool)
+    assert dict(found.told.values) == {"lr": 0.3, "width": 64.0, "opt": True}
+    assert (found.told.changed, found.malformed) == ({"lr", "opt"}, 1)
+
+
+def test_parameters_beyond_the_limits_are_counted_not_kept(spool: ProgressSpool, tmp_path: Path) -> None:
+    lines = [told(0, **{f"p{n}": n}) for n in range(MAX_PARAMETERS + 5)]
+    strange = [told(0, x=[1]), told(0, x=None), told(0, x="y" * 999), told(0, **{"n" * 999: 1})]
+    (tmp_path / "7.jsonl").write_text("".join(lines + strange))
+    found = read(spool)
+    assert (len(found.told.values), found.malformed) == (MAX_PARAMETERS, 9)
+
+
+ADA, BOB = 20001, 20002
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+
+
+def own(spool: Path, name: str, uid: int, text: str = line(1, 2.0)) -> Path:
+    """A directory of a user with one progress file."""
+    directory = spool / name
+    directory.mkdir()
+    path = directory / "7.jsonl"
+    path.write_text(text)
+    for each in (directory, path):
+        os.chown(each, uid, uid)
+    return path
+
+
+@needs_root
+def test_the_directory_of_the_owner_is_read_whatever_its_name(spool: ProgressSpool, tmp_path: Path) -> None:
+    own(tmp_path, str(ADA), BOB, line(9, 9.0))  # taken by somebody else
+    own(tmp_path, f"{ADA}-0a1b2c3d", ADA)
+    own(tmp_path, "not-a-uid", ADA, line(9, 9.0))
+    assert [r.step for r in spool.read({7: ADA}, NOW_S)[7].reports] == [1]
+    assert [r.step for r in spool.read({7: BOB}, NOW_S)[7].reports] == [9]
+
+
+@needs_root
+def test_a_file_in_the_spool_itself_is_read_beside_directories(spool: ProgressSpool, tmp_path: Path) -> None:
+    """As while a site moves from mode 1777 to 3777: jobs that run keep the files that they have opened."""
+    own(tmp_path, str(ADA), ADA)
+    (tmp_path / "8.jsonl").write_text(line(3, 1.0))
+    os.chown(tmp_path / "8.jsonl", ADA, ADA)
+    found = spool.read({7: ADA, 8: ADA}, NOW_S)
+    assert [found[job].reports[0].step for job in (7, 8)] == [1, 3]
+
+
+@needs_root
+def test_somebody_elses_file_in_the_spool_does_not_hide_the_owners(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(line(9, 9.0))
+    os.chown(tmp_path / "7.jsonl", BOB, BOB)
+    own(tmp_path, str(ADA), ADA)
+    found = spool.read({7: ADA}, NOW_S)[7]
+    assert (found.refused, [r.step for r in found.reports]) == (None, [1])
+
+
+def test_a_clock_that_is_ahead_is_set_right(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    ahead_s = 3600.0
+    path.write_text("".join(line(step, 1.0 / step, time_s=NOW_S + ahead_s - 40 + step) for step in (10, 20, 30, 40)))
+    os.utime(path, (NOW_S, NOW_S))
+    progress = read(spool)
+    assert [r.time_s for r in progress.reports] == [NOW_S - 30, NOW_S - 20, NOW_S - 10, NOW_S]
+    with path.open("a") as file:
+        file.write(line(50, 0.01, time_s=NOW_S + ahead_s + 10) + line(1, 0.5, restart=1, time_s=NOW_S + 11))
+    os.utime(path, (NOW_S + 11, NOW_S + 11))
+    progress = spool.read({7: os.geteuid()}, NOW_S + 11)[7]
+    assert [(r.restart, r.time_s) for r in progress.reports[-2:]] == [(0, NOW_S + 10), (1, NOW_S + 11)]
+    assert progress.malformed == 0
+
+
+def test_rubbish_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.observation.progress.MOST_MALFORMED", 1000)
+    spool = ProgressSpool(tmp_path)
+    (tmp_path / "7.jsonl").write_bytes(b"\n" * (3 * MAX_BYTES_PER_READ))
+    first = read(spool)
+    assert first.malformed <= MAX_BYTES_PER_READ
+    found = read(spool)
+    assert found.malformed == first.malformed
+    assert found.refused is not None
+    assert "malformed" in found.refused
+
+
+def test_many_files_of_one_user_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.observation.progress.MAX_BYTES_PER_USER", 300)
+    spool = ProgressSpool(tmp_path)
+    for job_id in range(10):
+        (tmp_path / f"{job_id}.jsonl").write_text(line(1, 2.0))
+    owners = dict.fromkeys(range(10), os.geteuid())
+    for _ in range(10):
+        found = spool.read(owners, NOW_S)
+    assert [len(found[job_id].reports) for job_id in range(10)] == [1] * 10
+
+
+class HangingSpool(ProgressSpool):
+    """Its file system answers when it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, patience_s=0.05)
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def _look(self, owners: Mapping[int, int], now_s: float) -> None:
+        self.answers.wait()
+        super()._look(owners, now_s)
+
+
+def test_while_the_file_system_hangs_what_was_read_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = HangingSpool(tmp_path)
+    (tmp_path / "7.jsonl").write_text(line(1, 2.0))
+    while not read(spool).reports:
+        pass
+    spool.answers.clear()
+    with (tmp_path / "7.jsonl").open("a") as file:
+        file.write(line(2, 1.0))
+    for _ in range(3):
+        assert [r.step for r in read(spool).reports] == [1]
+    assert caplog.text.count("has not answered") == 1
+    spool.answers.set()
+    while len(read(spool).reports) < 2:
+        pass
+
+
+@pytest.mark.parametrize("call", ["open", "pread", "fstat"])
+def test_a_stale_file_handle_keeps_what_was_read(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0))
+    before = read(spool)
+    with path.open("a") as file:
+        file.write(line(2, 1.0))
+    real = getattr(os, call)
+
+    def stale(where: object, *rest: object, **more: object) -> object:
+        is_spool = call == "open" and where == tmp_path
+        if not is_spool and (call != "fstat" or stat.S_ISREG(real(where).st_mode)):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(where, *rest, **more)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(f"slurm_plugin.observation.progress.os.{call}", stale)
+        assert read(spool) is before
+    assert [r.step for r in read(spool).reports] == [1, 2]

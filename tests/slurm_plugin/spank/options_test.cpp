@@ -187,6 +187,17 @@ void stages_are_milliseconds() {
     }
 }
 
+void parameters_are_pairs() {
+    for (const char* text : {"lr=0.1", "lr=0.1,width=64", "_a.b/c-d=", "a=b=c,d=a b", "lr=\xc3\xa4"})
+        CHECK(canonical("expl-params", text) == text);
+    for (const char* text :
+         {"", "lr", "=1", "lr=1,", ",lr=1", "1a=2", "-a=2", "l r=1", "lr=1,,b=2", "lr=\n", "\xc3\xa4=1"})
+        CHECK(refused("expl-params", text));
+    CHECK(!refused("expl-params", "k=" + std::string(510, 'v')));
+    CHECK(refused("expl-params", "k=" + std::string(511, 'v')));
+    CHECK(refused("expl-params", std::string(129, 'k') + "=1"));
+}
+
 void names_are_any_text_without_control_characters() {
     for (const char* text : {"Ab9_.@-", "eval/loss", "a b", "a&b=%20+c", "\xc3\xa4"})
         CHECK(canonical("expl-sweep", text) == text);
@@ -242,6 +253,7 @@ int main() {
     shares_are_fractions();
     sizes_are_a_range_of_gpus();
     stages_are_milliseconds();
+    parameters_are_pairs();
     names_are_any_text_without_control_characters();
     words_are_those_of_a_list();
     all_options_together_fit_into_the_comment();

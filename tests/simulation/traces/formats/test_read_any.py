@@ -17,10 +17,12 @@ from tests.simulation.traces.formats.test_public import MURI_HEADER, MURI_ROW, P
 from tests.simulation.traces.formats.test_sacct import HEADER, PRINTED
 
 OWN = "job_id,submit_s,gpus,run_s\n"
+SWEEP = "job_id,submit_s,gpus,run_s,sweep,curve\n"
 TEXTS = {
     "own": OWN + "1,0,1,10\n",
     "muri": MURI_HEADER + MURI_ROW,
     "philly": PHILLY_HEADER + "2017-10-09 07:01:55,66,1,66,a\n",
+    "sweep": SWEEP + "1,0,1,10,digits,1:5:0.5 2:10:0.25\n",
     "sacct": HEADER + "1|0|1|2|COMPLETED|gres/gpu=1\n",
 }
 
@@ -28,9 +30,8 @@ TEXTS = {
 def test_every_format_is_known_by_its_header(file: Writer) -> None:
     assert sorted(TEXTS) == sorted(formats.NAMES)
     for name, text in TEXTS.items():
-        trace = formats.read_any(file(text))
-        assert (trace.source_format, len(trace.jobs)) == (name, 1)
-        assert formats.read_any(file(text), name) == trace
+        for trace in (formats.read_any(file(text)), formats.read_any(file(text), name)):
+            assert (trace.source_format, [job.run_s > 0 for job in trace.jobs]) == (name, [True])
 
 
 def test_a_format_can_be_insisted_on(file: Writer) -> None:
@@ -39,7 +40,7 @@ def test_a_format_can_be_insisted_on(file: Writer) -> None:
 
 
 def test_an_unknown_format_is_named(file: Writer) -> None:
-    with pytest.raises(TraceError, match=r"'muris' \(nearest: muri\), accepted: own, muri, philly, sacct"):
+    with pytest.raises(TraceError, match=r"'muris' \(nearest: muri\), accepted: own, sweep, muri, philly, sacct"):
         formats.read_any(file(TEXTS["muri"]), "muris")
 
 

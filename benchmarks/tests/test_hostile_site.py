@@ -1,0 +1,103 @@
+"""The hostile site: what counts as an eviction in vain, as lost, as out of order; and that twins are twins."""
+
+import json
+from dataclasses import asdict
+from itertools import islice
+
+import pytest
+
+from benchmarks.hostile_site import figures, load
+from benchmarks.hostile_site.arm import Arm, Submitted
+from benchmarks.hostile_site.load import JobSpec
+from benchmarks.hostile_site.site import CYCLE_S, USERS, Lie
+from explsched.preemption_record import Interruption, PreemptionRecord
+from slurm_plugin.client.records import SlurmJob
+
+HONEST, LIAR = USERS[0], USERS[1]
+SPEC = JobSpec(("--gres=gpu:1",), "none", 10.0)
+
+
+def row(job_id: int, user: str, start: object, end: object, gpus: int = 1, state: str = "COMPLETED") -> str:
+    account = next(one.account for one in USERS if one.name == user)
+    return f"{job_id}|{job_id}|{user}|{account}|{state}|{start}|{end}|billing=1,cpu=1,gres/gpu={gpus},node=1|90"
+
+
+def an_arm(accounting: list[str], records: str = "", submitted: tuple[Submitted, ...] = (), log: str = "") -> Arm:
+    return Arm(submitted, frozenset({9}), 100.0, 200.0, "\n".join(accounting), records, (), log)
+
+
+def test_the_two_of_a_pair_ask_for_the_same() -> None:
+    for honest, liar in zip(USERS[::2], USERS[1::2], strict=True):
+        assert (honest.pair, honest.account, honest.lie) == (liar.pair, liar.account, None)
+        ours, theirs = (list(islice(load.jobs(user, 1), 200)) for user in (honest, liar))
+        for one, other in zip(ours, theirs, strict=True):
+            asked = [[word for word in job.options if not word.startswith("--comment")] for job in (one, other)]
+            assert asked[0] == asked[1]
+            assert (one.work_s, one.consents) == (other.work_s, other.consents)
+    assert {user.lie for user in USERS} == {None, *Lie}
+
+
+def test_gpu_time_counts_within_the_load_alone() -> None:
+    arm = an_arm([row(1, HONEST.name, 50, 110, 2), row(2, LIAR.name, 190, "Unknown"), row(3, LIAR.name, "Unknown", 5)])
+    used_s = figures.gpu_s_of_users(arm)
+    assert (used_s[HONEST.name], used_s[LIAR.name]) == (20.0, 10.0)
+    assert figures.lying(arm)[str(LIAR.lie)] == 0.5
+
+
+def evicted(for_job: int, at_s: float) -> str:
+    record = PreemptionRecord(90.0).plus(Interruption(0, at_s, 1, 5.0, "why", for_job))
+    return f"JobId=1 Restarts=1 JobState=RUNNING AdminComment={record.text()}"
+
+
+@pytest.mark.parametrize(
+    ("start_s", "in_vain"),
+    [(141, False), (140 + 2 * CYCLE_S, False), (150 + 2 * CYCLE_S, True), ("Unknown", True), (120, True)],
+)
+def test_a_beneficiary_must_start_within_two_cycles(start_s: object, *, in_vain: bool) -> None:
+    victim = row(1, HONEST.name, 110, 140, state="REQUEUED")
+    arm = an_arm([victim, row(2, HONEST.name, start_s, "Unknown")], evicted(2, 138))
+    found = figures.evictions(arm)
+    assert (found.all, bool(found.in_vain)) == (1, in_vain)
+
+
+@pytest.mark.parametrize(
+    ("job_id", "record", "is_lost"),
+    [
+        (1, "JobId=1 JobState=COMPLETED Priority=1", False),
+        (1, "JobId=1 JobState=FAILED Priority=1", True),
+        (1, "JobId=1 JobState=CANCELLED Priority=1", True),
+        (9, "JobId=9 JobState=CANCELLED Priority=1", False),
+        (1, "", True),
+    ],
+)
+def test_an_acknowledged_job_that_neither_ends_well_nor_waits_is_lost(
+    job_id: int, record: str, *, is_lost: bool
+) -> None:
+    found = figures.harmed(an_arm([], record, (Submitted(job_id, HONEST, SPEC),)))
+    assert bool(found.lost) is is_lost
+
+
+def test_jobs_that_are_held_or_requeued_without_consent_are_found() -> None:
+    records = "JobId=1 JobState=PENDING Priority=0 Reason=JobHeldAdmin\nJobId=2 JobState=RUNNING Priority=1"
+    jobs = tuple(Submitted(job_id, HONEST, SPEC) for job_id in (1, 2))
+    found = figures.harmed(an_arm([], records, jobs, 'INFO RequeueJob job=2 why="saved"\n'))
+    assert (len(found.held), len(found.requeued), found.lost) == (1, 1, ())
+
+
+def test_only_places_that_belong_to_others_are_out_of_order() -> None:
+    def job(job_id: int, user: str, priority: int, native: int) -> SlurmJob:
+        return SlurmJob(
+            job_id, "j", user, 1, "a", "main", "q", "PENDING", "Priority", priority, priority - native, 0.0, 0.0, None,
+            60.0, 1, 1, 1, (), "", "", 0, natives=(native,),
+        )  # fmt: skip
+
+    own = (job(1, "ada", 10, 30), job(2, "ada", 30, 10), job(3, "bob", 20, 20))
+    assert figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", own, "")) == ()
+    others = (job(1, "ada", 10, 30), job(3, "bob", 20, 20))
+    assert len(figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", others, ""))) == 2
+
+
+def test_all_figures_can_be_written_down() -> None:
+    arm = an_arm([row(1, HONEST.name, 110, 140)])
+    alone = ours = figures.of(arm)
+    assert json.loads(json.dumps([asdict(ours), asdict(figures.bars(ours, alone))]))[0]["runs"] == {"COMPLETED": 1}

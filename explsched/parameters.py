@@ -1,0 +1,80 @@
+"""Hyper-parameters of a training: their names and values, and how command lines and comments spell them.
+
+A value is a number, true or false, or text. Numbers are floats everywhere, so that 16 on a command line and 16.0 in a
+report are the same value. Standard library only: trainings import it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+Parameter = float | str | bool
+
+LONGEST = 128
+"""Characters of a name, and of a value that is text; what is longer is cut off."""
+
+_NAME = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
+_PAIR = re.compile(r"--([A-Za-z_][\w./-]*)=(.*)", re.ASCII | re.DOTALL)
+_SECRET = re.compile(r"pass(word|wd|phrase)|secret|token|credential|api[-_]?key", re.IGNORECASE)
+_WORDS = {"true": True, "false": False}
+
+
+def of_text(text: str) -> Parameter:
+    """The value that a person typed."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        number = float(text)
+    except ValueError:
+        return text[:LONGEST]
+    return number if math.isfinite(number) else text[:LONGEST]
+
+
+def of_value(value: object) -> Parameter:
+    """The value of a program's variable: anything that is no finite number and no truth value becomes text."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return value[:LONGEST]
+    try:
+        number = float(value)  # type: ignore[arg-type]  # numbers of NumPy, tensors with one element
+    except (TypeError, ValueError, OverflowError):
+        return str(value)[:LONGEST]
+    return number if math.isfinite(number) else str(number)
+
+
+def of_command(words: Sequence[str]) -> dict[str, Parameter]:
+    """What the `--key=value` words of a command line say; the last of several counts. Secrets are left out."""
+    found = (match for word in words if (match := _PAIR.fullmatch(word)))
+    return {match[1]: of_text(match[2]) for match in found if is_name(match[1]) and not _SECRET.search(match[1])}
+
+
+def of_pairs(text: str) -> dict[str, Parameter]:
+    """The parameters of `K=V,K=V`; the last of a name counts. Raises ValueError for text of another form."""
+    found: dict[str, Parameter] = {}
+    for pair in text.split(","):
+        name, equals, value = pair.partition("=")
+        if not equals or not is_name(name):
+            raise ValueError(text)
+        found[name] = of_text(value)
+    return found
+
+
+def is_name(text: str) -> bool:
+    """Whether a parameter can have that name."""
+    return len(text) <= LONGEST and _NAME.fullmatch(text) is not None
+
+
+def shown(value: Parameter) -> str:
+    """The value as a person would type it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else f"{value:.10g}"
+
+
+def listed(parameters: Mapping[str, Parameter] | Iterable[tuple[str, Parameter]]) -> str:
+    """`K=V,K=V`, for tables and sentences."""
+    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
+    return ",".join(f"{name}={shown(value)}" for name, value in pairs)

@@ -1,0 +1,201 @@
+"""Where progress files lie, and how a job appends to its own without ever harming the training.
+
+`<spool>/<uid>/<job id>.jsonl`. The spool has mode 3777 and the daemon's group. A directory that a user makes in it gets
+that group, too, so that mode 0750 lets in its owner and the daemon, and nobody else; nothing of it takes root. Whose a
+directory is, its owner tells, not its name: where somebody else has taken the name, `<uid>-<random>` is made instead.
+
+A spool without the set-group-ID bit (mode 1777, as in former releases) has no group to give. There the files lie in
+the spool itself, and every user can read them.
+"""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import os
+import re
+import secrets
+import stat
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+DEFAULT_SPOOL = "/var/spool/explsched/progress"
+MODE = 0o3777
+"""Of the spool: everybody may make a directory, which gets the spool's group, and remove none of others."""
+
+DIRECTORY_MODE = 0o750
+FILE_MODE = 0o644
+MOST_BYTES = 1 << 26
+"""Longest progress file: what a job writes beyond is neither written by us nor read by the daemon."""
+
+_THIN_FROM_BYTES = 1 << 20
+_THIN_S = 10.0
+"""Where a file is long, a process reports no more often than this."""
+
+_PATIENCE_S = 2.0
+"""A training waits so long for its spool, and no longer: a network file system may hang for hours."""
+
+_RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
+_OF_USER = re.compile(r"[0-9]+(?:-[0-9a-f]{8})?\Z", re.ASCII)
+
+
+def directories(spool: int) -> Iterator[tuple[str, int]]:
+    """Users' directories below an open spool, and the uids of their owners. Raises OSError."""
+    with os.scandir(spool) as entries:
+        for entry in entries:
+            if _OF_USER.match(entry.name):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:  # removed meanwhile
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    yield entry.name, status.st_uid
+
+
+def open_directory(path: str | Path, above: int | None = None) -> int:
+    """A descriptor of a directory that is no symbolic link. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+
+
+def _owned(spool: int, uid: int) -> list[str]:
+    return sorted(name for name, owner in directories(spool) if owner == uid)
+
+
+class Writer:
+    """Appends to a file of this process's user. What cannot be written is said once, and tried again later.
+
+    `spool`: the file lies in the user's directory below it; None: `path` names the file itself.
+    """
+
+    def __init__(self, path: Path, spool: Path | None = None) -> None:
+        self._path = path
+        self._spool = spool
+        self._name = ""
+        self._is_broken = False
+        self._retry_s = _RETRY_S
+        self._next_try_s = 0.0
+        self._written_s = -_THIN_S
+        self._told: set[str] = set()
+        self._busy = _thread.allocate_lock()
+        self._hangs = False
+
+    def append(self, lines: Sequence[bytes], *, is_event: bool = False) -> None:
+        """Append lines, each in one write: with O_APPEND those of several processes never mix.
+
+        Events are few, and each of them counts: they are not left out where files are long or writing has failed.
+        """
+        now_s = time.monotonic()
+        if not is_event and now_s < self._next_try_s:
+            return
+        if not self._busy.acquire(timeout=0.0 if self._hangs else _PATIENCE_S):
+            return
+        done = _thread.allocate_lock()
+        done.acquire()
+        # A bare thread: `threading` takes locks that a signal handler which reports could find held.
+        _thread.start_new_thread(self._attempt, (lines, is_event, now_s, done))
+        if not done.acquire(timeout=_PATIENCE_S):
+            self._hangs = True  # until that write comes back the others are left out
+            self._tell(f"the file system has not answered for {_PATIENCE_S:g} s")
+
+    def _attempt(self, lines: Sequence[bytes], is_event: bool, now_s: float, done: _thread.LockType) -> None:  # noqa: FBT001
+        try:
+            self._write(lines, now_s, is_event=is_event)
+            self._retry_s, self._next_try_s = _RETRY_S, 0.0
+        except OSError as error:
+            self._next_try_s = now_s + self._retry_s
+            self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
+            self._name = ""
+            self._tell(error.strerror or str(error))
+        finally:
+            self._hangs = False
+            self._busy.release()
+            done.release()
+
+    def _write(self, lines: Sequence[bytes], now_s: float, *, is_event: bool) -> None:
+        descriptor = self._open()
+        try:
+            size = claim(descriptor)
+            if not is_event and size > _THIN_FROM_BYTES and now_s - self._written_s < _THIN_S:
+                return
+            if size > MOST_BYTES:
+                raise OSError(errno.EDQUOT, f"is longer than {MOST_BYTES >> 20} MiB")
+            for line in lines:
+                # The rest of a line that was written in part ends here, and does not spoil the next.
+                data = b"\n" + line if self._is_broken else line
+                self._is_broken = True
+                if os.write(descriptor, data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._is_broken = False
+            self._written_s = now_s
+        finally:
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        # O_NOFOLLOW, and the owner is tested: others may have put a trap there. O_NONBLOCK: it may be a fifo.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        if self._spool is None:
+            return os.open(self._path, flags, FILE_MODE)
+        spool = os.open(self._spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if self._lies_in(spool):
+                return os.open(self._path.name, flags, FILE_MODE, dir_fd=spool)
+            directory = self._own_directory(spool)
+            try:
+                return os.open(self._path.name, flags, FILE_MODE, dir_fd=directory)
+            finally:
+                os.close(directory)
+        finally:
+            os.close(spool)
+
+    def _lies_in(self, spool: int) -> bool:
+        """Whether the file is in the spool itself: the spool is of a former release, or was when the job began."""
+        if not os.fstat(spool).st_mode & stat.S_ISGID:
+            return True
+        if self._name:
+            return False
+        try:
+            status = os.stat(self._path.name, dir_fd=spool, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+
+    def _own_directory(self, spool: int) -> int:
+        """A descriptor of the user's directory, which is made if there is none."""
+        uid = os.geteuid()
+        if self._name:
+            directory = open_directory(self._name, spool)
+            if os.fstat(directory).st_uid == uid:
+                return directory
+            os.close(directory)
+        name = str(uid)
+        try:
+            os.mkdir(name, DIRECTORY_MODE, dir_fd=spool)
+        except FileExistsError:
+            if not (own := _owned(spool, uid)):
+                os.mkdir(f"{uid}-{secrets.token_hex(4)}", DIRECTORY_MODE, dir_fd=spool)
+                own = _owned(spool, uid)  # another process of the user may have done the same: all take the first
+            name = own[0]
+        directory = open_directory(name, spool)
+        if os.fstat(directory).st_mode & 0o777 != DIRECTORY_MODE:  # a umask such as 077 would shut the daemon out
+            os.fchmod(directory, DIRECTORY_MODE)
+        self._name = name
+        return directory
+
+    def _tell(self, fault: str) -> None:
+        if fault not in self._told:
+            self._told.add(fault)
+            sys.stderr.write(f"explsched: progress is not reported: {self._path}: {fault}\n")
+
+
+def claim(descriptor: int) -> int:
+    """The size of the file. Raise OSError unless it is a regular file of ours; let the daemon read it."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "is not a regular file")
+    if status.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, "belongs to somebody else")
+    if status.st_size == 0 and status.st_mode & 0o777 != FILE_MODE:  # as above
+        os.fchmod(descriptor, FILE_MODE)
+    return status.st_size

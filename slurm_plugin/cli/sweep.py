@@ -1,0 +1,199 @@
+"""`sexplsched sweep`: what became of a sweep's trainings, and sweeps that search by themselves."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import to_builtins
+
+from explsched.cli.options import config_option, json_option
+from explsched.cli.tables import Column, lines, room
+from explsched.errors import ExplschedError
+from explsched.job_options.comment import PREFIX
+from explsched.parameters import listed
+from slurm_plugin.cli.session import look, remembered
+
+if TYPE_CHECKING:
+    from slurm_plugin.state.view import View
+    from slurm_plugin.sweeps.results import SweepResults
+
+_EXAMPLES = """\b
+examples:
+  sexplsched sweep list
+  sexplsched sweep show digits --plot digits.png
+  sexplsched sweep export digits digits.csv && sexplsched compare --trace digits.csv --cluster 1x4
+"""
+_STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
+
+
+class NoSweepError(ExplschedError):
+    """Nobody knows a sweep of that name."""
+
+
+@click.group(epilog=_EXAMPLES)
+def sweep() -> None:
+    """Show sweeps, those that are over too, and run searches."""
+
+
+_user = click.option("-u", "--user", help="Only sweeps of this user.")
+_me = click.option("--me", is_flag=True, help="Only my sweeps.")
+
+
+@sweep.command("list")
+@_user
+@_me
+@json_option
+@config_option
+def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+    """List sweeps: how many of their trainings are where, the best value, GPU-hours used and saved."""
+    found = _found(look(config_path), None, getpass.getuser() if me else user)
+    if as_json:
+        click.echo(json.dumps({"sweeps": [_summary(one) for one in found]}, indent=1))
+        return
+    titles = ("sweep", "user", "metric", *_STATES, "best", "gpu_h", "saved_gpu_h")
+    text = {"sweep", "user", "metric"}
+    columns = [Column(title.upper(), "<" if title in text else ">") for title in titles]
+    cells = ([_summary(one)[title] for title in titles] for one in found)
+    click.echo("\n".join(lines(columns, cells, room())))
+
+
+@sweep.command()
+@click.argument("name")
+@_user
+@_me
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a column for each hyper-parameter.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the curves: .png, .svg or .pdf.")
+@json_option
+@config_option
+def show(
+    name: str,
+    user: str | None,
+    me: bool,  # noqa: FBT001
+    as_csv: bool,  # noqa: FBT001
+    plot: Path | None,
+    as_json: bool,  # noqa: FBT001
+    config_path: Path | None,
+) -> None:
+    """Show the trainings of a sweep, best first: values, hyper-parameters, who was paused or stopped and why."""
+    from slurm_plugin.sweeps import files
+
+    found = _found(look(config_path), name, getpass.getuser() if me else user)
+    if plot is not None:
+        files.draw(_only(found, "--plot"), plot)
+    if as_csv:
+        click.echo(files.table(_only(found, "--csv")), nl=False)
+    elif as_json:
+        click.echo(json.dumps({"sweeps": [{**_summary(one), **to_builtins(one)} for one in found]}, indent=1))
+    else:
+        click.echo("\n\n".join("\n".join(_page(one)) for one in found))
+    if len(found) > 1:
+        click.echo(f"sexplsched: {name} is {len(found)} sweeps: they differ in {_difference(found)}", err=True)
+
+
+@sweep.command()
+@click.argument("name")
+@click.argument("path", type=click.Path(path_type=Path))
+@_user
+@_me
+@config_option
+def export(name: str, path: Path, user: str | None, me: bool, config_path: Path | None) -> None:  # noqa: FBT001
+    """Write a sweep as a trace, with curves and hyper-parameters, that simulate and compare read."""
+    from slurm_plugin.sweeps import files
+
+    found = _only(_found(look(config_path), name, getpass.getuser() if me else user), "export")
+    text, lacks = files.trace(found)
+    files.write(path, text)
+    click.echo(f"{path}: {len(text.splitlines()) - 1} trainings")
+    for lack in lacks:
+        click.echo(f"sexplsched: {lack}", err=True)
+
+
+def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults, ...]:
+    """The sweeps of that name and user, None: any. Raises `NoSweepError` if a name is unknown."""
+    from slurm_plugin.observation.progress import ProgressSpool
+    from slurm_plugin.observation.sweep_record import read
+    from slurm_plugin.sweeps.results import results
+
+    spool = view.config.progress.spool
+    why = {job_id: score.reason for job_id, score in view.scores.items()}
+    every = results(view.seen, why, read(spool), ProgressSpool(spool), remembered(view.config, PREFIX))
+    of_user = tuple(one for one in every if user in (None, one.user))
+    found = tuple(one for one in of_user if name in (None, one.sweep))
+    if name is not None and not found:
+        known = ", ".join(sorted({one.sweep for one in of_user})) or "none"
+        raise NoSweepError(f"no sweep {name!r} (known: {known})")
+    return found
+
+
+def _only(found: tuple[SweepResults, ...], what: str) -> SweepResults:
+    if len(found) > 1:
+        raise NoSweepError(f"{what}: {found[0].sweep} is {len(found)} sweeps: they differ in {_difference(found)}")
+    return found[0]
+
+
+def _difference(found: tuple[SweepResults, ...]) -> str:
+    users = sorted({one.user for one in found})
+    metrics = sorted({f"{one.metric} ({one.direction})" for one in found})
+    parts = [("user", users, "choose with --user"), ("metric", metrics, "give each metric a sweep name of its own")]
+    return "; ".join(f"{what}: {', '.join(them)}: {advice}" for what, them, advice in parts if len(them) > 1)
+
+
+def _summary(one: SweepResults) -> dict[str, object]:
+    best = one.best
+    return {
+        "sweep": one.sweep,
+        "user": one.user,
+        "metric": one.metric,
+        "direction": one.direction.value,
+        **{state: sum(training.state == state for training in one.trainings) for state in _STATES},
+        "best": best.best if best else None,
+        "best_job": best.job if best else None,
+        "gpu_h": one.gpu_h,
+        "saved_gpu_h": one.saved_gpu_h,
+    }
+
+
+def _page(one: SweepResults) -> Iterator[str]:
+    best, varied = one.best, one.varied()
+    counts = ", ".join(f"{n} {state}" for state in _STATES if (n := sum(t.state == state for t in one.trainings)))
+    yield f"{one.sweep} of {one.user}: {len(one.trainings)} trainings, {counts}; {one.metric} ({one.direction})"
+    if best is not None:
+        told = f" ({listed(best.params)})" if best.params else ""
+        yield f"best so far: {best.best:.6g}, job {best.job}{told}"
+    saved = f"; stopping saved {one.saved_gpu_h:.2f}" if one.saved_gpu_h else ""
+    yield f"GPU-hours: {one.gpu_h:.2f}{saved}"
+    if changed := sum(bool(training.params_changed) for training in one.trainings):
+        yield f"{changed} trainings told other hyper-parameters after a restart: the last ones count"
+    if strange := sum(training.malformed for training in one.trainings):
+        yield f"{strange} reports were not usable (no number, or malformed) and do not count"
+    columns = [
+        Column("JOB", ">"),
+        Column("STATE"),
+        Column("GPUS", ">"),
+        Column("STEP"),
+        Column("BEST", ">"),
+        Column("GPU_H", ">"),
+        Column("PARAMS"),
+        Column("WHY"),
+    ]
+    cells = (
+        (
+            training.job,
+            training.state,
+            training.gpus,
+            "-"
+            if training.step is None
+            else f"{training.step}" + f"/{training.total_steps}" * bool(training.total_steps),
+            training.best,
+            round(training.gpu_h, 3),
+            listed((key, value) for key, value in training.params if key in varied),
+            training.reason,
+        )
+        for training in one.trainings
+    )
+    yield from lines(columns, cells, room())

@@ -1,0 +1,163 @@
+"""What the daemon notes of sweeps, for people: who belonged to one, and who was paused or stopped, and why.
+
+Slurm forgets jobs minutes after their end, and never knew why a policy ended one. Nothing is decided by these notes.
+They lie in the spool, `sweeps.jsonl`, where every host of the cluster reads them; a line is one note. Notes of
+trainings that nobody mentioned for `KEPT_S` are dropped when a daemon starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from explsched.atomic_file import replace_file
+from explsched.log import event
+from sched_policy.model import Direction, Job
+from sched_policy.plan import Plan
+from slurm_plugin.client.changes import CancelJob, Change, SignalJob
+from slurm_plugin.client.records import SlurmJob
+
+NAME = "sweeps.jsonl"
+KEPT_S = 90 * 86_400.0
+
+_LOG = logging.getLogger("explsched.sweep_record")
+
+
+class Note(Struct, frozen=True, omit_defaults=True):
+    """One line: a training was first seen (`joined`), or explsched asked it to make room or ended it, and why."""
+
+    time_s: float
+    what: Literal["joined", "paused", "stopped"]
+    job: int
+    user: str
+    uid: int
+    sweep: str
+    metric: str = "loss"
+    direction: Direction = Direction.MIN
+    gpus: int = 1
+    submit_s: float = 0.0
+    reason: str = ""
+
+
+class SweepRecord:
+    """The daemon's side. A spool that cannot be written keeps it from nothing: that is logged once."""
+
+    def __init__(self, spool: Path, now_s: float) -> None:
+        self._path = spool / NAME
+        self._is_writable = True
+        found = read(spool)
+        kept = _recent(found, now_s)
+        self._joined = {note.job for note in kept if note.what == "joined"}
+        if len(kept) < len(found):
+            self._write(lambda: replace_file(self._path, b"".join(map(_line, kept)), mode=0o644))
+
+    def note(
+        self, jobs: Iterable[Job], changes: Iterable[Change], plan: Plan, records: Mapping[int, SlurmJob], now_s: float
+    ) -> None:
+        """Take in the trainings that a pass saw, and what it asked of Slurm."""
+        trainings = {job.job_id: job for job in jobs if job.exploration and job.exploration.sweep}
+        fresh = [
+            _note("joined", job, records, now_s)
+            for job in trainings.values()
+            if job.job_id not in self._joined and job.array_tasks == 1
+        ]
+        why = {preemption.job_id: preemption.reason for preemption in plan.preemptions}
+        why |= {stop.job_id: stop.reason for stop in plan.stops}
+        for change in changes:
+            if isinstance(change, CancelJob | SignalJob) and change.job_id in trainings:
+                what: Literal["paused", "stopped"] = "stopped" if isinstance(change, CancelJob) else "paused"
+                fresh.append(_note(what, trainings[change.job_id], records, now_s, why.get(change.job_id, "")))
+        if fresh:
+            self._joined |= {note.job for note in fresh}
+            self._write(lambda: _append(self._path, b"".join(map(_line, fresh))))
+
+    def _write(self, writing: Callable[[], object]) -> None:
+        try:
+            writing()
+        except OSError as error:
+            if self._is_writable:
+                event(_LOG, logging.WARNING, "sweeps are not noted", why=f"{self._path}: {error.strerror}")
+            self._is_writable = False
+        else:
+            self._is_writable = True
+
+
+def read(spool: Path) -> tuple[Note, ...]:
+    """All notes, oldest first; none where there is no such file of the daemon's. A torn or strange line is left out."""
+    path = spool / NAME
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ()
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        # The spool is open to all users: a file that others have put there is not the daemon's.
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid(), spool.stat().st_uid):
+            return ()
+        return tuple(_notes(file))
+
+
+def _notes(lines: Iterable[bytes]) -> Iterator[Note]:
+    for line in lines:
+        try:
+            yield _DECODER.decode(line)
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            event(_LOG, logging.WARNING, "note of a sweep left out", why=str(error))
+
+
+def _recent(notes: tuple[Note, ...], now_s: float) -> list[Note]:
+    latest_s: dict[int, float] = {}
+    for note in notes:
+        latest_s[note.job] = max(note.time_s, latest_s.get(note.job, note.time_s))
+    return [note for note in notes if latest_s[note.job] > now_s - KEPT_S]
+
+
+def _note(
+    what: Literal["joined", "paused", "stopped"],
+    job: Job,
+    records: Mapping[int, SlurmJob],
+    now_s: float,
+    reason: str = "",
+) -> Note:
+    exploration = job.exploration
+    if exploration is None or exploration.sweep is None:
+        raise ValueError(f"job {job.job_id} belongs to no sweep")
+    return Note(
+        now_s,
+        what,
+        job.job_id,
+        job.user,
+        records[job.job_id].uid,
+        exploration.sweep,
+        exploration.metric,
+        exploration.direction,
+        job.request.total,
+        job.submit_s,
+        reason,
+    )
+
+
+def _line(note: Note) -> bytes:
+    return msgspec.json.encode(note) + b"\n"
+
+
+def _append(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(1, "belongs to somebody else")
+        os.fchmod(descriptor, 0o644)
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+_DECODER = msgspec.json.Decoder(Note)

@@ -1,0 +1,1 @@
+"""What became of sweeps: their trainings, and searches that submit them."""

@@ -1,0 +1,228 @@
+"""The trainings of a sweep, those that are over too: from Slurm, from their reports and from the daemon's notes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sched_policy.model import Direction, Job, JobState, Parameter
+from slurm_plugin import job_options
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation.sweep_record import Note
+
+_COMPLETED = "COMPLETED"
+
+
+class CurvePoint(NamedTuple):
+    """One report: after how many steps and how many seconds of run time, all runs together."""
+
+    step: int
+    run_s: float
+    value: float
+
+
+class Training(Struct, frozen=True):
+    """One training of a sweep.
+
+    `state` is waiting, paused, running, done (it ended by itself), stopped (by explsched) or ended (anything else).
+    `run_s` is the run time of all runs. `saved_gpu_h` is what a stopped training would have run on for, as far as its
+    steps, or the run times of others that are done, tell.
+    """
+
+    job: int
+    state: str
+    gpus: int
+    submit_s: float
+    run_s: float
+    total_steps: int | None
+    best: float | None
+    restarts: int
+    params: tuple[tuple[str, Parameter], ...]
+    params_changed: int
+    malformed: int
+    saved_gpu_h: float
+    reason: str
+    curve: tuple[CurvePoint, ...]
+
+    @property
+    def gpu_h(self) -> float:
+        """GPU-hours that it has had."""
+        return self.gpus * self.run_s / 3600
+
+    @property
+    def step(self) -> int | None:
+        """The last step that it reported."""
+        return self.curve[-1].step if self.curve else None
+
+
+class SweepResults(Struct, frozen=True):
+    """Trainings of one user and sweep that report the same metric, best first."""
+
+    sweep: str
+    user: str
+    metric: str
+    direction: Direction
+    trainings: tuple[Training, ...]
+
+    @property
+    def best(self) -> Training | None:
+        """The training with the best value so far."""
+        return self.trainings[0] if self.trainings and self.trainings[0].best is not None else None
+
+    @property
+    def gpu_h(self) -> float:
+        """GPU-hours that all of them have had."""
+        return sum(training.gpu_h for training in self.trainings)
+
+    @property
+    def saved_gpu_h(self) -> float:
+        """GPU-hours that stopping has saved."""
+        return sum(training.saved_gpu_h for training in self.trainings)
+
+    def varied(self) -> tuple[str, ...]:
+        """Names of the parameters that differ between trainings; all, if one training only tells any."""
+        seen: dict[str, set[Parameter | None]] = {name: set() for t in self.trainings for name, _ in t.params}
+        telling = [training for training in self.trainings if training.params]
+        for training in telling:
+            told = dict(training.params)
+            for name, values in seen.items():
+                values.add(told.get(name))
+        return tuple(name for name, values in sorted(seen.items()) if len(values) > 1 or len(telling) == 1)
+
+
+class _Member(NamedTuple):
+    """A training, as the daemon's notes or Slurm name it."""
+
+    user: str
+    uid: int
+    sweep: str
+    metric: str
+    direction: Direction
+    gpus: int
+    submit_s: float
+
+
+def results(
+    seen: Observation,
+    why: Mapping[int, str],
+    notes: Sequence[Note],
+    spool: ProgressSpool,
+    recent: Sequence[SlurmJob] = (),
+) -> tuple[SweepResults, ...]:
+    """Every sweep that Slurm or the notes name, by user and name; one entry for each objective that has been reported.
+
+    `recent` are jobs that Slurm remembers although they may have ended, which no daemon need have noted. `why` says of
+    jobs in Slurm why the policy ranks them where it does. Reports of others that we may not read are told as the
+    training's reason.
+    """
+    members = {note.job: _Member(*_of_note(note)) for note in notes if note.what == "joined"}
+    ended = {record.job_id: record for record in recent if record.job_id not in seen.jobs}
+    members |= {job_id: one for job_id, record in ended.items() if (one := _of_record(record)) is not None}
+    live = {job.job_id: job for job in seen.snapshot.jobs}
+    for job in live.values():
+        told = job.exploration
+        if told is not None and told.sweep is not None:
+            uid = seen.jobs[job.job_id].uid
+            gpus = job.request.total
+            members[job.job_id] = _Member(job.user, uid, told.sweep, told.metric, told.direction, gpus, job.submit_s)
+    now_s = seen.snapshot.now_s
+    past = spool.read({job_id: one.uid for job_id, one in members.items() if job_id not in live}, now_s)
+    last_words = {note.job: note for note in notes if note.what != "joined"}
+    groups: dict[tuple[str, str, str, Direction], list[Training]] = {}
+    for job_id, one in members.items():
+        progress = (seen.progress if job_id in live else past).get(job_id, JobProgress())
+        state = ended[job_id].state if job_id in ended else ""
+        told_by = live.get(job_id), seen, why.get(job_id, state), last_words.get(job_id)
+        training = _training(job_id, one, progress, *told_by)
+        groups.setdefault((one.user, one.sweep, one.metric, one.direction), []).append(training)
+    return tuple(
+        SweepResults(sweep, user, metric, direction, tuple(_with_savings(trainings, direction)))
+        for (user, sweep, metric, direction), trainings in sorted(groups.items())
+    )
+
+
+def _of_record(record: SlurmJob) -> _Member | None:
+    """None for a job of no sweep, one whose options cannot be understood, and an array that never started."""
+    try:
+        options = job_options.parse(record.comment)
+    except job_options.JobOptionError:
+        return None
+    told = options.exploration if options else None
+    if told is None or told.sweep is None or record.array_tasks > 1:
+        return None
+    gpus = max(record.gpus, 1)
+    return _Member(record.user, record.uid, told.sweep, told.metric, told.direction, gpus, record.submit_s)
+
+
+def _of_note(note: Note) -> tuple[str, int, str, str, Direction, int, float]:
+    return note.user, note.uid, note.sweep, note.metric, note.direction, note.gpus, note.submit_s
+
+
+def _training(
+    job_id: int,
+    member: _Member,
+    progress: JobProgress,
+    job: Job | None,
+    seen: Observation,
+    why: str,
+    last_word: Note | None,
+) -> Training:
+    curve = tuple(
+        CurvePoint(report.step, progress.run_s(report.time_s, report.restart), report.value)
+        for report in progress.reports
+        if report.metric == member.metric
+    )
+    values = [point.value for point in curve]
+    reported_s = sum(run.end_s - run.start_s for run in progress.runs)
+    params = job.exploration.params if job and job.exploration else tuple(sorted(progress.told.values.items()))
+    if job is None:
+        is_stopped = last_word is not None and last_word.what == "stopped"
+        state = "stopped" if is_stopped else "done" if progress.ended or why == _COMPLETED else "ended"
+        reason = last_word.reason if last_word and is_stopped else f"Slurm says {why}" if why else ""
+    elif job.state is JobState.PENDING:
+        state = "paused" if curve or job.restarts else "waiting"
+        past = seen.preempted.get(job_id)
+        reason = (past.latest[-1].reason if past and past.latest else last_word.reason if last_word else "") or why
+        reason = f"{job.array_tasks} tasks; {reason}" if job.array_tasks > 1 else reason
+    else:
+        state, reason = "running", why
+    return Training(
+        job_id,
+        state,
+        member.gpus,
+        member.submit_s,
+        reported_s if job is None else job.executed_s(seen.snapshot.now_s),
+        progress.total_steps,
+        (min if member.direction is Direction.MIN else max)(values, default=None),
+        max((run.restart for run in progress.runs), default=0),
+        params,
+        len(progress.told.changed),
+        progress.malformed,
+        0.0,
+        progress.refused or reason,
+        curve,
+    )
+
+
+def _with_savings(trainings: Iterable[Training], direction: Direction) -> list[Training]:
+    """In order, best first, with what stopping has saved."""
+    found = list(trainings)
+    usual_s = statistics.median([t.run_s for t in found if t.state == "done"] or [0.0])
+    savings = (_saved(training, usual_s) if training.state == "stopped" else 0.0 for training in found)
+    told = [replace(training, saved_gpu_h=saved) for training, saved in zip(found, savings, strict=True)]
+    sign = 1 if direction is Direction.MIN else -1
+    return sorted(told, key=lambda t: (t.best is None, sign * (t.best or 0.0), t.job))
+
+
+def _saved(training: Training, usual_s: float) -> float:
+    whole_s = usual_s
+    if training.total_steps and training.step:
+        last = training.curve[-1]
+        whole_s = training.total_steps * last.run_s / last.step
+    return training.gpus * max(0.0, whole_s - training.run_s) / 3600

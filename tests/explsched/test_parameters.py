@@ -1,0 +1,55 @@
+"""Hyper-parameters, however they are spelt."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explsched.parameters import LONGEST, listed, of_command, of_pairs, of_text, of_value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.1", 0.1), ("1e-3", 0.001), ("16", 16.0), ("True", True), ("false", False), ("adam", "adam"), ("", "")],
+)
+def test_what_a_person_types(text: str, value: object) -> None:
+    assert of_text(text) == value
+    assert type(of_text(text)) is type(value)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
+def test_what_is_not_finite_stays_text(text: str) -> None:
+    assert of_text(text) == text
+
+
+def test_variables_of_a_program() -> None:
+    numpy = pytest.importorskip("numpy")
+    values = [16, numpy.float32(0.5), numpy.int64(3), True, "adam", float("nan"), [1, 2], 10**400, "x" * 999]
+    expected = [16.0, 0.5, 3.0, True, "adam", "nan", "[1, 2]", str(10**400)[:LONGEST], "x" * LONGEST]
+    assert [of_value(value) for value in values] == expected
+
+
+def test_a_command_line_is_read_and_secrets_are_not() -> None:
+    words = [
+        "python",
+        "train.py",
+        "--lr=0.1",
+        "--width",
+        "64",
+        "--opt=sgd=fast",
+        "-x=1",
+        "--lr=0.2",
+        "--wandb-token=abc",
+    ]
+    assert of_command([*words, "--API_KEY=abc", "--1=2", "--=3"]) == {"lr": 0.2, "opt": "sgd=fast"}
+
+
+@pytest.mark.parametrize("text", ["lr", "lr=1,", "=1", "l r=1", "lr=1,width"])
+def test_what_are_no_pairs_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        of_pairs(text)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z_][a-z0-9.-]{0,8}", fullmatch=True), st.booleans() | st.integers(-999, 999)))
+def test_what_is_listed_can_be_read_again(parameters: dict[str, float | bool]) -> None:
+    if parameters:
+        assert of_pairs(listed(parameters)) == parameters

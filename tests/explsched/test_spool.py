@@ -1,0 +1,236 @@
+"""Users' own directories in the spool, with real uids; a spool that is full, gone or hangs; files without end."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from explsched import progress, spool
+from explsched.spool import Writer
+
+ADA, BOB, DAEMON = 20001, 20002, 20003
+"""Uids that nobody has: files and processes need no name."""
+
+REPORT = "import os; from explsched import report; report(step=1, loss=0.5)"
+
+
+@pytest.fixture
+def open_spool(open_tmp: Path) -> Path:
+    """A spool as an admin makes it, in a directory that every user can reach."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can act as several users")
+    path = open_tmp / f"spool-{time.monotonic_ns()}"
+    path.mkdir()
+    os.chown(path, 0, DAEMON)
+    path.chmod(spool.MODE)
+    return path
+
+
+def as_user(uid: int, argv: list[str], where: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "EXPLSCHED_SPOOL": str(where), "SLURM_JOB_ID": "42", **more}
+    return subprocess.run(
+        argv,
+        env=environment,
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+
+
+def report_as(uid: int, where: Path, code: str = REPORT) -> str:
+    """Report from a process of that user, forked because the user may not read our source files."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(writer, 2)
+            sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            os.environ |= {"EXPLSCHED_SPOOL": str(where), "SLURM_JOB_ID": "42"}
+            exec(code)  # noqa: S102
+            sys.stderr.flush()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    return told
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+def test_the_owner_and_the_daemon_read_and_nobody_else(open_spool: Path, umask: int) -> None:
+    assert report_as(ADA, open_spool, f"import os; os.umask({umask}); " + REPORT) == ""
+    path = open_spool / str(ADA) / "42.jsonl"
+    assert json.loads(path.read_text())["step"] == 1
+    assert (path.parent.stat().st_uid, path.parent.stat().st_gid) == (ADA, DAEMON)
+    assert as_user(ADA, ["cat", str(path)], open_spool).returncode == 0
+    assert as_user(DAEMON, ["cat", str(path)], open_spool).returncode == 0
+    assert as_user(BOB, ["cat", str(path)], open_spool).returncode != 0
+    assert as_user(BOB, ["ls", str(path.parent)], open_spool).returncode != 0
+    assert as_user(BOB, ["rm", "-rf", str(path.parent)], open_spool).returncode != 0
+    assert path.exists()
+
+
+@pytest.mark.parametrize("trap", ["directory", "file", "link", "fifo"])
+def test_a_name_that_somebody_else_has_taken_keeps_nobody_from_reporting(open_spool: Path, trap: str) -> None:
+    name = open_spool / str(ADA)
+    taken = {
+        "directory": ["mkdir", "-m", "777", str(name)],
+        "file": ["touch", str(name)],
+        "link": ["ln", "-s", "/var", str(name)],
+        "fifo": ["mkfifo", str(name)],
+    }
+    assert as_user(BOB, taken[trap], open_spool).returncode == 0
+    assert [report_as(ADA, open_spool) for _ in range(2)] == ["", ""]
+    (own,) = [path for path in open_spool.iterdir() if path.lstat().st_uid == ADA]
+    assert own.name.startswith(f"{ADA}-")
+    assert len((own / "42.jsonl").read_text().splitlines()) == 2
+    assert not list(name.glob("*")) if trap == "directory" else True
+
+
+def test_a_link_of_ones_own_is_not_followed(open_spool: Path) -> None:
+    target = open_spool.with_name(open_spool.name + "-target")
+    target.mkdir()
+    os.chown(target, ADA, ADA)
+    assert as_user(ADA, ["ln", "-s", str(target), str(open_spool / str(ADA))], open_spool).returncode == 0
+    report_as(ADA, open_spool)
+    assert list(target.iterdir()) == []
+
+
+def test_in_a_spool_of_a_former_release_the_files_lie_in_the_spool_itself(open_spool: Path) -> None:
+    os.chown(open_spool, 0, 0)
+    open_spool.chmod(0o1777)
+    assert report_as(ADA, open_spool) == ""
+    path = open_spool / "42.jsonl"
+    assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (ADA, 0o644)
+
+
+def test_a_job_that_runs_while_the_spool_is_changed_keeps_its_file(open_spool: Path) -> None:
+    open_spool.chmod(0o1777)
+    report_as(ADA, open_spool)
+    open_spool.chmod(spool.MODE)
+    report_as(ADA, open_spool)
+    assert len((open_spool / "42.jsonl").read_text().splitlines()) == 2
+    as_user(BOB, ["touch", str(open_spool / "43.jsonl")], open_spool)  # taken by somebody else
+    report_as(ADA, open_spool, "import os; os.environ['SLURM_JOB_ID'] = '43'; " + REPORT)
+    assert (open_spool / str(ADA) / "43.jsonl").exists()
+
+
+@pytest.fixture
+def small_disk(open_spool: Path) -> Iterator[Path]:
+    """A spool on a disk of 64 KiB."""
+    options = f"size=64k,mode={spool.MODE:o},gid={DAEMON}"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(open_spool)], check=False).returncode:
+        pytest.skip("may not mount a file system here")
+    yield open_spool
+    subprocess.run(["umount", "--lazy", str(open_spool)], check=True)
+
+
+def test_a_full_disk_is_told_once_and_reports_go_on_when_there_is_room(
+    small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "_RETRY_S", 0.0)
+    writer = Writer(small_disk / "42.jsonl", small_disk)
+    writer.append([b'{"step": 1}\n'])
+    path = small_disk / str(os.geteuid()) / "42.jsonl"
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(bytes(1 << 12))
+    long_line = b"#" * 4000 + b"\n"
+    for _ in range(3):
+        writer.append([long_line, long_line])
+    assert capsys.readouterr().err.count("progress is not reported") == 1
+    filler.unlink()
+    writer.append([b'{"step": 2}\n'])
+    lines = path.read_bytes().splitlines()
+    assert (lines[0], lines[-1]) == (b'{"step": 1}', b'{"step": 2}')  # however the lines between came off
+
+
+def test_after_a_failure_reports_wait_and_events_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = tmp_path / "absent"
+    writer = Writer(where / "42.jsonl", where)
+    writer.append([b"1\n"])
+    where.mkdir()
+    writer.append([b"2\n"])  # within the time in which nothing is tried
+    assert list(where.iterdir()) == []
+    writer.append([b"3\n"], is_event=True)
+    writer.append([b"4\n"])
+    assert (where / "42.jsonl").read_bytes() == b"3\n4\n"
+    assert capsys.readouterr().err.count("explsched:") == 1
+
+
+class _HangingWriter(Writer):
+    """Its file system does not answer until it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.answers = threading.Event()
+
+    def _open(self) -> int:
+        self.answers.wait()
+        return super()._open()
+
+
+def test_a_file_system_that_hangs_does_not_hold_up_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(spool, "_PATIENCE_S", 0.05)
+    writer = _HangingWriter(tmp_path / "42.jsonl")
+    for number in range(100):
+        writer.append([b"%d\n" % number])  # returns
+    assert capsys.readouterr().err.count("has not answered") == 1
+    writer.answers.set()
+    monkeypatch.setattr(spool, "_PATIENCE_S", 60.0)
+    while writer._hangs:
+        time.sleep(0.01)
+    writer.append([b"last\n"])
+    assert (tmp_path / "42.jsonl").read_bytes() == b"0\nlast\n"
+
+
+def test_a_long_file_grows_slowly_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "42.jsonl"
+    path.write_bytes(b"\n" * (spool._THIN_FROM_BYTES + 1))
+    writer = Writer(path)
+    for _ in range(50):
+        writer.append([b"report\n"])
+    writer.append([b"event\n"], is_event=True)
+    assert path.read_bytes().strip().split() == [b"report", b"event"]
+    os.truncate(path, spool.MOST_BYTES + 1)
+    writer.append([b"event\n"], is_event=True)
+    assert path.stat().st_size == spool.MOST_BYTES + 1
+    assert "longer than 64 MiB" in capsys.readouterr().err
+
+
+def test_a_forked_process_reports_although_its_parent_was_reporting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(tmp_path / "file"))
+    progress.report(step=1, loss=1.0)
+    for writer in progress._writers.values():
+        writer._busy.acquire()  # as if a thread were writing
+    child = os.fork()
+    if child == 0:
+        try:
+            progress.report(step=2, loss=1.0)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    progress._writers.clear()
+    assert [json.loads(line)["step"] for line in (tmp_path / "file").read_text().splitlines()] == [1, 2]

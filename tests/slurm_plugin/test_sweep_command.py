@@ -1,0 +1,252 @@
+"""What became of a sweep: the daemon's notes, the table, the files made of it, and how a simulation reads them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from explsched.cli.main import root
+from explsched.errors import ExplschedError
+from sched_policy.plan import Plan, Preemption, Score, Stop
+from simulation.traces.formats import read_any
+from slurm_plugin.client.changes import CancelJob
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.config import Config, OrderSection, ProgressSection
+from slurm_plugin.observation import sweep_record
+from slurm_plugin.state.view import View
+from slurm_plugin.steering.controller import Controller
+from tests.slurm_kit import FakeSlurm, record
+
+NOW_S = 10_000.0
+COMMENT = "explsched:sweep=digits&checkpoint=USR1&early-stop=1"
+
+
+class Fixed(msgspec.Struct, frozen=True):
+    """A policy that always plans the same."""
+
+    made: Plan
+    name: str = "fixed"
+
+    def plan(self, _snapshot: object) -> Plan:
+        return self.made
+
+
+def config(spool: Path) -> Config:
+    order = OrderSection(scope="partition", site_factor_file=spool / "site_factors.json")
+    return Config(progress=ProgressSection(spool=spool), order=order)
+
+
+def training(job_id: int, comment: str = COMMENT, **fields: Any) -> SlurmJob:
+    held = {"state": "RUNNING", "start_s": 1000.0, "gpus": 4, "node_names": ("n1",), "gpu_nodes": (("n1", 4),)}
+    return record(job_id, comment=comment, uid=os.geteuid(), submit_s=900.0 + job_id, **{**held, **fields})
+
+
+def reported(spool: Path, job_id: int, *values: float | None, end: bool = False, **params: object) -> None:
+    """Ten steps and 100 s between reports, of 100 steps."""
+    base = {"restart": 0, "total_steps": 100}
+    lines: list[dict[str, object]] = [{"time_s": 1000.0, "event": "start"}, {"time_s": 1000.0, "params": params}]
+    for at, value in enumerate(values, start=1):
+        lines.append({**base, "time_s": 1000.0 + 100 * at, "step": 10 * at, "metric": "loss", "value": value})
+    if end:
+        lines.append({"time_s": 1000.0 + 100 * len(values), "event": "end"})
+    (spool / f"{job_id}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def passed(monkeypatch: pytest.MonkeyPatch, spool: Path, slurm: FakeSlurm, made: Plan, now_s: float) -> None:
+    """One pass of a daemon that has just started."""
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(made))
+    Controller(slurm, config(spool)).reconcile(now_s)
+
+
+@pytest.fixture
+def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """A sweep: 1 is done, 2 was stopped, 3 runs and should make room, 4 waits. Slurm knows of 3 and 4 only."""
+    slurm = FakeSlurm([training(1), training(2), training(3), training(4, state="PENDING", start_s=None)])
+    reported(tmp_path, 1, 3.0, 1.0, 0.5, end=True, lr=0.1, seed=1)
+    reported(tmp_path, 2, 3.0, 2.5, lr=1.0, seed=1)
+    reported(tmp_path, 3, 3.0, None, 2.0, lr=0.01, seed=1)
+    scores = tuple(Score(n, 1.0, f"why {n}") for n in (1, 2, 3, 4))
+    made = Plan(scores=scores, stops=(Stop(2, "cannot win"),), preemptions=(Preemption(3, "4 goes first"),))
+    passed(monkeypatch, tmp_path, slurm, made, NOW_S)
+    assert slurm.cancelled == [2]
+    del slurm.known[1], slurm.known[2]
+    monkeypatch.undo()
+
+    def look(_path: object) -> View:
+        return View.of(config(tmp_path), slurm.look(), NOW_S)
+
+    monkeypatch.setattr("slurm_plugin.cli.sweep.look", look)
+    monkeypatch.setattr("slurm_plugin.cli.sweep.remembered", lambda _config, prefix: slurm.tagged_jobs(prefix))
+    return slurm
+
+
+def run(*words: object, fails: bool = False) -> Result:
+    done = CliRunner().invoke(root, ["sweep", *map(str, words)])
+    assert (done.exit_code != 0) == fails, done.output
+    return done
+
+
+def shown(*words: object) -> dict[str, Any]:
+    (one,) = json.loads(run("show", "digits", "--json", *words).stdout)["sweeps"]
+    return dict(one)
+
+
+def test_trainings_that_are_over_are_shown_with_what_became_of_them(digits: FakeSlurm) -> None:
+    found = shown()
+    told = {t["job"]: (t["state"], t["best"], len(t["curve"])) for t in found["trainings"]}
+    assert told == {1: ("done", 0.5, 3), 2: ("stopped", 2.5, 2), 3: ("running", 2.0, 2), 4: ("waiting", None, 0)}
+    assert [t["job"] for t in found["trainings"]] == [1, 3, 2, 4]  # best first
+    assert {t["job"]: t["reason"] for t in found["trainings"]}[2] == "cannot win"
+    assert (found["best"], found["best_job"]) == (0.5, 1)
+    assert found["trainings"][0]["params"] == [["lr", 0.1], ["seed", 1.0]]
+    # Stopped after 200 s of 1,000 on four GPUs.
+    assert found["saved_gpu_h"] == pytest.approx(4 * 800 / 3600)
+
+
+def test_the_page_names_what_varies_and_counts_reports_that_were_no_numbers(digits: FakeSlurm) -> None:
+    page = run("show", "digits").stdout
+    assert "digits of ada: 4 trainings, 1 done, 1 running, 1 waiting, 1 stopped; loss (min)" in page
+    assert "best so far: 0.5, job 1 (lr=0.1,seed=1)" in page
+    assert "1 reports were not usable" in page
+    assert "lr=0.01 " in page
+    assert "lr=0.01,seed" not in page
+
+
+def test_a_paused_training_says_why(digits: FakeSlurm) -> None:
+    note = "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,others+go+first"
+    digits.set(3, state="PENDING", start_s=None, restarts=1, admin_comment=note)
+    (paused,) = [t for t in shown()["trainings"] if t["job"] == 3]
+    assert (paused["state"], paused["reason"]) == ("paused", "others go first")
+
+
+def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: FakeSlurm, tmp_path: Path) -> None:
+    digits.known[8] = training(8, "explsched:sweep=short", state="FAILED")
+    digits.known[9] = training(9, "explsched:sweep=short", state="COMPLETED")
+    digits.known[10] = training(10, "explsched:sweep=short&nonsense=1", state="COMPLETED")
+    (one,) = json.loads(run("show", "short", "--json").stdout)["sweeps"]
+    told = [(t["job"], t["state"], t["reason"]) for t in one["trainings"]]
+    assert told == [(8, "ended", "Slurm says FAILED"), (9, "done", "Slurm says COMPLETED")]
+
+
+def test_sweeps_are_listed(digits: FakeSlurm) -> None:
+    (one,) = json.loads(run("list", "--json", "--user", "ada").stdout)["sweeps"]
+    assert (one["sweep"], one["done"], one["stopped"], one["best"]) == ("digits", 1, 1, 0.5)
+    assert json.loads(run("list", "--json", "--user", "bob").stdout) == {"sweeps": []}
+    assert "digits" in run("list").stdout
+
+
+def test_a_column_for_each_parameter(digits: FakeSlurm) -> None:
+    first, *_, last = csv.DictReader(io.StringIO(run("show", "digits", "--csv").stdout))
+    assert (first["job"], first["param.lr"], first["param.seed"], first["step"]) == ("1", "0.1", "1", "30")
+    assert (last["job"], last["param.lr"], last["best"]) == ("4", "", "")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_a_picture_is_drawn(digits: FakeSlurm, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"digits{suffix}"
+    run("show", "digits", "--plot", path)
+    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
+
+
+def test_what_no_picture_can_be_is_refused(digits: FakeSlurm, tmp_path: Path) -> None:
+    done = run("show", "digits", "--plot", tmp_path / "digits.txt", fails=True)
+    assert isinstance(done.exception, ExplschedError)
+    assert "accepted: .png, .svg, .pdf" in str(done.exception)
+
+
+def test_an_unknown_sweep_is_answered_with_those_that_are_known(digits: FakeSlurm) -> None:
+    assert "no sweep 'mnist' (known: digits)" in str(run("show", "mnist", fails=True).exception)
+
+
+def test_two_objectives_under_one_name_are_two_sweeps(digits: FakeSlurm, tmp_path: Path) -> None:
+    digits.known[5] = training(5, COMMENT + "&metric=acc&direction=max")
+    done = run("show", "digits")
+    assert done.stdout.count("best so far") == 1
+    assert "they differ in metric: acc (max), loss (min): give each metric a sweep name of its own" in done.stderr
+    refused = run("export", "digits", tmp_path / "digits.csv", fails=True)
+    assert "acc (max), loss (min)" in str(refused.exception)
+
+
+def test_a_sweep_of_one_that_has_not_reported(digits: FakeSlurm, tmp_path: Path) -> None:
+    digits.known = {7: training(7, "explsched:sweep=alone&params=lr%3D0.5")}
+    page = run("show", "alone").stdout
+    assert "1 trainings, 1 running" in page
+    assert "lr=0.5" in page
+    assert "nothing to export" in str(run("export", "alone", tmp_path / "x.csv", fails=True).exception)
+
+
+def test_an_exported_sweep_is_a_trace(digits: FakeSlurm, tmp_path: Path) -> None:
+    path = tmp_path / "digits.csv"
+    done = run("export", "digits", path)
+    assert "1 of 4 trainings are left out" in done.stderr
+    assert "2 of 3 curves end before their training" in done.stderr
+    trace = read_any(path)
+    assert (trace.source_format, trace.rejected) == ("sweep", ())
+    assert [(job.job_id, job.submit_s, job.gpus, job.user) for job in trace.jobs] == [
+        (1, 0.0, 4, "ada"),
+        (2, 1.0, 4, "ada"),
+        (3, 2.0, 4, "ada"),
+    ]
+    one, two, three = (job.learning for job in trace.jobs)
+    assert one is not None
+    assert two is not None
+    assert three is not None
+    assert one.exploration.params == (("lr", 0.1), ("seed", 1.0))
+    assert {one.exploration.sweep, two.exploration.sweep} == {"digits"}
+    assert (trace.jobs[0].run_s, trace.jobs[1].run_s) == (300.0, 1000.0)
+    assert one.losses.tolist() == [3.0, 3.0, 1.0, 0.5]
+    assert (two.losses.tolist(), two.epochs, two.epoch_s) == ([3.0, 3.0, 2.5], 10, 100.0)
+    assert {learning.best_of_sweep for learning in (one, two, three)} == {0.5}
+
+
+def test_an_exported_sweep_can_be_simulated(digits: FakeSlurm, tmp_path: Path) -> None:
+    path = tmp_path / "digits.csv"
+    run("export", "digits", path)
+    words = ["simulate", "--trace", str(path), "--cluster", "1x4", "--policy", "explsched", "--json"]
+    done = CliRunner().invoke(root, words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)
+
+
+def test_notes_outlive_the_daemon_and_are_written_once(
+    digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sweep_record.read(tmp_path)
+    assert [(note.what, note.job) for note in before] == [
+        *(("joined", n) for n in (1, 2, 3, 4)),
+        *(("paused", 3), ("stopped", 2)),
+    ]
+    passed(monkeypatch, tmp_path, digits, Plan(), NOW_S + 60)
+    assert sweep_record.read(tmp_path) == before
+    passed(monkeypatch, tmp_path, FakeSlurm([training(9)]), Plan(scores=(Score(9, 0.0, ""),)), NOW_S + 100 * 86_400)
+    assert [note.job for note in sweep_record.read(tmp_path)] == [9]
+
+
+def test_what_slurm_refused_was_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm([training(2)], refuses=lambda change: isinstance(change, CancelJob))
+    passed(monkeypatch, tmp_path, slurm, Plan(scores=(Score(2, 0.0, ""),), stops=(Stop(2, "no"),)), NOW_S)
+    assert [note.what for note in sweep_record.read(tmp_path)] == ["joined"]
+
+
+def test_strange_lines_and_files_of_others_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / sweep_record.NAME
+    path.write_text(
+        '{"time_s": 1\n[]\n{"time_s": 1, "what": "joined", "job": 1, "user": "a", "uid": 1, "sweep": "s"}\n'
+    )
+    assert [note.job for note in sweep_record.read(tmp_path)] == [1]
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert sweep_record.read(tmp_path) == ()
+    if os.geteuid() == 0:
+        path.unlink()
+        (tmp_path / "elsewhere").rename(path)
+        os.chown(path, 12345, 12345)
+        assert sweep_record.read(tmp_path) == ()
