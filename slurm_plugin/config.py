@@ -201,12 +201,15 @@ class StateSection(Section, frozen=True):
     """What the daemon publishes after each pass."""
 
     directory: Annotated[
-        Path,
-        Meta(
-            description="directory for state and metrics, best on a file system that login nodes share; everybody may "
-            "read the state unless Slurm's PrivateData hides jobs, then only the daemon's group"
-        ),
+        Path, Meta(description="directory for state and metrics, best on a file system that login nodes share")
     ] = Path("/var/spool/explsched/state")
+    readers: Annotated[
+        Literal["group", "all"],
+        Meta(
+            description="who may read the state, which has what all jobs report: the daemon's group (commands of others "
+            "ask Slurm), or everybody, unless Slurm's PrivateData hides jobs"
+        ),
+    ] = "group"
 
 
 class BackpressureSection(Section, frozen=True):

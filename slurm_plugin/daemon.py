@@ -174,7 +174,8 @@ class Daemon:
             return
         totals = replace(self._totals, audit_faults=self._controller.trail.faults)
         view = View.planned(self._config, done.seen, done.plan)
-        self._publisher.publish(view, done.changes, private(can), can.cluster, totals)
+        hidden = private(can, self._config.state.readers)
+        self._publisher.publish(view, done.changes, hidden, can.cluster, totals)
 
     def _withdraw(self) -> None:
         """Slurm's absence must not keep the daemon from stopping."""

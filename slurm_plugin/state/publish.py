@@ -8,6 +8,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from slurm_plugin.state import jobs
 from slurm_plugin.state.metrics import exposition
 from slurm_plugin.state.published import (
     FILE,
+    PROGRESS,
     Change,
     Curve,
     LeaseRow,
@@ -46,10 +48,11 @@ _MOST_POINTS = 40
 _OPEN_MODE, _PRIVATE_MODE = 0o644, 0o640
 
 
-def private(can: Capabilities) -> tuple[str, ...]:
-    """What this Slurm hides from users who are no operators: those words of PrivateData that concern the state."""
+def private(can: Capabilities, readers: Literal["group", "all"]) -> tuple[str, ...]:
+    """What users who are no operators may not see: those words of PrivateData that concern the state, and progress."""
     words = can.settings.get("PrivateData", "jobs").replace(" ", "").lower()
-    return tuple(word for word in words.split(",") if word in _HIDING)
+    hidden = tuple(word for word in words.split(",") if word in _HIDING)
+    return (*hidden, PROGRESS) if readers == "group" else hidden
 
 
 def state_of(

@@ -18,6 +18,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 FILE = "state.json"
+PROGRESS = "progress"
+"""Word among the private things: what a job reports concerns its owner, though all may see that there is the job."""
+
 _FORM = 1
 _STALE_PASSES = 3
 _STALE_S = 60.0
@@ -136,8 +139,8 @@ class Totals(Struct, frozen=True):
 class State(Struct, frozen=True):
     """What one pass saw and planned. Times are seconds since the epoch.
 
-    `source` is `daemon`, or `slurm` where a command has looked itself. `private` has the words of Slurm's PrivateData.
-    `explanations`, `curves`, `plan` and `changes` are read by the functions of the same names.
+    `source` is `daemon`, or `slurm` where a command has looked itself. `private` has words of Slurm's PrivateData, and
+    `PROGRESS`. `explanations`, `curves`, `plan` and `changes` are read by the functions of the same names.
     """
 
     written_s: float
@@ -201,6 +204,8 @@ def seen_by(state: State, user: str) -> State:
     """What a user may see: all of it, or only what is his where Slurm hides other people's jobs (PrivateData)."""
     if not state.private:
         return state
+    if state.private == (PROGRESS,):
+        return _without_progress(state, user)
     own = [row for row in state.jobs if row.user == user]
     explained = part(state.explanations, tuple[Explanation, ...])
     hidden = frozenset(str(one.jobid) for one in explained if one.user != user)
@@ -228,6 +233,27 @@ def seen_by(state: State, user: str) -> State:
         curves=encoded([curve for curve in part(state.curves, tuple[Curve, ...]) if curve.user == user]),
         plan=encoded([replace(line, text=_without(line.text, hidden)) for line in plan]),
         changes=encoded([replace(change, text=_without(change.text, hidden)) for change in changes]),
+    )
+
+
+def _without_progress(state: State, user: str) -> State:
+    """Everybody's jobs, but what they report and what follows from it for the user's own only."""
+    hidden = {"step": "-", "value": None, "utility": None, "score": None, "params": "", "params_changed": 0}
+    rows = tuple(
+        row if row.user == user else replace(row, **hidden, reason=row.reason.partition(";")[0] if row.planned else "")
+        for row in state.jobs
+    )
+    explained = part(state.explanations, tuple[Explanation, ...])
+    ours = {one.jobid for one in explained if one.user == user}
+    plan = part(state.plan, tuple[PlanLine, ...])
+    return replace(
+        state,
+        jobs=rows,
+        explanations=encoded(
+            [one if one.user == user else replace(one, sentences=one.sentences[:1]) for one in explained]
+        ),
+        curves=encoded([curve for curve in part(state.curves, tuple[Curve, ...]) if curve.user == user]),
+        plan=encoded([line if ours.issuperset(line.jobs) else replace(line, text="") for line in plan]),
     )
 
 

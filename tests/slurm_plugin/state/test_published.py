@@ -10,12 +10,24 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from explsched.cli.main import root
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.state.publish import METRICS_FILE, Publisher, private
-from slurm_plugin.state.published import FILE, Change, Explanation, PlanLine, part, read, seen_by
+from slurm_plugin.state.published import (
+    FILE,
+    PROGRESS,
+    Change,
+    Curve,
+    Explanation,
+    PlanLine,
+    encoded,
+    part,
+    read,
+    seen_by,
+)
 from tests.slurm_plugin.state import HOSTILE, NOW_S, published
 
 
@@ -58,11 +70,13 @@ def test_everybody_reads_it_unless_slurm_hides_jobs(tmp_path: Path) -> None:
     [("none", ()), ("(null)", ()), ("usage,users", ()), ("jobs,usage", ("jobs",)), ("Jobs, Nodes", ("jobs", "nodes"))],
 )
 def test_what_slurm_hides_is_known(setting: str, hidden: tuple[str, ...]) -> None:
-    assert private(Capabilities(SlurmVersion(24, 11), {"PrivateData": setting})) == hidden
+    can = Capabilities(SlurmVersion(24, 11), {"PrivateData": setting})
+    assert private(can, "all") == hidden
+    assert private(can, "group") == (*hidden, PROGRESS)
 
 
 def test_a_slurm_that_does_not_say_what_it_hides_hides_jobs() -> None:
-    assert private(Capabilities(SlurmVersion(24, 11), {})) == ("jobs",)
+    assert private(Capabilities(SlurmVersion(24, 11), {}), "all") == ("jobs",)
 
 
 def test_nobody_sees_another_users_job_where_slurm_hides_jobs(tmp_path: Path) -> None:
@@ -77,6 +91,26 @@ def test_nobody_sees_another_users_job_where_slurm_hides_jobs(tmp_path: Path) ->
     assert seen_by(state, "eve").jobs == ()
     assert seen_by(published(tmp_path, "nodes"), "ada").nodes == ()
     assert seen_by(published(tmp_path), "eve").jobs == published(tmp_path).jobs
+
+
+def test_what_jobs_report_is_their_owners(tmp_path: Path) -> None:
+    state = published(tmp_path, PROGRESS)
+    assert stat.S_IMODE((tmp_path / "state" / FILE).stat().st_mode) == 0o640
+    told = [
+        Curve(job_id, user, "j", "digits", "loss", "RUNNING", ((1, 0.123),))
+        for job_id, user in ((41, "ada"), (42, "bob"))
+    ]
+    rows = tuple(replace(row, value=0.123, params="lr=0.777", reason="learns 9 %") for row in state.jobs)
+    sentences = [Explanation(42, "bob", True, ("Job 42 of bob: RUNNING.", "It has reported 0.123."))]  # noqa: FBT003
+    adas = seen_by(replace(state, curves=encoded(told), jobs=rows, explanations=encoded(sentences)), "ada")
+    assert {row.jobid: (row.value, row.params) for row in adas.jobs} == {
+        41: (0.123, "lr=0.777"),
+        42: (None, ""),
+        43: (0.123, "lr=0.777"),
+    }
+    assert [curve.jobid for curve in part(adas.curves, tuple[Curve, ...])] == [41]
+    assert adas.explanation(42) == Explanation(42, "bob", True, ("Job 42 of bob: RUNNING.",))  # noqa: FBT003
+    assert next(row.reason for row in adas.jobs if row.jobid == 42) == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"form": 1}', b"\xff\xfe"])
