@@ -206,8 +206,8 @@ class StateSection(Section, frozen=True):
     readers: Annotated[
         Literal["group", "all"],
         Meta(
-            description="who may read the state, which has what all jobs report: the daemon's group (commands of others "
-            "ask Slurm), or everybody, unless Slurm's PrivateData hides jobs"
+            description="who may read the state, which has what all jobs report: the daemon's group (others ask "
+            "Slurm), or everybody, unless Slurm's PrivateData hides jobs"
         ),
     ] = "group"
 

@@ -163,7 +163,9 @@ class Publisher:
         state = state_of(view, changes, hidden, cluster, totals, samples)
         mode = _PRIVATE_MODE if hidden else _OPEN_MODE
         try:
-            self.directory.mkdir(mode=0o755, exist_ok=True)
+            if not self.directory.exists():
+                self.directory.mkdir()
+                self.directory.chmod(0o755)  # whatever the umask: what may be read is up to the files
             self._write(FILE, msgspec.json.encode(state), mode)
             took_s = time.monotonic() - began_s
             self._write(METRICS_FILE, exposition(state, took_s), _OPEN_MODE)
