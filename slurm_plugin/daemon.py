@@ -72,6 +72,7 @@ files:
   /var/log/explsched/sexplschedd.log     log of the service
 """
 _LOG = logging.getLogger("explsched.daemon")
+_WATCHDOG_S = 60.0
 _BEATS_MISSED = 2
 _COMMANDS_OF_A_PASS = 4
 """A daemon is taken for dead when it has missed so many passes, and so many of Slurm's commands may have hung."""
@@ -122,11 +123,19 @@ class Daemon:
             self._pass()
             took_s = time.monotonic() - began_s
             notify(f"STATUS=policy {self._config.policy}, the last pass took {took_s:.2f} s")
-            self._wake.wait(max(0.0, self._interval_s - took_s))
+            self._rest(until_s=began_s + self._interval_s)
         notify("STOPPING=1")
         if self._only_one.is_settled:
             self._withdraw()
         log.event(_LOG, logging.INFO, "stopped")
+
+    def _rest(self, until_s: float) -> None:
+        """Wait for the next pass or a signal; systemd hears all the while that the daemon does not hang."""
+        while True:
+            notify("WATCHDOG=1")
+            left_s = until_s - time.monotonic()
+            if self._wake.wait(min(max(0.0, left_s), _WATCHDOG_S)) or left_s <= _WATCHDOG_S:
+                return
 
     def once(self) -> int:
         """A single pass; returns the exit code: 1 if Slurm refused a change. Raises `AnotherDaemonError`."""

@@ -15,6 +15,7 @@ from pathlib import Path
 _CONTROL = "nvidia-cuda-mps-control"
 PIPE_VARIABLE, LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 _PRIORITY_VARIABLE = "CUDA_MPS_CLIENT_PRIORITY"
+_MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 _DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  where CUDA looks when no directory is named
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.02
@@ -29,6 +30,15 @@ def answering(environment: Mapping[str, str]) -> Path | None:
     """The pipe directory of the daemon that a CUDA program of this environment would find, or None."""
     pipes = Path(environment.get(PIPE_VARIABLE) or _DEFAULT_PIPES)
     return pipes if _is_alive(pipes) else None
+
+
+def memory_limit(environment: Mapping[str, str], memory: str) -> dict[str, str]:
+    """The variable by which MPS holds a client to this memory on each of its GPUs.
+
+    Empty where they are not listed: one entry that names a GPU which the client does not see drops every limit.
+    """
+    gpus = [word for word in environment.get(_VISIBLE, "").split(",") if word.strip()]
+    return {_MEMORY_VARIABLE: ",".join(f"{index}={memory}" for index in range(len(gpus)))} if gpus else {}
 
 
 def control(environment: Mapping[str, str]) -> Path:

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from explsched.job_options import LIMIT, MPS, REQUEST, SHARE, SHARING
+from explsched.job_options import LIMIT, MEMORY, MPS, REQUEST, SHARE, SHARING
 from explsched.job_options.environment import exported, read
 from explsched.job_options.values import permille
 from wrappers.option_arguments import add
@@ -35,6 +35,16 @@ class Share:
     def is_best_effort(self) -> bool:
         """Whether the command takes what others leave."""
         return self.priority == _BEST_EFFORT
+
+    @property
+    def memory(self) -> str | None:
+        """Most memory on a GPU, in whole mebibytes such as 20480M; None without a limit."""
+        return self.values.get(MEMORY.name)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is asked for."""
+        return bool(self.values) or self.mps
 
     @property
     def has_quota(self) -> bool:

@@ -26,6 +26,9 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
     `unblock` restores the signal mask in the daemons' processes.
     """
     command = {**environment, **share.environment()}
+    if share.priority is None and not share.mps:
+        yield command | _memory(share, environment, command)
+        return
     _remove_stale({place(environment).parent, place({}).parent})
     room = _joined(place(environment))
     together = shared_place(environment)
@@ -34,6 +37,7 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
         with contextlib.ExitStack() as until_the_end:
             if room is not None:
                 command |= _served(share, room, gpu_room or room, environment, unblock)
+            command |= _memory(share, environment, command)
             if gpu_room is not None and _is_served_in(gpu_room, command):
                 until_the_end.enter_context(kept_alive(gpu_room, _policy(share), environment, unblock))
             # MPS, too, can put a process behind others; without MPS the variable means nothing.
@@ -41,6 +45,29 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
     finally:
         for joined in filter(None, (gpu_room, room)):
             _leave(joined, environment)
+
+
+def _memory(share: Share, environment: Mapping[str, str], command: Mapping[str, str]) -> dict[str, str]:
+    """What holds the command to its memory: the interposer, and MPS where that serves it."""
+    if share.memory is None:
+        return {}
+    limit = mps.memory_limit(command, share.memory) if mps.answering(command) else {}
+    if "LD_PRELOAD" in command and command["LD_PRELOAD"] != environment.get("LD_PRELOAD"):
+        return limit
+    try:
+        return limit | _preloaded(environment)
+    except native_parts.NotInstalledError as error:
+        _say(f"memory is not limited: {error}")
+        return limit
+
+
+def _preloaded(environment: Mapping[str, str]) -> dict[str, str]:
+    """The library in front of the command. Raises `NotInstalledError` where it is missing or cannot be used."""
+    library = native_parts.library(environment)
+    fault = native_parts.preload_fault(library, environment)
+    if fault:
+        raise native_parts.NotInstalledError(f"{library} cannot be preloaded: {fault}")
+    return {"LD_PRELOAD": native_parts.ld_preload(library, environment)}
 
 
 def _served(
@@ -106,12 +133,7 @@ def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: 
     if share.priority is None:
         return {}
     try:
-        library = native_parts.library(environment)
-        fault = native_parts.preload_fault(library, environment)
-        if fault:
-            _say(f"kernels are not managed: {library} cannot be preloaded: {fault}")
-            return {}
-        preloaded = {"LD_PRELOAD": native_parts.ld_preload(library, environment)}
+        preloaded = _preloaded(environment)
         if kernel_manager.answering(environment):
             return preloaded
         policy = _policy(share)

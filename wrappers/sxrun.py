@@ -111,7 +111,7 @@ def _run(
 
 def _prepared(share: Share, relay: SignalRelay) -> AbstractContextManager[dict[str, str]]:
     """The command's environment, and around it what sharing a GPU takes."""
-    if share.priority is None and not share.mps:
+    if not share.is_any:
         return nullcontext(dict(os.environ))
     from wrappers.sharing import prepared  # most commands do not share, and should not pay for its imports
 

@@ -33,16 +33,21 @@ _SETTLE_PASSES = 4
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job that Slurm acknowledged. `cancelled`: by its own user."""
+    """A job that Slurm acknowledged. A slurmctld that was killed may give its number to another one."""
 
     job_id: int
     user: SiteUser
     spec: JobSpec
 
+    @property
+    def name(self) -> str:
+        """Its name in Slurm."""
+        return next(word for word in self.spec.options if word.startswith("--job-name=")).partition("=")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What happened: all that the figures are made of. Times are Unix seconds."""
+    """What happened: all that the figures are made of. Times are Unix seconds. `cancelled` by their own users."""
 
     submitted: tuple[Submitted, ...]
     cancelled: frozenset[int]
@@ -113,8 +118,6 @@ class _Load:
             return
         if user.lie is Lie.SWEEPS and spec.consents:
             self.site.run_as(user, ["scontrol", "update", f"JobId={job_id}", f"Comment=explsched:sweep=x{job_id}"])
-        if user.lie is Lie.PARKED and "--nice=500" in spec.options:
-            self.site.run_as(user, ["scontrol", "update", f"JobId={job_id}", "Nice=0"])
 
     def _submit(self, user: SiteUser, spec: JobSpec) -> int | None:
         script = Path(__file__).with_name("job.sh")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.hostile_site.arm import Arm, Submitted
+from benchmarks.hostile_site.arm import Arm
 from benchmarks.hostile_site.site import CYCLE_S, SHARES, USERS
 from explsched.preemption_record import PREFIX, read
 from slurm_plugin.client.records import SlurmJob
@@ -16,6 +16,7 @@ _CYCLES = 2
 _ROUNDING_S = 2.0
 """Slurm's times are whole seconds, those of two events."""
 
+_WELL = frozenset({"COMPLETED", "RUNNING", "PENDING", "COMPLETING"})
 _GPUS = re.compile(r"gres/gpu=(\d+)")
 
 
@@ -133,9 +134,13 @@ def _fields(line: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Harmed:
-    """Jobs to which something happened that nobody had agreed to, in words."""
+    """Jobs to which something happened that nobody had agreed to, in words.
+
+    `lost_by_slurm` ended badly, or were forgotten when slurmctld was killed, without any change of ours to them.
+    """
 
     lost: tuple[str, ...]
+    lost_by_slurm: tuple[str, ...]
     held: tuple[str, ...]
     requeued: tuple[str, ...]
 
@@ -143,23 +148,27 @@ class Harmed:
 def harmed(arm: Arm) -> Harmed:
     """Every acknowledged job has completed, waits or runs, or its owner ended it; only consenting ones ran twice."""
     records = {int(fields["JobId"]): fields for line in arm.records.splitlines() if (fields := _fields(line))}
-    states = {run.job_id: run.state for run in runs(arm.accounting)}
-    requeued_by_us = {int(number) for number in re.findall(r"RequeueJob job=(\d+)", arm.daemon_log)}
-    lost, held, requeued = [], [], []
+    interrupted = {int(job) for job in re.findall(r"(?:SignalJob|RequeueJob|CancelJob) job=(\d+)", arm.daemon_log)}
+    requeued_by_us = {int(job) for job in re.findall(r"RequeueJob job=(\d+)", arm.daemon_log)}
+    lost: list[str] = []
+    lost_by_slurm: list[str] = []
+    held: list[str] = []
+    requeued: list[str] = []
     for job in arm.submitted:
         record = records.get(job.job_id, {})
-        state = record.get("JobState") or states.get(job.job_id, "GONE")
-        if not _is_well(job, state, arm.cancelled):
-            lost.append(f"{job.job_id} of {job.user.name}: {state} {record.get('Reason', '')}")
+        who = f"{job.job_id} of {job.user.name}"
+        if record.get("JobName", job.name) != job.name:
+            lost_by_slurm.append(f"{who}: forgotten, the number was given again")
+            continue
+        state = record.get("JobState", "GONE")
+        if state not in _WELL and job.job_id not in arm.cancelled:
+            words = f"{who}: {state} {record.get('Reason', '')}"
+            (lost if job.job_id in interrupted else lost_by_slurm).append(words)
         if state == "PENDING" and record.get("Priority") == "0":
-            held.append(f"{job.job_id} of {job.user.name}: {record.get('Reason', '')}")
+            held.append(f"{who}: {record.get('Reason', '')}")
         if not job.spec.consents and job.job_id in requeued_by_us:
-            requeued.append(f"{job.job_id} of {job.user.name}")
-    return Harmed(tuple(lost), tuple(held), tuple(requeued))
-
-
-def _is_well(job: Submitted, state: str, cancelled: Iterable[int]) -> bool:
-    return state in ("COMPLETED", "RUNNING", "PENDING", "COMPLETING") or job.job_id in set(cancelled)
+            requeued.append(who)
+    return Harmed(tuple(lost), tuple(lost_by_slurm), tuple(held), tuple(requeued))
 
 
 def out_of_order(arm: Arm) -> tuple[str, ...]:
@@ -202,6 +211,7 @@ class Figures:
     at_rest_moved: int
     at_rest_out_of_order: tuple[str, ...]
     lost: tuple[str, ...]
+    lost_by_slurm: tuple[str, ...]
     held: tuple[str, ...]
     requeued_without_consent: tuple[str, ...]
     chaos: tuple[str, ...]
@@ -222,6 +232,7 @@ def of(arm: Arm) -> Figures:
         steered(arm),
         out_of_order(arm),
         hurt.lost,
+        hurt.lost_by_slurm,
         hurt.held,
         hurt.requeued,
         arm.chaos,

@@ -53,3 +53,4 @@ while now; done=$((REPLY - began)); left=$((work - done)); [ $left -gt 0 ]; do
     wait "$sleeper"
 done
 say '"event": "end"'
+exit 0 # whether it could be reported or not

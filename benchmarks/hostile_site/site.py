@@ -55,8 +55,7 @@ class Lie(StrEnum):
     SWEEPS = "sweeps"
     """Each job is a new sweep of its own; the comment is changed while the job waits."""
     PARKED = "parked"
-    """Keeps long jobs in the queue that are never meant to run, so that others could take their places; plays with
-    nice."""
+    """Keeps long jobs in the queue that are never meant to run, so that others of the user could take their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +133,10 @@ def start(directory: Path, settings: Mapping[str, object]) -> Site:
         site.run("sacctmgr", "--immediate", "add", "account", account, f"fairshare={shares}")
     site.run("sacctmgr", "--immediate", "add", "qos", "high", "priority=100")
     for user in USERS:
-        qos = ("qos=normal,high", "defaultqos=normal")
-        site.run("sacctmgr", "--immediate", "add", "user", user.name, f"account={user.account}", *qos)
+        # Accounts have shares, and all users of one have the same: with shares of their own the two of a pair would
+        # take turns by the minute (PriorityCalcPeriod), and chance would decide more than lies can.
+        rights = ("fairshare=parent", "qos=normal,high", "defaultqos=normal")
+        site.run("sacctmgr", "--immediate", "add", "user", user.name, f"account={user.account}", *rights)
     return site
 
 

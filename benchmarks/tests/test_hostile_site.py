@@ -1,7 +1,7 @@
 """The hostile site: what counts as an eviction in vain, as lost, as out of order; and that twins are twins."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 
 import pytest
@@ -14,7 +14,7 @@ from explsched.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin.client.records import SlurmJob
 
 HONEST, LIAR = USERS[0], USERS[1]
-SPEC = JobSpec(("--gres=gpu:1",), "none", 10.0)
+SPEC = JobSpec(("--gres=gpu:1", "--job-name=mine"), "none", 10.0)
 
 
 def row(job_id: int, user: str, start: object, end: object, gpus: int = 1, state: str = "COMPLETED") -> str:
@@ -73,8 +73,17 @@ def test_a_beneficiary_must_start_within_two_cycles(start_s: object, *, in_vain:
 def test_an_acknowledged_job_that_neither_ends_well_nor_waits_is_lost(
     job_id: int, record: str, *, is_lost: bool
 ) -> None:
-    found = figures.harmed(an_arm([], record, (Submitted(job_id, HONEST, SPEC),)))
-    assert bool(found.lost) is is_lost
+    jobs = (Submitted(job_id, HONEST, SPEC),)
+    found = figures.harmed(an_arm([], record, jobs))
+    assert (bool(found.lost_by_slurm), found.lost) == (is_lost, ())
+    found = figures.harmed(an_arm([], record, jobs, f'INFO SignalJob job={job_id} why="worth less"\n'))
+    assert (found.lost_by_slurm, bool(found.lost)) == ((), is_lost)
+
+
+def test_a_number_that_slurmctld_gave_twice_is_one_jobs_only() -> None:
+    jobs = (Submitted(1, HONEST, SPEC), Submitted(1, LIAR, replace(SPEC, options=("--job-name=other",), consents=True)))
+    found = figures.harmed(an_arm([], "JobId=1 JobName=other JobState=COMPLETED", jobs, "RequeueJob job=1 why=x"))
+    assert (len(found.lost_by_slurm), found.lost, found.requeued) == (1, (), ())
 
 
 def test_jobs_that_are_held_or_requeued_without_consent_are_found() -> None:

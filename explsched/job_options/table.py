@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from explsched.job_options.values import Fraction, Kind, OneOf, Pairs, Signal, Sizes, Stages, Switch, Text
+from explsched.job_options.values import Fraction, Kind, Memory, OneOf, Pairs, Signal, Sizes, Stages, Switch, Text
 
 SPANK_PREFIX = "expl-"
 VARIABLE_PREFIX = "EXPLSCHED_"
@@ -225,6 +225,15 @@ MPS = Option(
     is_read_in_job=True,
     is_scheduled=False,
 )
+MEMORY = Option(
+    "memory",
+    Memory(),
+    "SIZE",
+    "most memory that each process of the command gets on a GPU, such as 20G; more is out of memory",
+    Topic.SHARING,
+    is_read_in_job=True,
+    is_scheduled=False,
+)
 
 OPTIONS = (
     SWEEP,
@@ -240,6 +249,7 @@ OPTIONS = (
     REQUEST,
     LIMIT,
     MPS,
+    MEMORY,
 )
 """All options."""
 

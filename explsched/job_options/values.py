@@ -18,6 +18,8 @@ _SIZES = re.compile(r"([0-9]{1,6})-([0-9]{1,6})(?:/([0-9]{1,6}))?")
 _FRACTION = re.compile(r"(?=\.?[0-9])([0-9]*)\.?([0-9]*)")
 _FRACTION_CHARACTERS = 20
 _MILLISECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?")
+_MEMORY = re.compile(r"([0-9]{1,12})([KMGTkmgt]?)")
+_KIB = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 _WHOLE_GPU = 1000
 _TEN_THOUSAND = 10_000
 _DIGITS_READ = 4
@@ -123,6 +125,18 @@ class Fraction(NamedTuple):
         return f"{permille(text) / _WHOLE_GPU:g}"
 
 
+class Memory(NamedTuple):
+    """An amount of a GPU's memory, with Slurm's suffixes: powers of 1024, and mebibytes without one."""
+
+    c_name: str = "text"
+    accepted: str = "whole numbers with K, M, G or T, such as 20G, from 1M on"
+    choices: tuple[str, ...] = ()
+
+    def canonical(self, text: str) -> str:
+        """Whole mebibytes, such as 20480M."""
+        return f"{memory_mib(text)}M"
+
+
 class Sizes(NamedTuple):
     """`MIN-MAX` GPUs on one node, or `MIN-MAX/N`: N on each of several nodes."""
 
@@ -161,6 +175,15 @@ class Switch(NamedTuple):
         if text not in self.choices:
             raise ValueError(text)
         return text
+
+
+def memory_mib(text: str) -> int:
+    """Mebibytes, at least 1. Raises ValueError."""
+    match = _MEMORY.fullmatch(text)
+    mib = int(match[1]) * _KIB[match[2].upper() or "M"] // _KIB["M"] if match else 0
+    if mib == 0:
+        raise ValueError(text)
+    return mib
 
 
 def permille(text: str) -> int:

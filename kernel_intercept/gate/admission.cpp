@@ -31,19 +31,6 @@ bool is_served(const Link& link, const shared::Page& page, std::uint64_t now_ns)
     return manager_alive(page.control, now_ns) && link.is_tenant(page);
 }
 
-// The first launch after the client was idle: what is launched best-effort from now on waits.
-void begin_busy_period(shared::Page& page, shared::Signals& signals, Slot& slot, std::uint64_t now_ns) {
-    slot.counters.busy_since_ns.store(now_ns, std::memory_order_relaxed);
-    slot.client.busy.store(1, std::memory_order_seq_cst);
-    const shared::Control& control = page.control;
-    if (control.policy != shared::Policy::kGroup) return;
-    std::uint64_t others = control.occupied.load(std::memory_order_seq_cst) &
-                           ~control.high.load(std::memory_order_relaxed) &
-                           ~control.beside.load(std::memory_order_relaxed);
-    for (; others != 0; others &= others - 1)
-        shared::close_gate(signals.clients[static_cast<std::size_t>(__builtin_ctzll(others))].gate);
-}
-
 void raise_peak(Slot& slot, const KernelCost& cost) {
     if (cost.gpu_ns < kShortNs) return;
     const shared::Load load = shared::load_of(cost);
@@ -175,8 +162,14 @@ Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot,
     }
     state.counters.launches.fetch_add(1, std::memory_order_relaxed);
     raise_peak(state, cost);
-    if (is_high(page, slot) && state.client.busy.load(std::memory_order_seq_cst) == 0)
-        begin_busy_period(page, signals, state, now_ns);
+    if (is_high(page, slot)) {
+        if (state.client.busy.load(std::memory_order_seq_cst) == shared::kIdle) {
+            state.counters.busy_since_ns.store(now_ns, std::memory_order_relaxed);
+            state.client.busy.store(shared::kBegun, std::memory_order_seq_cst);
+        }
+        if (page.control.policy == shared::Policy::kGroup)
+            shared::shut_gates_in_time(page, signals, state, now_ns);
+    }
     return boundary;
 }
 

@@ -13,7 +13,7 @@
 
 namespace explsched::gate {
 
-constexpr std::uint32_t kMostLaunches = 16;  // in a batch
+constexpr std::uint32_t kMostLaunches = 64;  // in a batch
 constexpr std::uint64_t kMostAhead = 384;    // launches in a stream; the driver blocks at about a thousand
 constexpr std::uint64_t kReportEveryNs = 200'000;  // of work, where nothing needs to wait
 

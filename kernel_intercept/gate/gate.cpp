@@ -1,5 +1,7 @@
 #include "kernel_intercept/gate/gate.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -54,6 +56,14 @@ Decision decide(int ordinal, int stream, const KernelCost& cost, Patience patien
     Decision decision = admit_managed(*link, *page, stream, cost, patience, now_ns);
     if (!manager_alive(page->control, now_ns)) decision.admission = Admission::kPassThrough;
     return decision;
+}
+
+void warn_of_collectives() {
+    constexpr char kText[] =
+        "explsched: two processes with collectives (NCCL) share this GPU: under CUDA MPS each may wait for "
+        "the "
+        "other for ever (NVIDIA/nccl issues 231 and 574). Give one of them other GPUs\n";
+    if (write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) return;  // nobody reads it
 }
 
 }  // namespace
@@ -139,6 +149,21 @@ void signals_work(int ordinal) noexcept {
     Link* link = link_of(ordinal);
     shared::Page* page = link == nullptr ? nullptr : link->own_page();
     if (page != nullptr) page->slots[link->slot.load()].client.reports.store(1, std::memory_order_relaxed);
+}
+
+void collective_launched(int ordinal) noexcept {
+    Link* link = link_of(ordinal);
+    shared::Page* page = link == nullptr ? nullptr : link->own_page();
+    if (page == nullptr) return;
+    const std::uint32_t own = link->slot.load(std::memory_order_relaxed);
+    if (page->slots[own].counters.collectives.fetch_add(1, std::memory_order_seq_cst) != 0) return;
+    std::uint64_t others = page->control.occupied.load() & ~(std::uint64_t{1} << own);
+    for (; others != 0; others &= others - 1) {
+        if (page->slots[__builtin_ctzll(others)].counters.collectives.load(std::memory_order_seq_cst) != 0) {
+            warn_of_collectives();
+            return;
+        }
+    }
 }
 
 bool graphs_wait(int ordinal) noexcept {

@@ -95,6 +95,10 @@ Decision admit(int ordinal, int stream, const KernelCost& cost) noexcept;
 // collective waits for other GPUs.
 Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept;
 
+// A kernel that waits for other GPUs is about to be launched. Says so on standard error if another process
+// has such kernels on the same GPU: where they run at the same time, each may wait for the other for ever.
+void collective_launched(int ordinal) noexcept;
+
 // Whether graphs of this process are to wait for its gate between their kernels.
 bool graphs_wait(int ordinal) noexcept;
 

@@ -24,6 +24,7 @@ using Device = int;                        // CUdevice: the ordinal
 using Result = int;                        // CUresult
 
 constexpr Result kSuccess = 0;
+constexpr Result kErrorOutOfMemory = 2;       // CUDA_ERROR_OUT_OF_MEMORY
 constexpr Result kErrorNotReady = 600;        // CUDA_ERROR_NOT_READY
 constexpr Result kErrorSymbolNotFound = 302;  // CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND
 
@@ -43,6 +44,7 @@ constexpr int kNodeChildGraph = 4;
 constexpr int kAttributeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_*
 constexpr int kAttributeProgrammaticSerialization = 6;
 constexpr int kAttributeProgrammaticEvent = 7;
+constexpr int kAttributePriority = 8;
 
 constexpr int kCaptureModeRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
 
@@ -56,6 +58,14 @@ constexpr unsigned kWaitForBits = 2;  // CU_STREAM_WAIT_VALUE_AND
 constexpr std::uintptr_t kLegacyStream = 1;     // CU_STREAM_LEGACY
 constexpr std::uintptr_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
 
+constexpr int kLocationDevice = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
+
+constexpr int kFormatUint8 = 1;  // CU_AD_FORMAT_*; all others take four bytes a channel at most
+constexpr int kFormatUint16 = 2;
+constexpr int kFormatInt8 = 8;
+constexpr int kFormatInt16 = 9;
+constexpr int kFormatHalf = 16;
+
 struct Uuid {
     unsigned char bytes[16];
 };
@@ -64,6 +74,7 @@ union LaunchAttributeValue {  // CUlaunchAttributeValue
     char padding[64];
     int cooperative;
     int programmatic_serialization;
+    int priority;
     Event programmatic_event;  // the first member of what the attribute holds
 };
 
@@ -95,6 +106,26 @@ struct MemoryNodeParams {  // CUDA_BATCH_MEM_OP_NODE_PARAMS
     Context context;
     unsigned count;
     MemoryOperation* operations;
+    unsigned flags;
+};
+
+struct MemoryPlace {  // the head of CUmemAllocationProp
+    int type;
+    int handle_types;
+    int location;
+    int gpu;
+};
+
+struct FlatArrayShape {  // CUDA_ARRAY_DESCRIPTOR
+    std::size_t width, height;
+    int format;
+    unsigned channels;
+};
+
+struct ArrayShape {  // CUDA_ARRAY3D_DESCRIPTOR
+    std::size_t width, height, depth;
+    int format;
+    unsigned channels;
     unsigned flags;
 };
 

@@ -36,6 +36,12 @@ HandleTable<GraphCost, 32768> g_nodes;       // by content and node: what it cos
 HandleTable<GraphNode, 32768> g_node_order;  // by original content and place: which node it is
 std::atomic<std::uint64_t> g_last_content{0};
 
+struct DisabledNode {
+    GraphCost cost;  // when it is enabled
+    bool is_disabled;
+};
+HandleTable<DisabledNode, 4096> g_disabled;  // by content and node
+
 std::uint64_t key_of_node(std::uint64_t content, GraphNode node) noexcept {
     return mixed(content) + key_of(node);
 }
@@ -80,6 +86,27 @@ void keep(GraphExec exec, const GraphCost& total, std::uint64_t content, std::ui
     g_graphs.put(key_of(exec), kAlways, {total, kept_name(name), content, original, waits, true});
 }
 
+GraphCost node_cost(const GraphRecord& graph, GraphNode node, const ContextRecord& gpu) noexcept {
+    const auto known = g_nodes.find(key_of_node(graph.content, node), kAlways);
+    return known ? *known : graph_cost_of_node(node, gpu);
+}
+
+// What is given to a disabled node counts from when it is enabled.
+void change_node(GraphExec exec, const GraphRecord& graph, GraphNode node, const GraphCost& after,
+                 const ContextRecord& gpu) noexcept {
+    const std::uint64_t node_key = key_of_node(graph.content, node);
+    const auto disabled = g_disabled.find(node_key, kAlways);
+    if (disabled && disabled->is_disabled) {
+        g_disabled.put(node_key, kAlways, {after, true});
+        return;
+    }
+    GraphCost sum = graph.total;
+    subtract(sum, node_cost(graph, node, gpu));
+    add(sum, after);
+    keep(exec, sum, graph.content, graph.original, graph.waits);
+    g_nodes.put(node_key, kAlways, after);
+}
+
 }  // namespace
 
 void note_graph(GraphExec exec, Graph graph, Waits waits, const ContextRecord& gpu) noexcept {
@@ -113,17 +140,41 @@ void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept
 
 void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
                const ContextRecord& gpu) noexcept {
+    if (const auto graph = record_of(exec))
+        change_node(exec, *graph, node, graph_cost_of_kernel(params, gpu), gpu);
+}
+
+void note_child(GraphExec exec, GraphNode node, Graph child, const ContextRecord& gpu) noexcept {
+    Graph original = nullptr;
+    if (!record_of(exec) || call_driver<Symbol::cuGraphChildGraphNodeGetGraph>(node, &original) != kSuccess)
+        return;
+    const std::uint64_t order = new_content();
+    std::uint64_t place = 0;
+    each_kernel_node(original, 0,
+                     [&](GraphNode one) { g_node_order.put(key_of_place(order, place++), kAlways, one); });
+    place = 0;
+    each_kernel_node(child, 0, [&](GraphNode one) {
+        const auto changed = g_node_order.find(key_of_place(order, place++), kAlways);
+        const auto graph = record_of(exec);
+        if (changed && graph) change_node(exec, *graph, *changed, graph_cost_of_node(one, gpu), gpu);
+    });
+}
+
+void note_enabled(GraphExec exec, GraphNode node, bool enabled, const ContextRecord& gpu) noexcept {
     const auto graph = record_of(exec);
     if (!graph) return;
     const std::uint64_t node_key = key_of_node(graph->content, node);
-    const auto known = g_nodes.find(node_key, kAlways);
-    const GraphCost before = known ? *known : graph_cost_of_node(node, gpu);
-    const GraphCost after = graph_cost_of_kernel(params, gpu);
-    GraphCost sum = graph->total;
-    subtract(sum, before);
-    add(sum, after);
-    keep(exec, sum, graph->content, graph->original, graph->waits);
-    g_nodes.put(node_key, kAlways, after);
+    const auto disabled = g_disabled.find(node_key, kAlways);
+    const bool is_disabled = disabled && disabled->is_disabled;
+    if (is_disabled != enabled) return;
+    if (enabled) {
+        g_disabled.put(node_key, kAlways, {});
+        change_node(exec, *graph, node, disabled->cost, gpu);
+    } else {
+        const GraphCost cost = node_cost(*graph, node, gpu);
+        change_node(exec, *graph, node, {}, gpu);
+        g_disabled.put(node_key, kAlways, {cost, true});
+    }
 }
 
 Waits waits_of(GraphExec exec) noexcept {

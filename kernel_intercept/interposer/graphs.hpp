@@ -26,6 +26,12 @@ void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept
 void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
                const ContextRecord& gpu) noexcept;
 
+// A child graph of an executable graph was given the contents of another graph of the same shape.
+void note_child(GraphExec exec, GraphNode node, Graph child, const ContextRecord& gpu) noexcept;
+
+// A node of an executable graph is left out of its launches from now on, or is back.
+void note_enabled(GraphExec exec, GraphNode node, bool enabled, const ContextRecord& gpu) noexcept;
+
 struct GraphLaunch {
     KernelCost cost;        // the manager's figure if it has one
     gate::Sample estimate;  // for a timing: the shares are those of its kernels as they are known now

@@ -142,6 +142,20 @@ Result cuGraphExecNodeSetParams(GraphExec exec, GraphNode node, GraphNodeParams*
     return is_kernel ? node_changed(result, exec, node, params->kernel) : result;
 }
 
+Result cuGraphExecChildGraphNodeSetParams(GraphExec exec, GraphNode node, Graph child) {
+    const Result result = call_driver<Symbol::cuGraphExecChildGraphNodeSetParams>(exec, node, child);
+    const ContextRecord* gpu = result == kSuccess ? gpu_of_graphs() : nullptr;
+    if (gpu != nullptr) note_child(exec, node, child, *gpu);
+    return result;
+}
+
+Result cuGraphNodeSetEnabled(GraphExec exec, GraphNode node, unsigned enabled) {
+    const Result result = call_driver<Symbol::cuGraphNodeSetEnabled>(exec, node, enabled);
+    const ContextRecord* gpu = result == kSuccess ? gpu_of_graphs() : nullptr;
+    if (gpu != nullptr) note_enabled(exec, node, enabled != 0, *gpu);
+    return result;
+}
+
 Result cuGraphLaunch(GraphExec exec, Stream stream) {
     return launch_graph<Symbol::cuGraphLaunch, NullStream::kLegacy>(exec, stream);
 }

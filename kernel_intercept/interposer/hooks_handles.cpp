@@ -1,9 +1,11 @@
 // Handles that appear and vanish: names are noted, and what was known of the dead is forgotten.
 
+#include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/epoch.hpp"
 #include "kernel_intercept/interposer/functions.hpp"
+#include "kernel_intercept/interposer/memory.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
 
 namespace explsched::intercept {
@@ -25,6 +27,7 @@ template <Symbol kSymbol>
 Result destroy_context(Context context) {
     start_handle_epoch();
     forget_context(context);
+    forget_memory_of(context);
     return call_driver<kSymbol>(context);
 }
 
@@ -38,6 +41,7 @@ Result end_primary_context(Device device) {
     if (!known || active == 0) {
         start_handle_epoch();
         forget_contexts_on(device);
+        if (device >= 0 && device < gate::kMaxGpus) forget_memory_on(device);
     }
     return result;
 }

@@ -1,8 +1,13 @@
 // Kernel launches: the driver's entry points for them, in the shape that launch.hpp takes.
 
+#include <algorithm>
+#include <array>
+
+#include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/functions.hpp"
 #include "kernel_intercept/interposer/launch.hpp"
+#include "kernel_intercept/interposer/settings.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -36,6 +41,17 @@ Result launch(const KernelLaunch& kernel, Arguments... arguments) {
     return result;
 }
 
+constexpr unsigned kMostAttributes = 32;
+
+// Whether the launch goes before those of default streams (0; lower numbers go first).
+bool outranks_others(const LaunchConfig& config) noexcept {
+    for (unsigned i = 0; config.attributes != nullptr && i < config.attribute_count; ++i) {
+        const LaunchAttribute& attribute = config.attributes[i];
+        if (attribute.id == kAttributePriority && attribute.value.priority < 0) return mode() != Mode::kOff;
+    }
+    return false;
+}
+
 template <Symbol kSymbol>
 Result launch_ex(const LaunchConfig* config, Function function, void** params, void** extra) {
     if (config == nullptr) return call_driver<kSymbol>(config, function, params, extra);
@@ -54,6 +70,16 @@ Result launch_ex(const LaunchConfig* config, Function function, void** params, v
             (attribute.id == kAttributeProgrammaticEvent && attribute.value.programmatic_event != nullptr)) {
             kernel.launch.timing = Timing::kForbidden;
         }
+    }
+    LaunchConfig last = *config;
+    std::array<LaunchAttribute, kMostAttributes> attributes;
+    if (outranks_others(*config) && config->attribute_count <= kMostAttributes && gate::is_best_effort()) {
+        std::copy_n(config->attributes, config->attribute_count, attributes.begin());
+        for (unsigned i = 0; i < config->attribute_count; ++i) {
+            if (attributes[i].id == kAttributePriority) attributes[i].value.priority = 0;
+        }
+        last.attributes = attributes.data();
+        config = &last;
     }
     return launch<kSymbol>(kernel, config, function, params, extra);
 }

@@ -17,15 +17,33 @@ Result destroy(Stream stream) {
     return call_driver<kSymbol>(stream);
 }
 
+// Lower numbers go first, and 0 is the last: what is best-effort must not outrank others' default streams.
+bool is_low() noexcept { return mode() != Mode::kOff && gate::is_best_effort(); }
+
+template <Symbol kSymbol>
+Result set_attribute(Stream stream, int attribute, const LaunchAttributeValue* value) {
+    if (attribute != kAttributePriority || value == nullptr || value->priority >= 0 || !is_low())
+        return call_driver<kSymbol>(stream, attribute, value);
+    LaunchAttributeValue last = *value;
+    last.priority = 0;
+    return call_driver<kSymbol>(stream, attribute, static_cast<const LaunchAttributeValue*>(&last));
+}
+
 }  // namespace
 
 extern "C" {
 
-// Lower numbers go first, and 0 is the last: what is best-effort must not outrank others' default streams.
 Result cuStreamCreateWithPriority(Stream* stream, unsigned flags, int priority) {
-    const bool low = mode() != Mode::kOff && gate::is_best_effort();
     return call_driver<Symbol::cuStreamCreateWithPriority>(stream, flags,
-                                                           low ? std::max(priority, 0) : priority);
+                                                           is_low() ? std::max(priority, 0) : priority);
+}
+
+Result cuStreamSetAttribute(Stream stream, int attribute, const LaunchAttributeValue* value) {
+    return set_attribute<Symbol::cuStreamSetAttribute>(stream, attribute, value);
+}
+
+Result cuStreamSetAttribute_ptsz(Stream stream, int attribute, const LaunchAttributeValue* value) {
+    return set_attribute<Symbol::cuStreamSetAttribute_ptsz>(stream, attribute, value);
 }
 
 Result cuStreamDestroy(Stream stream) { return destroy<Symbol::cuStreamDestroy>(stream); }

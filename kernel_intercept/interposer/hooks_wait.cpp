@@ -43,9 +43,9 @@ Result wait_for_some(ContextRecord* record, Wait wait) {
     return result;
 }
 
-template <Symbol kSymbol>
-Result wait_for_stream(Stream stream, NullStream null_stream) {
-    const auto wait = [stream] { return call_driver<kSymbol>(stream); };
+// Whatever succeeds only when the stream's work is done: a wait, a look at it, or a copy to the host.
+template <typename Wait>
+Result wait_for_stream(Stream stream, NullStream null_stream, Wait wait) {
     put_tail(stream, null_stream);
     ContextRecord* record = record_of_wait();
     const bool only_one = record != nullptr && record->streams.load(std::memory_order_acquire) ==
@@ -70,11 +70,33 @@ Result cuCtxSynchronize_v2(Context context) {
 }
 
 Result cuStreamSynchronize(Stream stream) {
-    return wait_for_stream<Symbol::cuStreamSynchronize>(stream, NullStream::kLegacy);
+    return wait_for_stream(stream, NullStream::kLegacy,
+                           [&] { return call_driver<Symbol::cuStreamSynchronize>(stream); });
 }
 
 Result cuStreamSynchronize_ptsz(Stream stream) {
-    return wait_for_stream<Symbol::cuStreamSynchronize_ptsz>(stream, NullStream::kPerThread);
+    return wait_for_stream(stream, NullStream::kPerThread,
+                           [&] { return call_driver<Symbol::cuStreamSynchronize_ptsz>(stream); });
+}
+
+Result cuStreamQuery(Stream stream) {
+    return wait_for_stream(stream, NullStream::kLegacy,
+                           [&] { return call_driver<Symbol::cuStreamQuery>(stream); });
+}
+
+Result cuStreamQuery_ptsz(Stream stream) {
+    return wait_for_stream(stream, NullStream::kPerThread,
+                           [&] { return call_driver<Symbol::cuStreamQuery_ptsz>(stream); });
+}
+
+Result cuMemcpyDtoH_v2(void* to, DevicePointer from, std::size_t bytes) {
+    return wait_for_stream(nullptr, NullStream::kLegacy,
+                           [&] { return call_driver<Symbol::cuMemcpyDtoH_v2>(to, from, bytes); });
+}
+
+Result cuMemcpyDtoH_v2_ptds(void* to, DevicePointer from, std::size_t bytes) {
+    return wait_for_stream(nullptr, NullStream::kPerThread,
+                           [&] { return call_driver<Symbol::cuMemcpyDtoH_v2_ptds>(to, from, bytes); });
 }
 
 Result cuEventSynchronize(Event event) {

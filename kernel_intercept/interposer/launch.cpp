@@ -78,6 +78,7 @@ Admitted admit(const KernelLaunch& kernel) noexcept {
     }
     const LaunchFacts facts = launch_facts(*context, kernel.shape);
     const KernelCost cost = expected_cost(facts);
+    if (__builtin_expect(facts.collective, 0)) gate::collective_launched(context->ordinal);
     const gate::Admission admission =
         pay(launch, facts.collective ? Waiting::kForbidden : launch.waiting, cost, *context);
     if (__builtin_expect(now == Mode::kTracing, 0)) trace_kernel(kernel, facts.name.text, admission);

@@ -19,6 +19,8 @@ constexpr std::uint64_t kUnreportedNs = 200'000;
 constexpr std::uint64_t kLongIdleNs = 100'000'000, kSeldomNs = 1'000'000;
 
 constexpr std::uint64_t kLeastBatchNs = 25'000, kMostBatchNs = 1'000'000, kFirstBatchNs = 100'000;
+constexpr std::uint64_t kBatchesOn = 3;  // of what runs on, a batch is this part
+constexpr std::uint64_t kLeastAllowanceNs = 100'000;
 constexpr std::uint64_t kPeakMemoryNs = 1'000'000'000;
 
 // More open at the same time make each other, and whoever comes, slow; so the others wait for their turn.
@@ -47,10 +49,10 @@ std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
     }
     if (period.idle_since_ns == 0) period.idle_since_ns = now_ns;
     if (now_ns < period.idle_since_ns + kGraceNs) return period.idle_since_ns + kGraceNs;
-    state.client.busy.store(0, std::memory_order_seq_cst);
+    state.client.busy.store(shared::kIdle, std::memory_order_seq_cst);
     if (shared::progress_of(signals).issued_ns !=
         progress.issued_ns) {  // it may have launched before it could see this
-        state.client.busy.store(1, std::memory_order_seq_cst);
+        state.client.busy.store(shared::kBegun, std::memory_order_seq_cst);
         period.idle_since_ns = 0;
         return now_ns + kSoonestNs;
     }
@@ -102,20 +104,34 @@ void Gpu::forget_old_peaks(std::uint64_t now_ns) {
     });
 }
 
-// What runs on of `open` clients when a high-priority one begins, and may take that one's usual latency
-// longer by the share it was promised. Several slow it down more than one does, by each other's number: hence
-// the triangle.
-void Gpu::set_batch(int open) {
+// How long best-effort work may run on when a high-priority client begins, so that its usual latency grows by
+// no more than the share it was promised: first for a time in which the gates are still open, then to the end
+// of a batch. Each open client slows it down as measured; several slow each other's work down, too.
+void Gpu::set_batch(std::uint64_t open, bool allowed) {
     std::uint64_t latency_ns = UINT64_MAX;
     each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
         if (periods_[slot].latency_ns != 0) latency_ns = std::min(latency_ns, periods_[slot].latency_ns);
     });
-    const auto count = static_cast<std::uint64_t>(std::max(open, 1));
-    const std::uint64_t batch_ns = latency_ns == UINT64_MAX ? kFirstBatchNs
-                                                            : latency_ns * settings_.high_share_permille * 2 /
-                                                                  1000 / (count * (count + 1));
-    page_->control.batch_ns.store(std::clamp(batch_ns, kLeastBatchNs, kMostBatchNs),
-                                  std::memory_order_relaxed);
+    double slowdown = 0;
+    each_bit(open, [&](std::uint32_t slot) {
+        slowdown += beside_.slowdown(slot);
+        // Work that waits on the host has gone ahead already.
+        allowed = allowed && page_->slots[slot].client.reports.load(std::memory_order_relaxed) != 0;
+    });
+    slowdown *= __builtin_popcountll(open);
+    std::uint64_t runs_on_ns = kFirstBatchNs;
+    if (latency_ns != UINT64_MAX && slowdown > 0)
+        runs_on_ns = static_cast<std::uint64_t>(static_cast<double>(latency_ns) *
+                                                settings_.high_share_permille / 1000 / slowdown);
+    std::uint64_t batch_ns = std::clamp(runs_on_ns / kBatchesOn, kLeastBatchNs, kMostBatchNs);
+    const std::uint64_t less_ns = batch_ns + late_ns_;
+    std::uint64_t allowance_ns = runs_on_ns > less_ns ? runs_on_ns - less_ns : 0;
+    if (!allowed || allowance_ns < kLeastAllowanceNs) {
+        allowance_ns = 0;
+        batch_ns = std::clamp(runs_on_ns, kLeastBatchNs, kMostBatchNs);
+    }
+    page_->control.batch_ns.store(batch_ns, std::memory_order_relaxed);
+    page_->control.allowance_ns.store(allowance_ns, std::memory_order_relaxed);
 }
 
 // The clients whose turn it is, and when the next one's comes, 0 for never.
@@ -136,6 +152,16 @@ std::uint64_t Gpu::choose_open(std::uint64_t low, std::uint64_t now_ns, std::uin
 }
 
 std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
+    if (serve_at_ns_ != 0 && now_ns >= serve_at_ns_) {
+        const std::uint64_t late_ns = now_ns - serve_at_ns_;
+        late_ns_ = late_ns >= late_ns_ ? late_ns : late_ns_ - (late_ns_ - late_ns) / 64;
+    }
+    serve_at_ns_ = look_at_group(now_ns);
+    return serve_at_ns_;
+}
+
+// Returns when to look again, 0 for no such time.
+std::uint64_t Gpu::look_at_group(std::uint64_t now_ns) {
     const shared::Control& control = page_->control;
     const std::uint64_t high = control.high.load(), low = control.occupied.load() & ~high;
     std::array<std::uint32_t, shared::kSlots> seen{};
@@ -150,6 +176,10 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
             const std::uint64_t again_ns = look_at_busy(slot, now_ns);
             busy = busy || again_ns != 0;
             if (again_ns != 0) next_ns = std::min(next_ns, again_ns);
+            shared::shut_gates_in_time(*page_, *signals_, page_->slots[slot], now_ns);
+            if (page_->slots[slot].client.busy.load() == shared::kBegun)
+                next_ns = std::min(
+                    next_ns, page_->slots[slot].counters.busy_since_ns.load() + control.allowance_ns.load());
         }
         last_end_ns = std::max(last_end_ns, periods_[slot].ended_ns);
     });
@@ -162,12 +192,16 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     if (busy) return next_ns;
     std::uint64_t turn_ns = 0;
     const std::uint64_t open = choose_open(low, now_ns, turn_ns);
-    set_batch(__builtin_popcountll(open));
+    const bool long_idle = now_ns >= last_end_ns + kLongIdleNs;
+    set_batch(open, !long_idle);
     each_bit(open, [&](std::uint32_t slot) { shared::open_gate(signals_->clients[slot].gate, seen[slot]); });
     each_bit(low & ~open, [&](std::uint32_t slot) {
         if (shared::is_open(seen[slot])) shared::close_gate(signals_->clients[slot].gate);
     });
-    next_ns = now_ns + (now_ns < last_end_ns + kLongIdleNs ? kLatestNs : kSeldomNs);
+    const std::uint64_t allowance_ns = control.allowance_ns.load(std::memory_order_relaxed);
+    next_ns = now_ns + (long_idle           ? kSeldomNs
+                        : allowance_ns == 0 ? kLatestNs
+                                            : std::min(allowance_ns, kLatestNs));
     return turn_ns == 0 ? next_ns : std::min(next_ns, turn_ns);
 }
 

@@ -58,6 +58,7 @@ std::string client(const Tenant& tenant, const Gpu& gpu, std::uint32_t index) {
         .number("latency_ns", gpu.latency_ns(index))
         .number("reports", get(slot.client.reports))
         .number("forced", get(slot.counters.forced))
+        .number("collectives", get(slot.counters.collectives))
         .number("waits", get(slot.counters.waits))
         .number("waited_ns", get(slot.counters.waited_ns))
         .number("longest_wait_ns", get(slot.counters.longest_wait_ns))

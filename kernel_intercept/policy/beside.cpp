@@ -11,7 +11,8 @@ constexpr std::uint64_t kTryEvery = 256;
 constexpr std::uint64_t kAloneEvery = 16;  // to compare the next one with it: clocks change
 constexpr std::uint32_t kEnough = 8;       // measurements
 constexpr double kMostStretch = 1.03;
-constexpr double kMemory = 8;  // periods of the running mean
+constexpr double kMemory = 8;                     // periods of the running mean
+constexpr double kGuess = 0.4, kGuessCounts = 2;  // slowdown by an unknown client, as many measurements
 
 }  // namespace
 
@@ -48,6 +49,13 @@ void BesideRule::period(std::uint64_t beside, std::uint64_t wall_ns, std::uint64
         client.stretch += (ratio / alone_ - client.stretch) / std::min<double>(client.periods, kMemory);
     }
     alone_ = 0;
+}
+
+double BesideRule::slowdown(std::uint32_t client) const {
+    const Client& one = clients_[client];
+    const double known = std::min<double>(one.periods, kMemory);
+    return std::clamp((kGuess * kGuessCounts + (one.stretch - 1) * known) / (kGuessCounts + known), 0.05,
+                      1.0);
 }
 
 void BesideRule::forget(std::uint32_t client) { clients_[client] = {}; }

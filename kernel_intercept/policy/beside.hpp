@@ -20,6 +20,10 @@ class BesideRule {
     // A client has gone.
     void forget(std::uint32_t client);
 
+    // How much longer high-priority work takes beside the client, 0.05 to 1; a guess until there are
+    // measurements.
+    double slowdown(std::uint32_t client) const;
+
     double stretch(std::uint32_t client) const { return clients_[client].stretch; }
 
    private:

@@ -28,6 +28,8 @@ struct alignas(64) Control {
     std::atomic<std::uint64_t> high;              // of them, bit per high-priority client
     std::atomic<std::uint64_t> beside;            // best-effort clients that run beside high-priority work
     std::atomic<std::uint64_t> batch_ns;          // work of a best-effort client that nothing can hold back
+    std::atomic<std::uint64_t>
+        allowance_ns;  // gates stay open for so long when a high-priority client begins
     Policy policy;
     std::uint32_t reserved;
     alignas(
@@ -42,13 +44,17 @@ constexpr std::uint32_t kGateWaiting = 2;
 constexpr std::uint32_t kGateGranted = 3;
 constexpr std::uint32_t kGateState = 3;  // mask
 
+constexpr std::uint32_t kIdle = 0;
+constexpr std::uint32_t kBegun = 1;  // best-effort gates are open for the allowance
+constexpr std::uint32_t kGatesShut = 2;
+
 struct alignas(64) ClientState {
     std::atomic<std::uint32_t> gate;
     std::atomic<std::uint32_t> tenancy;   // a number of its own for each client that takes the slot; 0 = free
     std::atomic<std::int64_t> credit_ns;  // policy `quota`: GPU time left
     std::atomic<std::uint64_t> granted_ns;  // monotonic time of the last grant, for measurements
-    // Policy `group`, of a high-priority client: not 0 from its first launch on until the manager has seen
-    // the end.
+    // Of a high-priority client, one of those below: from its first launch on until the manager has seen the
+    // end.
     std::atomic<std::uint32_t> busy;
     std::atomic<std::uint32_t> reports;  // the GPU counts what this client's streams have done
 };
@@ -63,9 +69,10 @@ struct alignas(64) Counters {
     std::atomic<std::uint64_t> longest_wait_ns;
     std::atomic<std::uint64_t> passed;  // waits that ended without a grant
     std::atomic<std::uint64_t> drains;
-    std::atomic<std::uint64_t> drained_ns;  // when the last synchronising call returned
-    std::atomic<std::uint64_t> unmanaged;   // launches that were not asked for, as the manager was late
-    std::atomic<std::uint64_t> forced;      // times the client's watchdog has opened its gate
+    std::atomic<std::uint64_t> drained_ns;   // when the last synchronising call returned
+    std::atomic<std::uint64_t> unmanaged;    // launches that were not asked for, as the manager was late
+    std::atomic<std::uint64_t> forced;       // times the client's watchdog has opened its gate
+    std::atomic<std::uint64_t> collectives;  // launches of kernels that wait for other GPUs
 };
 
 constexpr std::uint32_t kNameBytes = 2048;  // mangled names of template libraries reach a kilobyte
@@ -96,6 +103,21 @@ struct Page {
     Control control;
     std::array<Slot, kSlots> slots;
 };
+
+// Policy `group`: shuts the gates for a busy high-priority client once their allowance is over.
+inline void shut_gates_in_time(const Page& page, Signals& signals, Slot& slot, std::uint64_t now_ns) {
+    const Control& control = page.control;
+    const std::uint64_t since_ns = slot.counters.busy_since_ns.load(std::memory_order_relaxed);
+    if (slot.client.busy.load(std::memory_order_relaxed) != kBegun ||
+        now_ns < since_ns + control.allowance_ns.load(std::memory_order_relaxed))
+        return;
+    slot.client.busy.store(kGatesShut, std::memory_order_seq_cst);
+    std::uint64_t others = control.occupied.load(std::memory_order_seq_cst) &
+                           ~control.high.load(std::memory_order_relaxed) &
+                           ~control.beside.load(std::memory_order_relaxed);
+    for (; others != 0; others &= others - 1)
+        close_gate(signals.clients[static_cast<std::size_t>(__builtin_ctzll(others))].gate);
+}
 
 // Open addressing with linear probing; entries are never removed while the table lives.
 struct TableEntry {

@@ -4,8 +4,9 @@ Trainings are compared at equal progress (`standing`). GPUs are split between tw
 run on to their ends, on as many GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many
 trainings are contenders. A contender that runs is not displaced: nobody is swapped for noise. *Exploring*: the other
 GPUs give each training a first chance, those first whose hyper-parameters promise most (`surrogate`), and when all had
-theirs go to the next best trainings, so that no GPU is idle. Nobody is stopped before the forecast leaves less than
-`doubt` that anything still beats the best by more than `tolerance`, and the leader has run to its end.
+theirs run those of which a short run tells most, so that no GPU is idle. Nobody is stopped before the forecast leaves
+less than `doubt` that anything still beats the best by more than `tolerance`, nobody is a contender or as good as the
+best at equal progress, and the leader has run to its end.
 """
 
 from __future__ import annotations
@@ -61,9 +62,10 @@ class AdaptiveHalving(Struct, frozen=True):
         leader = int(np.argmin(sweep.best))
         # What the leader itself may still gain keeps nobody else on a GPU.
         others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
-        if self._is_done(sweep, histories, others):
+        now = standing(sweep)
+        if others < self.doubt and self._is_settled(sweep, histories, now, leader):
             return self._ending(sweep, leader, others)
-        order = self._order(sweep, gpus, standing(sweep), expected.chance)
+        order = self._order(sweep, gpus, now, expected.chance)
         return SweepDecision(
             tuple(
                 Verdict(sweep.trials[i].trial_id, SweepAction.RUN, expected.open / (place + 1.0), why)
@@ -71,11 +73,14 @@ class AdaptiveHalving(Struct, frozen=True):
             )
         )
 
-    def _is_done(self, sweep: Sweep, histories: Histories, still_open: float) -> bool:
+    def _is_settled(self, sweep: Sweep, histories: Histories, now: Standing, leader: int) -> bool:
+        """Whether enough has been seen to trust the forecast, and nobody else is on a way that may lead."""
         if int(histories.seen.sum()) < min(_LEAST_SEEN, len(sweep.trials)):
             return False
-        is_late = any(trial.has_ended or at >= _LATE for trial, at in zip(sweep.trials, sweep.progress, strict=True))
-        return is_late and still_open < self.doubt
+        ended = np.array([trial.has_ended for trial in sweep.trials], dtype=np.bool_)
+        rivals = (now.may_lead | (now.is_known & (now.ahead == 0))) & ~ended
+        rivals[leader] = False
+        return bool((ended | (sweep.progress >= _LATE)).any()) and not rivals.any()
 
     def _ending(self, sweep: Sweep, leader: int, still_open: float) -> SweepDecision:
         """The leader runs to its end; after that, nothing runs."""
@@ -131,9 +136,11 @@ class AdaptiveHalving(Struct, frozen=True):
         """
         runs = np.array([trial.is_running for trial in sweep.trials], dtype=np.bool_)
         moving_s = np.where(runs, 0.0, sweep.restart_s + sweep.checkpoint_s)
-        more = np.clip(np.minimum(sweep.progress, 1.0 - sweep.progress), 1e-3, None)
-        doubtful: Floats = np.where(runs, _SWAP, 1.0) * np.maximum(chance, 1e-3 / len(runs))
-        return doubtful / (moving_s + more * sweep.length_s)
+        gone_s, left_s = sweep.progress * sweep.length_s, (1.0 - sweep.progress) * sweep.length_s
+        more_s = np.maximum(np.minimum(np.maximum(gone_s, sweep.restart_s), left_s), 1e-3 * sweep.length_s)
+        hope = np.where(runs, _SWAP, 1.0) * np.maximum(chance, 1e-3 / len(runs))
+        doubtful: Floats = hope / (moving_s + more_s)
+        return doubtful
 
     def _value(self, sweep: Sweep, now: Standing) -> Floats:
         """By what the best are chosen: how many are ahead, times what a whole training costs; lower is better, (N,).
@@ -143,6 +150,7 @@ class AdaptiveHalving(Struct, frozen=True):
         """
         runs = np.array([trial.is_running for trial in sweep.trials], dtype=np.bool_)
         gpus = np.array([trial.gpus for trial in sweep.trials], dtype=np.float64)
-        cost = gpus * sweep.length_s * (1.0 - 1e-3 * sweep.progress)
+        moving_s = np.where(runs, 0.0, sweep.restart_s + sweep.checkpoint_s)
+        cost = gpus * (sweep.length_s * (1.0 - 1e-3 * sweep.progress) + moving_s)
         value: Floats = (now.ahead + 1.0) * cost * np.where(runs, 1.0, _SWAP)
         return value

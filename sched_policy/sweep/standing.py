@@ -21,7 +21,7 @@ from sched_policy.sweep.trials import Sweep
 LEVELS: Floats = np.exp2(np.arange(-6.0, 0.25, 0.5))
 """Shares of a training's length at which trainings are compared: 1/64 to 1, two for each doubling."""
 
-_DOUBLING = 2  # levels
+_DOUBLING = 2  # levels; below the first doubling values tell nothing yet
 _ROUNDING = 1e-9
 
 
@@ -29,23 +29,18 @@ class Standing(Struct, frozen=True, eq=False):
     """How the trainings of one sweep stand.
 
     Attributes:
-        level: the highest of `LEVELS` that each has reached, -1 below the first, shape (N,).
         ahead: how many others were better at the furthest level that both have reached, shape (N,).
+        is_known: who is far enough for a comparison to tell anything, and has run for longer than its start took,
+            shape (N,).
         may_lead: the contenders, shape (N,).
         contenders: their share, with half a pseudo-observation of each kind: 1/2 while nothing is known.
 
     """
 
-    level: Ints
     ahead: Ints
+    is_known: Bools
     may_lead: Bools
     contenders: float
-
-    @property
-    def is_known(self) -> Bools:
-        """Who is far enough for a comparison to tell anything: one doubling above the lowest level, shape (N,)."""
-        known: Bools = self.level >= _DOUBLING
-        return known
 
 
 def standing(sweep: Sweep) -> Standing:
@@ -65,8 +60,15 @@ def standing(sweep: Sweep) -> Standing:
         if k >= _DOUBLING:
             improved = best_at[here, k - _DOUBLING] - value[here]
             may_lead[here] = (improved > 0) & (value[here] - all_there[0] <= improved)
-    known = int((level >= _DOUBLING).sum())
-    return Standing(level, ahead, may_lead, (float(may_lead.sum()) + 0.5) / (known + 1.0))
+    compared = int((level >= _DOUBLING).sum())
+    has_paid = sweep.progress * sweep.length_s >= sweep.restart_s
+    has_paid |= np.array([trial.has_ended for trial in sweep.trials], dtype=np.bool_)
+    return Standing(
+        ahead=ahead,
+        is_known=(level >= _DOUBLING) & has_paid,
+        may_lead=may_lead,
+        contenders=(float(may_lead.sum()) + 0.5) / (compared + 1.0),
+    )
 
 
 def _best_at(sweep: Sweep) -> Floats:

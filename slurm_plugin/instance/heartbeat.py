@@ -14,6 +14,7 @@ import socket
 import stat
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +24,7 @@ from msgspec import Struct
 from explsched.atomic_file import replacing
 from explsched.errors import ExplschedError
 from explsched.log import event
+from slurm_plugin.bounded_call import BoundedCall
 
 
 class AnotherDaemonError(ExplschedError):
@@ -56,6 +58,7 @@ PREFIX, SUFFIX = ".sexplschedd-", ".json"
 
 _LOG = logging.getLogger("explsched.instance")
 _LONGEST_S = 3600.0
+_PATIENCE_S = 10.0
 _MOST_BYTES = 4096
 
 
@@ -75,6 +78,7 @@ class Heartbeat:
         self._cluster = cluster
         self._us = us
         self._fault = ""
+        self._call = BoundedCall(_PATIENCE_S)
 
     def beat(self, valid_s: float) -> None:
         """Look for another daemon, then write. Raises `AnotherDaemonError` if one of another host is alive.
@@ -82,24 +86,31 @@ class Heartbeat:
         One of this host is not asked after: that is what the lock of the host is for.
         """
         try:
-            self._beat(valid_s)
+            if self._call.run(partial(self._beat, valid_s)):
+                self._fault = ""
+            else:
+                self._tell(f"no answer for {self._call.patience_s:g} s")
         except OSError as error:
-            fault = f"{self._path.parent}: {error.strerror}"
-            if self._fault != fault:
-                self._fault = fault
-                why = f"{fault}: a second daemon on another host would not be noticed"
-                event(_LOG, logging.WARNING, "no heartbeat", why=why)
-        else:
-            self._fault = ""
+            self._tell(error.strerror or str(error))
 
     def stop(self) -> None:
         """Remove the file, if it is ours."""
         try:
-            found = self._read()
-            if found is not None and found[0].holder == self._us:
-                self._path.unlink()
+            self._call.run(self._remove)
         except OSError as error:
             event(_LOG, logging.WARNING, "heartbeat not removed", why=str(error))
+
+    def _tell(self, what: str) -> None:
+        fault = f"{self._path.parent}: {what}"
+        if self._fault != fault:
+            self._fault = fault
+            why = f"{fault}: a second daemon on another host would not be noticed"
+            event(_LOG, logging.WARNING, "no heartbeat", why=why)
+
+    def _remove(self) -> None:
+        found = self._read()
+        if found is not None and found[0].holder == self._us:
+            self._path.unlink()
 
     def _beat(self, valid_s: float) -> None:
         with replacing(self._path, mode=0o644) as file:  # everybody's `status` reads it

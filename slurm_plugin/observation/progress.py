@@ -11,9 +11,9 @@ import itertools
 import logging
 import os
 import stat
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -25,6 +25,7 @@ from explsched.log import event
 from explsched.parameters import LONGEST
 from explsched.spool import MOST_BYTES, directories, open_directory
 from sched_policy.model import Parameter, ProgressPoint
+from slurm_plugin.bounded_call import BoundedCall
 
 MAX_LINE_BYTES = 4096
 MAX_BYTES_PER_READ = 1 << 17
@@ -195,20 +196,15 @@ class ProgressSpool:
 
     def __init__(self, directory: Path, patience_s: float = 10.0) -> None:
         self._directory = directory
-        self._patience_s = patience_s
+        self._reading = BoundedCall(patience_s)
         self._files: dict[int, _File] = {}
         self._known: dict[int, JobProgress] = {}
-        self._reading: threading.Thread | None = None
         self._fault = ""
 
     def read(self, owners: Mapping[int, int], now_s: float) -> dict[int, JobProgress]:
         """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten."""
-        if self._reading is None or not self._reading.is_alive():
-            self._reading = threading.Thread(target=self._look, args=(dict(owners), now_s), daemon=True)
-            self._reading.start()
-        self._reading.join(self._patience_s)
-        if self._reading.is_alive():
-            self._tell(f"the file system has not answered for {self._patience_s:g} s")
+        if not self._reading.run(partial(self._look, dict(owners), now_s)):
+            self._tell(f"the file system has not answered for {self._reading.patience_s:g} s")
         known = self._known
         return {job_id: known[job_id] for job_id in sorted(known.keys() & owners.keys())}
 

@@ -72,6 +72,12 @@ def waits_for_room(record: SlurmJob) -> bool:
     return record.state == "PENDING" and record.het_job_id is None and record.reason in _ROOM
 
 
+def may_start(record: SlurmJob, now_s: float) -> bool:
+    """Whether Slurm may start a waiting job as soon as there is room: nothing else that it tells keeps the job."""
+    room = record.reason in _ROOM or record.reason in _UNTESTED or record.reason.startswith(_TIERS)
+    return record.state == "PENDING" and room and not waits_for_begin(record, now_s)
+
+
 def may_keep_lease(record: SlurmJob) -> bool:
     """Whether a lease that the job has may stay: in it the job may wait for its beginning, or not be tested again."""
     in_lease = record.reservation == lease_name(record.job_id)

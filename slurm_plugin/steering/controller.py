@@ -27,7 +27,7 @@ from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.sweep_record import SweepRecord
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
-from slurm_plugin.steering.preemption import PreemptionTracker, without_vain_preemptions
+from slurm_plugin.steering.preemption import PreemptionTracker, served_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
 
 _LOG = logging.getLogger("explsched.controller")
@@ -167,7 +167,9 @@ class Controller:
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
-        steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
+        asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in seen.jobs}
+        in_vain = served_in_vain(plan, seen, asked)
+        steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s, in_vain)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
 
 

@@ -7,7 +7,8 @@ or when the grace period is over, it is requeued. If the daemon dies in between,
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,12 +16,14 @@ from msgspec.structs import replace
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
+from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
+from slurm_plugin.observation.standing import may_start
 
 
 class _Underway(Struct, frozen=True):
@@ -58,6 +61,15 @@ class PreemptionTracker:
         return frozenset(self._underway)
 
     @property
+    def victims(self) -> Mapping[int, AbstractSet[int]]:
+        """By the waiting job that needs their GPUs: jobs that have been signalled and are not being requeued yet."""
+        found: defaultdict[int, set[int]] = defaultdict(set)
+        for job_id, step in self._underway.items():
+            if step.beneficiary is not None and not step.noted:
+                found[step.beneficiary].add(job_id)
+        return found
+
+    @property
     def served_s(self) -> Mapping[int, float]:
         """Jobs for which others have been requeued, and when last; only jobs that wait."""
         return self._served_s
@@ -73,8 +85,12 @@ class PreemptionTracker:
         progress: Mapping[int, JobProgress],
         records: Mapping[int, PreemptionRecord],
         now_s: float,
+        in_vain: Container[int] = frozenset(),
     ) -> tuple[Change, ...]:
-        """The next step of each preemption: requeues of jobs that are ready, signals to new ones."""
+        """The next step of each preemption: requeues of jobs that are ready, signals to new ones.
+
+        `in_vain` are beneficiaries that would not start now if their victims went.
+        """
         self._remember(records.values(), now_s)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
         self._served_s = {job_id: time_s for job_id, time_s in self._served_s.items() if job_id in waiting}
@@ -86,7 +102,9 @@ class PreemptionTracker:
                 del self._underway[job_id]  # it ended or was requeued by somebody: nothing left to do
             elif reported.ended:
                 del self._underway[job_id]  # its work is done: a requeue would only run it again
-            elif step.beneficiary is not None and not _still_waits(jobs.get(step.beneficiary)):
+            elif step.beneficiary is not None and (
+                not _still_waits(jobs.get(step.beneficiary)) or (not step.noted and step.beneficiary in in_vain)
+            ):
                 del self._underway[job_id]  # nobody would gain; the job has saved, and goes on
             elif self._is_ready(step, reported, now_s):
                 if not step.noted:
@@ -168,19 +186,82 @@ class _Room(Struct):
 
 
 def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
-    """The plan without preemptions after which their beneficiary would lack CPUs or memory."""
+    """The plan without preemptions after which their beneficiary would not start."""
     if not any(preemption.beneficiary for preemption in plan.preemptions):
         return plan
     victims: defaultdict[int, set[int]] = defaultdict(set)
     for preemption in plan.preemptions:
         if preemption.beneficiary is not None:
             victims[preemption.beneficiary].add(preemption.job_id)
-    yielding = {job.job_id for job in seen.snapshot.running if job.yielding}
-    vain = {
-        job_id for job_id, going in victims.items() if not _has_room(seen.jobs[job_id], _room(seen, going | yielding))
-    }
+    vain = served_in_vain(plan, seen, victims)
     kept = tuple(preemption for preemption in plan.preemptions if preemption.beneficiary not in vain)
     return replace(plan, preemptions=kept) if vain else plan
+
+
+def served_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, AbstractSet[int]]) -> frozenset[int]:
+    """Those beneficiaries that would not start if their victims went: CPUs or memory lack, or others would come first.
+
+    A plan weighs only the jobs that are modelled. But Slurm gives what comes free to whoever stands first in its queue:
+    to a component of a heterogeneous job, to a job of a partition that we do not steer, or to one that was submitted
+    since the victims were asked to save.
+    """
+    if not victims:
+        return frozenset()
+    yielding = {job.job_id for job in seen.snapshot.running if job.yielding}
+    place = {job_id: at for at, job_id in enumerate(queue_order(plan, seen.snapshot))}
+    waiting = [record for record in seen.jobs.values() if _may_start_before_others(record, seen.snapshot.now_s)]
+    vain = set()
+    for job_id, going in victims.items():
+        record = seen.jobs[job_id]
+        room = _room(seen, yielding | going)
+        # Partitions may have tiers, which come before all priorities: of other partitions' jobs any may be first.
+        first = [
+            other
+            for other in waiting
+            if other.job_id != job_id
+            and (other.partition != record.partition or place.get(other.job_id, -1) < place.get(job_id, 0))
+        ]
+        _give(sorted(first, key=lambda other: place.get(other.job_id, -1)), room)
+        if not _has_room(record, room):
+            vain.add(job_id)
+    return frozenset(vain)
+
+
+def _may_start_before_others(record: SlurmJob, now_s: float) -> bool:
+    """Whether the job takes GPUs as soon as there is room, as far as Slurm tells."""
+    asks = record.gpus > 0 or record.shards_per_node > 0
+    return asks and record.priority > 0 and may_start(record, now_s)
+
+
+def _give(jobs: Iterable[SlurmJob], room: dict[SlurmNode, _Room]) -> None:
+    """Take what the jobs would get, in their order. Of those alike, the first that does not fit speaks for all."""
+    crowded: set[tuple[object, ...]] = set()
+    for job in jobs:
+        shape = (job.gpus, job.gpus_per_node, job.nodes, job.partition, Needs.of(job))
+        for _task in range(job.array_tasks):
+            if shape in crowded or not _has_room(job, room):
+                crowded.add(shape)
+                break
+            _take(job, room)
+
+
+def _take(record: SlurmJob, room: dict[SlurmNode, _Room]) -> None:
+    """Book a job that fits on the first nodes that have what it needs."""
+    needs = Needs.of(record)
+    missing_gpus, missing_nodes = record.gpus, record.nodes
+    for node, there in room.items():
+        if missing_gpus <= 0 or not _is_suitable(record, needs, node, there):
+            continue
+        share = record.gpus_per_node
+        if share is None:
+            share = min(missing_gpus, max(0, there.gpus))
+        elif there.gpus < share or missing_nodes == 0:
+            continue
+        missing_gpus -= share
+        missing_nodes -= 1
+        there.gpus -= share
+        there.cpus -= needs.cpus
+        there.memory_mib -= needs.memory_mib
 
 
 def _room(seen: Observation, going: Iterable[int]) -> dict[SlurmNode, _Room]:
@@ -212,14 +293,15 @@ def _take_gpus(job: Job, room: dict[str, _Room]) -> None:
             room[share.node].gpus -= share.gpus
 
 
+def _is_suitable(record: SlurmJob, needs: Needs, node: SlurmNode, there: _Room) -> bool:
+    """Whether the job may run there and finds CPUs and memory; GPUs apart."""
+    may_run = not node.partitions.isdisjoint(record.partitions) and node.schedulable and needs.are_met_by(node)
+    return may_run and there.cpus >= needs.cpus and there.memory_mib >= needs.memory_mib
+
+
 def _has_room(record: SlurmJob, room: dict[SlurmNode, _Room]) -> bool:
     needs = Needs.of(record)
-    gpus = [
-        there.gpus
-        for node, there in room.items()
-        if not node.partitions.isdisjoint(record.partitions) and node.schedulable and needs.are_met_by(node)
-        if there.cpus >= needs.cpus and there.memory_mib >= needs.memory_mib
-    ]
+    gpus = [there.gpus for node, there in room.items() if _is_suitable(record, needs, node, there)]
     if record.gpus_per_node is not None:
         return sum(free >= record.gpus_per_node for free in gpus) >= record.nodes
     return sum(max(0, free) for free in gpus) >= record.gpus

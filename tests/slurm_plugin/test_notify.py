@@ -1,9 +1,11 @@
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
-from slurm_plugin.daemon import notify
+from slurm_plugin.daemon import Daemon, notify
+from tests.slurm_kit import FakeSlurm
 
 
 def test_systemd_hears_every_assignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +29,19 @@ def test_abstract_names(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_to_hear_is_no_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     notify("READY=1")
+
+
+def test_a_daemon_that_waits_for_its_next_pass_tells_systemd_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_plugin.daemon._WATCHDOG_S", 0.01)
+    told: list[str] = []
+    monkeypatch.setattr("slurm_plugin.daemon.notify", lambda *words: told.extend(words))
+    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda *_: FakeSlurm())
+    config = tmp_path / "explsched.yaml"
+    config.write_text(f"order: {{site_factor_file: {tmp_path}/site_factors.json}}\naudit: {{file: {tmp_path}/audit}}\n")
+    daemon = Daemon(config, "info", None)
+    daemon._rest(time.monotonic() + 0.05)
+    assert told[:3] == ["WATCHDOG=1"] * 3
+    daemon._wake.set()
+    daemon._rest(time.monotonic() + 3600)  # a signal ends it

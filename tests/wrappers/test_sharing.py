@@ -84,6 +84,35 @@ def test_the_kill_switch(node: GpuNode) -> None:
     assert not {"LD_PRELOAD", "EXPLSCHED_SHARE", "EXPLSCHED_LIMIT"} & set(done.variables())
 
 
+def test_memory_alone_takes_the_interposer_and_no_daemon(node: GpuNode) -> None:
+    done = node.sxrun("--memory", "20G", "--", "env", CUDA_VISIBLE_DEVICES="0")
+    given = done.variables()
+    assert (done.err, node.log(), node.rooms()) == ("", [], [])
+    assert (given["LD_PRELOAD"], given["EXPLSCHED_MEMORY"]) == (str(node.library), "20480M")
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in given
+
+
+@pytest.mark.parametrize(
+    ("visible", "limit"),
+    [("3,1", "0=20480M,1=20480M"), (UUIDS, "0=20480M,1=20480M"), ("", None)],  # unlisted GPUs cannot be named
+)
+def test_where_mps_serves_it_limits_memory_too(node: GpuNode, visible: str, limit: str | None) -> None:
+    given = node.sxrun("--mps", "--memory", "20G", "--", "env", CUDA_VISIBLE_DEVICES=visible).variables()
+    assert given.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == limit
+    assert given["LD_PRELOAD"] == str(node.library)
+
+
+def test_without_the_interposer_memory_is_not_limited_and_that_is_said(node: GpuNode) -> None:
+    done = node.sxrun("--memory", "1G", "--", "true", EXPLSCHED_INTERCEPT_LIBRARY="/nowhere")
+    assert done.status == 0
+    assert "sxrun: memory is not limited: " in done.err
+
+
+def test_memory_and_kernels_preload_the_interposer_once(node: GpuNode) -> None:
+    given = node.sxrun(*SHARE, "--mps", "--memory", "512M", "--", "env").variables()
+    assert (given["LD_PRELOAD"], given["EXPLSCHED_MEMORY"]) == (str(node.library), "512M")
+
+
 def test_without_mps_it_is_said_what_that_means(node: GpuNode) -> None:
     done = node.sxrun(*SHARE, "--", "true")
     assert "no CUDA MPS serves this command (--mps starts one)" in done.err

@@ -139,6 +139,15 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
     return set_kernel(exec, node, params);
 }
 
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode original, CUgraph child) {
+    CUgraphNode_st* node = made_from(exec->graph, original);
+    if (node == nullptr || node->child == nullptr || !same_topology(*node->child, *child))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (std::size_t i = 0; i < child->nodes.size(); ++i)
+        node->child->nodes[i]->params = child->nodes[i]->params;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode original, unsigned int* enabled) {
     const CUgraphNode_st* node = made_from(exec->graph, original);
     if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -27,3 +27,6 @@ CUDA_KERNEL_NODE_PARAMS_v2 node_params(CUfunction function, const LaunchShape& s
 extern "C" std::uint64_t fakecuda_kernels_run();
 // For benchmarks: the driver's own cuLaunchKernel, whatever lies before it.
 extern "C" PFN_cuLaunchKernel_v4000 fakecuda_own_launch();
+
+// What the last launch with a priority of its own asked for.
+extern "C" int fakecuda_launch_priority();

@@ -1,5 +1,7 @@
 // The driver's entries for launches: many, for one thing.
 
+#include <atomic>
+
 #include "tests/kernel/fakecuda/capture.hpp"
 #include "tests/kernel/fakecuda/function.hpp"
 #include "tests/kernel/fakecuda/launch.hpp"
@@ -13,12 +15,15 @@ namespace {
 constexpr DefaultStream kLegacy = DefaultStream::kLegacy;
 constexpr DefaultStream kPerThread = DefaultStream::kPerThread;
 
+std::atomic<int> launch_priority{0};
+
 LaunchShape shape_of(const CUlaunchConfig& c) {
     LaunchShape shape{
         {c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ}, c.sharedMemBytes};
     for (unsigned i = 0; i < c.numAttrs; ++i) {
         if (c.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
             shape.cooperative = c.attrs[i].value.cooperative != 0;
+        if (c.attrs[i].id == CU_LAUNCH_ATTRIBUTE_PRIORITY) launch_priority = c.attrs[i].value.priority;
     }
     return shape;
 }
@@ -55,6 +60,8 @@ CUresult launch_grid(CUfunction function, int width, int height, CUstream stream
 }  // namespace
 
 extern "C" {
+
+int fakecuda_launch_priority() { return launch_priority; }
 
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned shared, CUstream stream, void**, void**) {

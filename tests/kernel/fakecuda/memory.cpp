@@ -1,8 +1,11 @@
 // Device memory is host memory here. Copies happen at once: kernels compute nothing, so there is nothing to
 // wait for but time.
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "tests/kernel/fakecuda/capture.hpp"
 #include "tests/kernel/fakecuda/driver.hpp"
@@ -17,13 +20,77 @@ constexpr DefaultStream kPerThread = DefaultStream::kPerThread;
 void* host(CUdeviceptr pointer) { return reinterpret_cast<void*>(pointer); }
 CUdeviceptr device(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-CUresult allocate(CUdeviceptr* pointer, std::size_t bytes) {
+constexpr std::uint64_t kMebibyte = 1 << 20;
+
+// Of each GPU, for all processes together.
+std::uint64_t capacity() {
+    const char* mebibytes = std::getenv("FAKECUDA_MEMORY_MIB");
+    return (mebibytes == nullptr ? 141 * 1024 : std::strtoull(mebibytes, nullptr, 10)) * kMebibyte;
+}
+
+// What lies on which GPU.
+struct Held {
+    fakecuda::gpu::VirtualGpu* gpu;
+    std::uint64_t bytes;
+};
+std::mutex held_mutex;
+std::map<std::uint64_t, Held> held;
+
+// Memory on the current context's GPU; its number is an address of the host's.
+CUresult take(std::uint64_t* number, std::size_t bytes) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    fakecuda::gpu::VirtualGpu* gpu = fakecuda::current_context()->device->gpu.get();
+    if (gpu != nullptr && !gpu->take_memory(bytes, capacity())) return CUDA_ERROR_OUT_OF_MEMORY;
     void* memory = std::malloc(bytes);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    *pointer = device(memory);
+    *number = device(memory);
+    const std::lock_guard lock(held_mutex);
+    held[*number] = {gpu, bytes};
     return CUDA_SUCCESS;
+}
+
+CUresult put_back(std::uint64_t number) {
+    const std::lock_guard lock(held_mutex);
+    const auto found = held.find(number);
+    if (found == held.end()) return CUDA_ERROR_INVALID_VALUE;
+    if (found->second.gpu != nullptr) found->second.gpu->return_memory(found->second.bytes);
+    held.erase(found);
+    std::free(host(number));
+    return CUDA_SUCCESS;
+}
+
+CUresult allocate(CUdeviceptr* pointer, std::size_t bytes) {
+    std::uint64_t number = 0;
+    const CUresult result = take(&number, bytes);
+    if (result == CUDA_SUCCESS) *pointer = number;
+    return result;
+}
+
+template <typename Array>
+CUresult allocate_array(Array* array, std::size_t bytes) {
+    std::uint64_t number = 0;
+    const CUresult result = take(&number, bytes);
+    if (result == CUDA_SUCCESS) *array = reinterpret_cast<Array>(number);
+    return result;
+}
+
+std::size_t texels(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+    return shape.Width * std::max<std::size_t>(shape.Height, 1) * std::max<std::size_t>(shape.Depth, 1) *
+           shape.NumChannels * 4;
+}
+
+// Blocks of cuMemCreate, and where they are mapped. They end when nobody holds them and they are mapped
+// nowhere.
+std::map<CUmemGenericAllocationHandle, int> holders;
+std::map<CUdeviceptr, CUmemGenericAllocationHandle> mappings;
+
+CUresult drop(CUmemGenericAllocationHandle handle) {
+    const auto found = holders.find(handle);
+    if (found == holders.end()) return CUDA_ERROR_INVALID_VALUE;
+    if (--found->second != 0) return CUDA_SUCCESS;
+    holders.erase(found);
+    return put_back(handle);
 }
 
 // A node of this type in the graph, if the stream captures; else nothing.
@@ -67,7 +134,10 @@ CUresult set_async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstr
 extern "C" {
 
 CUresult cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
-    *free_bytes = *total_bytes = 141ULL << 30;
+    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
+    fakecuda::gpu::VirtualGpu* gpu = fakecuda::current_context()->device->gpu.get();
+    *total_bytes = capacity();
+    *free_bytes = capacity() - (gpu == nullptr ? 0 : gpu->memory_bytes());
     return CUDA_SUCCESS;
 }
 
@@ -88,8 +158,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
 }
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (const CUresult refused = fakecuda::refuse_unsafe_call()) return refused;
-    std::free(host(pointer));
-    return CUDA_SUCCESS;
+    return put_back(pointer);
 }
 CUresult cuMemAllocHost_v2(void** pointer, std::size_t bytes) {
     *pointer = std::malloc(bytes);
@@ -105,11 +174,68 @@ CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream) {
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream) {
     return allocate(pointer, bytes);
 }
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream) {
-    std::free(host(pointer));
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream) { return put_back(pointer); }
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return cuMemFreeAsync(pointer, stream); }
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_t row_bytes, std::size_t rows,
+                            unsigned int) {
+    *pitch = (row_bytes + 511) / 512 * 512;
+    return allocate(pointer, *pitch * rows);
+}
+CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int) {
+    return allocate(pointer, bytes);
+}
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool, CUstream) {
+    return allocate(pointer, bytes);
+}
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool, CUstream) {
+    return allocate(pointer, bytes);
+}
+CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* shape) {
+    return allocate_array(array,
+                          texels({shape->Width, shape->Height, 1, shape->Format, shape->NumChannels, 0}));
+}
+CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
+    return allocate_array(array, texels(*shape));
+}
+CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned int) {
+    return allocate_array(array, texels(*shape));
+}
+CUresult cuArrayDestroy(CUarray array) { return put_back(reinterpret_cast<std::uint64_t>(array)); }
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+    return put_back(reinterpret_cast<std::uint64_t>(array));
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp*,
+                     unsigned long long) {
+    std::uint64_t number = 0;
+    const CUresult result = take(&number, bytes);
+    if (result != CUDA_SUCCESS) return result;
+    *handle = number;
+    holders[number] = 1;
     return CUDA_SUCCESS;
 }
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return cuMemFreeAsync(pointer, stream); }
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return drop(handle); }
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+    const auto found = mappings.find(device(address));
+    if (found == mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+    ++holders[*handle = found->second];
+    return CUDA_SUCCESS;
+}
+CUresult cuMemMap(CUdeviceptr at, std::size_t, std::size_t, CUmemGenericAllocationHandle handle,
+                  unsigned long long) {
+    if (holders.count(handle) == 0) return CUDA_ERROR_INVALID_VALUE;
+    ++holders[handle];
+    mappings[at] = handle;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemUnmap(CUdeviceptr at, std::size_t bytes) {
+    for (auto found = mappings.lower_bound(at); found != mappings.end() && found->first < at + bytes;) {
+        drop(found->second);
+        found = mappings.erase(found);
+    }
+    return CUDA_SUCCESS;
+}
 
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, std::size_t n) { return copy(to, from, n, kLegacy); }
 CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, std::size_t n) {

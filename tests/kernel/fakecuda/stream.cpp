@@ -112,6 +112,13 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent event, unsigned int) { return wai
 CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent event, unsigned int) {
     return wait_for(s, event, kPerThread);
 }
+CUresult cuStreamSetAttribute(CUstream s, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+    if (attribute == CU_STREAM_ATTRIBUTE_PRIORITY) fakecuda::resolve(s, kLegacy)->priority = value->priority;
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamSetAttribute_ptsz(CUstream s, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+    return cuStreamSetAttribute(s, attribute, value);
+}
 CUresult cuStreamGetPriority(CUstream s, int* priority) { return get(s, priority, kLegacy, priority_of); }
 CUresult cuStreamGetPriority_ptsz(CUstream s, int* priority) {
     return get(s, priority, kPerThread, priority_of);

@@ -29,8 +29,8 @@ struct Site {
         for (shared::ClientSignals& client : signals->clients) client.gate = shared::kOpen;
     }
     Boundary launch(std::uint32_t slot, const KernelCost& cost = kKernel,
-                    Patience patience = Patience::kMayWait, int number = 0) {
-        return gate::enter(*page, *signals, slot, number, *stream, cost, patience, kNow);
+                    Patience patience = Patience::kMayWait, int number = 0, std::uint64_t now_ns = kNow) {
+        return gate::enter(*page, *signals, slot, number, *stream, cost, patience, now_ns);
     }
     bool room(std::uint32_t slot, int number = 0) {
         return gate::has_room(*page, *signals, slot, number, *stream);
@@ -48,7 +48,7 @@ void best_effort_launches_wait_batch_by_batch() {
     // Short ones by their number, and a long one has a batch of its own.
     Site many;
     int waits = 0;
-    for (int i = 0; i < 64; ++i) waits += many.launch(kLow, {100, 10, 10}).waits;
+    for (int i = 0; i < 256; ++i) waits += many.launch(kLow, {100, 10, 10}).waits;
     CHECK(waits == 4);
     CHECK(many.launch(kLow, {1000 * kUs, 10, 10}).waits && many.launch(kLow).waits);
 }
@@ -70,10 +70,22 @@ void the_first_high_priority_launch_shuts_the_gates() {
     site.page->control.beside = std::uint64_t{1} << kOther;
     CHECK(!site.launch(kHigh).waits);
     CHECK(!site.open(kLow) && site.open(kOther) && site.open(kHigh));
-    CHECK(site.page->slots[kHigh].client.busy == 1 && site.page->slots[kHigh].counters.busy_since_ns == kNow);
+    CHECK(site.page->slots[kHigh].client.busy == shared::kGatesShut);
+    CHECK(site.page->slots[kHigh].counters.busy_since_ns == kNow);
     const std::uint32_t word = site.signals->clients[kLow].gate;
     site.launch(kHigh);
     CHECK(site.signals->clients[kLow].gate == word);  // later ones do not
+}
+
+void gates_stay_open_for_the_allowance() {
+    Site site;
+    site.page->control.allowance_ns = 30 * kUs;
+    for (const std::uint64_t after_us : {0, 29}) {
+        site.launch(kHigh, kKernel, Patience::kMayWait, 0, kNow + after_us * kUs);
+        CHECK(site.open(kLow) && site.page->slots[kHigh].client.busy == shared::kBegun);
+    }
+    site.launch(kHigh, kKernel, Patience::kMayWait, 0, kNow + 30 * kUs);
+    CHECK(!site.open(kLow) && site.page->slots[kHigh].client.busy == shared::kGatesShut);
 }
 
 void progress_is_told_now_and_then_and_at_the_end() {
@@ -142,6 +154,7 @@ int main() {
     what_must_not_wait_does_not();
     without_high_priority_clients_nothing_waits();
     the_first_high_priority_launch_shuts_the_gates();
+    gates_stay_open_for_the_allowance();
     progress_is_told_now_and_then_and_at_the_end();
     launches_go_ahead_as_far_as_the_driver_takes_them();
     a_stream_without_a_number_waits_on_the_host();

@@ -71,7 +71,7 @@ class Manager {
     shared::Slot& slot() { return page_->slots[kSlot]; }
     shared::ClientSignals& own() { return signals_->clients[kSlot]; }
 
-    bool rung() const {
+    bool notified() const {
         shared::Preamble notice{};
         const shared::Preamble expected = shared::preamble(shared::MessageKind::kNotify);
         return recv(client_, &notice, sizeof(notice), MSG_DONTWAIT) == sizeof(notice) &&
@@ -104,31 +104,32 @@ class Manager {
     int client_{-1};
 };
 
-void an_end_is_told_and_rung_for_those_that_wait(Manager& manager) {
+void the_manager_is_told_of_an_end_for_those_that_wait(Manager& manager) {
     const shared::Slot& slot = manager.slot();
     gate::drained(0);
     const std::uint64_t drains = slot.counters.drains;
     gate::drained(0);  // nothing since
-    CHECK(slot.counters.drains == drains && !manager.rung());
+    CHECK(slot.counters.drains == drains && !manager.notified());
     gate::admit(0, gate::kUncounted, kLong);
     CHECK(!shared::progress_of(manager.own()).idle());
     gate::drained(0);
-    CHECK(shared::progress_of(manager.own()).idle() && slot.counters.drains == drains + 1 && !manager.rung());
+    CHECK(shared::progress_of(manager.own()).idle() && slot.counters.drains == drains + 1 &&
+          !manager.notified());
     manager.page().control.waiting = 1;
     gate::admit(0, gate::kUncounted, kLong);
     gate::drained(0);
-    CHECK(manager.rung() && !manager.rung());
+    CHECK(manager.notified() && !manager.notified());
     manager.page().control.waiting = 0;
 }
 
 // The end of a busy period is looked at by the manager.
-void the_end_of_high_priority_work_is_rung(Manager& manager) {
+void the_end_of_high_priority_work_is_told_to_the_manager(Manager& manager) {
     manager.page().control.high = std::uint64_t{1} << kSlot;
     gate::admit(0, 2, kLong);
-    CHECK(manager.slot().client.busy == 1 && !manager.rung());
+    CHECK(manager.slot().client.busy != shared::kIdle && !manager.notified());
     CHECK(gate::tail(0, 2).writes && !gate::tail(0, 2).writes);
     gate::drained(0);
-    CHECK(manager.rung());
+    CHECK(manager.notified());
     manager.slot().client.busy = 0;
     manager.page().control.high = 0;
 }
@@ -175,7 +176,7 @@ void a_wait_for_credit_leaves_an_idle_gate(Manager& manager) {
     slot.client.credit_ns = 0;
     const std::uint64_t waits = slot.counters.waits;
     CHECK(gate::admit(0, gate::kUncounted, kLong).admission == gate::Admission::kPassThrough);
-    CHECK(manager.rung() && manager.page().control.waiting == 0);
+    CHECK(manager.notified() && manager.page().control.waiting == 0);
     CHECK((slot.client.gate & shared::kGateState) == shared::kGateIdle && slot.counters.waits == waits + 1);
     CHECK(slot.client.credit_ns < 0);  // it owes
     slot.client.credit_ns = 1;
@@ -200,7 +201,7 @@ void a_second_thread_is_woken_by_the_first(Manager& manager) {
     first.join();
     second.join();
     CHECK(slot.counters.passed == passed);  // neither has waited until its bound
-    while (manager.rung()) {
+    while (manager.notified()) {
     }
     manager.page().control.policy = shared::Policy::kGroup;
 }
@@ -215,11 +216,38 @@ void a_late_manager_floods_nothing(Manager& manager) {
     shared::close_gate(manager.own().gate);
     control.heartbeat_ns = shared::now_ns() - 60 * kMs;
     int waits = 0;
-    for (int i = 0; i < 64; ++i) waits += gate::admit(0, 4, {1000, 100, 100}).boundary.waits;
-    CHECK(waits == 4 && manager.slot().counters.unmanaged >= 64);
+    for (int i = 0; i < 256; ++i) waits += gate::admit(0, 4, {1000, 100, 100}).boundary.waits;
+    CHECK(waits == 4 && manager.slot().counters.unmanaged >= 256);
     control.heartbeat_ns = beat_ns;
     control.high = 0;
     manager.own().gate.fetch_or(shared::kOpen);
+}
+
+// What is written to standard error meanwhile.
+template <typename Action>
+std::string said_during(const Action& action) {
+    int ends[2];
+    REQUIRE(pipe2(ends, O_NONBLOCK) == 0);
+    const int before = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    action();
+    dup2(before, STDERR_FILENO);
+    char text[1024];
+    const ssize_t got = read(ends[0], text, sizeof(text));
+    for (const int end : {ends[0], ends[1], before}) close(end);
+    return got <= 0 ? "" : std::string(text, static_cast<std::size_t>(got));
+}
+
+void two_processes_with_collectives_on_a_gpu_are_warned(Manager& manager) {
+    constexpr std::uint32_t kOther = kSlot + 1;
+    const auto collective = [] { gate::collective_launched(0); };
+    manager.page().control.occupied = std::uint64_t{1} << kSlot | std::uint64_t{1} << kOther;
+    CHECK(said_during(collective).empty());
+    manager.page().slots[kOther].counters.collectives = 1;
+    CHECK(said_during(collective).empty());  // told at the first
+    manager.slot().counters.collectives = 0;
+    CHECK(said_during(collective).find("NCCL") != std::string::npos);
+    CHECK(said_during(collective).empty());
 }
 
 void a_slot_of_another_is_left_alone(Manager& manager) {
@@ -246,13 +274,14 @@ int main() {
         usleep(1000);
     }
     REQUIRE(manager.slot().counters.launches == 1);
-    an_end_is_told_and_rung_for_those_that_wait(manager);
-    the_end_of_high_priority_work_is_rung(manager);
+    the_manager_is_told_of_an_end_for_those_that_wait(manager);
+    the_end_of_high_priority_work_is_told_to_the_manager(manager);
     samples_are_dropped_while_nobody_reads_them(manager);
     a_wait_is_bounded(manager);
     a_wait_for_credit_leaves_an_idle_gate(manager);
     a_second_thread_is_woken_by_the_first(manager);
     a_late_manager_floods_nothing(manager);
+    two_processes_with_collectives_on_a_gpu_are_warned(manager);
     a_slot_of_another_is_left_alone(manager);
     return check::result();
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/kernel/hostile/programs.hpp"
+
 namespace hostile {
 
 namespace {
@@ -15,6 +17,8 @@ bool takes_gpu(Kind kind) { return kind == Kind::kKernel || kind == Kind::kSpin 
 
 Device::Device(const DeviceSettings& settings, std::uint32_t clients, std::uint64_t now_ns)
     : settings_(settings), now_ns_(now_ns), clock_changes_ns_(now_ns), done_ns_(clients, 0.0) {
+    random_.seed(7 + variant);
+    clocks_.seed(11 + variant);
     std::uniform_real_distribution<double> factor(0.02, settings.most_hidden);
     hidden_.assign(clients, std::vector<double>(clients, 0.0));
     for (std::uint32_t a = 0; a < clients; ++a) {
@@ -117,7 +121,7 @@ double Device::slowdown() const {
 std::uint64_t Device::next_ns() {
     if (now_ns_ >= clock_changes_ns_) {
         clock_ = 1 + std::uniform_real_distribution<double>(-settings_.clock_swing,
-                                                            settings_.clock_swing)(random_);
+                                                            settings_.clock_swing)(clocks_);
         clock_changes_ns_ = now_ns_ + kClockPeriodNs;
     }
     for (Gate& gate : gates_) {

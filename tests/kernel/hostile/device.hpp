@@ -113,7 +113,7 @@ class Device {
     std::vector<Gate> gates_;
     std::vector<Running> running_;
     std::vector<double> done_ns_;
-    std::mt19937_64 random_{7};
+    std::mt19937_64 random_, clocks_;  // the clocks are the same whatever the arm does
 };
 
 }  // namespace hostile

@@ -1,7 +1,7 @@
 // How well the gate shares the hostile device, beside CUDA MPS alone: for benchmarks/kernel_share.py
 // --hostile.
 //
-//   hostile_share SECONDS [WARM_UP_SECONDS]
+//   hostile_share SECONDS [WARM_UP_SECONDS [VARIANT]]
 //
 // In virtual time, so the figures do not depend on the machine. Prints one JSON object.
 
@@ -79,9 +79,11 @@ void print(const Figures& f, const char* separator) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc < 2) return std::fprintf(stderr, "usage: hostile_share SECONDS [WARM_UP_SECONDS]\n"), 2;
+    if (argc < 2)
+        return std::fprintf(stderr, "usage: hostile_share SECONDS [WARM_UP_SECONDS [VARIANT]]\n"), 2;
     const auto duration_ns = static_cast<std::uint64_t>(std::atof(argv[1]) * kSecond);
     const auto warm_up_ns = static_cast<std::uint64_t>((argc > 2 ? std::atof(argv[2]) : 1.0) * kSecond);
+    if (argc > 3) variant = std::strtoull(argv[3], nullptr, 10);
     const auto simulate = [&](const std::vector<Program>& programs, Profiles profiles,
                               std::unique_ptr<Arm> arm, std::uint64_t warm_up) {
         return run(programs, profiles, *arm, warm_up, duration_ns);

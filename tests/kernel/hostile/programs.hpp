@@ -34,6 +34,10 @@ struct Program {
     std::uint32_t request_permille{1000};
 };
 
+// Kernels, arrivals and hidden slowdowns are drawn anew for each variant. 0 is the one that is judged; to
+// tune on others.
+extern std::uint64_t variant;
+
 Program vision_server();      // eager, ResNet-50 inference, polls an event for its end
 Program language_server();    // graphs of ~3 ms, one for each token
 Program vision_training();    // eager, ResNet-50 training, hundreds of launches ahead

@@ -213,7 +213,7 @@ class Scenario {
     std::vector<Client> clients_;
     std::uint64_t manager_at_ns_{0};
     double above_ns_{0}, let_in_ns_{0}, beside_ns_{0};
-    std::mt19937_64 random_{20240607}, late_{5};
+    std::mt19937_64 random_{20240607 + variant}, late_{5 + variant};
     std::uniform_real_distribution<double> unit_{0, 1};
 };
 

@@ -50,6 +50,24 @@ SAME_FIELD(ours::KernelNodeParams, kernel, CUDA_KERNEL_NODE_PARAMS_v2, kern);
 static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v3) == sizeof(CUDA_KERNEL_NODE_PARAMS_v2));
 SAME_FIELD(ours::GraphNodeParams, kernel, CUgraphNodeParams, kernel);
 
+SAME_FIELD(ours::MemoryPlace, location, CUmemAllocationProp, location.type);
+SAME_FIELD(ours::MemoryPlace, gpu, CUmemAllocationProp, location.id);
+static_assert(ours::kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
+static_assert(sizeof(CUmemGenericAllocationHandle) == sizeof(ours::DevicePointer));
+static_assert(sizeof(ours::FlatArrayShape) == sizeof(CUDA_ARRAY_DESCRIPTOR));
+SAME_FIELD(ours::FlatArrayShape, format, CUDA_ARRAY_DESCRIPTOR, Format);
+SAME_FIELD(ours::FlatArrayShape, channels, CUDA_ARRAY_DESCRIPTOR, NumChannels);
+static_assert(sizeof(ours::ArrayShape) == sizeof(CUDA_ARRAY3D_DESCRIPTOR));
+SAME_FIELD(ours::ArrayShape, depth, CUDA_ARRAY3D_DESCRIPTOR, Depth);
+SAME_FIELD(ours::ArrayShape, channels, CUDA_ARRAY3D_DESCRIPTOR, NumChannels);
+static_assert(ours::kFormatUint8 == CU_AD_FORMAT_UNSIGNED_INT8);
+static_assert(ours::kFormatUint16 == CU_AD_FORMAT_UNSIGNED_INT16);
+static_assert(ours::kFormatInt8 == CU_AD_FORMAT_SIGNED_INT8);
+static_assert(ours::kFormatInt16 == CU_AD_FORMAT_SIGNED_INT16);
+static_assert(ours::kFormatHalf == CU_AD_FORMAT_HALF);
+static_assert(ours::kAttributePriority == CU_LAUNCH_ATTRIBUTE_PRIORITY);
+static_assert(ours::kErrorOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
+
 static_assert(sizeof(ours::Uuid) == sizeof(CUuuid));
 static_assert(sizeof(ours::Result) == sizeof(CUresult));
 static_assert(sizeof(ours::Device) == sizeof(CUdevice));

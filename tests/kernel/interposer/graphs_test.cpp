@@ -323,6 +323,45 @@ void test_child_graphs_and_collectives(CUmodule module, CUstream stream, CUfunct
     DO(cuGraphDestroy(child));
 }
 
+void test_disabled_nodes_are_not_paid_for(CUstream stream, CUfunction function) {
+    const CUgraph graph = captured(stream, function, 3, 528);
+    CUgraphNode nodes[3];
+    std::size_t count = 3;
+    CUgraphExec exec{};
+    DO(cuGraphGetNodes(graph, nodes, &count));
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    const auto costs = [&](const char* expected) {
+        told_to_gate();
+        launch(exec, stream);
+        CHECK_EQUAL(told_to_gate(), std::string(expected));
+    };
+    for (int twice = 0; twice < 2; ++twice) DO(cuGraphNodeSetEnabled(exec, nodes[1], 0));
+    costs("admit 0 40000 500 1000");
+    const CUDA_KERNEL_NODE_PARAMS whole = node_of(function, 100'000);
+    DO(cuGraphExecKernelNodeSetParams(exec, nodes[1], &whole));
+    costs("admit 0 40000 500 1000");
+    for (int twice = 0; twice < 2; ++twice) DO(cuGraphNodeSetEnabled(exec, nodes[1], 1));
+    costs("admit 0 60000 666 1000");
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(graph));
+}
+
+void test_child_graphs_are_changed(CUstream stream, CUfunction function) {
+    const CUgraph child = captured(stream, function, 2, 528), other = captured(stream, function, 2, 100'000);
+    CUgraph parent{};
+    CUgraphNode node{};
+    CUgraphExec exec{};
+    DO(cuGraphCreate(&parent, 0));
+    DO(cuGraphAddChildGraphNode(&node, parent, nullptr, 0, child));
+    DO(cuGraphInstantiate(&exec, parent, 0));
+    DO(cuGraphExecChildGraphNodeSetParams(exec, node, other));
+    told_to_gate();
+    launch(exec, stream);
+    CHECK_EQUAL(told_to_gate(), std::string("admit 0 40000 1000 1000"));
+    DO(cuGraphExecDestroy(exec));
+    for (const CUgraph graph : {parent, child, other}) DO(cuGraphDestroy(graph));
+}
+
 // A figure for the graph as a whole goes before the sum.
 void test_measured(CUstream stream, CUfunction function) {
     const CUgraph graph = captured(stream, function, 3, 528);
@@ -362,4 +401,6 @@ int main() {
     test_cooperative_kernel_in_a_graph(stream, function);
     test_graph_without_kernels_is_free(stream);
     test_child_graphs_and_collectives(module, stream, function);
+    test_disabled_nodes_are_not_paid_for(stream, function);
+    test_child_graphs_are_changed(stream, function);
 }

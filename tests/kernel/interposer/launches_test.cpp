@@ -164,10 +164,36 @@ void test_stream_priorities() {
             DO(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, asked));
             DO(cuStreamGetPriority(stream, &priority));
             CHECK_EQUAL(priority, best_effort ? 0 : asked);
+            for (const char* symbol : {"cuStreamSetAttribute", "cuStreamSetAttribute_ptsz"}) {
+                const auto set =
+                    reinterpret_cast<decltype(&cuStreamSetAttribute)>(dlsym(RTLD_DEFAULT, symbol));
+                CUstreamAttrValue value{};
+                value.priority = asked;
+                DO(set(stream, CU_STREAM_ATTRIBUTE_PRIORITY, &value));
+                DO(cuStreamGetPriority(stream, &priority));
+                CHECK_EQUAL(priority, best_effort ? 0 : asked);
+            }
             DO(cuStreamDestroy(stream));
         }
     }
     unsetenv("GATE_BEST_EFFORT");
+}
+
+// Nor do their launches, and the program's attributes are left as they were.
+void test_launch_priorities(CUmodule module) {
+    const CUfunction function = explsched::test::function_of(module, "_Z4halfv");
+    const auto seen = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "fakecuda_launch_priority"));
+    CUlaunchAttribute priority{};
+    priority.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+    priority.value.priority = -4;
+    launch_extended(function, &priority);
+    CHECK_EQUAL(seen(), -4);
+    setenv("GATE_BEST_EFFORT", "1", 1);
+    launch_extended(function, &priority);
+    CHECK_EQUAL(seen(), 0);
+    CHECK_EQUAL(priority.value.priority, -4);
+    unsetenv("GATE_BEST_EFFORT");
+    told_to_gate();
 }
 
 void test_failed_calls() {
@@ -199,6 +225,7 @@ int main() {
     test_kernel_handle();
     test_handle_used_again();
     test_handle_used_again_after_its_context();
+    test_launch_priorities(module);
     test_stream_priorities();
     test_failed_calls();
     test_second_context();

@@ -96,6 +96,7 @@ Signals signals(int) noexcept {
             sizeof(explsched::shared::Line)};
 }
 
+void collective_launched(int) noexcept {}
 bool is_best_effort() noexcept { return std::getenv("GATE_BEST_EFFORT") != nullptr; }
 bool graphs_wait(int) noexcept { return std::getenv("GATE_GRAPHS_WAIT") != nullptr; }
 

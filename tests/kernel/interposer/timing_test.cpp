@@ -46,6 +46,29 @@ void test_only_stream(CUfunction function, CUstream a, CUstream b) {
     CHECK(told_to_gate().find("drained 0") != std::string::npos);
 }
 
+// Pollers, and programs that read a result back, never wait for a stream.
+void test_looks_and_copies_tell_the_end(CUfunction function, CUstream stream) {
+    for (const char* symbol : {"cuStreamQuery", "cuStreamQuery_ptsz"}) {
+        const auto query = reinterpret_cast<decltype(&cuStreamQuery)>(dlsym(RTLD_DEFAULT, symbol));
+        launch(function, 528, stream);
+        while (query(stream) == CUDA_ERROR_NOT_READY)
+            CHECK(told_to_gate().find("drained") == std::string::npos);
+        CHECK(told_to_gate().find("drained 0") != std::string::npos);
+    }
+    CUdeviceptr at{};
+    char result = 0;
+    DO(cuMemAlloc(&at, 1));
+    launch(function, 528, nullptr);
+    DO(cuMemcpyDtoH(&result, at, 1));
+    CHECK(told_to_gate().find("drained 0") != std::string::npos);
+    launch(function, 528, stream);  // for which the copy does not wait
+    DO(cuMemcpyDtoH(&result, at, 1));
+    CHECK(told_to_gate().find("drained") == std::string::npos);
+    DO(cuStreamSynchronize(stream));
+    DO(cuMemFree(at));
+    told_to_gate();
+}
+
 void test_two_streams(CUfunction function, CUstream a, CUstream b) {
     launch(function, 528, a);
     launch(function, 528, b);
@@ -306,6 +329,7 @@ int main() {
     DO(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
     test_context_wait(function);
     test_only_stream(function, a, b);
+    test_looks_and_copies_tell_the_end(function, a);
     test_two_streams(function, a, b);
     test_more_than_the_pool(function);
     test_captures_are_not_spoiled(function, a, b);

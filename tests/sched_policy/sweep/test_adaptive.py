@@ -116,6 +116,26 @@ def test_gpus_that_would_be_idle_go_where_doubt_goes_soonest() -> None:
     assert set(wanted[:3]) == {1, 2, 3} and set(wanted[3:6]) <= set(range(5, 12))
 
 
+def test_a_training_runs_for_as_long_as_its_start_took_before_it_is_judged() -> None:
+    fields = {"steps": 4, "state": TrialState.RUNNING}
+    long, short = (
+        sweep(trial(1, step_s=step_s, **fields), trial(2, step_s=step_s, **fields)) for step_s in (10.0, 1.0)
+    )
+    assert standing(long).is_known.all()
+    assert not standing(short).is_known.any()
+    ended = sweep(trial(1, steps=4, step_s=1.0, state=TrialState.ENDED))
+    assert standing(ended).is_known.all()
+
+
+def test_nothing_is_stopped_while_somebody_is_as_good_as_the_best_was_then() -> None:
+    leader = trial(1, final=0.3, steps=TOTAL, state=TrialState.ENDED)
+    early = float(leader.values[3])
+    rival = flat(2, early - 1e-6, 4)
+    assert AdaptiveHalving(doubt=1.1).decide(sweep(leader, rival, *hopeless()[1:]), gpus=8).done is None
+    behind = flat(2, early + 1e-3, 4)
+    assert AdaptiveHalving(doubt=1.1).decide(sweep(leader, behind, *hopeless()[1:]), gpus=8).done
+
+
 def hopeless() -> list:  # type: ignore[type-arg]
     return [flat(i, 0.99, TOTAL - 1, state=TrialState.RUNNING if i < 5 else None) for i in range(2, 20)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,24 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     path.symlink_to(tmp_path.parent / "elsewhere.json")
     Heartbeat(tmp_path, CLUSTER, HERE).beat(60.0)
     assert path.is_symlink()
+
+
+def test_a_file_system_that_hangs_holds_up_no_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr("slurm_plugin.instance.heartbeat._PATIENCE_S", 0.05)
+
+    def hanging(self: Heartbeat, _silent_s: float) -> None:
+        answers.wait()
+
+    with monkeypatch.context() as hung:
+        hung.setattr(Heartbeat, "_beat", hanging)
+        heart = Heartbeat(tmp_path, CLUSTER, HERE)
+        for _ in range(3):
+            heart.beat(60.0)
+        heart.stop()
+    assert caplog.text.count("no answer for") == 1
+    answers.set()
+    while not list(tmp_path.iterdir()):
+        heart.beat(60.0)  # as soon as that call has come back

@@ -234,3 +234,12 @@ def test_a_record_of_a_former_release_is_read_and_written_anew() -> None:
     assert record.text() == "JS1:abc more explsched-preemption:since=50&n=1&lost=7&p=2%2C9000%2C4%2C120%2Cbecause"
     both = f"{record.text()} explsched:since=1&n=99&lost=0"
     assert (read(both, 100.0, 9).count, read(both, 100.0, 9).others) == (2, "JS1:abc more")
+
+
+def test_a_victim_is_left_alone_when_its_beneficiary_would_no_longer_start() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
+    assert tracker.advance((Preemption(5, "", 7),), jobs, {}, {}, 0) == (SignalJob(5, "USR1"),)
+    assert tracker.victims == {7: {5}}
+    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, frozenset({7})) == ()
+    assert (tracker.underway, tracker.victims) == (frozenset(), {})

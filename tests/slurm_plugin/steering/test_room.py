@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from sched_policy import catalog
 from sched_policy.plan import Plan, Preemption
-from slurm_plugin.client.records import ClusterRecords, SlurmNode
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.observation.observe import observe
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.steering.preemption import without_vain_preemptions
@@ -43,3 +45,51 @@ def test_what_slurm_does_not_tell_is_enough() -> None:
 def test_gpus_of_any_nodes() -> None:
     assert preempted({}, gpus_per_node=None, gpus=4) == 1
     assert preempted({"cpus_taken": 16}, gpus_per_node=None, gpus=4, cpus=9) == 0
+
+
+def left(*others: SlurmJob, **beneficiary: Any) -> int:
+    """Preemptions that are left of one that frees a GPU for job 2, with other jobs in the queue."""
+    held = {"state": "RUNNING", "start_s": 1.0, "gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),)}
+    victim = record(1, comment="explsched:checkpoint=USR1", node_names=("n1",), **held)
+    full = record(9, node_names=("n1",), **{**held, "gpus": 3, "gpu_nodes": (("n1", 3),)})
+    waits = record(2, reason="Resources", gpus=1, gpus_per_node=1, natives=(50,), **beneficiary)
+    there = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main", "fast"}), cpus=16)
+    seen = observe(ClusterRecords((there,), (victim, full, waits, *others), ()), ProgressSpool(Path("/nowhere")), 1e4)
+    plan = replace(catalog.build("srsf").plan(seen.snapshot), preemptions=(Preemption(1, "", 2),))
+    return len(without_vain_preemptions(plan, seen).preemptions)
+
+
+def other(job_id: int = 3, **fields: Any) -> SlurmJob:
+    base = {"reason": "Resources", "user": "bob", "gpus": 1, "gpus_per_node": 1, "natives": (60,)}
+    return record(job_id, **{**base, **fields})
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        other(het_job_id=3),
+        other(licenses="matlab", reason="None"),
+        other(natives=(40,), partition="fast"),
+        other(),
+    ],
+    ids=["component of a heterogeneous job", "not modelled", "a partition that may have a higher tier", "modelled"],
+)
+def test_nobody_is_interrupted_where_another_job_would_take_what_comes_free(first: SlurmJob) -> None:
+    assert left() == 1
+    assert left(first) == 0
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        other(het_job_id=3, natives=(40,)),
+        other(het_job_id=3, reason="Dependency"),
+        other(het_job_id=3, eligible_s=2e4),
+        other(het_job_id=3, gpus=2, gpus_per_node=2),
+        other(het_job_id=3, priority=0, reason="JobHeldUser"),
+        other(gpus=0, gpus_per_node=None),
+    ],
+    ids=["later", "kept by a dependency", "kept by its begin time", "too large", "held", "without GPUs"],
+)
+def test_jobs_that_would_not_take_it_are_no_obstacle(behind: SlurmJob) -> None:
+    assert left(behind) == 1

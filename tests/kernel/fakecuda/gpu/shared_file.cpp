@@ -107,6 +107,7 @@ void SharedFile::take_slot() {
         if (state_->processes[i].pid != 0) continue;
         struct flock lock = slot_lock(F_WRLCK, i);
         if (fcntl(fd_, F_SETLK, &lock) != 0) continue;
+        state_->processes[i].memory_bytes = 0;
         state_->processes[i].pid = getpid();
         process_ = i;
         return;

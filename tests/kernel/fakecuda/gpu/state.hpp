@@ -13,7 +13,7 @@
 
 namespace fakecuda::gpu {
 
-constexpr std::uint64_t kMagic = 0x75706765'6b616606;  // changes with the layout
+constexpr std::uint64_t kMagic = 0x75706765'6b616607;  // changes with the layout
 constexpr std::size_t kMaxProcesses = 64;
 constexpr std::size_t kMaxStreams = 256;
 constexpr std::size_t kMaxEvents = 16384;
@@ -73,6 +73,7 @@ struct Event {
 
 struct Process {
     std::int32_t pid{0};
+    std::uint64_t memory_bytes{0};  // held on the device
 };
 
 enum class Sharing : std::int32_t { kConcurrent = 1, kTimeSliced = 2 };  // with MPS, and without

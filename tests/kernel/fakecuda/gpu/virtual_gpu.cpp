@@ -52,6 +52,31 @@ void VirtualGpu::catch_up(std::vector<EndedKernel>& ended) {
     for (const std::int32_t process : file_.dead_processes()) bury(state, process);
 }
 
+// Of all processes that live: what the dead held is free at once.
+std::uint64_t VirtualGpu::memory_in_use() {
+    for (const std::int32_t process : file_.dead_processes()) bury(file_.state(), process);
+    std::uint64_t sum = 0;
+    for (const Process& process : file_.state().processes) sum += process.pid == 0 ? 0 : process.memory_bytes;
+    return sum;
+}
+
+bool VirtualGpu::take_memory(std::uint64_t bytes, std::uint64_t capacity_bytes) {
+    const Lock lock(file_.state());
+    if (bytes > capacity_bytes || memory_in_use() > capacity_bytes - bytes) return false;
+    file_.state().processes[static_cast<std::size_t>(file_.process())].memory_bytes += bytes;
+    return true;
+}
+
+void VirtualGpu::return_memory(std::uint64_t bytes) {
+    const Lock lock(file_.state());
+    file_.state().processes[static_cast<std::size_t>(file_.process())].memory_bytes -= bytes;
+}
+
+std::uint64_t VirtualGpu::memory_bytes() {
+    const Lock lock(file_.state());
+    return memory_in_use();
+}
+
 std::int32_t VirtualGpu::open_stream() {
     return locked([&](std::vector<EndedKernel>& ended) {
         catch_up(ended);

@@ -41,12 +41,18 @@ class VirtualGpu {
     // When the event's last mark ended, in ns of the virtual GPU; nothing while it has not.
     std::optional<std::int64_t> event_time_ns(std::int32_t event);
 
+    // Device memory of this process, out of what all processes share. False if there is not so much left.
+    bool take_memory(std::uint64_t bytes, std::uint64_t capacity_bytes);
+    void return_memory(std::uint64_t bytes);
+    std::uint64_t memory_bytes();  // of all processes
+
     const Settings& settings() const { return file_.state().settings; }
 
    private:
     template <typename Work>
     auto locked(Work work);
     void catch_up(std::vector<EndedKernel>& ended);  // the caller holds the lock
+    std::uint64_t memory_in_use();                   // likewise
     std::int64_t virtual_clock_ns(std::int64_t clock_ns) const;
     bool try_append(std::int32_t stream, const Work& work, std::int64_t called_ns, std::int32_t event,
                     const std::vector<Dependency>& after, const MemoryAccess& memory);

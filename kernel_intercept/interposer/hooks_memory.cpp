@@ -1,0 +1,166 @@
+// Device memory comes and goes. Without a limit all of it goes straight to the driver.
+
+#include <algorithm>
+
+#include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/memory.hpp"
+#include "kernel_intercept/interposer/settings.hpp"
+
+namespace explsched::intercept {
+namespace {
+
+constexpr std::uint64_t kPitch = 512;  // rows of pitched memory are padded to this, on all GPUs so far
+
+bool is_limited() noexcept { return mode() != Mode::kOff && memory_limit() != 0; }
+
+// -1 if there is none that we count for.
+Device current_gpu() noexcept {
+    Device gpu = -1;
+    const bool known = call_driver<Symbol::cuCtxGetDevice>(&gpu) == kSuccess;
+    return known && gpu >= 0 && gpu < gate::kMaxGpus ? gpu : -1;
+}
+
+std::uint64_t key_of(DevicePointer address) noexcept { return address; }
+std::uint64_t key_of(Handle array) noexcept { return reinterpret_cast<std::uint64_t>(array); }
+
+template <Symbol kSymbol, typename Made, typename... Arguments>
+Result allocate_on(Device gpu, MemoryKind kind, std::uint64_t bytes, Made* made, Arguments... arguments) {
+    if (gpu < 0 || made == nullptr) return call_driver<kSymbol>(made, arguments...);
+    if (!reserve_memory(gpu, bytes)) return kErrorOutOfMemory;
+    const Result result = call_driver<kSymbol>(made, arguments...);
+    Context context = nullptr;
+    if (result != kSuccess) {
+        return_memory(gpu, bytes);
+    } else {
+        call_driver<Symbol::cuCtxGetCurrent>(&context);
+        keep_memory({kind, gpu, key_of(*made), bytes, context, 0, 1});
+    }
+    return result;
+}
+
+template <Symbol kSymbol, typename Made, typename... Arguments>
+Result allocate(std::uint64_t bytes, Made* made, Arguments... arguments) {
+    const Device gpu = is_limited() ? current_gpu() : -1;
+    return allocate_on<kSymbol>(gpu, MemoryKind::kAllocation, bytes, made, arguments...);
+}
+
+// Taken out first: as soon as the driver has freed it another thread may get the same address.
+template <Symbol kSymbol, typename Made, typename... Arguments>
+Result release(Made freed, Arguments... arguments) {
+    if (!is_limited()) return call_driver<kSymbol>(freed, arguments...);
+    const auto record = take_allocation(key_of(freed));
+    const Result result = call_driver<kSymbol>(freed, arguments...);
+    if (!record) return result;
+    if (result == kSuccess) {
+        return_memory(record->gpu, record->bytes);
+    } else {
+        keep_memory(*record);
+    }
+    return result;
+}
+
+std::uint64_t bytes_of(const ArrayShape& shape) noexcept {
+    std::uint64_t element = 4;
+    if (shape.format == kFormatUint8 || shape.format == kFormatInt8) element = 1;
+    if (shape.format == kFormatUint16 || shape.format == kFormatInt16 || shape.format == kFormatHalf)
+        element = 2;
+    return std::max<std::uint64_t>(shape.width, 1) * std::max<std::uint64_t>(shape.height, 1) *
+           std::max<std::uint64_t>(shape.depth, 1) * std::max(shape.channels, 1U) * element;
+}
+
+std::uint64_t bytes_of_pitched(std::size_t row_bytes, std::size_t rows) noexcept {
+    return (row_bytes + kPitch - 1) / kPitch * kPitch * rows;
+}
+
+}  // namespace
+
+extern "C" {
+
+Result cuMemAlloc_v2(DevicePointer* at, std::size_t bytes) {
+    return allocate<Symbol::cuMemAlloc_v2>(bytes, at, bytes);
+}
+Result cuMemAllocPitch_v2(DevicePointer* at, std::size_t* pitch, std::size_t row_bytes, std::size_t rows,
+                          unsigned element) {
+    return allocate<Symbol::cuMemAllocPitch_v2>(bytes_of_pitched(row_bytes, rows), at, pitch, row_bytes, rows,
+                                                element);
+}
+Result cuMemAllocManaged(DevicePointer* at, std::size_t bytes, unsigned flags) {
+    return allocate<Symbol::cuMemAllocManaged>(bytes, at, bytes, flags);
+}
+Result cuMemAllocAsync(DevicePointer* at, std::size_t bytes, Stream stream) {
+    return allocate<Symbol::cuMemAllocAsync>(bytes, at, bytes, stream);
+}
+Result cuMemAllocAsync_ptsz(DevicePointer* at, std::size_t bytes, Stream stream) {
+    return allocate<Symbol::cuMemAllocAsync_ptsz>(bytes, at, bytes, stream);
+}
+Result cuMemAllocFromPoolAsync(DevicePointer* at, std::size_t bytes, Handle pool, Stream stream) {
+    return allocate<Symbol::cuMemAllocFromPoolAsync>(bytes, at, bytes, pool, stream);
+}
+Result cuMemAllocFromPoolAsync_ptsz(DevicePointer* at, std::size_t bytes, Handle pool, Stream stream) {
+    return allocate<Symbol::cuMemAllocFromPoolAsync_ptsz>(bytes, at, bytes, pool, stream);
+}
+Result cuMemFree_v2(DevicePointer at) { return release<Symbol::cuMemFree_v2>(at); }
+Result cuMemFreeAsync(DevicePointer at, Stream stream) { return release<Symbol::cuMemFreeAsync>(at, stream); }
+Result cuMemFreeAsync_ptsz(DevicePointer at, Stream stream) {
+    return release<Symbol::cuMemFreeAsync_ptsz>(at, stream);
+}
+
+Result cuArrayCreate_v2(Handle* array, const FlatArrayShape* shape) {
+    const std::uint64_t bytes =
+        shape == nullptr ? 0 : bytes_of({shape->width, shape->height, 1, shape->format, shape->channels, 0});
+    return allocate<Symbol::cuArrayCreate_v2>(bytes, array, shape);
+}
+Result cuArray3DCreate_v2(Handle* array, const ArrayShape* shape) {
+    return allocate<Symbol::cuArray3DCreate_v2>(shape == nullptr ? 0 : bytes_of(*shape), array, shape);
+}
+// All levels beyond the first together are at most as large as it is (one dimension).
+Result cuMipmappedArrayCreate(Handle* array, const ArrayShape* shape, unsigned levels) {
+    const std::uint64_t first = shape == nullptr ? 0 : bytes_of(*shape);
+    return allocate<Symbol::cuMipmappedArrayCreate>(levels > 1 ? 2 * first : first, array, shape, levels);
+}
+Result cuArrayDestroy(Handle array) { return release<Symbol::cuArrayDestroy>(array); }
+Result cuMipmappedArrayDestroy(Handle array) { return release<Symbol::cuMipmappedArrayDestroy>(array); }
+
+Result cuMemCreate(DevicePointer* handle, std::size_t bytes, const MemoryPlace* place, std::uint64_t flags) {
+    const bool counted =
+        is_limited() && place != nullptr && place->location == kLocationDevice && place->gpu < gate::kMaxGpus;
+    return allocate_on<Symbol::cuMemCreate>(counted ? place->gpu : -1, MemoryKind::kBlock, bytes, handle,
+                                            bytes, place, flags);
+}
+Result cuMemRelease(DevicePointer handle) {
+    const Result result = call_driver<Symbol::cuMemRelease>(handle);
+    if (result == kSuccess && is_limited()) release_block(handle);
+    return result;
+}
+Result cuMemRetainAllocationHandle(DevicePointer* handle, void* address) {
+    const Result result = call_driver<Symbol::cuMemRetainAllocationHandle>(handle, address);
+    if (result == kSuccess && is_limited()) hold_block(*handle);
+    return result;
+}
+Result cuMemMap(DevicePointer at, std::size_t bytes, std::size_t offset, DevicePointer handle,
+                std::uint64_t flags) {
+    const Result result = call_driver<Symbol::cuMemMap>(at, bytes, offset, handle, flags);
+    if (result == kSuccess && is_limited()) map_block(at, bytes, handle);
+    return result;
+}
+Result cuMemUnmap(DevicePointer at, std::size_t bytes) {
+    const Result result = call_driver<Symbol::cuMemUnmap>(at, bytes);
+    if (result == kSuccess && is_limited()) unmap_blocks(at, bytes);
+    return result;
+}
+
+// Frameworks size their caches by this.
+Result cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
+    const Result result = call_driver<Symbol::cuMemGetInfo_v2>(free_bytes, total_bytes);
+    const Device gpu = result == kSuccess && is_limited() ? current_gpu() : -1;
+    if (gpu < 0 || free_bytes == nullptr || total_bytes == nullptr) return result;
+    const std::uint64_t limit = memory_limit();
+    *total_bytes = std::min<std::size_t>(*total_bytes, limit);
+    *free_bytes = std::min<std::size_t>(*free_bytes, limit - std::min(limit, memory_used(gpu)));
+    return result;
+}
+
+}  // extern "C"
+
+}  // namespace explsched::intercept
