@@ -7,6 +7,7 @@ import stat
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -33,7 +34,7 @@ from tests.slurm_plugin.state import HOSTILE, NOW_S, published
 
 def words(state: object) -> str:
     """Everything that a state says."""
-    return repr(state)
+    return msgspec.json.encode(state).decode()
 
 
 def invoke(tmp_path: Path, *argv: str) -> Result:
