@@ -25,7 +25,7 @@ from rich.table import Table
 METRICS = ("avg_jct_s", "makespan_s", "p99_jct_s")
 NODES, GPUS_PER_NODE = 8, 8
 _PUBLISHED = Path(__file__).with_name("muri_published.json")
-_ATTRIBUTION = (
+ATTRIBUTION = (
     'Muri traces: Rivendile/Muri, Apache License 2.0. Cite: "Multi-Resource Interleaving for Deep Learning Training", '
     "SIGCOMM 2022.",
     '"Philly traces" (the arrivals derive from them), (c) Microsoft Corporation, '
@@ -125,7 +125,7 @@ def main(
         for policy, trace, variant in todo:
             progress.update(bar, description=f"{policy} {trace}")
             path = _cut(traces / f"{trace}.csv", first, Path(scratch))
-            ours = _ours(path, policy, variant)
+            ours = run_ours(path, policy, variant)
             # The original decides itself when its solver has failed; there is no other run to compare such shares with.
             theirs = _theirs(original, path, policy, variant) if original and not variant.endswith("-shares") else None
             reference = theirs.figures if first and theirs else published[policy, trace, variant]
@@ -167,7 +167,8 @@ def _cut(trace: Path, first: int, scratch: Path) -> Path:
     return cut
 
 
-def _ours(trace: Path, policy: str, variant: str) -> Replay:
+def run_ours(trace: Path, policy: str, variant: str) -> Replay:
+    """Replay a trace in a process of its own; `variant` is one of `muri_run`."""
     argv = [sys.executable, "-m", "benchmarks.muri_run", str(trace), str(NODES), str(GPUS_PER_NODE), policy, variant]
     with tempfile.TemporaryFile("w+") as output:
         cpu_s = _cpu_s(argv, Path(__file__).parent.parent, output.fileno())
@@ -245,7 +246,7 @@ def _table(rows: Sequence[Row]) -> Table:
 def _report(rows: Sequence[Row]) -> dict[str, object]:
     return {
         "published": json.loads(_PUBLISHED.read_text())["source"],
-        "attribution": _ATTRIBUTION,
+        "attribution": ATTRIBUTION,
         "themis": _THEMIS,
         "rows": [asdict(row) for row in rows],
     }

@@ -17,6 +17,7 @@ _VARIANTS = {
     "worst-ordering": muri.MuriOptions(ordering=Ordering.WORST),
     "early-shares": muri.MuriOptions(shares=muri.Shares.EARLY),
     "whole-shares": muri.MuriOptions(shares=muri.Shares.WHOLE),
+    "learnt": muri.MuriOptions(durations=muri.Durations.LEARNT),
 }
 
 

@@ -72,7 +72,7 @@ __all__ = ["PolicyOptions", "build", "fault", "knows", "names", "registered_by_o
 
 _GROUP = entry_points.POLICIES
 
-TAKES_TURNS = frozenset({"muri-s", "muri-l"})
+TAKES_TURNS = frozenset({"explsched-share", "muri-s", "muri-l"})
 """Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""
 
 

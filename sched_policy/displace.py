@@ -12,7 +12,10 @@ from sched_policy.model import GpuRequest, Job, JobState
 from sched_policy.place import Place
 from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile, FreeGpus
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Nodes, Snapshot
+
+_FAVOUR = 1.5
+"""The owner of a job has this many times the fair-share figure of those who make room for it in another scope."""
 
 
 class Displace(Struct, frozen=True):
@@ -44,9 +47,10 @@ class Displace(Struct, frozen=True):
     ) -> tuple[Preemption, ...]:
         """The preemptions that let `blocked`, (job, waiting tasks) best first, start on GPUs taken from others.
 
-        Only jobs of its own scope make room for a job: scores of different scopes do not compare. Nobody makes room for
-        a job that may not displace others, for it might not start all the same, nor where what comes free would go to a
-        job of another scope that stands before it.
+        Jobs of its own scope make room for a job: scores of different scopes do not compare. Where those are not
+        enough, jobs of owners whom the resource manager's fair share favours clearly less do. Nobody makes room
+        for a job that may not displace others, for it might not start all the same, nor where what comes free would go
+        to a job of another scope that stands before it.
 
         `profile` has this plan's starts booked, so what is free in it now is free for the blocked jobs too.
 
@@ -59,6 +63,7 @@ class Displace(Struct, frozen=True):
             (job for job in snapshot.running if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing),
             value,
             self.margin,
+            snapshot.nodes,
         )
         least = _least_worth(snapshot, ranking, self.least_share)
         free = profile.free_now()
@@ -81,6 +86,8 @@ class Displace(Struct, frozen=True):
                 if needs_room:
                     crowded.add(shape)
                 set_ = _least_victims(job, victims.of(job, room), free, place) if needs_room else ()
+                if needs_room and not set_:
+                    set_ = _least_victims(job, victims.less_favoured(job, room), free, place)
                 if needs_room and (not set_ or ahead.would_take(job, set_, free, place)):
                     break
                 for victim in set_:
@@ -144,15 +151,19 @@ class _Ahead:
 
 
 class _Victims:
-    """The jobs that may make room, by scope and partition, so that each blocked job looks only at those it may ask."""
+    """The jobs that may make room, by scope and queue, so that each blocked job looks only at those it may ask."""
 
-    def __init__(self, jobs: Iterable[Job], value: Mapping[int, float], margin: float) -> None:
+    def __init__(self, jobs: Iterable[Job], value: Mapping[int, float], margin: float, nodes: Nodes) -> None:
         self._value = value
         self._margin = margin
+        self._nodes = nodes
         self._worst_first: defaultdict[tuple[str, str], list[Job]] = defaultdict(list)
         for job in sorted(jobs, key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id)):
-            self._worst_first[job.scope, job.partition].append(job)
+            self._worst_first[job.scope, job.queue].append(job)
         self._left = sum(map(len, self._worst_first.values()))
+        self._asked: set[int] = set()
+        self._suitable: dict[tuple[str, str], list[Job]] = {}
+        self._favour: defaultdict[tuple[str, str], list[Job]] | None = None
 
     def __bool__(self) -> bool:
         return self._left > 0
@@ -160,7 +171,8 @@ class _Victims:
     def of(self, job: Job, most: int) -> tuple[Job, ...]:
         """Up to `most` that are worth clearly less than this job, the worst first.
 
-        Scores may be negative (SRSF): the margin always widens the gap that is needed.
+        Scores may be negative (SRSF): the margin always widens the gap that is needed. Where only some nodes of its
+        partition suit the job, only jobs that hold nothing but GPUs of those are asked.
         """
         worth = self._value[job.job_id]
 
@@ -168,13 +180,50 @@ class _Victims:
             loss = self._value[victim.job_id]
             return worth > (loss * self._margin if loss >= 0 else loss / self._margin)
 
-        candidates = self._worst_first.get((job.scope, job.partition), ())
-        return tuple(islice(takewhile(is_worse, candidates), most))
+        left = (victim for victim in self._on_suitable_nodes(job) if victim.job_id not in self._asked)
+        return tuple(islice(takewhile(is_worse, left), most))
+
+    def less_favoured(self, job: Job, most: int) -> tuple[Job, ...]:
+        """Up to `most` of other scopes whose owners have had more than they are due, those that had most first."""
+        favour = job.fair_share
+        if not favour:
+            return ()
+        by_favour = self._by_favour()[job.queue, job.lane]
+        below = takewhile(lambda victim: favour > _FAVOUR * (victim.fair_share or 0.0), by_favour)
+        others = (
+            victim
+            for victim in below
+            if victim.scope != job.scope and victim.job_id not in self._asked and self._suits(victim, job)
+        )
+        return tuple(islice(others, most))
 
     def remove(self, job: Job) -> None:
         """It has been asked."""
-        self._worst_first[job.scope, job.partition].remove(job)
+        self._asked.add(job.job_id)
         self._left -= 1
+
+    def _on_suitable_nodes(self, job: Job) -> Sequence[Job]:
+        of_queue = self._worst_first.get((job.scope, job.queue), [])
+        if job.partition == job.queue or not of_queue:
+            return of_queue
+        key = job.scope, job.partition
+        if key not in self._suitable:
+            self._suitable[key] = [victim for victim in of_queue if self._suits(victim, job)]
+        return self._suitable[key]
+
+    def _suits(self, victim: Job, job: Job) -> bool:
+        """Whether all that a victim holds is on nodes that the job may use."""
+        usable, position = self._nodes.usable(job.partition), self._nodes.position
+        return all(share.node in position and usable[position[share.node]] for share in victim.allocation)
+
+    def _by_favour(self) -> Mapping[tuple[str, str], Sequence[Job]]:
+        """By queue and lane those of known fair share, the least favoured owners first, of those the youngest job."""
+        if self._favour is None:
+            known = (job for jobs in self._worst_first.values() for job in jobs if job.fair_share is not None)
+            self._favour = defaultdict(list)
+            for job in sorted(known, key=lambda job: (job.fair_share, -(job.start_s or 0.0), job.job_id)):
+                self._favour[job.queue, job.lane].append(job)
+        return self._favour
 
 
 def _least_victims(job: Job, candidates: Sequence[Job], free: FreeGpus, place: Place) -> tuple[Job, ...]:
@@ -198,5 +247,8 @@ def _least_victims(job: Job, candidates: Sequence[Job], free: FreeGpus, place: P
 
 
 def _why(victim: Job, job: Job, value: Mapping[int, float]) -> str:
+    if victim.scope != job.scope:
+        shares = f"{job.fair_share:.6g} against {victim.fair_share:.6g}"
+        return f"job {job.job_id} waits for these GPUs, and fair share favours its owner, {shares}"
     worth, loss = value[job.job_id], value[victim.job_id]
     return f"job {job.job_id} waits for these GPUs with a score of {worth:.3g} against {loss:.3g}"

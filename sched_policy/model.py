@@ -10,6 +10,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+NARROWED = " ["
+"""After a partition's name begins what its nodes must have, where not all of them suit a job: `main [a100 8 CPUs]`."""
+
 
 class JobState(StrEnum):
     """States a policy distinguishes. Jobs that have ended are not in a snapshot."""
@@ -176,6 +179,9 @@ class Job(Struct, frozen=True, gc=False):
             enough for a curve.
         scope: whose job it is: policies judge and preempt among jobs of one scope only (`sched_policy.scope`).
         peers: jobs of one scope with the same value may exchange their places in Slurm's order.
+        fair_share: how far the resource manager's fair share favours its owner, None where that is not known. Only
+            where it is, and much higher than another's, that other one's job may have to make room for this one.
+        lane: jobs of one lane differ in the resource manager's eyes by fair share, age and size only.
         native_priority: the priority that the resource manager itself gives; it decides between scopes, and which
             places there are.
         is_overdue: it has waited longer than any policy may let a job wait.
@@ -214,6 +220,13 @@ class Job(Struct, frozen=True, gc=False):
     peers: str = ""
     native_priority: float = 0.0
     is_overdue: bool = False
+    fair_share: float | None = None
+    lane: str = ""
+
+    @property
+    def queue(self) -> str:
+        """The partition itself, where `partition` stands for those of its nodes that suit the job."""
+        return self.partition.partition(NARROWED)[0]
 
     @property
     def productive_since_s(self) -> float:

@@ -86,7 +86,7 @@ def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
         gains = None if preemption.beneficiary is None else jobs.get(preemption.beneficiary)
         if preemption.beneficiary is not None and (gains is None or not gains.may_displace or gains.holds_gpus):
             yield f"it preempts job {job.job_id} for job {preemption.beneficiary}, which may not displace others"
-        elif gains is not None and gains.scope != job.scope:
+        elif gains is not None and gains.scope != job.scope and not _is_favoured(gains, job):
             yield f"it preempts job {job.job_id} of scope {job.scope!r} for job {gains.job_id} of {gains.scope!r}"
     for job_id, times in Counter(resize.job_id for resize in plan.resizes).items():
         if times > 1:
@@ -101,6 +101,11 @@ def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
         job = jobs[stop.job_id]
         if job.exploration is None or not job.exploration.may_stop:
             yield f"it stops job {job.job_id}, which has not consented"
+
+
+def _is_favoured(gains: Job, job: Job) -> bool:
+    """Whether the resource manager's fair share is known of both, and favours the first."""
+    return gains.fair_share is not None and job.fair_share is not None and gains.fair_share > job.fair_share
 
 
 def _overcommitted(plan: Plan, snapshot: Snapshot) -> Iterator[str]:

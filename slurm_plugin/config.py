@@ -153,6 +153,13 @@ class PreemptionSection(Section, frozen=True):
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
         Meta(description="preemptions of one job in all; null: any number"),
     ] = None
+    reach: Annotated[
+        Literal["scope", "fair-share"],
+        Meta(
+            description="scope: jobs make room within order.scope only; fair-share: also for a job whose association "
+            "Slurm's fair share favours over theirs, 1.5 times"
+        ),
+    ] = "scope"
     grace_s: Annotated[float, _seconds("time to write a checkpoint before the requeue")] = 120.0
 
 

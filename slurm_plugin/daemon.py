@@ -1,8 +1,8 @@
 """`sexplschedd`: runs the reconcile loop until it is told to stop.
 
 SIGHUP reloads the configuration (a bad file leaves the running one in force), SIGUSR2 reopens the log, SIGTERM and
-SIGINT stop after the current pass. While the daemon is dead, Slurm goes on with the last order; leases end by
-themselves.
+SIGINT stop after the current pass, and leases and pins are removed at once. While the daemon is dead, Slurm goes on
+with the last order; leases end by themselves.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Daemon:
             for failure in self._controller.withdraw(time.time()):
                 log.event(_LOG, logging.WARNING, "refused by Slurm", change=str(failure.change), why=failure.message)
         except SlurmError as error:
-            log.event(_LOG, logging.WARNING, "pinned jobs stay pinned to their nodes", why=str(error))
+            log.event(_LOG, logging.WARNING, "pins stay, and leases for two minutes", why=str(error))
 
     def _may_pass(self) -> bool:
         """Whether slurmctld has time for a pass now; sets the interval."""

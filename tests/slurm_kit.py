@@ -57,6 +57,7 @@ class FakeSlurm:
     It refuses the changes that `refuses` says, and with a `refusal` all of them and every submission, for that reason.
     With `silent` nothing answers; with `forgets` sbatch takes the job and its answer is lost. `asked` are the names of
     what was called, `applied` has the changes of each call of `apply`, `carried_out` those that were not refused.
+    `leases` are all reservations there are.
     """
 
     jobs_at_first: InitVar[Sequence[SlurmJob]] = ()
@@ -71,6 +72,7 @@ class FakeSlurm:
     applied: list[tuple[Change, ...]] = field(default_factory=list)
     carried_out: list[Change] = field(default_factory=list)
     name: str = "fake"
+    leases: tuple[SlurmReservation, ...] = ()
 
     def __post_init__(self, jobs_at_first: Sequence[SlurmJob]) -> None:
         self.known |= {job.job_id: job for job in jobs_at_first}
@@ -124,7 +126,7 @@ class FakeSlurm:
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
         self._answer("reservations")
-        return ()
+        return self.leases
 
     def look(self) -> ClusterRecords:
         return ClusterRecords(self.nodes(), self.jobs(), self.reservations())

@@ -64,6 +64,8 @@ DOORS: Mapping[str, frozenset[str]] = {
             "wrappers.kernel_manager",
             "wrappers.mps",
             "wrappers.native_parts",
+            "wrappers.own_options",
+            "wrappers.sxbatch",
         }
     ),
     "inference_gateway": frozenset(
@@ -94,6 +96,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.curves",
             "sched_policy.group",
             "sched_policy.model",
+            "sched_policy.order",
             "sched_policy.outlook",
             "sched_policy.place",
             "sched_policy.plan",

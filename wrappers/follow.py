@@ -1,10 +1,11 @@
-"""Reads progress out of what a job writes anyway: its log, or a file of JSON lines.
+"""Reads progress out of what a job writes anyway: its log, or a file of JSON lines or of rows (CSV).
 
 Bytes come in by `Reporter.feed`, from a pipe or from a `LogTail`; lines that tell a step and a value become reports.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from explsched.job_options import METRIC
+from explsched.job_options import METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import report
 
 POLL_S = 1.0
@@ -77,6 +78,44 @@ def json_reader(step_key: str = "step", value_key: str | None = None, metric: st
     return read
 
 
+def row_reader(path: Path, step_key: str = "step", value_key: str | None = None) -> LineReader:
+    """A reader of rows, separated by tabs in a file `.tsv`, else by commas. `path` is where the header stands already.
+
+    A line with both names is a header, also later: then the file was begun anew. Rows without step or value tell
+    nothing. The reader raises ValueError for rows before any header, and for a cell that is no number.
+    """
+    name = default_metric()
+    key = value_key or name
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    columns: list[str] = []
+
+    def cells(line: bytes) -> list[str]:
+        return [cell.strip() for cell in next(csv.reader([line.decode(errors="replace")], delimiter=delimiter), [])]
+
+    def read(line: bytes) -> Reading | None:
+        row = cells(line)
+        if step_key in row and key in row:
+            columns[:] = row
+            return None
+        if not line.strip():
+            return None
+        if not columns:
+            names = f"{STEP_KEY.flag} and {VALUE_KEY.flag} name them"
+            raise ValueError(f"no header with the columns {step_key!r} and {key!r} stands before it; {names}")
+        told = dict(zip(columns, row, strict=False))
+        if not told.get(step_key) or not told.get(key):
+            return None
+        return Reading(int(float(told[step_key])), {name: float(told[key])})
+
+    if path.is_file():
+        with path.open("rb") as file:
+            first = file.readline(_LONGEST_LINE)
+        if first.endswith(b"\n"):
+            header = cells(first)
+            columns[:] = header if step_key in header and key in header else []
+    return read
+
+
 def default_metric() -> str:
     """The metric named at submission (`sxbatch --metric`), else loss."""
     return os.environ.get(METRIC.variable) or "loss"
@@ -99,10 +138,18 @@ class Reporter:
         for line in lines:
             self._take(line)
 
+    def restart(self) -> None:
+        """The next bytes are the first of another file: half a line before them will not be completed."""
+        self._rest = b""
+
     def close(self) -> None:
         """No more bytes will come: the last line may lack its end."""
         self._take(self._rest)
         self._rest = b""
+
+    def take(self, reading: Reading) -> None:
+        """Report what was read. Raises TypeError or ValueError for what can be no report."""
+        report(step=reading.step, total_steps=self._total_steps, params=None, **reading.values)
 
     def warn(self, text: str) -> None:
         """Say what is wrong on standard error, but never flood a job's log with it."""
@@ -115,7 +162,7 @@ class Reporter:
         try:
             reading = self._read(line)
             if reading is not None:
-                report(step=reading.step, total_steps=self._total_steps, params=None, **reading.values)
+                self.take(reading)
         except Exception as error:  # whatever a log holds, the job goes on
             self.warn(f"no progress in {line[:200]!r}: {error}")
 
@@ -124,11 +171,13 @@ class LogTail:
     """Reads what is new in a file that may not exist yet, and may be truncated or replaced.
 
     What a file held when the `LogTail` was made is passed over, as it is a former run's, unless `from_start` is set.
+    `is_at_start` says of the bytes that were read last whether they are the first of a file.
     """
 
     def __init__(self, path: Path, *, from_start: bool = False) -> None:
         self._path = path
         self._inode, self._offset = 0, 0
+        self.is_at_start = False
         if not from_start and path.is_file():
             status = path.stat()
             self._inode, self._offset = status.st_ino, status.st_size
@@ -145,6 +194,7 @@ class LogTail:
                 raise OSError(0, "is not a regular file")
             if status.st_ino != self._inode or status.st_size < self._offset:
                 self._inode, self._offset = status.st_ino, 0
+            self.is_at_start = self._offset == 0
             data = os.pread(descriptor, _MAX_READ, self._offset)
             self._offset += len(data)
             return data
@@ -154,17 +204,20 @@ class LogTail:
     def follow(self, reporter: Reporter, ended: Callable[[], bool]) -> None:
         """Feed the reporter until `ended`, which waits for a poll interval, is true; then once more to the end."""
         while not ended():
-            reporter.feed(self._try(reporter))
+            self.pass_on(reporter)
         for _ in range(_LAST_READS):
-            data = self._try(reporter)
-            if not data:
+            if not self.pass_on(reporter):
                 break
-            reporter.feed(data)
         reporter.close()
 
-    def _try(self, reporter: Reporter) -> bytes:
+    def pass_on(self, reporter: Reporter) -> bool:
+        """Feed the reporter with the next bytes; whether there were any."""
         try:
-            return self.read()
+            data = self.read()
         except OSError as error:
             reporter.warn(f"{self._path}: {error.strerror}")
-            return b""
+            return False
+        if data and self.is_at_start:
+            reporter.restart()
+        reporter.feed(data)
+        return bool(data)

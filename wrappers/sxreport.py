@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
-from explsched.job_options import CHECKPOINT, METRIC
+from explsched.job_options import CHECKPOINT, FOLLOW, METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import event, report
 from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
 
@@ -80,11 +80,11 @@ def options_parser() -> argparse.ArgumentParser:
     parser.add_argument("--event", choices=("start", "checkpoint", "end"), help="record an event of the run instead")
     follow = parser.add_argument_group("follow a file until the job script (the parent process) or --pid ends")
     source = follow.add_mutually_exclusive_group()
-    source.add_argument("--follow", type=Path, metavar="LOG", help="read progress from a log, by --regex")
+    source.add_argument(FOLLOW.flag, type=Path, metavar="LOG", help="read progress from a log, by --regex")
     source.add_argument("--jsonl", type=Path, metavar="FILE", help="read progress from a file of JSON lines")
     follow.add_argument("--regex", help="groups: step, and value or names of metrics")
-    follow.add_argument("--step-key", default="step", metavar="KEY", help="key of the step (default: step)")
-    follow.add_argument("--value-key", metavar="KEY", help="key of the value (default: the metric's name)")
+    follow.add_argument(STEP_KEY.flag, default="step", metavar="KEY", help="key of the step (default: step)")
+    follow.add_argument(VALUE_KEY.flag, metavar="KEY", help="key of the value (default: the metric's name)")
     follow.add_argument("--value-metric", metavar="NAME", help="name of the metric that the value is of")
     follow.add_argument("--pid", type=_positive, help="end with this process instead of the parent")
     follow.add_argument("--from-start", action="store_true", help="read what the file holds already, too")

@@ -1,7 +1,7 @@
 """`sxrun`: runs a command inside a job, passes signals on to it and tells the scheduler about the run.
 
 It reports the `--key=value` words of the command as the training's hyper-parameters. With `--log-regex` or
-`--metrics-jsonl` it also reads progress from what the command prints or writes, so that a training that only logs can
+`--follow` it also reads progress from what the command prints or writes, so that a training that only logs can
 take part. With options of sharing its CUDA kernels are managed, so that it can share a GPU with others. Whatever goes
 wrong with that, the command runs and its exit status is sxrun's.
 """
@@ -18,15 +18,17 @@ from pathlib import Path
 from signal import Signals
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
-from explsched.job_options import CHECKPOINT, ELASTIC, METRIC, SHARING
+from explsched.job_options import CHECKPOINT, ELASTIC, FOLLOW, FOLLOWING, METRIC, SHARING, STEP_KEY, VALUE_KEY
 from explsched.job_options.documentation import variable_lines
-from explsched.job_options.environment import exported
+from explsched.job_options.environment import exported, read
 from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell
 from wrappers.elastic import present_size
 from wrappers.follow import POLL_S, LogTail, Reporter, json_reader, log_reader
+from wrappers.option_arguments import add
 from wrappers.relay import SignalRelay
 from wrappers.share_options import Share, add_options, chosen
+from wrappers.sources import followed
 
 _COLUMN = 27
 _EPILOG = rf"""
@@ -36,7 +38,7 @@ environment:
   {CHECKPOINT.variable:<{_COLUMN}}  signal that asks for a checkpoint (default: {DEFAULT_SIGNAL}); set for the command
   {ELASTIC.variable:<{_COLUMN}}  set: variables of Slurm that tell the size of the job's submission are put right
   {METRIC.variable:<{_COLUMN}}  the metric that is read (default: loss)
-{variable_lines(SHARING, _COLUMN)}
+{variable_lines((*FOLLOWING, *SHARING), _COLUMN)}
   EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
   EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
   EXPLSCHED_INTERCEPT          off: no sharing, whatever else is said
@@ -44,7 +46,8 @@ environment:
   EXPLSCHED_KM                 the kernel manager, if it is not where it was installed
   EXPLSCHED_KM_SOCKET          socket of the kernel manager; set for the command
 
-example:
+examples:
+  sxrun --follow logs/ --value-key eval/loss -- python train.py
   sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py
 """
 _LAST_OUTPUT_S = 5.0  # a background process of the command may hold its output open for ever
@@ -58,21 +61,25 @@ def main(arguments: list[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("no command given")
-    reporter = None
+    reporter = tail = None
     try:
+        following, warnings = _following(options)
         if options.log_regex:
             reporter = Reporter(log_reader(options.log_regex), "sxrun", options.total_steps)
         elif options.metrics_jsonl:
-            reader = json_reader(options.step_key, options.value_key)
-            reporter = Reporter(reader, "sxrun", options.total_steps)
-        share, warnings = chosen(options, os.environ)
+            reader = json_reader(following.get(STEP_KEY.name, "step"), following.get(VALUE_KEY.name))
+            reporter, tail = Reporter(reader, "sxrun", options.total_steps), LogTail(options.metrics_jsonl)
+        elif FOLLOW.name in following:
+            reporter, tail = followed(following, "sxrun", options.total_steps)
+        share, more = chosen(options, os.environ)
+        warnings += more
     except ValueError as error:
         parser.error(str(error))
     for warning in warnings:
         sys.stderr.write(f"sxrun: {warning}\n")
     os.environ.update(present_size(os.environ))
     with SignalRelay(_export()) as relay, _prepared(share, relay) as environment:
-        return _run(relay, command, environment, reporter, options.metrics_jsonl)
+        return _run(relay, command, environment, reporter, tail)
 
 
 def _run(
@@ -80,12 +87,11 @@ def _run(
     command: list[str],
     environment: dict[str, str],
     reporter: Reporter | None,
-    metrics_file: Path | None,
+    tail: LogTail | None,
 ) -> int:
     # The event tells the daemon that signals may come: not before they are held back.
     event("start")
     tell(of_command(command))
-    tail = LogTail(metrics_file) if metrics_file else None
     try:
         child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)
     except OSError as error:
@@ -134,18 +140,24 @@ def options_parser() -> argparse.ArgumentParser:
         help="read progress from the output: a group named step and one per metric, such as (?P<loss>...)",
     )
     source.add_argument(
-        "--metrics-jsonl", type=Path, metavar="FILE", help="read progress from the JSON lines the command adds to FILE"
+        "--metrics-jsonl", type=Path, metavar="FILE", help=f"as {FOLLOW.flag}, of JSON lines whatever its name"
     )
-    parser.add_argument("--step-key", default="step", metavar="KEY", help="key of the step in JSON lines")
-    parser.add_argument(
-        "--value-key", metavar="KEY", help="key of the value in JSON lines (default: the metric's name)"
-    )
+    add(source, FOLLOW)
+    for option in (STEP_KEY, VALUE_KEY):
+        add(parser, option)
     parser.add_argument(
         "--total-steps", type=_steps, metavar="N", help="steps the job will run in all, for progress that is read"
     )
     add_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     return parser
+
+
+def _following(options: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
+    """What is followed and how, by the options' names, and warnings about variables that cannot be used."""
+    found = read(os.environ, FOLLOWING)
+    given = {option.name: value for option in FOLLOWING if (value := getattr(options, option.yaml_key))}
+    return found.values | given, list(found.warnings)
 
 
 def _steps(text: str) -> int:

@@ -7,12 +7,10 @@
 // A probe that fails says with which error of the driver, one that hangs or crashes says so, and the others
 // go on. Times are medians, in microseconds.
 
-#include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,11 +24,11 @@
 #include <thread>
 #include <vector>
 
-#include "kernel_intercept/interposer/driver_abi.hpp"
+#include "benchmarks/gpu/driver.hpp"
 
 namespace {
 
-using namespace explsched::intercept;
+using namespace gpu_bench;
 
 constexpr int kDeadlineMs = 20'000;
 constexpr int kTimes = 200;
@@ -53,28 +51,6 @@ again:
     ret;
 }
 )";
-
-double now_us() {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-}
-
-[[noreturn]] void fail(const char* call, Result result) {
-    std::printf("\"failed\": \"%s\", \"error\": %d", call, result);
-    std::fflush(stdout);
-    _exit(0);
-}
-
-// Calls a function of the driver; the probe ends if it fails.
-template <typename... Arguments>
-void call(const char* name, Arguments... arguments) {
-    static void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
-    void* entry = driver == nullptr ? nullptr : dlsym(driver, name);
-    if (entry == nullptr) fail(name, kErrorSymbolNotFound);
-    const Result result = reinterpret_cast<Result (*)(Arguments...)>(entry)(arguments...);
-    if (result != kSuccess) fail(name, result);
-}
 
 struct Words {
     alignas(64) std::atomic<std::uint64_t> done;

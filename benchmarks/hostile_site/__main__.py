@@ -53,7 +53,10 @@ def main(
             found[policy] = figures.of(ran)
             if keep:
                 _keep(keep / (policy or "slurm-alone"), ran)
+    words = [f"--minutes {minutes:g}", *(f"--policy {policy}" for policy in policies), f"--seed {seed}"]
+    words += [] if chaos_seed is None else [f"--chaos {chaos_seed}"]
     result = {
+        "command": " ".join(("python -m benchmarks.hostile_site", *words)),
         "setting": {"minutes": minutes, "seed": seed, "chaos": chaos_seed},
         "bars": {policy: asdict(figures.bars(found[policy], found[None])) for policy in policies},
         "arms": {policy or "Slurm alone": asdict(one) for policy, one in found.items()},

@@ -183,7 +183,7 @@ def _run(
             time.sleep(_POLL_S)
     to_s = time.time()
     chaos.mend()
-    at_rest = _at_rest(site, tell)
+    at_rest = _at_rest(site, chaos, tell)
     return Arm(
         tuple(users.submitted),
         frozenset(users.cancelled),
@@ -197,8 +197,12 @@ def _run(
     )
 
 
-def _at_rest(site: Site, tell: Callable[[str], None]) -> tuple[SlurmJob, ...]:
-    """The queue while one job holds all nodes, so that nothing starts and each pass has settled the order."""
+def _at_rest(site: Site, chaos: Chaos, tell: Callable[[str], None]) -> tuple[SlurmJob, ...]:
+    """The queue while one job holds all nodes, so that nothing starts and each pass has settled the order.
+
+    The daemon is started anew before: while jobs start it remembers whose places have been used up, and Slurm alone
+    would have other jobs in its queue. A new one must keep to the order between users that Slurm's priorities give.
+    """
     tell("waiting for a queue at rest")
     for name in CliClient(environment=site.environment).reservations():
         site.run("scontrol", "delete", f"ReservationName={name.name}")
@@ -215,6 +219,7 @@ def _at_rest(site: Site, tell: Callable[[str], None]) -> tuple[SlurmJob, ...]:
 
     until(holds_all, "one job holds all nodes", 240.0)
     if site.product.log.exists():
+        chaos.restart_daemon()
         passes = _passes(site)
         until(lambda: _passes(site) >= passes + _SETTLE_PASSES, "the daemon makes some passes", 120.0)
     return tuple(client.jobs())

@@ -81,6 +81,11 @@ class Chaos:
             self._mend()
             self._mend = None
 
+    def restart_daemon(self) -> None:
+        """End the daemon, and start it again."""
+        self.end_daemon()
+        self._start(DAEMON)
+
     def end_daemon(self) -> None:
         """End the daemon, whichever it is now."""
         processes.stop([self._pids[DAEMON]])

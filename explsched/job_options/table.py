@@ -10,7 +10,19 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from explsched.job_options.values import Fraction, Kind, Memory, OneOf, Pairs, Signal, Sizes, Stages, Switch, Text
+from explsched.job_options.values import (
+    FilePath,
+    Fraction,
+    Kind,
+    Memory,
+    OneOf,
+    Pairs,
+    Signal,
+    Sizes,
+    Stages,
+    Switch,
+    Text,
+)
 
 SPANK_PREFIX = "expl-"
 VARIABLE_PREFIX = "EXPLSCHED_"
@@ -27,6 +39,9 @@ class Topic(Enum):
 
     SHARING = "sharing"
     """How the job's kernels share a GPU. Giving one asks for the kernels to be managed."""
+
+    FOLLOWING = "following"
+    """Where sxrun and sxreport find the job's progress, if it does not report."""
 
 
 class Former(NamedTuple):
@@ -235,6 +250,31 @@ MEMORY = Option(
     is_scheduled=False,
 )
 
+FOLLOW = Option(
+    "follow",
+    FilePath(),
+    "FILE",
+    "read progress from the file that the command writes: .csv, .tsv, .jsonl, TensorBoard's events or their directory",
+    Topic.FOLLOWING,
+    is_scheduled=False,
+)
+STEP_KEY = Option(
+    "step-key",
+    Text(),
+    "NAME",
+    "column or key of the step in a file that is followed (default: step)",
+    Topic.FOLLOWING,
+    is_scheduled=False,
+)
+VALUE_KEY = Option(
+    "value-key",
+    Text(),
+    "NAME",
+    "column, key or tag of the value in a file that is followed (default: the metric's name)",
+    Topic.FOLLOWING,
+    is_scheduled=False,
+)
+
 OPTIONS = (
     SWEEP,
     METRIC,
@@ -250,6 +290,9 @@ OPTIONS = (
     LIMIT,
     MPS,
     MEMORY,
+    FOLLOW,
+    STEP_KEY,
+    VALUE_KEY,
 )
 """All options."""
 
@@ -257,4 +300,7 @@ SCHEDULED = tuple(option for option in OPTIONS if option.is_scheduled)
 """Those that the scheduler learns of: options of sxbatch, of the SPANK plugin, and keys of the comment."""
 
 SHARING = tuple(option for option in OPTIONS if option.topic is Topic.SHARING)
-"""Those of sxrun."""
+"""Those of sxrun about a shared GPU."""
+
+FOLLOWING = tuple(option for option in OPTIONS if option.topic is Topic.FOLLOWING)
+"""Those of sxrun about progress."""

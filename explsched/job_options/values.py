@@ -73,6 +73,20 @@ class Pairs(NamedTuple):
         return text
 
 
+class FilePath(NamedTuple):
+    """The name of a file. Only programs inside the job have such options."""
+
+    c_name: str = "text"
+    accepted: str = "a path of at most 4095 bytes"
+    choices: tuple[str, ...] = ()
+
+    def canonical(self, text: str) -> str:
+        """The text itself."""
+        if not 1 <= len(text.encode()) <= 4095 or "\0" in text:
+            raise ValueError(text)
+        return text
+
+
 class OneOf(NamedTuple):
     """One of a few words."""
 

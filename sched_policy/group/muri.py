@@ -19,12 +19,15 @@ from sched_policy.group.base import Interference, Interleaving, Shared
 from sched_policy.group.gpus import Gpu, GpuMap
 from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.rounds import Bucket, Grouper
-from sched_policy.model import GpuRequest, JobState
+from sched_policy.group.worth import Crowd, Packer, worth_of
+from sched_policy.model import GpuRequest, JobState, StageProfile
 from sched_policy.place import Place, Room
 from sched_policy.plan import Group, Preemption, Ranking, Start
 from sched_policy.snapshot import Ints, Snapshot
 
 _GROUPS_AHEAD = 8
+_OVERDUE = 100.0
+"""How many times the best job an overdue one is worth: it runs next, and shares with none but its like."""
 
 Shape = tuple[GpuRequest, str, bool]
 """What the jobs of a group have in common: request, partition, and whether they share GPUs at all."""
@@ -54,14 +57,20 @@ class Interleave(Struct, frozen=True):
         held = GpuMap(snapshot)
         settled = _settled(snapshot, held, self.quantum_s)
         movable = [row for row in ranking.rows.tolist() if row not in settled and _may_move(snapshot, held, row)]
-        shared = self._shared(snapshot, movable, settled, held, place)
+        shared = self._shared(snapshot, ranking, movable, settled, held, place)
         displacing = [row for row in movable if held.gpus(row) or snapshot.jobs[row].may_displace]
         if shared.preemptions and len(displacing) < len(movable):
-            return self._shared(snapshot, displacing, settled, held, place)
+            return self._shared(snapshot, ranking, displacing, settled, held, place)
         return shared
 
     def _shared(
-        self, snapshot: Snapshot, movable: Sequence[int], settled: set[int], held: GpuMap, place: Place
+        self,
+        snapshot: Snapshot,
+        ranking: Ranking,
+        movable: Sequence[int],
+        settled: set[int],
+        held: GpuMap,
+        place: Place,
     ) -> Shared:
         """The same for these jobs, best first."""
         free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
@@ -69,7 +78,7 @@ class Interleave(Struct, frozen=True):
             free.vacate(held.gpus(row))
         for row in sorted(settled):
             _close(free, held.gpus(row))
-        groups = self._groups(snapshot, movable, held, free, place)
+        groups = self._groups(snapshot, ranking, movable, held, free, place)
         placed = _place(snapshot, groups, held, free, place)
         shared = _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
         chosen = {row for group in placed for row in group}
@@ -96,7 +105,13 @@ class Interleave(Struct, frozen=True):
         return [Group(tuple(snapshot.jobs[row].job_id for row in group), why) for group in groups]
 
     def _groups(
-        self, snapshot: Snapshot, movable: Sequence[int], held: GpuMap, free: GpuMap, place: Place
+        self,
+        snapshot: Snapshot,
+        ranking: Ranking,  # noqa: ARG002  `movable` is in its order
+        movable: Sequence[int],
+        held: GpuMap,
+        free: GpuMap,
+        place: Place,
     ) -> list[Rows]:
         """Groups of candidates as positions in the snapshot. Candidates that run together stay together."""
         grouper = Grouper(self.max_members)
@@ -142,6 +157,54 @@ class Interleave(Struct, frozen=True):
             for node, gpus in placed:
                 room[node] -= gpus
         return {shape: rows[: members[shape] * slots[shape]] for shape, rows in shapes.items() if slots[shape]}
+
+
+class InterleaveByWorth(Interleave, frozen=True):
+    """Groups that are worth most (`sched_policy.group.worth`), in an order of falling `-remaining service`.
+
+    Attributes:
+        stay: how many times a group that runs already counts, since who takes its place has to wait for a checkpoint
+            and to load.
+
+    """
+
+    stay: float = 1.5
+
+    def _groups(
+        self,
+        snapshot: Snapshot,
+        ranking: Ranking,
+        movable: Sequence[int],
+        held: GpuMap,
+        free: GpuMap,
+        place: Place,  # noqa: ARG002  groups that do not fit wait
+    ) -> list[Rows]:
+        """Groups as positions in the snapshot, those of most worth first."""
+        worth = worth_of(np.maximum(-ranking.values, 0.0))
+        overdue = np.array([job.is_overdue for job in snapshot.jobs], dtype=np.bool_)
+        worth[overdue] = _OVERDUE * worth.max(initial=0.0)
+        shapes: dict[Shape, list[int]] = {}
+        for row in movable:
+            shapes.setdefault(_shape(snapshot, row), []).append(row)
+        packer = Packer(self.max_members, self.stay)
+        alone = packer.kind(StageProfile(1.0, 0.0, 1.0, 0.0))
+        crowds: list[Crowd] = []
+        members: list[list[int]] = []
+        for (request, _partition, shares), rows in shapes.items():
+            kinds = [
+                packer.kind(profile) if shares and (profile := snapshot.jobs[row].profile) else alone for row in rows
+            ]
+            running = tuple(group for group in _together(rows, held) if held.gpus(rows[group[0]]))
+            worths = tuple(worth[rows].tolist())
+            crowds.append(Crowd(request.total, tuple(kinds), worths, running, may_share=shares))
+            members.append(rows)
+        chosen = packer.pack(crowds, int(free.open.sum()))
+        groups = [
+            (-packer.worth(crowd, group), tuple(rows[place] for place in group))
+            for rows, crowd, found in zip(members, crowds, chosen, strict=True)
+            for group in found
+        ]
+        return [rows for _, rows in sorted(groups)]
 
 
 def _settled(snapshot: Snapshot, held: GpuMap, quantum_s: float) -> set[int]:

@@ -80,11 +80,12 @@ class Bucket(Struct, frozen=True):
         return [(place,) for place in range(len(self.kinds))] if self.together is None else list(self.together)
 
 
-class Grouper:
-    """Groups jobs of the same number of GPUs so that together they need no more GPUs than there are.
+class Paces:
+    """Numbers for profiles, and how fast groups of them are. Make one for a replay or for a plan: it only grows.
 
-    It remembers efficiencies and matchings, so the same question is answered once. Make one for a replay or for a plan:
-    it only grows.
+    Attributes:
+        max_members: jobs per group at most.
+
     """
 
     def __init__(self, max_members: int = MAX_MEMBERS, ordering: Ordering = Ordering.BEST) -> None:
@@ -95,11 +96,9 @@ class Grouper:
         self._profiles: list[StageProfile] = []
         self._kind_of: dict[StageProfile, int] = {}
         self._pace_s: dict[Kind, float] = {}
-        self._gamma: dict[Kind, float] = {}
-        self._matchings: dict[tuple[tuple[Kind, int], ...], dict[tuple[Kind, Kind], int]] = {}
 
     def kind(self, profile: StageProfile) -> int:
-        """The number under which buckets refer to this profile."""
+        """The number of this profile, under which jobs refer to it."""
         if profile not in self._kind_of:
             self._kind_of[profile] = len(self._profiles)
             self._profiles.append(profile)
@@ -111,6 +110,19 @@ class Grouper:
         if members not in self._pace_s:
             self._pace_s[members] = iteration_s([self._profiles[member] for member in members], self._ordering)
         return self._pace_s[members]
+
+
+class Grouper(Paces):
+    """Groups jobs of the same number of GPUs so that together they need no more GPUs than there are.
+
+    It remembers efficiencies and matchings, so the same question is answered once. Make one for a replay or for a plan:
+    it only grows.
+    """
+
+    def __init__(self, max_members: int = MAX_MEMBERS, ordering: Ordering = Ordering.BEST) -> None:
+        super().__init__(max_members, ordering)
+        self._gamma: dict[Kind, float] = {}
+        self._matchings: dict[tuple[tuple[Kind, int], ...], dict[tuple[Kind, Kind], int]] = {}
 
     def groups(self, buckets: Sequence[Bucket], capacity_gpus: int) -> list[list[Group]]:
         """The groups of each bucket, in the order of the buckets.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from sched_policy.catalog import PolicyOptions
 from sched_policy.group.antman import Opportunistic
 from sched_policy.group.bsbf import Pairs, best_benefit, first_fit
-from sched_policy.group.muri import Interleave
+from sched_policy.group.muri import Interleave, InterleaveByWorth
 from sched_policy.order.base import Fifo, Srsf, Srtf
+from sched_policy.order.gittins import Gittins
 from sched_policy.order.las import LeastAttainedService
 from sched_policy.policies.exclusive import SHORTEST_FIRST
 from sched_policy.policy import JobData, Need, Policy
@@ -33,6 +34,19 @@ def muri_l(options: PolicyOptions) -> Policy:
         LeastAttainedService(options.las_limits_gpu_s, options.starvation),
         sharing=Interleave(quantum_s=options.quantum_s),
         needs=(_GROUPED,),
+    )
+
+
+def explsched_share(options: PolicyOptions) -> Policy:
+    """Packing, sharing and order in one: the groups whose progress is worth most."""
+    summary = "groups of up to 4 jobs whose progress is worth most, by known or learnt remaining service"
+    learnt = Need(JobData.RUN_TIMES, "their length is judged by jobs of the same size submitted just before and after")
+    return Policy(
+        "explsched-share",
+        summary,
+        Gittins(),
+        sharing=InterleaveByWorth(quantum_s=options.quantum_s),
+        needs=(learnt, _GROUPED),
     )
 
 

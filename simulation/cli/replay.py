@@ -211,8 +211,10 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
         raise click.UsageError(f"{', '.join(wrong)}: not accepted with --conventions {conventions}")
     chosen = {name: given[name] for name in mine if given[name] is not None}
     if conventions == "muri":
-        from simulation.muri import MuriOptions
+        from simulation.muri import Durations, MuriOptions
 
+        if "durations" in chosen:
+            chosen["durations"] = Durations(chosen["durations"])
         return MuriOptions(**chosen)
     try:
         if "estimates" in chosen:
@@ -236,7 +238,7 @@ _SLURM = {
     "seed": "--seed",
     "until_s": "--until",
 }
-_MURI = {"autopack": "--autopack", "max_members": "--max-members"}
+_MURI = {"autopack": "--autopack", "max_members": "--max-members", "durations": "--durations"}
 _OPTIONS = (
     click.option(
         "--trace",
@@ -281,7 +283,13 @@ _OPTIONS = (
         "--max-members",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Maximum number of jobs per group (muri-s, muri-l).  [muri conventions; default: 4]",
+        help="Maximum number of jobs per group (muri-s, muri-l, explsched-share).  [muri conventions; default: 4]",
+    ),
+    click.option(
+        "--durations",
+        type=click.Choice(["known", "learnt"]),
+        help="Whether run times are known as to muri-s, or learnt from jobs that have ended (explsched-share).  "
+        "[muri conventions; default: known]",
     ),
     click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),
 )

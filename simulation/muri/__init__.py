@@ -37,6 +37,13 @@ class Grouping(StrEnum):
     IN_ORDER = "in-order"  # those that follow each other: an ablation of the paper
 
 
+class Durations(StrEnum):
+    """What `explsched-share` knows of how long jobs take."""
+
+    KNOWN = "known"  # as Muri-S does
+    LEARNT = "learnt"  # nothing, as Muri-L: it learns from the jobs that have ended
+
+
 class MuriOptions(Struct, frozen=True):
     """The flags of the original.
 
@@ -44,6 +51,7 @@ class MuriOptions(Struct, frozen=True):
         autopack: split groups that do not pay; the published figures were made before the original had it.
         max_members: jobs per group at most (Muri).
         shares: which time shares decide (Themis).
+        durations: what is known of them (explsched-share).
         ordering: how the stages of a group are put in order (Muri); the worst is an ablation of the paper.
         grouping: how groups are chosen (Muri).
 
@@ -54,6 +62,7 @@ class MuriOptions(Struct, frozen=True):
     ordering: Ordering = Ordering.BEST
     grouping: Grouping = Grouping.MATCHING
     shares: Shares = Shares.CENTRAL
+    durations: Durations = Durations.KNOWN
 
 
 # Each policy imports its own module: SRTF should not wait for Themis' numpy, nor for Muri's matching.
@@ -112,6 +121,13 @@ def _themis(cluster: ClusterShape, options: MuriOptions) -> Discipline:
     return themis.Themis(cluster, solve)
 
 
+def _share(cluster: ClusterShape, options: MuriOptions) -> Discipline:
+    from simulation.muri.share import KnownLengths, LearntLengths, Share
+
+    lengths = KnownLengths() if options.durations is Durations.KNOWN else LearntLengths()
+    return Share(cluster, lengths, options.max_members)
+
+
 _POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {
     "srtf": _srtf,
     "srsf": _srsf,
@@ -120,6 +136,7 @@ _POLICIES: Mapping[str, Callable[[ClusterShape, MuriOptions], Discipline]] = {
     "themis": _themis,
     "muri-s": _muri_s,
     "muri-l": _muri_l,
+    "explsched-share": _share,
 }
 
 

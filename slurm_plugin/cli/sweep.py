@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import getpass
 import json
+import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from explsched.cli.options import config_option, json_option
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from explsched.job_options.comment import PREFIX
-from explsched.parameters import listed
+from explsched.parameters import listed, of_value
 from slurm_plugin.cli.session import look, remembered
 
 if TYPE_CHECKING:
@@ -26,8 +28,10 @@ _EXAMPLES = """\b
 examples:
   sexplsched sweep list
   sexplsched sweep show digits --plot digits.png
+  sexplsched sweep run sweep.yaml
   sexplsched sweep export digits digits.csv && sexplsched compare --trace digits.csv --cluster 1x4
 """
+_POLL_S = 5.0
 _STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
 
 
@@ -111,6 +115,44 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
     click.echo(f"{path}: {len(text.splitlines()) - 1} trainings")
     for lack in lacks:
         click.echo(f"sexplsched: {lack}", err=True)
+
+
+@sweep.command()
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--wait", is_flag=True, help="Stay until the search is over; it goes on without that, too.")
+@json_option
+@config_option
+def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001
+    """Search for the best hyper-parameters, as a YAML file says: begin, or go on where it was left.
+
+    Trials are Slurm jobs. Slurm itself makes the next pass when one of them ends, so nothing has to stay running; the
+    command may be called again at any time. Trials and their state are in NAME.sweep beside the file.
+    """
+    from slurm_plugin import config as configuration
+    from slurm_plugin.sweeps import search_file
+
+    file = search_file.load(path)
+    if find_spec("optuna") is None:
+        raise search_file.SearchError(f"{path}: sweep run needs Optuna: pip install 'explsched[optuna]'")
+    from slurm_plugin.sweeps.search import Search
+
+    search = Search(path, file, configuration.load(config_path), config_path)
+    standing = search.advance(time.time())
+    while wait and not standing.finished:
+        time.sleep(_POLL_S)
+        standing = search.advance(time.time())
+    if as_json:
+        click.echo(json.dumps(to_builtins(standing), indent=1))
+        return
+    best = "" if standing.best is None else f"; best {standing.best:.6g}, trial {standing.best_trial}"
+    click.echo(
+        f"{standing.name}: {standing.ended} trials ended ({standing.failed} without a report), {standing.under_way} "
+        f"under way, {standing.gpu_h:.2f} GPU-hours{best}"
+    )
+    if standing.best is not None:
+        click.echo(f"best: {listed({name: of_value(value) for name, value in standing.best_params.items()})}")
+    if not standing.finished:
+        click.echo(f"Slurm goes on with it; see `sexplsched sweep show {standing.name}`")
 
 
 def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults, ...]:

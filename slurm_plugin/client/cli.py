@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -78,13 +78,13 @@ class CliClient:
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
         lines = self._read("scontrol", "show", "node", "--oneliner").splitlines()
-        return _readable("scontrol show node", parse.node, [line for line in lines if line.startswith("NodeName=")])
+        return readable("scontrol show node", parse.node, [line for line in lines if line.startswith("NodeName=")])
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
         lines = self._read("scontrol", "show", "reservation", "--oneliner").splitlines()
         ours = [line for line in lines if line.startswith("ReservationName=")]
-        return _readable("scontrol show reservation", parse.reservation, ours)
+        return readable("scontrol show reservation", parse.reservation, ours)
 
     def look(self) -> ClusterRecords:
         """Nodes, jobs and reservations; Slurm answers the commands at the same time."""
@@ -164,7 +164,7 @@ class CliClient:
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)
-            known = {} if found is None else {"site_factor": found.site_factor, "natives": found.natives}
+            known = {} if found is None else _of_priority(found)
             devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
             completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
         return tuple(completed)
@@ -184,7 +184,7 @@ class CliClient:
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(parse.JOB_FIELDS, suffixes, strict=True))
         reader.begin(field_mark)
         out = self._read("squeue", "--all", *selection, "--noheader", "-O", fields)
-        return _readable("squeue", reader.job, parse.records(out, record_mark))
+        return readable("squeue", reader.job, parse.records(out, record_mark))
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []
@@ -239,7 +239,11 @@ def _local(time_s: float) -> str:
     return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:
+def _of_priority(found: parse.Priority) -> dict[str, Any]:
+    return {"site_factor": found.site_factor, "natives": found.natives, "fair_share": found.fair_share}
+
+
+def readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:
     """Parse each text; those that cannot be read are logged and left out, so that one cannot hide the others."""
     records = []
     for text in texts:

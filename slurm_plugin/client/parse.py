@@ -26,8 +26,10 @@ from slurm_plugin.client.spelling import (
     gpu_count,
     gpu_types,
     memory_mib,
+    signed,
     text_of,
     time_s,
+    whole,
 )
 
 CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime")
@@ -60,6 +62,7 @@ JOB_FIELDS = (
     "ReqNodes",
     "admin_comment",
     "RestartCnt",
+    "Requeue",
     "HetJobID",
     "Nice",
     "Feature",
@@ -80,30 +83,36 @@ def records(text: str, record_mark: str) -> list[str]:
     return [record.lstrip("\n") for record in text.split(record_mark)[:-1]]
 
 
+_MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000
+"""More than any cluster has: sums of what is asked for stay numbers that arrays can hold."""
+
+
 def job(fields: Sequence[str]) -> SlurmJob:
     """One squeue record with the fields of `JOB_FIELDS`."""
     if len(fields) != len(JOB_FIELDS):
         raise ValueError(f"{len(fields)} fields, expected {len(JOB_FIELDS)}")
     f = dict(zip(JOB_FIELDS, fields, strict=True))
     state = f["State"].split(",")[0]
-    nodes = requested_nodes(f) if state == "PENDING" else int(f["NumNodes"].partition("-")[0])
-    tasks = int(f["NumTasks"])
+    nodes = requested_nodes(f) if state == "PENDING" else whole(f["NumNodes"].partition("-")[0], _MOST_NODES)
+    tasks = whole(f["NumTasks"])
     names = expand_hosts(text_of(f["NodeList"]))
     per_node = gpu_count(f["tres-per-node"]) or None
     total = nodes * per_node if per_node else requested_gpus(f, tasks, nodes)
+    if total > _MOST_GPUS:
+        raise ValueError(f"{total} GPUs")
     waiting = count_tasks(f["ArrayTaskID"]) if state == "PENDING" else 1
     in_array = waiting > 1 or text_of(f["ArrayTaskID"])
     return SlurmJob(
-        job_id=int(f["JobID"]),
+        job_id=whole(f["JobID"]),
         name=f["Name"],
         user=f["UserName"],
-        uid=int(f["UserID"]),
+        uid=whole(f["UserID"]),
         account=text_of(f["Account"]),
         partition=f["Partition"],
         qos=text_of(f["QOS"]),
         state=state,
         reason=f["Reason"],
-        priority=int(f["PriorityLong"]),
+        priority=whole(f["PriorityLong"]),
         site_factor=None,
         submit_s=time_s(f["SubmitTime"]) or 0.0,
         eligible_s=time_s(f["EligibleTime"]),
@@ -119,15 +128,16 @@ def job(fields: Sequence[str]) -> SlurmJob:
         admin_comment=text_of(f["admin_comment"]),
         reservation=text_of(f["Reservation"]),
         comment=text_of(f["Comment"]),
-        restarts=int(f["RestartCnt"]),
+        restarts=whole(f["RestartCnt"]),
+        requeues=f["Requeue"] != "0",
         array_tasks=waiting,
-        array_job_id=int(f["ArrayJobID"]) if in_array else None,
-        array_task_id=int(f["ArrayTaskID"]) if f["ArrayTaskID"].isdigit() else None,
+        array_job_id=whole(f["ArrayJobID"]) if in_array else None,
+        array_task_id=whole(f["ArrayTaskID"]) if f["ArrayTaskID"].isdigit() else None,
         tasks=tasks,
-        cpus=int(f["NumCPUs"].partition("-")[0]),
+        cpus=whole(f["NumCPUs"].partition("-")[0]),
         gres_per_node=as_gres(f["tres-per-node"]),
-        het_job_id=int(f["HetJobID"]) or None if f["HetJobID"].isdigit() else None,
-        nice=int(text_of(f["Nice"]) or 0),
+        het_job_id=whole(f["HetJobID"]) or None if f["HetJobID"].isdigit() else None,
+        nice=signed(text_of(f["Nice"]) or "0"),
         features=text_of(f["Feature"]),
         licenses=text_of(f["Licenses"]),
         sharing=text_of(f["OverSubscribe"]),
@@ -163,7 +173,7 @@ class JobReader:
             found = job(record.split(self._field_mark))
         else:
             reason, priority, start = changing
-            now = (reason, int(priority), time_s(start))
+            now = (reason, whole(priority), time_s(start))
             if now != (found.reason, found.priority, found.start_s):
                 found = replace(found, reason=now[0], priority=now[1], start_s=now[2])
         self._known[lasting] = found
@@ -176,7 +186,7 @@ def requested_nodes(f: dict[str, str]) -> int:
     Of a requeued job squeue shows the nodes of its last run, whatever was changed since; the TRES are up to date.
     """
     match = re.search(r"(?:^|,)node=(\d+)(?:,|$)", f["tres-alloc"])
-    return int(match[1]) if match else int(f["NumNodes"].partition("-")[0])
+    return whole(match[1], _MOST_NODES) if match else whole(f["NumNodes"].partition("-")[0], _MOST_NODES)
 
 
 def requested_gpus(f: dict[str, str], tasks: int, nodes: int) -> int:
@@ -211,10 +221,14 @@ PRIORITY_FORMAT = "%i|%Y|%S|%A|%B|%F|%J|%P|%Q|%T|%N"
 
 
 class Priority(Struct, frozen=True, gc=False):
-    """A job's site factor, and its priority without it: one for each of its partitions."""
+    """A job's site factor, and its priority without it: one for each of its partitions.
+
+    `fair_share` is the part of the priority that its association has for being served less than it is due (weighted).
+    """
 
     site_factor: int
     natives: tuple[int, ...]
+    fair_share: int = 0
 
 
 def priorities(text: str) -> dict[int, Priority]:
@@ -227,22 +241,27 @@ def priorities(text: str) -> dict[int, Priority]:
         fields = line.strip().split("|")
         if len(fields) != len(PRIORITY_FORMAT.split("|")):
             continue
-        job_id, shown, site = (int(field) for field in fields[:3])
-        *parts, tres, nice = fields[3:]
-        native = shown - site
-        if shown <= LEAST_PRIORITY:
-            native = sum(map(int, parts)) + sum(int(part) for part in re.findall(r"=(-?\d+)", tres)) - int(nice)
+        try:
+            job_id, shown, site = (signed(field) for field in fields[:3])
+            *parts, tres, nice = fields[3:]
+            native = shown - site
+            fair_share = signed(parts[2])
+            if shown <= LEAST_PRIORITY:
+                of_tres = sum(signed(part) for part in re.findall(r"=(-?\d+)", tres))
+                native = sum(map(signed, parts)) + of_tres - signed(nice)
+        except ValueError:
+            continue  # of this job no priority is known, and it is left where it stands
         before = found[job_id].natives if job_id in found else ()
-        found[job_id] = Priority(site, (*before, native))
+        found[job_id] = Priority(site, (*before, native), fair_share)
     return found
 
 
 def node(line: str) -> SlurmNode:
     """One line of `scontrol show node -o`. Of a key that stands twice the first counts: free text comes last."""
     values = {key: value for key, equals, value in map(_pair, reversed(line.split())) if equals}
-    missing = [key for key in ("NodeName", "State", "Gres") if key not in values]
-    if missing:
-        raise ValueError(f"no {missing[0]}= in {line!r}")
+    missing = [key for key in ("NodeName", "State") if not values.get(key)]
+    if missing or "Gres" not in values:
+        raise ValueError(f"no {(*missing, 'Gres')[0]}= in {line!r}")
     gres = _without_sockets(values["Gres"])
     return SlurmNode(
         name=values["NodeName"],
@@ -320,7 +339,7 @@ def load(text: str) -> ControllerLoad:
 def _number(values: Mapping[str, str], key: str) -> int:
     """A number that not every release prints; 0 without it."""
     value = values.get(key, "")
-    return int(value) if value.isdecimal() and value.isascii() else 0
+    return whole(value) if value.isdecimal() and value.isascii() and len(value) < 10 else 0
 
 
 def _key(line: str, key: str, missing: str | None = None) -> str:
@@ -383,7 +402,7 @@ def _indices(gres: str) -> tuple[int, ...]:
             raise ValueError(f"GRES {gres!r}")
         for part in filter(None, (match["indices"] or "").split(",")):
             first, _, last = part.partition("-")
-            found.update(range(int(first), int(last or first) + 1))
+            found.update(range(whole(first), whole(last or first, _MOST_GPUS) + 1))
         of_each = filter(None, (match["shards"] or "").split(","))
         found.update(gpu for gpu, part in enumerate(of_each) if int(part.partition("/")[0]) > 0)
         at = match.end() + 1

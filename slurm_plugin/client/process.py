@@ -49,8 +49,17 @@ def submission(environment: Mapping[str, str]) -> dict[str, str]:
     return {**{key: value for key, value in ours.items() if key != "LC_ALL"}, **locale}
 
 
-def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], stdin: str | None = None) -> Answer:
-    """Run a command. Raises `SlurmError` if it cannot be started, `SlurmUnreachableError` if nobody answers it."""
+def run(
+    argv: Sequence[str],
+    timeout_s: float,
+    environment: Mapping[str, str],
+    stdin: str | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Answer:
+    """Run a command, which inherits the descriptors `pass_fds`.
+
+    Raises `SlurmError` if it cannot be started, `SlurmUnreachableError` if nobody answers it.
+    """
     named = environment.get("SLURM_CONF")
     if named and not Path(named).exists():  # Slurm's commands would look for it for a minute
         raise SlurmError(f"{argv[0]}: SLURM_CONF names {named}, and there is no such file")
@@ -63,6 +72,7 @@ def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], s
             timeout=timeout_s,
             env=environment,
             check=False,
+            pass_fds=pass_fds,
         )
     except FileNotFoundError as error:
         raise SlurmError(f"{argv[0]} is not installed or not on PATH (Debian package slurm-client)") from error

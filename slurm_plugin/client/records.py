@@ -38,7 +38,9 @@ class SlurmJob(Struct, frozen=True, gc=False):
     site factor. `priority` is the one in force. `nice` is what its owner
     takes off. `partition` may be a list. `features` (--constraint), `licenses` and `sharing` (OK, NO for --exclusive,
     YES, USER, ...) are as squeue prints them, empty for none. `cpus` is less than a waiting job with `cpus_per_gpu`
-    will get. `gpu_type` is the type of GPU that is asked for, empty for any; several are separated by commas.
+    will get. `fair_share` is that part of a waiting job's priority, None where Slurm tells
+    none. `requeues` is false where its owner has said --no-requeue, then or since. `gpu_type` is the type
+    of GPU that is asked for, empty for any; several are separated by commas.
     """
 
     job_id: int
@@ -83,6 +85,8 @@ class SlurmJob(Struct, frozen=True, gc=False):
     cpus_per_gpu: int = 0
     memory_mib: int = 0
     gpu_type: str = ""
+    requeues: bool = True
+    fair_share: int | None = None
 
     @property
     def partitions(self) -> tuple[str, ...]:

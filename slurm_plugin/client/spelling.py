@@ -6,6 +6,7 @@ Pure; every function raises `ValueError` on text it does not understand.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from functools import lru_cache
 from typing import Literal
@@ -18,6 +19,27 @@ _KIND = {
 _MIB = {"": 1.0, "K": 2.0**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _REMEMBERED = lru_cache(maxsize=4096)
 """For texts that thousands of jobs share."""
+
+
+_MOST = 4_294_967_295
+"""The largest number that Slurm keeps in 32 bits."""
+
+_LATEST_S = 100_000_000_000
+"""The year 5138. Beyond 9999 a time could not even be printed."""
+
+_MOST_HOSTS = 1_000_000
+
+
+def whole(text: str, most: int = _MOST) -> int:
+    """A whole number from 0 on, in ASCII digits. What is larger than `most` is no number of Slurm's."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20) or int(text) > most:
+        raise ValueError(f"number {text[:40]!r}")
+    return int(text)
+
+
+def signed(text: str) -> int:
+    """A whole number that may be negative."""
+    return -whole(text[1:]) if text.startswith("-") else whole(text)
 
 
 def gpu_count(tres: str) -> int:
@@ -39,7 +61,7 @@ def count(tres: str, kind: Literal["gpu", "shard"]) -> int:
     """
     found = [match for part in tres.split(",") if (match := _KIND[kind].match(part.strip()))]
     totals = [match for match in found if match["mark"] == "=" and not match["type"]]
-    return sum(int(match["count"] or 1) for match in totals or found)
+    return sum(whole(match["count"] or "1", _MOST_HOSTS) for match in totals or found)
 
 
 @_REMEMBERED
@@ -52,7 +74,7 @@ def gpu_types(*texts: str) -> frozenset[str]:
 @_REMEMBERED
 def memory_mib(tres: str) -> int:
     """Memory in a list such as `cpu=4,mem=2000M,node=2`; 0 if it has none."""
-    match = re.search(r"(?:^|,)mem=([\d.]+)([KMGTP]?)", tres)
+    match = re.search(r"(?:^|,)mem=([0-9.]{1,15})([KMGTP]?)", tres)
     return int(float(match[1]) * _MIB[match[2]]) if match else 0
 
 
@@ -65,7 +87,7 @@ def count_tasks(text: str) -> int:
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
         if match is None:
             raise ValueError(f"array tasks {text!r}")
-        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        first, last, step = whole(match[1]), whole(match[2] or match[1]), max(1, whole(match[3] or "1"))
         total += len(range(first, last + 1, step))
     return total
 
@@ -77,6 +99,8 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
         choices = [_range(piece) if i % 2 else [piece] for i, piece in enumerate(pieces)]
+        if len(hosts) + math.prod(map(len, choices)) > _MOST_HOSTS:
+            raise ValueError(f"more than {_MOST_HOSTS} hosts in {text[:80]!r}")
         hosts.extend("".join(combination) for combination in itertools.product(*choices))
     return tuple(hosts)
 
@@ -88,13 +112,16 @@ def _range(text: str) -> list[str]:
         if not dash:
             numbers.append(first)
             continue
-        numbers.extend(str(n).zfill(len(first)) for n in range(int(first), int(last) + 1))
+        ends = whole(first), whole(last)
+        if ends[1] - ends[0] > _MOST_HOSTS:
+            raise ValueError(f"more than {_MOST_HOSTS} hosts in {text[:80]!r}")
+        numbers.extend(str(n).zfill(len(first)) for n in range(ends[0], ends[1] + 1))
     return numbers
 
 
 def time_s(text: str) -> float | None:
     """A point in time printed with SLURM_TIME_FORMAT=%s; None where Slurm has none."""
-    return None if text_of(text) == "" else float(int(text))
+    return None if text_of(text) == "" else float(whole(text, _LATEST_S))
 
 
 @_REMEMBERED
@@ -103,13 +130,13 @@ def duration_s(text: str) -> float | None:
     if text in ("UNLIMITED", "INVALID", "NOT_SET", "Partition_Limit") or text_of(text) == "":
         return None
     days, dash, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
+    parts = [whole(part) for part in clock.split(":")]
     if len(parts) > 3:
         raise ValueError(f"duration {text!r}")
     seconds = 0
     for part in parts:
         seconds = 60 * seconds + part
-    return float(86400 * int(days) + seconds) if dash else float(seconds)
+    return float(86400 * whole(days) + seconds) if dash else float(seconds)
 
 
 def text_of(value: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,7 +29,15 @@ from slurm_plugin.observation.requirements import (
     most_shards_per_gpu,
     unmodelled,
 )
-from slurm_plugin.observation.standing import leased_job, may_be_planned, standing_of, waited_s, waits_for_room
+from slurm_plugin.observation.standing import (
+    FairShares,
+    lane,
+    leased_job,
+    may_be_planned,
+    standing_of,
+    waited_s,
+    waits_for_room,
+)
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {
@@ -80,6 +89,7 @@ def observe(
     remembered: Remembered | None = None,
     budget: PreemptionBudget | None = None,
     order: OrderSection | None = None,
+    reach: Literal["scope", "fair-share"] = "scope",
 ) -> Observation:
     """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
 
@@ -87,21 +97,24 @@ def observe(
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
     Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
     Jobs that have been preempted as often as `budget` allows are left alone; None allows any number. `order` says among
-    whom they are ordered, and when a job is overdue; None: as by default.
+    whom they are ordered, and when a job is overdue; None: as by default. `reach` is `preemption.reach`.
     """
     rules = order or OrderSection()
     wanted = frozenset(partitions)
     records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
+    by_name = {node.name: node for node in seen.nodes}
+    nodes = tuple(by_name.values())
     known = remembered or Remembered()
     ended = {job_id: training for job_id, training in known.trainings.items() if job_id not in records}
     owners = {job.job_id: job.uid for job in records.values()} | {job_id: one.uid for job_id, one in ended.items()}
     progress = spool.read(owners, now_s)
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
-    per_gpu = most_shards_per_gpu(seen.nodes)
+    per_gpu = most_shards_per_gpu(nodes)
     in_vain = served_in_vain(records, known.served_s, preempted.values())
     only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
-    requirements = Requirements(seen.nodes)
+    requirements = Requirements(nodes)
+    favour = FairShares(records.values() if reach == "fair-share" else ())
     left_to_slurm: dict[int, str] = {}
     jobs = []
     for record in records.values():
@@ -115,7 +128,7 @@ def observe(
             partition = job.partition
             if record.state == "PENDING":
                 fitting = requirements.node_set(record)
-                why = unmodelled(record) or ("" if fitting.nodes or not seen.nodes else NO_NODE)
+                why = unmodelled(record) or ("" if fitting.nodes or not nodes else NO_NODE)
                 if why:
                     left_to_slurm[record.job_id] = why
                 else:
@@ -130,6 +143,8 @@ def observe(
                     scope=standing.scope,
                     peers=standing.peers if is_modelled or rules.scope == "partition" else f"job {record.job_id}",
                     native_priority=standing.native_priority,
+                    fair_share=favour.of(record),
+                    lane=lane(record),
                     is_overdue=waited_s(job, record, now_s) > rules.max_wait_s,
                     eligible=job.holds_gpus or (planned and is_modelled),
                     may_displace=is_modelled and waits_for_room(record) and record.job_id not in in_vain,
@@ -139,10 +154,9 @@ def observe(
                 )
             )
     sets = requirements.names_by_node()
-    planned_nodes = (_node(node, sets.get(node.name, frozenset())) for node in seen.nodes)
+    planned_nodes = (_node(node, sets.get(node.name, frozenset())) for node in nodes)
     past_trainings = [_with_last_reports(one.job, progress.get(job_id)) for job_id, one in ended.items()]
     snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, _absences(seen.reservations, now_s))
-    by_name = {node.name: node for node in seen.nodes}
     return Observation(
         snapshot,
         records,
@@ -237,6 +251,8 @@ def _job(
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
     exploration = _with_params(options.exploration if options else None, progress)
+    if exploration is not None and exploration.checkpoint_signal is not None and not record.requeues:
+        exploration = replace(exploration, checkpoint_signal=None)  # Slurm would refuse to put it back into the queue
     return Job(
         job_id=record.job_id,
         request=gpu_request(record, per_gpu),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from sched_policy.model import GpuRequest, NodeGpus
+from sched_policy.model import NARROWED, GpuRequest, NodeGpus
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.observation.standing import leased_job
 
@@ -139,7 +139,7 @@ class Requirements:
                 f"{needs.memory_mib} MiB",
             )
             whole = not self._nodes or len(fitting) == len(members)
-            name = record.partition if whole else f"{record.partition} [{' '.join(words)}]"
+            name = record.partition if whole else f"{record.partition}{NARROWED}{' '.join(words)}]"
             self._known[key] = NodeSet(name, fitting)
         return self._known[key]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -128,6 +129,26 @@ def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> Standing:
     reservation = "" if leased_job(record.reservation) is not None else record.reservation
     alike = (record.account, record.partition, record.qos, reservation, str(record.nice))
     return Standing(owner, "\x1f".join(alike), record.priority_with(others_factor))
+
+
+class FairShares:
+    """How far Slurm's fair share favours each association (user and account), as sprio tells of those that wait.
+
+    Of an association without waiting jobs nothing is known: then preemption stays within its scope.
+    """
+
+    def __init__(self, records: Iterable[SlurmJob]) -> None:
+        waiting = (record for record in records if record.state == "PENDING" and record.fair_share is not None)
+        self._by_association = {(record.user, record.account): record.fair_share for record in waiting}
+
+    def of(self, record: SlurmJob) -> float | None:
+        """The weighted factor of a job's association, waiting or running; None where it is not known."""
+        return self._by_association.get((record.user, record.account))
+
+
+def lane(record: SlurmJob) -> str:
+    """What a job must have in common with another to differ, in Slurm's order, by fair share, age and size alone."""
+    return "\x1f".join((record.qos, record.reservation, str(record.nice)))
 
 
 def waited_s(job: Job, record: SlurmJob, now_s: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, Requeu
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
+from slurm_plugin.observation.lent_places import LentPlaces
 from slurm_plugin.observation.memory import LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
@@ -29,6 +31,7 @@ from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
 from slurm_plugin.steering.preemption import PreemptionTracker, served_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
+from slurm_plugin.steering.reset import without_leases
 
 _LOG = logging.getLogger("explsched.controller")
 _UNDONE = "a part of it was refused, so it is taken back"
@@ -54,7 +57,7 @@ class Controller:
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
-        self._tracker = PreemptionTracker(config.preemption_budget())
+        self._tracker = PreemptionTracker(config.preemption_budget(), _underway_file(config))
         self._groups: tuple[LiveGroup, ...] = ()
         self._lease_use = LeaseUse()
         self._runs_without_reports = RunsWithoutReports()
@@ -63,6 +66,7 @@ class Controller:
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
+        self._lent_places = LentPlaces()
         self._trail = _trail(config)
         self.reconfigure(config)
 
@@ -85,17 +89,26 @@ class Controller:
         found = self._client.look()
         limits = self._limits = self._limits or self._probe(found.nodes)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
+        others = self._own_factors.others(found.jobs)
+        used = self._lent_places.used(found.jobs, now_s, self._config.order.max_wait_s)
         remembered = Remembered(
             self._tracker.underway,
             self._tracker.served_s,
             leased_in_vain,
             self._runs_without_reports.by_user,
             self._trainings.seen,
-            self._own_factors.others(found.jobs),
+            {job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()},
             self._lease_use.fresh(now_s),
         )
         seen = observe(
-            found, self._spool, now_s, self._config.slurm.partitions, remembered, self._budget, self._config.order
+            found,
+            self._spool,
+            now_s,
+            self._config.slurm.partitions,
+            remembered,
+            self._budget,
+            self._config.order,
+            self._config.preemption.reach,
         )
         self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
@@ -108,6 +121,9 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
+        seen = decided.seen
+        self._lent_places.note(seen.snapshot.jobs, seen.jobs, seen.others_factors, decided.changes)
+        self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
         at_once, in_gap = split(decided.changes, decided.seen.jobs)
@@ -126,10 +142,11 @@ class Controller:
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
     def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:
-        """Let go of the waiting jobs that are pinned to nodes: nobody would, once the daemon has stopped."""
-        jobs = self._client.jobs()
-        before = Before.of({job.job_id: job for job in jobs}, ())
-        return apply(self._client, self._trail, withdrawal(jobs), before, Reasons.all_for(_STOPPED), now_s)
+        """Let go of nodes: waiting jobs are pinned to none, and leases keep none for jobs that may never need them."""
+        found = self._client.look()
+        before = Before.of({job.job_id: job for job in found.jobs}, found.reservations)
+        wanted = (*withdrawal(found.jobs), *without_leases(found))
+        return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
 
     @property
     def trail(self) -> AuditTrail:
@@ -175,6 +192,10 @@ class Controller:
 
 def _trail(config: Config) -> AuditTrail:
     return AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)
+
+
+def _underway_file(config: Config) -> Path:
+    return config.order.site_factor_file.with_name("preemptions.json")
 
 
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:

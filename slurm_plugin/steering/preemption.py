@@ -6,13 +6,18 @@ or when the grace period is over, it is requeued. If the daemon dies in between,
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explsched.atomic_file import atomic_write
+from explsched.log import event
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
@@ -24,6 +29,11 @@ from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
 from slurm_plugin.observation.standing import may_start
+
+_LOG = logging.getLogger("explsched.preemption")
+_ADOPTED_S = 60.0
+"""What an earlier daemon began is finished if its grace period is over for no longer than this: so long a checkpoint is
+young."""
 
 
 class _Underway(Struct, frozen=True):
@@ -43,14 +53,17 @@ class _Underway(Struct, frozen=True):
 class PreemptionTracker:
     """Keeps the preemptions underway and the hourly budget of the site.
 
-    What is underway is memory only: after a restart of the daemon a job that was signalled simply goes on, and the next
-    plan decides anew. What preemption has cost each job, and for whom it was, is in Slurm: `preemption_record`. So
-    budgets, and jobs that were served and did not start (`steering.beneficiaries`), outlive the daemon.
+    What is underway is kept in a file as well, so that a restarted daemon goes on with it. Where that is lost, or too
+    old, a job that was signalled simply goes on, and the next plan decides anew. What preemption has cost each job, and
+    for whom it was, is in Slurm: `preemption_record`. So budgets, and jobs that were served and did not start
+    (`memory.served_in_vain`), outlive the daemon.
     """
 
-    def __init__(self, preemption_budget: PreemptionBudget) -> None:
+    def __init__(self, preemption_budget: PreemptionBudget, file: Path | None = None) -> None:
         self._budget = preemption_budget
-        self._underway: dict[int, _Underway] = {}
+        self._file = file
+        self._underway: dict[int, _Underway] = _read(file) if file else {}
+        self._written = dict(self._underway)
         self._begun_s: deque[float] = deque()
         self._remembers = False
         self._served_s: dict[int, float] = {}
@@ -100,6 +113,8 @@ class PreemptionTracker:
             reported = progress.get(job_id, JobProgress())
             if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
                 del self._underway[job_id]  # it ended or was requeued by somebody: nothing left to do
+            elif not job.consents:
+                del self._underway[job_id]  # its owner has changed his mind since it was signalled
             elif reported.ended:
                 del self._underway[job_id]  # its work is done: a requeue would only run it again
             elif step.beneficiary is not None and (
@@ -133,10 +148,25 @@ class PreemptionTracker:
             changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
         return tuple(changes)
 
+    def save(self) -> None:
+        """Write down what is underway, before Slurm is asked for it. A file that cannot be written stops nothing."""
+        if self._file is None or self._underway == self._written:
+            return
+        self._written = dict(self._underway)
+        text = msgspec.json.encode(self._underway)
+        try:
+            atomic_write(self._file, lambda file: file.write(text))
+        except OSError as error:
+            why = f"{self._file}: {error.strerror}"
+            event(_LOG, logging.WARNING, "preemptions underway not noted; a restarted daemon begins anew", why=why)
+
     def _remember(self, records: Iterable[PreemptionRecord], now_s: float) -> None:
         """Take over, once, what an earlier daemon spent of this hour's budget."""
         if not self._remembers:
+            late_s = now_s - self._budget.grace_s - _ADOPTED_S
+            self._underway = {job_id: step for job_id, step in self._underway.items() if step.signalled_s > late_s}
             times_s = [one.time_s for record in records for one in record.latest]
+            times_s += [step.signalled_s for step in self._underway.values() if not step.noted]
             self._begun_s.extend(sorted(time_s for time_s in times_s if time_s > now_s - HOUR_S))
             self._remembers = True
 
@@ -148,6 +178,17 @@ class PreemptionTracker:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
         return len(self._begun_s) < self._budget.max_per_hour
+
+
+def _read(file: Path) -> dict[int, _Underway]:
+    """What an earlier daemon had begun; nothing where there is no file that can be read."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[int, _Underway])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        event(_LOG, logging.WARNING, "preemptions underway ignored", why=f"{file}: {error}")
+        return {}
 
 
 def _still_waits(job: Job | None) -> bool:

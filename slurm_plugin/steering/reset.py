@@ -33,7 +33,7 @@ def taken_back(found: ClusterRecords, others_factors: Mapping[int, int]) -> tupl
     """
     return (
         *_site_factors(found.jobs, others_factors),
-        *_leases(found),
+        *without_leases(found),
         *(change for job in found.jobs for change in _comment(job)),
     )
 
@@ -45,8 +45,8 @@ def _site_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, int]) -
             yield SetSiteFactor(job.job_id, theirs)
 
 
-def _leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:
-    """Jobs leave their leases first: Slurm keeps a reservation that a job is in."""
+def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:
+    """Removes all leases. Jobs leave theirs first: Slurm keeps a reservation that a job is in."""
     for job in found.jobs:
         if leased_job(job.reservation) is not None:
             yield AttachReservation(job.job_id, "")

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy.displace import Displace
-from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node
+from sched_policy.model import Exploration, GpuRequest, Job, JobState, Node, NodeGpus
 from sched_policy.place import Consolidate
 from sched_policy.plan import Ranking
 from sched_policy.profile import AvailabilityProfile
@@ -112,3 +112,14 @@ def test_no_more_than_so_many_at_once() -> None:
     array = job(9, array_tasks=3)
     assert preempted(worth, *victims, array, on=nodes(3, 1)) == [1, 2, 3]
     assert preempted(worth, *victims, array, on=nodes(3, 1), rule=replace(RULE, most_at_once=2)) == [1, 2]
+
+
+def test_a_job_that_some_nodes_suit_displaces_only_what_runs_on_those() -> None:
+    on = (Node("n1", 1, frozenset({"main"})), Node("n2", 1, frozenset({"main", "main [a100]"})))
+    picky = job(3, partition="main [a100]")
+    assert preempted({1: 0.1, 2: 0.2, 3: 9.0}, holding(1, "n1"), holding(2, "n2"), picky, on=on) == [2]
+    assert preempted({1: 0.1, 2: 0.2, 3: 9.0}, holding(1, "n1"), holding(2, "n2"), job(3), on=on) == [1]
+    elsewhere = holding(2, "n2", partition="debug")
+    assert preempted({1: 0.1, 2: 0.2, 3: 9.0}, holding(1, "n1"), elsewhere, picky, on=on) == []
+    across = holding(2, "n2", 2, allocation=(NodeGpus("n1", 1), NodeGpus("n2", 1)))
+    assert preempted({2: 0.2, 3: 9.0}, across, picky, on=on) == []

@@ -17,6 +17,7 @@ from sched_policy.order.base import Srsf
 from sched_policy.order.utility import ByUtility
 from sched_policy.scope import within_scopes
 from sched_policy.snapshot import Snapshot
+from sched_policy.validate import checked_plan
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, row, running, snapshot
 
 
@@ -128,6 +129,24 @@ def test_nobody_makes_room_for_another_users_job() -> None:
     assert policy.plan(snapshot(*held, short)).preemptions == ()
     own = replace(held[0], scope="ada")
     assert [p.job_id for p in policy.plan(snapshot(own, held[1], short)).preemptions] == [1]
+
+
+def test_another_users_job_makes_room_only_where_fair_share_favours_the_waiting_one() -> None:
+    held = [running(i, f"n{i}", 4, user="bob", scope="bob", exploration=EXPLORING, fair_share=100.0) for i in (1, 2)]
+    short = of("ada", 3, gpus=4, time_limit_s=1.0, fair_share=400.0)
+    policy = row("srsf")
+
+    def gone(*jobs: Job) -> list[int]:
+        return [preemption.job_id for preemption in checked_plan(policy, snapshot(*jobs)).preemptions]
+
+    assert gone(*held, short) == [1]
+    assert gone(*held, replace(short, fair_share=149.0)) == []  # not by the margin
+    assert gone(*held, replace(short, fair_share=None)) == []
+    assert gone(*(replace(one, fair_share=None) for one in held), short) == []
+    assert gone(*(replace(one, lane="high") for one in held), short) == []
+    assert gone(*(replace(one, exploration=None) for one in held), short) == []
+    own = replace(held[0], scope="ada", user="ada", fair_share=400.0)
+    assert gone(own, replace(held[1], fair_share=1.0), short) == [1]  # its owner's come first
 
 
 def test_nobody_makes_room_if_another_user_would_get_it() -> None:

@@ -279,6 +279,20 @@ def test_leases_of_a_dead_daemon_do_their_work_and_vanish(
     assert lease.end_s == lease.start_s + 2 * 60  # Slurm takes the name off its list in a cycle of its own
 
 
+def test_a_daemon_that_stops_takes_its_leases_with_it(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    running = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
+    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    with a_daemon(small, tmp_path, config(spool, "fifo")) as daemon:
+        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang is promised a start")
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(60)
+        assert client.reservations() == ()
+        assert {job.reservation for job in client.jobs()} == {""}
+
+
 def test_commands(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:
     full = submit(small, "--nodes=2", "--gpus-per-node=4", "--job-name=evil\x1b[31m")
     waiting = submit(small, "--nodes=2", "--gpus-per-node=4", "--comment=explsched:sweep=s&early-stop=1")

@@ -178,8 +178,8 @@ def test_priorities_without_the_site_factor() -> None:
         "9|1200|700|0|0|0|0|500|0||0\n9|800|700|0|0|0|0|100|0||0\n"
     )
     found = parse.priorities(text)
-    assert found[7] == parse.Priority(0, (1000,))
-    assert found[8] == parse.Priority(-100, (1000,))
+    assert found[7] == parse.Priority(0, (1000,), fair_share=1000)
+    assert found[8] == parse.Priority(-100, (1000,), fair_share=1000)
     assert found[9] == parse.Priority(700, (500, 100))  # two partitions
 
 

@@ -82,6 +82,10 @@ int client(const std::string& kernel, int count) {
     DO(cuStreamSynchronize(stream));
     std::puts("done");
     std::fflush(stdout);
+    if (graph) {
+        DO(cuGraphExecDestroy(exec));
+        DO(cuGraphDestroy(captured));
+    }
     return 0;
 }
 
@@ -164,6 +168,14 @@ std::vector<Ended> log_of(const std::string& path) {
     return all;
 }
 
+bool somebody_was_forced_open(const std::string& status) {
+    const std::string name = "\"forced\": ";
+    for (std::size_t at = status.find(name); at != std::string::npos; at = status.find(name, at + 1)) {
+        if (status[at + name.size()] != '0') return true;
+    }
+    return false;
+}
+
 // While a high-priority kernel runs, best-effort kernels that were launched long before it do not begin, but
 // for a batch.
 void launches_ahead_wait_on_the_gpu(Daemon& daemon, const char* kernels) {
@@ -174,7 +186,7 @@ void launches_ahead_wait_on_the_gpu(Daemon& daemon, const char* kernels) {
     CHECK_EQUAL(low.line(), std::string("launched"));  // they are not held up on the host
     CHECK_EQUAL(high.line(), std::string("done"));
     CHECK_EQUAL(low.line(), std::string("done"));
-    const bool on_time = daemon.status().find("\"forced\": 1") == std::string::npos;
+    const bool on_time = !somebody_was_forced_open(daemon.status());
     long from_ns = 0, to_ns = 0;
     int begun = 0, all = 0;
     for (int tries = 0; tries < 5000 && (all < 300 || to_ns == 0);

@@ -27,7 +27,7 @@ CONSENT = Exploration(checkpoint_signal="USR1")
 READS = StageProfile(1.0, 0.9, 0.1, 0.0)
 COMPUTES = StageProfile(1.0, 0.1, 0.9, 0.0)
 ALIKE = ((0, READS), (0, READS), (1, COMPUTES), (1, COMPUTES))
-SHARING = ("antman", "sjf-ffs", "sjf-bsbf", "muri-s", "muri-l")
+SHARING = ("antman", "sjf-ffs", "sjf-bsbf", "muri-s", "muri-l", "explsched-share")
 
 
 def holding(job_id: int, node: str, *indices: int, **fields: Any) -> Job:
@@ -198,7 +198,7 @@ def test_muri_leaves_a_job_alone_that_has_not_consented_or_has_just_started() ->
         assert (made.starts, made.preemptions) == ((), ())
 
 
-@pytest.mark.parametrize("policy", ["muri-s", "muri-l"])
+@pytest.mark.parametrize("policy", ["muri-s", "muri-l", "explsched-share"])
 def test_a_job_on_its_own_gpus_keeps_them_until_somebody_ranks_higher(policy: str) -> None:
     """Whether or not it says which ones it holds."""
     whole = {"may_share": False, "exploration": CONSENT, "time_limit_s": 8000.0}
@@ -323,3 +323,15 @@ def test_everybody_ends_and_no_gpu_is_used_twice(drawn: list[tuple[int, int, int
     busy = [use.busy_gpus for use in outcome.usage]
     assert max(busy) <= cluster.gpus
     assert busy[-1] == 0
+
+
+def test_groups_by_worth_leave_an_overdue_job_alone_on_its_gpu_before_all_others() -> None:
+    late = job(1, profile=READS, expected_s=90_000.0, is_overdue=True)
+    made = plan("explsched-share", late, *(job(i, profile=COMPUTES, expected_s=10.0) for i in range(2, 8)), gpus=1)
+    assert list(started(made)) == [1]
+
+
+def test_groups_by_worth_let_a_short_job_run_before_a_long_one() -> None:
+    short, long = job(2, profile=COMPUTES, expected_s=10.0), job(1, profile=READS, expected_s=90_000.0)
+    assert list(started(plan("explsched-share", long, short, gpus=1))) == [2]
+    assert sorted(started(plan("muri-s", long, short, gpus=1))) == [1, 2]

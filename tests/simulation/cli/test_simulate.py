@@ -126,6 +126,7 @@ def test_options_of_muri(trace: Path) -> None:
     default = told(*words)
     assert default["settings"] == {
         "autopack": False,
+        "durations": "known",
         "max_members": 4,
         "shares": "central",
         "ordering": "best",

@@ -48,6 +48,12 @@ def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
         assert (job.consents, job.may_yield) == (True, may_yield)
 
 
+def test_a_job_that_slurm_would_not_requeue_does_not_consent(tmp_path: Path) -> None:
+    """Whatever its comment says: the owner may have changed either since it was submitted."""
+    job = job_of(tmp_path, comment="explsched:checkpoint=USR1", requeues=False, state="RUNNING")
+    assert (job.consents, job.may_yield) == (False, False)
+
+
 def test_a_component_of_a_heterogeneous_job_is_spared(tmp_path: Path) -> None:
     """Slurm requeues all of them together, those that did not consent, too."""
     job = job_of(tmp_path, comment="explsched:checkpoint=USR1", het_job_id=4, state="RUNNING")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sched_policy import catalog
 from slurm_plugin.client import parse
@@ -13,6 +14,7 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, Slu
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.requirements import unmodelled
+from slurm_plugin.steering.preemption import without_vain_preemptions
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0
@@ -141,3 +143,19 @@ def test_what_scontrol_says_of_a_node() -> None:
         features=frozenset({"a"}),
         gpu_types=frozenset({"a100"}),
     )
+
+
+def test_a_constrained_job_displaces_consenting_jobs_on_suitable_nodes_only() -> None:
+    """From Slurm's records to the changed plan: the job on the node without the feature is worse, and is left alone."""
+    plain = node("n2", features=frozenset())
+    held = {"state": "RUNNING", "start_s": 1.0, "comment": "explsched:checkpoint=USR1", "cpus": 4, "memory_mib": 100}
+    fits = record(1, gpu_nodes=(("n1", 4),), node_names=("n1",), time_limit_s=50_000.0, **held)
+    worse = record(2, gpu_nodes=(("n2", 4),), node_names=("n2",), time_limit_s=90_000.0, **held)
+    picky = record(3, reason="Resources", natives=(100,), features="nvlink", time_limit_s=60.0, cpus=4, memory_mib=100)
+    seen = look(fits, worse, picky, nodes=(node("n1"), plain))
+    plan = without_vain_preemptions(catalog.build("srsf").plan(seen.snapshot), seen)
+    assert [(gone.job_id, gone.beneficiary) for gone in plan.preemptions] == [(1, 3)]
+    crowded = look(fits, worse, picky, nodes=(node("n1", cpus_taken=16, cpus=17), plain))
+    assert [p.job_id for p in catalog.build("srsf").plan(crowded.snapshot).preemptions] == [1]
+    left = look(fits, worse, replace(picky, cpus=6), nodes=(node("n1", cpus_taken=16, cpus=16), plain))
+    assert without_vain_preemptions(catalog.build("srsf").plan(left.snapshot), left).preemptions == ()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.observation.standing import Standing, standing_of, waited_s
+from slurm_plugin.observation.standing import FairShares, Standing, lane, standing_of, waited_s
 from tests.sched_policy.builders import NOW_S, job
 from tests.slurm_kit import record
 
@@ -53,3 +53,19 @@ def test_waiting_begins_when_a_job_may_start_and_leaves_out_its_runs() -> None:
     assert waited_s(replace(one, earlier_s=300.0), requeued, NOW_S) == 700.0
     runs = replace(one, start_s=NOW_S - 250.0)
     assert waited_s(runs, record(1, eligible_s=NOW_S - 1000.0), NOW_S) == 750.0
+
+
+def test_fair_share_is_known_of_associations_that_wait() -> None:
+    waits = record(1, user="ada", account="a", fair_share=300)
+    runs = record(2, user="ada", account="a", state="RUNNING", start_s=1.0)
+    shares = FairShares([waits, runs, record(3, user="bob", account="b", state="RUNNING"), record(4, user="eve")])
+    assert shares.of(runs) == 300
+    assert shares.of(record(5, user="bob", account="b")) is None
+    assert shares.of(record(6, user="ada", account="other")) is None
+    assert shares.of(record(7, user="eve")) is None
+
+
+@pytest.mark.parametrize("other", [{"qos": "high"}, {"reservation": "course"}, {"nice": 5}])
+def test_a_lane_is_what_fair_share_alone_decides_in(other: dict[str, Any]) -> None:
+    assert lane(record(1)) == lane(record(2, user="bob"))
+    assert lane(record(1)) != lane(record(2, **other))

@@ -14,7 +14,9 @@ from sched_policy.model import GpuRequest
 from sched_policy.plan import Plan, Resize, Score, Stop
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import (
+    AttachReservation,
     CancelJob,
+    DeleteReservation,
     RequeueJob,
     SetGres,
     SetNodeCount,
@@ -22,7 +24,7 @@ from slurm_plugin.client.changes import (
     SignalJob,
     TargetJob,
 )
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_kit import FakeSlurm, record
@@ -148,6 +150,23 @@ def test_a_daemon_that_stops_lets_go_of_its_pins(tmp_path: Path, monkeypatch: py
     slurm = FakeSlurm((pinned, asking(6)))
     controller(slurm, tmp_path, monkeypatch, Plan()).withdraw(NOW_S)
     assert slurm.applied == [(TargetJob(5, (), ""),)]
+
+
+def test_a_daemon_that_stops_removes_its_leases_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leased = asking(5, reservation="explsched_5")
+    ours = SlurmReservation("explsched_5", NOW_S, NOW_S + 120, ("n1",), ("ada",), frozenset())
+    slurm = FakeSlurm((leased, asking(6)), leases=(ours, replace(ours, name="maintenance")))
+    controller(slurm, tmp_path, monkeypatch, Plan()).withdraw(NOW_S)
+    assert slurm.applied == [(AttachReservation(5, ""), DeleteReservation("explsched_5"))]
+
+
+def test_a_preemption_underway_outlives_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm((holding(5, comment=ELASTIC),))
+    controller(slurm, tmp_path, monkeypatch, resized(5, 2)).reconcile(NOW_S)
+    late = NOW_S + PreemptionSection().grace_s
+    assert RequeueJob(5) in controller(slurm, tmp_path, monkeypatch, Plan()).decide(late).changes
+    after_hours = controller(slurm, tmp_path, monkeypatch, Plan()).decide(late + 3600)
+    assert RequeueJob(5) not in after_hours.changes
 
 
 def test_the_size_of_a_waiting_job_on_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,14 @@ def test_a_job_that_is_still_starting_is_not_signalled() -> None:
     assert tracker.advance(wanted, jobs, {5: ready}, {}, 0) == (SignalJob(5, "USR1"),)
 
 
+def test_consent_that_is_taken_back_after_the_signal_counts() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
+    no_more = {5: running(5, "n1", exploration=Exploration("s"))}
+    assert tracker.advance((), no_more, {5: JobProgress(checkpoint_s=15)}, {}, 20) == ()
+    assert steps(tracker, 30, progress=JobProgress(checkpoint_s=15)) == []
+
+
 def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
     assert steps(PreemptionTracker(PreemptionBudget(100, 10)), 0, 6) == []
     without_signal = {5: running(5, "n1", exploration=Exploration(sweep="digits", may_stop=True))}

@@ -36,7 +36,7 @@ struct Dependency {
 };
 
 // What the GPU does to the memory of the process that submitted it. Other processes cannot: a thread of its
-// own sees to it (see VirtualGpu::serve_memory_for_ever). A wait ends when it has; a write ends at once, and
+// own sees to it (see VirtualGpu::serve_memory). A wait ends when it has; a write ends at once, and
 // can be seen a little later.
 struct MemoryAccess {
     enum class Kind : std::int32_t { kNone, kWrite, kWait } kind{Kind::kNone};

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <stdexcept>
 #include <thread>
@@ -37,9 +38,12 @@ auto VirtualGpu::locked(Work work) {
     std::vector<EndedKernel> ended;
     const auto result = [&] {
         const Lock lock(file_.state());
-        return work(ended);
+        const auto found = work(ended);
+        if (!ended.empty()) ++writing_;
+        return found;
     }();
     if (log_) log_->append(ended);
+    if (!ended.empty()) --writing_;
     return result;
 }
 
@@ -189,16 +193,32 @@ std::uint64_t VirtualGpu::mark(std::int32_t stream, std::int32_t event,
 
 void VirtualGpu::access(std::int32_t stream, const MemoryAccess& memory,
                         const std::vector<std::int32_t>& after) {
-    if (!serves_memory_.exchange(true)) std::thread([this] { serve_memory_for_ever(); }).detach();
+    if (!serves_memory_.exchange(true)) {
+        serving_.store(this);
+        std::atexit([] { serving_.load()->stop_serving_memory(); });
+        std::thread([this] { serve_memory(); }).detach();
+    }
     append(stream, Work{}, kNone, kNone, all_of(after), memory);
 }
 
-void VirtualGpu::serve_memory_for_ever() {
+std::atomic<VirtualGpu*> VirtualGpu::serving_{nullptr};
+
+// What the thread has found ended is to be in the log before the process ends.
+void VirtualGpu::stop_serving_memory() {
+    {
+        const Lock lock(file_.state());
+        serves_memory_ = false;
+    }
+    while (writing_ != 0) std::this_thread::yield();
+}
+
+void VirtualGpu::serve_memory() {
     prctl(PR_SET_TIMERSLACK, 1UL);
-    for (;;) {
+    while (serves_memory_) {
         const bool pending = locked([&](std::vector<EndedKernel>& ended) {
+            if (!serves_memory_) return false;
             catch_up(ended);
-            return serve_memory(file_.state(), file_.process(), ended);
+            return gpu::serve_memory(file_.state(), file_.process(), ended);
         });
         const timespec pause{0, pending ? 50'000 : 500'000};
         nanosleep(&pause, nullptr);

@@ -60,11 +60,14 @@ class VirtualGpu {
                          const std::vector<Dependency>& after, const MemoryAccess& memory = {});
     std::vector<Dependency> all_of(const std::vector<std::int32_t>& streams);
     void sleep_until(std::int64_t virtual_ns) const;
-    void serve_memory_for_ever();
+    void serve_memory();
+    void stop_serving_memory();
 
     SharedFile file_;
     std::optional<Log> log_;
     std::atomic<bool> serves_memory_{false};
+    std::atomic<int> writing_{0};              // threads that have something for the log
+    static std::atomic<VirtualGpu*> serving_;  // the last one that serves memory
 };
 
 }  // namespace fakecuda::gpu

@@ -1,0 +1,426 @@
+// A server and a training on one GPU, arm by arm: alone, in time slices, under CUDA MPS, under MPS with
+// client priority or thread percentage, and with explsched. Needs the driver; for some arms
+// nvidia-cuda-mps-control, and for ours the interposer and the kernel manager.
+//
+//   gpu_share SECONDS INTERPOSER MANAGER     all arms; prints one JSON object
+//   gpu_share worker ROLE SECONDS            one side: server or training; used by the former
+//
+// The server answers requests of 60 short kernels, which arrive at random (Poisson), and waits for each. The
+// training launches ahead and never waits but for full queues. All kernels do a fixed amount of work, half of
+// them arithmetic, half of them memory; how much takes how long is measured first, alone. An arm that fails
+// says why, and the others go on. Times in microseconds.
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "benchmarks/gpu/driver.hpp"
+#include "explsched/job_options.h"
+
+namespace {
+
+using namespace gpu_bench;
+
+// For all GPUs from Pascal on; the driver compiles it.
+const char* const kKernels = R"(.version 6.0
+.target sm_60
+.address_size 64
+.visible .entry arithmetic(.param .u64 memory, .param .u32 rounds)
+{
+    .reg .u64 %rd<2>;
+    .reg .u32 %r<3>;
+    .reg .f32 %f<3>;
+    .reg .pred %p;
+    ld.param.u64 %rd1, [memory];
+    ld.param.u32 %r1, [rounds];
+    mov.f32 %f1, 0f3F800000;
+    mov.f32 %f2, 0f3F7FFF00;
+again:
+    fma.rn.f32 %f1, %f1, %f2, %f2;
+    sub.u32 %r1, %r1, 1;
+    setp.ne.u32 %p, %r1, 0;
+    @%p bra again;
+    st.global.f32 [%rd1], %f1;
+    ret;
+}
+.visible .entry memory(.param .u64 memory, .param .u32 rounds)
+{
+    .reg .u64 %rd<5>;
+    .reg .u32 %r<6>;
+    .reg .f32 %f<3>;
+    .reg .pred %p;
+    ld.param.u64 %rd1, [memory];
+    ld.param.u32 %r1, [rounds];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.u32 %r2, %r2, %r3, %r4;
+    mov.u32 %r5, %nctaid.x;
+    mul.lo.u32 %r3, %r3, %r5;
+    mov.f32 %f1, 0f00000000;
+again:
+    and.b32 %r2, %r2, 67108863;
+    mul.wide.u32 %rd2, %r2, 4;
+    add.u64 %rd3, %rd1, %rd2;
+    ld.global.cv.f32 %f2, [%rd3];
+    add.f32 %f1, %f1, %f2;
+    add.u32 %r2, %r2, %r3;
+    sub.u32 %r1, %r1, 1;
+    setp.ne.u32 %p, %r1, 0;
+    @%p bra again;
+    setp.eq.f32 %p, %f1, 0f7F800000;
+    @%p st.global.f32 [%rd1], %f1;
+    ret;
+}
+)";
+constexpr std::size_t kMemoryBytes = std::size_t{256} << 20;  // more than caches hold
+constexpr double kRequestUs[] = {10, 20, 30, 40, 60};         // of the server's kernels, in turns
+constexpr double kStepUs[] = {5, 15, 40, 100, 250};           // of the training's
+constexpr int kRequestKernels = 60;
+constexpr double kMeanPauseUs = 5000;
+
+class Gpu {
+   public:
+    Gpu() {
+        call("cuInit", 0U);
+        call("cuDevicePrimaryCtxRetain", &context_, 0);
+        call("cuCtxSetCurrent", context_);
+        Module module = nullptr;
+        call("cuModuleLoadData", &module, kKernels);
+        call("cuModuleGetFunction", &kernels_[0], module, "arithmetic");
+        call("cuModuleGetFunction", &kernels_[1], module, "memory");
+        call("cuMemAlloc_v2", &memory_, kMemoryBytes);
+        call("cuStreamCreate", &stream_, 1U);  // CU_STREAM_NON_BLOCKING
+        call("cuDeviceGetAttribute", &multiprocessors_, kDeviceMultiprocessors, 0);
+        for (int kind = 0; kind < 2; ++kind) rounds_per_us_[kind] = calibrated(kind);
+    }
+
+    void launch(int kind, double us) {
+        launch_rounds(kind, static_cast<std::uint32_t>(std::max(1.0, us * rounds_per_us_[kind])));
+    }
+    void wait() { call("cuStreamSynchronize", stream_); }
+
+   private:
+    void launch_rounds(int kind, std::uint32_t rounds) {
+        void* parameters[] = {&memory_, &rounds};
+        call("cuLaunchKernel", kernels_[kind], static_cast<unsigned>(2 * multiprocessors_), 1U, 1U, 256U, 1U,
+             1U, 0U, stream_, static_cast<void**>(parameters), static_cast<void**>(nullptr));
+    }
+
+    double calibrated(int kind) {
+        constexpr std::uint32_t kFew = 2000, kMany = 22'000;
+        double us[2];
+        for (const int turn : {0, 0, 1}) {  // the first launch loads the kernel
+            const double from_us = now_us();
+            launch_rounds(kind, turn == 0 ? kFew : kMany);
+            wait();
+            us[turn] = now_us() - from_us;
+        }
+        return (kMany - kFew) / std::max(us[1] - us[0], 1.0);
+    }
+
+    Context context_{nullptr};
+    Function kernels_[2]{};
+    Stream stream_{nullptr};
+    DevicePointer memory_{0};
+    int multiprocessors_{0};
+    double rounds_per_us_[2]{};
+};
+
+double quantile(std::vector<double>& values, double share) {
+    if (values.empty()) return 0;
+    std::sort(values.begin(), values.end());
+    return values[std::min(values.size() - 1,
+                           static_cast<std::size_t>(share * static_cast<double>(values.size())))];
+}
+
+void serve(Gpu& gpu, double end_us) {
+    std::mt19937_64 random{7};
+    std::exponential_distribution<double> pause(1 / kMeanPauseUs);
+    std::vector<double> latencies;
+    while (now_us() < end_us) {
+        usleep(static_cast<useconds_t>(pause(random)));
+        const double from_us = now_us();
+        for (int i = 0; i < kRequestKernels; ++i) gpu.launch(i % 2, kRequestUs[i % 5]);
+        gpu.wait();
+        latencies.push_back(now_us() - from_us);
+    }
+    std::printf("\"requests\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f", latencies.size(),
+                quantile(latencies, 0.5), quantile(latencies, 0.99));
+}
+
+void train(Gpu& gpu, double seconds, double end_us) {
+    double work_us = 0;
+    for (long i = 0; now_us() < end_us; ++i) {
+        gpu.launch(static_cast<int>(i % 2), kStepUs[i % 5]);
+        work_us += kStepUs[i % 5];
+    }
+    const double from_us = now_us();
+    gpu.wait();  // what was launched ahead counts, and its time as well
+    std::printf("\"work_us_per_s\": %.0f", work_us / (seconds + (now_us() - from_us) / 1e6));
+}
+
+// Says when it is ready, and starts when it is told to.
+int work(const std::string& role, double seconds) {
+    Gpu gpu;
+    std::puts("ready");
+    std::fflush(stdout);
+    if (std::getchar() == EOF) return 1;
+    const double end_us = now_us() + seconds * 1e6;
+    if (role == "server") {
+        serve(gpu, end_us);
+    } else {
+        train(gpu, seconds, end_us);
+    }
+    std::fflush(stdout);
+    return 0;
+}
+
+const char* const kNoMps = "{\"failed\": \"nvidia-cuda-mps-control -d does not start\"}";
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+struct Side {
+    std::string name, role;
+    Variables variables;
+};
+
+// A program with pipes to it. Killed at the end, if it has not ended.
+class Child {
+   public:
+    Child(const std::vector<std::string>& command, const Variables& variables) {
+        int to[2], from[2];
+        if (pipe2(to, 0) + pipe2(from, 0) != 0) std::abort();
+        pid_ = fork();
+        if (pid_ == 0) {
+            for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            dup2(to[0], STDIN_FILENO);
+            dup2(from[1], STDOUT_FILENO);
+            for (const int end : {to[0], to[1], from[0], from[1]}) close(end);
+            std::vector<char*> words;
+            for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+            words.push_back(nullptr);
+            execvp(words[0], words.data());
+            _exit(127);
+        }
+        close(to[0]);
+        close(from[1]);
+        to_ = to[1];
+        from_ = from[0];
+    }
+    ~Child() {
+        kill_hard();
+        close(to_);
+        close(from_);
+    }
+    Child(const Child&) = delete;
+    Child& operator=(const Child&) = delete;
+
+    void kill_hard() {
+        if (pid_ > 0) kill(pid_, SIGKILL);
+        status();
+    }
+    int status() {
+        int found = -1;
+        if (pid_ > 0) waitpid(pid_, &found, 0);
+        pid_ = -1;
+        return found;
+    }
+    void go() {
+        if (write(to_, "\n", 1) != 1) std::perror("gpu_share: write");
+    }
+    // What it prints up to the end of a line, or of all; what there is if it takes longer.
+    std::string text(double deadline_us, bool one_line) {
+        std::string all;
+        for (char byte = 0; now_us() < deadline_us;) {
+            pollfd ready{from_, POLLIN, 0};
+            if (poll(&ready, 1, 100) <= 0) continue;
+            if (read(from_, &byte, 1) != 1) break;
+            if (one_line && byte == '\n') break;
+            all += byte;
+        }
+        return all;
+    }
+
+   private:
+    pid_t pid_{-1};
+    int to_{-1}, from_{-1};
+};
+
+class Arms {
+   public:
+    Arms(std::string program, double seconds, std::string interposer, std::string manager)
+        : program_(std::move(program)),
+          interposer_(std::move(interposer)),
+          manager_(std::move(manager)),
+          seconds_(seconds) {
+        char directory[] = "/tmp/gpu-share-XXXXXX";
+        if (mkdtemp(directory) == nullptr) std::abort();
+        directory_ = directory;
+        none_ = {{"CUDA_MPS_PIPE_DIRECTORY", directory_ + "/no-mps"}};
+        mps_ = {{"CUDA_MPS_PIPE_DIRECTORY", directory_ + "/mps"},
+                {"CUDA_MPS_LOG_DIRECTORY", directory_ + "/log"}};
+        for (const char* name : {"/no-mps", "/mps", "/log", "/km"}) mkdir((directory_ + name).c_str(), 0700);
+    }
+    ~Arms() {
+        if (Child({"rm", "-rf", directory_}, {}).status() != 0) std::perror(directory_.c_str());
+    }
+    Arms(const Arms&) = delete;
+    Arms& operator=(const Arms&) = delete;
+
+    std::string all() {
+        const Side server{"server", "server", {}}, training{"training", "training", {}};
+        std::string text = member("server_alone", run({server}, none_));
+        text += ", " + member("training_alone", run({training}, none_));
+        text += ", " + member("time_slices", run({server, training}, none_));
+        const bool has_mps = start_mps();
+        const auto under_mps = [&](const char* name, const std::vector<Side>& sides) {
+            text += ", " + member(name, has_mps ? run(sides, mps_) : kNoMps);
+        };
+        under_mps("mps", {server, training});
+        under_mps("mps_priority", {server, {"training", "training", {{"CUDA_MPS_CLIENT_PRIORITY", "1"}}}});
+        under_mps("mps_percentage",
+                  {server, {"training", "training", {{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30"}}}});
+        const Variables& served = has_mps ? mps_ : none_;
+        for (const char* gate : {"host", "device"}) {
+            for (const bool kills : {false, true})
+                text += ", " + member(std::string("explsched_") + gate + (kills ? "_manager_killed" : ""),
+                                      managed(gate, kills, served));
+        }
+        text += ", " + member("explsched_quota_30_70", quota(served));
+        if (has_mps) stop_mps();
+        return text;
+    }
+
+   private:
+    static std::string member(const std::string& name, const std::string& value) {
+        return '"' + name + "\": " + value;
+    }
+
+    std::string run(const std::vector<Side>& sides, const Variables& common, Child* to_kill = nullptr) {
+        std::vector<std::unique_ptr<Child>> children;
+        for (const Side& side : sides) {
+            Variables variables = common;
+            variables.insert(variables.end(), side.variables.begin(), side.variables.end());
+            children.push_back(std::make_unique<Child>(
+                std::vector<std::string>{program_, "worker", side.role, std::to_string(seconds_)},
+                variables));
+        }
+        std::string text;
+        for (std::size_t i = 0; i < sides.size(); ++i) {
+            const std::string ready = children[i]->text(now_us() + 60e6, true);
+            if (ready != "ready")
+                return "{\"failed\": \"" + sides[i].name + " is not ready\", \"it_said\": {" + ready + "}}";
+        }
+        for (const auto& child : children) child->go();
+        if (to_kill != nullptr) {
+            usleep(static_cast<useconds_t>(seconds_ * 0.5e6));
+            to_kill->kill_hard();
+        }
+        const double deadline_us = now_us() + (seconds_ + 30) * 1e6;
+        for (std::size_t i = 0; i < sides.size(); ++i) {
+            const std::string found = children[i]->text(deadline_us, false);
+            const bool ended = found.find("\"") == 0;
+            text += (i == 0 ? "" : ", ") +
+                    member(sides[i].name, ended ? "{" + found + "}" : "{\"failed\": \"no end\"}");
+        }
+        return "{" + text + "}";
+    }
+
+    bool start_mps() const { return Child({"nvidia-cuda-mps-control", "-d"}, mps_).status() == 0; }
+    void stop_mps() const { Child({"sh", "-c", "echo quit | nvidia-cuda-mps-control"}, mps_).status(); }
+
+    std::unique_ptr<Child> start_manager(const std::string& policy) {
+        auto child = std::make_unique<Child>(
+            std::vector<std::string>{manager_, "--dir", directory_ + "/km", "--profiles",
+                                     directory_ + "/profiles", "--policy", policy, "--foreground"},
+            Variables{});
+        struct stat found {};
+        for (int i = 0; i < 500 && stat(socket().c_str(), &found) != 0; ++i) usleep(10'000);
+        return child;
+    }
+    std::string socket() const { return directory_ + "/km/kernel-manager.sock"; }
+
+    Side managed_side(const std::string& name, const std::string& role, Variables own) const {
+        own.insert(own.end(), {{"LD_PRELOAD", interposer_}, {"EXPLSCHED_KM_SOCKET", socket()}});
+        return {name, role, own};
+    }
+
+    std::string managed(const std::string& gate, bool kills, const Variables& common) {
+        const auto manager = start_manager("group");
+        const auto side = [&](const std::string& role, const char* priority) {
+            Variables own{{EXPL_SHARE_VARIABLE, priority}, {"EXPLSCHED_GATE", gate}};
+            if (role == "training") own.emplace_back("CUDA_MPS_CLIENT_PRIORITY", "1");
+            return managed_side(role, role, own);
+        };
+        const std::string text = run({side("server", "high"), side("training", "best-effort")}, common,
+                                     kills ? manager.get() : nullptr);
+        manager->kill_hard();
+        unlink(socket().c_str());
+        return text;
+    }
+
+    std::string quota(const Variables& common) {
+        const auto manager = start_manager("quota");
+        std::vector<Side> sides;
+        for (const char* share : {"0.3", "0.7"})
+            sides.push_back(managed_side(std::string("request_") + share, "training",
+                                         {{EXPL_REQUEST_VARIABLE, share}, {"EXPLSCHED_GATE", "device"}}));
+        const std::string text = run(sides, common);
+        manager->kill_hard();
+        unlink(socket().c_str());
+        return text;
+    }
+
+    std::string program_, interposer_, manager_, directory_;
+    double seconds_;
+    Variables none_, mps_;
+};
+
+// In a process of its own: no context of ours is to lie on the GPU while others are measured.
+int print_device() {
+    char name[128] = "";
+    int version = 0;
+    call("cuInit", 0U);
+    call("cuDeviceGetName", static_cast<char*>(name), static_cast<int>(sizeof(name)), 0);
+    call("cuDriverGetVersion", &version);
+    std::string kernel_module;
+    std::ifstream file("/proc/driver/nvidia/version");
+    std::getline(file, kernel_module);
+    std::printf("\"device\": \"%s\", \"cuda\": %d, \"driver\": \"%s\"", name, version, kernel_module.c_str());
+    std::fflush(stdout);
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::string action = argc > 1 ? argv[1] : "";
+    if (action == "worker" && argc == 4) return work(argv[2], std::atof(argv[3]));
+    if (action == "device") return print_device();
+    if (argc != 4) return std::fprintf(stderr, "usage: gpu_share SECONDS INTERPOSER MANAGER\n"), 2;
+    char date[32] = "";
+    const time_t now = time(nullptr);
+    tm parts{};
+    strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &parts));
+    const std::string device = Child({argv[0], "device"}, {}).text(now_us() + 30e6, false);
+    Arms arms(argv[0], std::atof(argv[1]), argv[2], argv[3]);
+    std::printf("{\"date\": \"%s\", %s, \"seconds\": %s, \"arms\": {%s}}\n", date, device.c_str(), argv[1],
+                arms.all().c_str());
+    return 0;
+}

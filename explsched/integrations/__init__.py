@@ -1,0 +1,75 @@
+"""Progress without new code: callbacks for trainers.
+
+    from explsched.integrations.huggingface import ExplschedCallback   # Hugging Face Trainer
+    from explsched.integrations.lightning import ExplschedCallback     # Lightning
+    from explsched.integrations.keras import ExplschedCallback         # Keras
+
+Each module imports its library; this one, with what they share, imports none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+
+from explsched.checkpoint import CheckpointSignal
+from explsched.job_options import METRIC
+from explsched.progress import report, tell
+
+_PREFIXES = ("", "eval_", "val_", "valid_", "validation_", "test_")
+
+
+class TrainerReports:
+    """What a trainer's values are to explsched: reports of the job's metric; and requests for checkpoints.
+
+    Args:
+        value: the name that the trainer has for the job's metric. By default the metric's own name, or that with eval_,
+            val_, valid_, validation_ or test_ before it, whatever comes first.
+        params: hyper-parameters to report.
+
+    """
+
+    def __init__(self, value: str | None = None, params: Mapping[str, object] | None = None) -> None:
+        self._value = value
+        self._params = dict(params or {})
+        self._signal: CheckpointSignal | None = None
+
+    def begin(self, params: Mapping[str, object] | None = None) -> None:
+        """The training starts: report its hyper-parameters, and listen for the signal that asks for a checkpoint."""
+        tell({**(params or {}), **self._params})
+        if threading.current_thread() is not threading.main_thread():
+            sys.stderr.write("explsched: training outside the main thread: requests for checkpoints are not noticed\n")
+            return
+        self._signal = CheckpointSignal()
+        self._signal.__enter__()
+
+    def end(self) -> None:
+        """The training is over."""
+        if self._signal is not None:
+            self._signal.__exit__(None, None, None)
+            self._signal = None
+
+    def report(self, step: int, values: Mapping[str, object], total_steps: float | None = None) -> bool:
+        """Report the job's metric if it is among the trainer's values; whether it was. Never raises for a value."""
+        metric = os.environ.get(METRIC.variable) or "loss"
+        names = [self._value] if self._value else [prefix + metric for prefix in _PREFIXES]
+        found = next((values[name] for name in names if values.get(name) is not None), None)
+        try:
+            number = float(found)  # type: ignore[arg-type]  # tensors with one element; what is none raises
+        except (TypeError, ValueError):
+            return False
+        known = total_steps is not None and 1 <= total_steps < float("inf")
+        report(step=step, total_steps=int(total_steps or 0) if known else None, params=None, **{metric: number})
+        return True
+
+    @property
+    def is_checkpoint_wanted(self) -> bool:
+        """Whether the scheduler asks for a checkpoint."""
+        return self._signal is not None and self._signal.requested
+
+    def saved(self, step: int) -> None:
+        """The checkpoint of that step is on disk."""
+        if self._signal is not None:
+            self._signal.saved(step)

@@ -1,0 +1,60 @@
+"""Hugging Face's Trainer.
+
+    trainer = Trainer(model, arguments, ..., callbacks=[ExplschedCallback()])
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.output_dir))
+
+Evaluations and logs that have the job's metric become reports. When the scheduler asks for a checkpoint, the trainer
+saves one at the end of the step; with several processes it does not, for these would have to agree on the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from explsched.integrations import TrainerReports
+
+
+class ExplschedCallback(TrainerCallback):
+    """Args: as `explsched.integrations.TrainerReports`, `value` being a name such as `eval_accuracy`."""
+
+    def __init__(self, value: str | None = None, params: Mapping[str, object] | None = None) -> None:
+        self._reports = TrainerReports(value, params)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object
+    ) -> None:
+        """Listen for requests, in the process that reports."""
+        if state.is_world_process_zero:
+            self._reports.begin()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object
+    ) -> None:
+        """Listen no more."""
+        self._reports.end()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, object] | None = None,
+        **_more: object,
+    ) -> None:
+        """The trainer logs its losses, and what it evaluated."""
+        if state.is_world_process_zero:
+            self._reports.report(state.global_step, logs or {}, state.max_steps)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object
+    ) -> None:
+        """A checkpoint can be saved now."""
+        if self._reports.is_checkpoint_wanted and args.world_size == 1:
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object) -> None:
+        """A checkpoint is on disk, whoever wanted it."""
+        if state.is_world_process_zero:
+            self._reports.saved(state.global_step)

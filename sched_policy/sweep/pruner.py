@@ -1,0 +1,70 @@
+"""An Optuna pruner that asks a strategy of explsched whether a trial should go on.
+
+    study = optuna.create_study(pruner=SweepPruner(total_steps=100))
+
+Optuna's trials hold their GPUs until they end, so a trial that the strategy would pause in favour of others is pruned,
+as in Optuna's own successive halving. The trial with the best value so far is never pruned. Needs Optuna
+(explsched[optuna]).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
+
+from sched_policy.sweep import strategies
+from sched_policy.sweep.decision import SweepAction
+from sched_policy.sweep.trials import Sweep, Trial, TrialState
+
+_SEEN = (OptunaState.RUNNING, OptunaState.COMPLETE, OptunaState.PRUNED)
+
+
+class SweepPruner(optuna.pruners.BasePruner):
+    """Prunes where a strategy would pause or stop.
+
+    Args:
+        total_steps: the steps of a whole trial; without it the most that any trial has reported.
+        strategy: a name of `sched_policy.sweep.strategies`; the first of them by default.
+
+    Raises PolicyError for an unknown strategy.
+
+    """
+
+    def __init__(self, total_steps: int | None = None, strategy: str | None = None) -> None:
+        self._total_steps = None if total_steps is None else float(total_steps)
+        self._strategy = strategies.build(strategy or strategies.names()[0])
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Whether the trial should end now. Raises ValueError for a study of several objectives."""
+        if len(study.directions) != 1:
+            raise ValueError(f"the study has {len(study.directions)} objectives, a pruner judges by one")
+        if trial.last_step is None:
+            return False
+        sign = 1.0 if study.direction is StudyDirection.MINIMIZE else -1.0
+        others = study.get_trials(deepcopy=False, states=_SEEN)
+        trials = [self._trial(one, sign) for one in others if one.number != trial.number]
+        own = self._trial(trial, sign)
+        if not own.values.size or own.values.min() <= min(
+            (one.values.min() for one in trials if one.values.size), default=np.inf
+        ):
+            return False
+        running = 1 + sum(one.state is TrialState.RUNNING for one in trials)
+        decision = self._strategy.decide(Sweep.of([own, *trials]), running)
+        verdict = next((verdict for verdict in decision.verdicts if verdict.trial_id == trial.number), None)
+        return verdict is not None and verdict.action is not SweepAction.RUN
+
+    def _trial(self, trial: FrozenTrial, sign: float) -> Trial:
+        """As a strategy sees it. Values that are not finite do not count."""
+        reports = sorted((step, sign * value) for step, value in trial.intermediate_values.items())
+        finite = [(step, value) for step, value in reports if np.isfinite(value)]
+        return Trial(
+            trial.number,
+            TrialState.RUNNING if trial.state is OptunaState.RUNNING else TrialState.ENDED,
+            np.array([step for step, _ in finite], dtype=np.float64),
+            np.array([value for _, value in finite], dtype=np.float64),
+            self._total_steps,
+            {name: value if isinstance(value, bool | str) else float(value) for name, value in trial.params.items()},
+        )

@@ -1,0 +1,138 @@
+"""`explsched-share` under the conventions of Muri's simulator: at every event the groups of most worth."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+import numpy as np
+
+from sched_policy.group.worth import Crowd, Packer, worth_of
+from sched_policy.order.gittins import Lengths
+from simulation.muri.interleaved import Interleaved
+from simulation.muri.loop import Merging, MuriJob
+from simulation.muri.preemptive import Refilling, Yarn, remaining_gpu_s
+from simulation.traces.trace import ClusterShape
+
+_KEY = attrgetter("key")
+
+
+class KnownLengths:
+    """What Muri-S knows: the service that each job needs until it ends."""
+
+    def arrive(self, job: MuriJob) -> None:
+        """A job is submitted."""
+        job.key = remaining_gpu_s(job)
+
+    def leave(self, job: MuriJob) -> None:
+        """A job has ended."""
+
+    def update(self, running: list[MuriJob]) -> None:
+        """Set the keys of jobs, the service they effectively need, after these have run."""
+        for job in running:
+            job.key = remaining_gpu_s(job)
+
+
+class LearntLengths:
+    """What Muri-L knows: how far each job has come. Lengths are learnt from those that have ended (`order.gittins`)."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[int, Lengths] = {}
+        self._jobs: dict[int, list[MuriJob]] = {}
+        self._number: dict[int, int] = {}
+        self._changed: dict[int, set[int]] = {}
+
+    def arrive(self, job: MuriJob) -> None:
+        """A job is submitted."""
+        lengths = self._lengths.setdefault(job.gpus, Lengths())
+        number = self._number[job.index] = lengths.add()
+        self._jobs.setdefault(job.gpus, []).append(job)
+        self._changed.setdefault(job.gpus, set()).add(number)
+
+    def leave(self, job: MuriJob) -> None:
+        """A job has ended: its neighbours learn how long it was."""
+        lengths, number = self._lengths[job.gpus], self._number[job.index]
+        lengths.ran(number, _total_s(job), ended=True)
+        self._changed.setdefault(job.gpus, set()).update(lengths.near(number))
+
+    def update(self, running: list[MuriJob]) -> None:
+        """Set the keys of jobs, the service they effectively need, after these have run.
+
+        What is learnt of a job changes when it runs itself and when a neighbour ends; that other neighbours have come
+        further is taken in with the next such change.
+        """
+        for job in running:
+            if job.running:
+                number = self._number[job.index]
+                self._lengths[job.gpus].ran(number, _total_s(job) - job.left * job.iteration_s, ended=False)
+                self._changed.setdefault(job.gpus, set()).add(number)
+        for gpus, numbers in self._changed.items():
+            jobs = self._jobs[gpus]
+            there = [number for number in sorted(numbers) if jobs[number].end_s == np.inf]
+            if there:
+                left_s = self._lengths[gpus].effective_left_s(there)
+                for number, seconds in zip(there, left_s.tolist(), strict=True):
+                    jobs[number].key = seconds * gpus
+        self._changed = {}
+
+
+def _total_s(job: MuriJob) -> float:
+    return max(float(job.trace.iterations), 1.0) * job.iteration_s
+
+
+class Share(Refilling):
+    """At every event: the service that each job needs, as far as it is known, then the groups of most worth."""
+
+    merging = Merging(mixed_rel=1e-9, mixed_s=1e-4)
+
+    def __init__(self, cluster: ClusterShape, lengths: KnownLengths | LearntLengths, max_members: int) -> None:
+        super().__init__(cluster)
+        self._lengths = lengths
+        self._packer = Packer(max_members)
+        self._kind: dict[int, int] = {}
+        self._active: list[MuriJob] = []
+
+    def arrive(self, job: MuriJob) -> None:
+        """To the end of the list."""
+        self._lengths.arrive(job)
+        self._kind[job.index] = self._packer.kind(job.profile)
+        self._active.append(job)
+
+    def leave(self, job: MuriJob) -> None:
+        """Out of the list."""
+        self._lengths.leave(job)
+        self._active.remove(job)
+
+    def schedule(self, now_s: float) -> list[MuriJob]:  # noqa: ARG002  the keys hold all that matters
+        """Sort, choose groups, place the largest first."""
+        self._lengths.update(self._running)
+        self._active.sort(key=_KEY)
+        worths = worth_of(np.array([job.key for job in self._active])).tolist()
+        sizes: dict[int, tuple[list[MuriJob], list[float]]] = {}
+        for job, worth in zip(self._active, worths, strict=True):
+            jobs, theirs = sizes.setdefault(job.gpus, ([], []))
+            jobs.append(job)
+            theirs.append(worth)
+        crowds = [
+            Crowd(gpus, tuple([self._kind[job.index] for job in jobs]), tuple(theirs))
+            for gpus, (jobs, theirs) in sizes.items()
+        ]
+        groups: list[Interleaved] = []
+        for crowd, found in zip(crowds, self._packer.pack(crowds, self._cluster.gpus), strict=True):
+            jobs = sizes[crowd.gpus][0]
+            for group in found:
+                pace_s = self._packer.iteration_s([crowd.kinds[place] for place in group])
+                members = tuple([jobs[place] for place in group])
+                groups.append(Interleaved(members, pace_s, sum([job.overhead_s for job in members])))
+        self._running = self._place(groups)
+        return self._running
+
+    def _place(self, groups: list[Interleaved]) -> list[MuriJob]:
+        self._yarn = Yarn(self._cluster)
+        running: list[MuriJob] = []
+        for group in sorted(groups, key=lambda group: -group.gpus):
+            if self._yarn.take(group.gpus):
+                for job in group.members:
+                    job.grouped_iteration_s = group.grouped_iteration_s
+                    job.group_overhead_s = group.group_overhead_s
+                    running.append(job)
+        return running

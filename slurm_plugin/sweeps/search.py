@@ -1,0 +1,346 @@
+"""A search: Optuna proposes hyper-parameters, Slurm runs them, and no process of ours has to live meanwhile.
+
+Everything that is known of a search is in Slurm and in its directory, `NAME.sweep` beside its file:
+
+    study.journal      Optuna's storage: a trial is begun by a line in it, and has its hyper-parameters from then on
+    id                 tells this search from others of the same name
+    trials/N/job.sh    what trial N runs
+    trials/N/claim     the job that runs trial N, as the target of a link: the first to make it runs, others end at once
+    trials/N/result    what came of trial N
+    lock               held during a pass, also by the sbatch of one that was killed
+
+A pass brings all of this up to date and may be killed at any moment: the next one goes on. A trial without a job is
+submitted; its number is in the job's comment, by which it is found. With trials under way a pass submits one small job
+that makes the next pass when any of them ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import sys
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import optuna
+from msgspec import Struct
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from explsched.atomic_file import create_file_durably, replace_file_durably
+from explsched.job_options.values import PAIRS_BYTES
+from explsched.parameters import listed, of_value, shown
+from slurm_plugin.client import process
+from slurm_plugin.client.changes import CancelJob
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.errors import SlurmError
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.config import Config
+from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection
+from wrappers import own_options, sxbatch
+
+_OURS = "explsched"
+"""What comments of our jobs begin with."""
+
+_TRIAL = "explsched-trial:"
+_NEXT = "explsched-next:"
+_UNDER_WAY = frozenset({
+    *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"),
+    *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
+})  # fmt: skip
+_MOST_WATCHED = 100
+"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again."""
+_MOST_FAILURES = 10
+
+
+class Result(Struct, frozen=True):
+    """What came of a trial: its best value (None without a report) and the GPU-hours that it had."""
+
+    job: int
+    value: float | None
+    gpu_h: float
+
+
+class Standing(Struct, frozen=True):
+    """How far a search is, after a pass. `best_params` are the hyper-parameters of the best trial."""
+
+    name: str
+    directory: str
+    ended: int
+    failed: int
+    under_way: int
+    gpu_h: float
+    best: float | None
+    best_trial: int | None
+    best_params: Mapping[str, object]
+    finished: bool
+
+
+class Search:
+    """One search, by its file. Raises `SearchError` where the directory is another search's."""
+
+    def __init__(self, path: Path, file: SearchFile, config: Config, config_path: Path | None) -> None:
+        self._path = path.absolute()
+        self._file = file
+        self._config = config
+        self._config_path = config_path
+        self._directory = self._path.with_name(f"{file.name}.sweep")
+        self._client = CliClient(config.slurm.timeout_s)
+        self._spool = ProgressSpool(config.progress.spool)
+
+    def advance(self, now_s: float) -> Standing:
+        """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job."""
+        self._directory.mkdir(exist_ok=True)
+        with self._locked() as lock:
+            self._id = self._identify()
+            study = self._study()
+            jobs = self._client.tagged_jobs(_OURS)
+            by_trial = self._jobs_of_trials(jobs)
+            under_way = self._settle(study, by_trial, lock, now_s)
+            results = self._results(study)
+            while len(under_way) < self._file.parallel and self._may_begin(list(results.values()), len(under_way)):
+                trial = study.ask(self._distributions())
+                under_way.append(self._submit(trial.number, trial.params, lock))
+            self._watch(under_way, jobs, lock)
+            return self._standing(study, results, under_way)
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The lock, which sbatch inherits: if we are killed while it runs, the next pass waits for its end."""
+        descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _identify(self) -> str:
+        """The search's id; what must not change with it is compared with what it was begun with."""
+        space = msgspec.json.encode([self._file.space, self._file.metric, self._file.direction]).decode()
+        path = self._directory / "id"
+        if not path.exists():
+            create_file_durably(path, json.dumps({"id": uuid.uuid4().hex[:16], "space": space}))
+        begun = json.loads(path.read_text())
+        if begun["space"] != space:
+            raise SearchError(
+                f"{self._path}: space, metric or direction differ from those with which {self._directory} was begun: "
+                "choose another name, or remove that directory"
+            )
+        return str(begun["id"])
+
+    def _study(self) -> optuna.Study:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        journal = self._directory / "study.journal"
+        _mend(journal)
+        study = optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(journal))),
+            study_name=self._file.name,
+            direction="minimize" if self._file.direction == "min" else "maximize",
+            load_if_exists=True,
+        )
+        study.sampler = _sampler(self._file, len(study.get_trials(deepcopy=False)))
+        return study
+
+    def _jobs_of_trials(self, jobs: Sequence[SlurmJob]) -> dict[int, SlurmJob]:
+        """The job of each trial that Slurm remembers; of several the one that claimed it, else the first."""
+        mark, found = f"{_TRIAL}{self._id}:", dict[int, SlurmJob]()
+        for job in sorted(jobs, key=lambda job: job.job_id, reverse=True):
+            for word in job.comment.split():
+                number = word.removeprefix(mark)
+                if word.startswith(mark) and number.isdecimal():
+                    known = found.get(int(number))
+                    if known is None or known.job_id != self._claim(int(number)):
+                        found[int(number)] = job
+        return found
+
+    def _settle(self, study: optuna.Study, by_trial: Mapping[int, SlurmJob], lock: int, now_s: float) -> list[int]:
+        """Tell Optuna of trials that are over, submit those that have no job; returns the jobs under way."""
+        under_way = []
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            job, claim = by_trial.get(trial.number), self._claim(trial.number)
+            if trial.params.keys() != self._file.space.keys():
+                study.tell(trial.number, state=TrialState.FAIL)  # whoever began it was killed before it had them all
+            elif job is not None and job.state in _UNDER_WAY:
+                under_way.append(job.job_id)
+            elif job is not None or claim is not None:
+                self._tell(study, trial, job.job_id if claim is None and job is not None else claim or 0, now_s)
+            else:
+                under_way.append(self._submit(trial.number, trial.params, lock))
+        return under_way
+
+    def _tell(self, study: optuna.Study, trial: FrozenTrial, job_id: int, now_s: float) -> None:
+        """A trial's value is the best that it reported, whatever ended it; without any it has failed."""
+        path = self._trial_directory(trial.number) / "result"
+        if not path.exists():
+            progress = self._spool.read({job_id: os.geteuid()}, now_s).get(job_id, JobProgress())
+            values = [report.value for report in progress.reports if report.metric == self._file.metric]
+            best = (min if self._file.direction == "min" else max)(values, default=None)
+            ran_s = sum(run.end_s - run.start_s for run in progress.runs)
+            result = Result(job_id, best, self._file.job.gpus * ran_s / 3600)
+            replace_file_durably(path, msgspec.json.encode(result))
+        value = self._result(trial.number).value
+        if value is None:
+            study.tell(trial.number, state=TrialState.FAIL)
+        else:
+            study.tell(trial.number, value)
+
+    def _may_begin(self, results: Sequence[Result], under_way: int) -> bool:
+        """Whether the budget has room for another trial. Those under way are taken to cost what the others did."""
+        begun = len(results) + under_way
+        limits = [limit for limit in (self._file.budget.trials, self._file.grid_points) if limit is not None]
+        if any(begun >= limit for limit in limits):
+            return False
+        last = results[-_MOST_FAILURES:]
+        if len(last) == _MOST_FAILURES and all(result.value is None for result in last):
+            raise SearchError(
+                f"{self._path}: the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}: see "
+                f"{self._directory}/trials/*/output; mend the command, remove {self._directory} and run again"
+            )
+        spent = sum(result.gpu_h for result in results)
+        usual = spent / len(results) if results else 0.0
+        budget = self._file.budget.gpu_hours
+        return budget is None or spent + under_way * usual < budget
+
+    def _submit(self, number: int, params: Mapping[str, object], lock: int) -> int:
+        """Submit a trial, through sxbatch's own code; returns the job's id."""
+        directory = self._trial_directory(number)
+        directory.mkdir(parents=True, exist_ok=True)
+        values = {name: of_value(value) for name, value in params.items()}
+        command = [*self._file.command, *(f"--{name}={shown(value)}" for name, value in values.items())]
+        script = directory / "job.sh"
+        replace_file_durably(script, _script(directory / "claim", [*self._file.job.sxrun, "--", *command]))
+        job, told = self._file.job, listed(values)
+        words = [f"--sweep={self._file.name}", f"--metric={self._file.metric}", f"--direction={self._file.direction}"]
+        words += [f"--checkpoint={job.checkpoint}"] if job.checkpoint else []
+        words += ["--early-stop"] if job.early_stop else []
+        simple = len(told.encode()) <= PAIRS_BYTES and not any("," in shown(value) for value in values.values())
+        words += [f"--params={told}"] if simple else []
+        words += [f"--comment={_TRIAL}{self._id}:{number}", f"--job-name={self._file.name}-{number}"]
+        words += ["--nodes=1", "--ntasks=1", f"--time={job.time}", f"--output={directory}/output"]
+        words += [f"--gpus-per-node={job.gpus}"] if job.gpus else []
+        try:
+            prepared = sxbatch.prepare(*own_options.read([*words, *job.sbatch, str(script)]))
+        except ValueError as error:
+            raise SearchError(f"{self._path}: job: {error}") from error
+        return self._sbatch(prepared.argv, prepared.environment, lock)
+
+    def _sbatch(self, argv: Sequence[str], added: Mapping[str, str], lock: int, script: str | None = None) -> int:
+        environment = process.submission(process.environment(added))
+        answer = process.run(
+            [argv[0], "--parsable", *argv[1:]], self._config.slurm.timeout_s, environment, script, (lock,)
+        )
+        job_id = answer.out.strip().partition(";")[0]
+        if answer.returncode or not job_id.isdecimal():
+            raise SlurmError(f"sbatch refused a job of {self._path}: {(answer.err or answer.out).strip()}")
+        return int(job_id)
+
+    def _watch(self, under_way: Sequence[int], jobs: Sequence[SlurmJob], lock: int) -> None:
+        """Have Slurm make the next pass when any of the trials ends; at most one such job waits."""
+        comment = f"{_NEXT}{self._id}"
+        waiting = [job.job_id for job in jobs if job.comment == comment and job.state == "PENDING"]
+        if under_way:
+            options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
+            command = [sys.executable, "-m", "explsched.cli.main", "sweep", "run", str(self._path), *options]
+            script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
+            ends = "?".join(f"afterany:{job_id}" for job_id in under_way[:_MOST_WATCHED])
+            words = [f"--dependency={ends}", f"--comment={comment}", f"--job-name={self._file.name}-next", "--ntasks=1"]
+            words += ["--time=10", "--open-mode=append", f"--output={self._directory}/passes.log"]
+            shared = ("--partition=", "--account=", "--qos=")
+            words += [word for word in self._file.job.sbatch if word.startswith(shared)]
+            self._sbatch(["sbatch", *words], {}, lock, script)
+        self._client.apply([CancelJob(job_id) for job_id in waiting])
+
+    def _standing(self, study: optuna.Study, results: Mapping[int, Result], under_way: Sequence[int]) -> Standing:
+        sign = 1.0 if self._file.direction == "min" else -1.0
+        known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
+        best = min(known)[1] if known else None
+        return Standing(
+            self._file.name,
+            str(self._directory),
+            len(results),
+            sum(result.value is None for result in results.values()),
+            len(under_way),
+            sum(result.gpu_h for result in results.values()),
+            None if best is None else results[best].value,
+            best,
+            {} if best is None else study.trials[best].params,
+            finished=not under_way,
+        )
+
+    def _distributions(self) -> dict[str, BaseDistribution]:
+        return {name: _distribution(one) for name, one in self._file.space.items()}
+
+    def _trial_directory(self, number: int) -> Path:
+        return self._directory / "trials" / str(number)
+
+    def _claim(self, number: int) -> int | None:
+        """The job that ran the trial, None if none has started."""
+        try:
+            return int(str((self._trial_directory(number) / "claim").readlink()))
+        except FileNotFoundError:
+            return None
+
+    def _results(self, study: optuna.Study) -> dict[int, Result]:
+        """What came of the trials that are over, by their numbers; those that never had a job are left out."""
+        over = (trial.number for trial in study.get_trials(deepcopy=False) if trial.state.is_finished())
+        return {number: self._result(number) for number in over if (self._trial_directory(number) / "result").exists()}
+
+    def _result(self, number: int) -> Result:
+        return msgspec.json.decode((self._trial_directory(number) / "result").read_bytes(), type=Result)
+
+
+def _script(claim: Path, words: Sequence[str]) -> str:
+    """The batch script of a trial. A requeued job finds its own claim."""
+    link = shlex.quote(str(claim))
+    return f"""#!/bin/bash
+ln -s "$SLURM_JOB_ID" {link} 2> /dev/null
+if [ "$(readlink {link})" != "$SLURM_JOB_ID" ]; then
+  echo "this trial is run by job $(readlink {link})"
+  exit 0
+fi
+exec sxrun {shlex.join(words)}
+"""
+
+
+def _mend(journal: Path) -> None:
+    """Under our lock: take away what a process that was killed left, half a line or Optuna's own lock."""
+    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
+    if journal.exists():
+        data = journal.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(journal, whole)
+
+
+def _distribution(one: SpaceSection) -> BaseDistribution:
+    if one.values:
+        return CategoricalDistribution(one.values)
+    low, high = one.low or 0.0, one.high or 0.0
+    if one.integer:
+        return IntDistribution(int(low), int(high), log=one.log)
+    return FloatDistribution(low, high, log=one.log)
+
+
+def _sampler(file: SearchFile, begun: int) -> BaseSampler:
+    """The sampler of a pass that finds so many trials: it must not draw again what an earlier pass has drawn."""
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    if file.sampler == "grid":
+        return GridSampler({name: list(one.values) for name, one in file.space.items()}, seed=file.seed)
+    if file.sampler == "random":
+        return RandomSampler(seed=file.seed + begun)
+    return TPESampler(seed=file.seed + begun, constant_liar=True)

@@ -1,0 +1,117 @@
+"""The file of a search, `sweep.yaml`: what to run, which hyper-parameters to try, and for how long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from explsched import strict_yaml
+from explsched.errors import ExplschedError
+from explsched.parameters import is_name
+from explsched.strict_yaml import Section
+
+Value = bool | float | str
+_MOST = 1_000_000
+
+
+class SearchError(ExplschedError):
+    """A search cannot be run as its file says, or cannot go on."""
+
+
+class SpaceSection(Section, frozen=True):
+    """The values of one hyper-parameter: a list of them, or an interval."""
+
+    values: Annotated[tuple[Value, ...], Meta(description="the values to choose from")] = ()
+    low: Annotated[float, Meta(description="the least value")] | None = None
+    high: Annotated[float, Meta(description="the largest value")] | None = None
+    log: Annotated[bool, Meta(description="draw from the logarithm's interval")] = False
+    integer: Annotated[bool, Meta(description="whole numbers only")] = False
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with it."""
+        bounds = [bound for bound in (self.low, self.high) if bound is not None]
+        if self.values and (bounds or self.log or self.integer):
+            yield "has values, which leave no room for low, high, log and integer"
+        elif len(set(map(repr, self.values))) < len(self.values):
+            yield f"values: found one twice in {list(self.values)}"
+        elif not self.values and len(bounds) < 2:
+            yield "is empty: accepted are values, or low and high"
+        elif self.low is not None and self.high is not None:
+            if self.low > self.high:
+                yield f"is empty: low {self.low:g} is above high {self.high:g}"
+            if self.log and self.low <= 0:
+                yield f"log: accepted with low above 0, found low {self.low:g}"
+            if self.integer and not (self.low.is_integer() and self.high.is_integer()):
+                yield f"integer: accepted with whole low and high, found {self.low:g} and {self.high:g}"
+
+
+class BudgetSection(Section, frozen=True):
+    """When no more trials are begun; what comes first counts."""
+
+    trials: Annotated[int, Meta(ge=1, le=_MOST, description="trials in all")] | None = None
+    gpu_hours: Annotated[float, Meta(gt=0, le=1e9, description="GPU-hours in all")] | None = None
+
+
+class JobSection(Section, frozen=True):
+    """How a trial runs, as a Slurm job."""
+
+    gpus: Annotated[int, Meta(ge=0, le=100_000, description="GPUs, on one node")] = 1
+    time: Annotated[str, Meta(min_length=1, description="time limit, as sbatch takes it")] = "60"
+    checkpoint: Annotated[str | None, Meta(description="allow preemption: the signal that asks for a checkpoint")] = (
+        None
+    )
+    early_stop: Annotated[bool, Meta(description="allow explsched to stop it")] = True
+    sbatch: Annotated[tuple[str, ...], Meta(description="more options of sbatch")] = ()
+    sxrun: Annotated[tuple[str, ...], Meta(description="options of sxrun, such as --follow metrics.csv")] = ()
+
+
+class SearchFile(Section, frozen=True):
+    """Everything the file says."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="the sweep's name")]
+    command: Annotated[
+        tuple[str, ...], Meta(min_length=1, description="the training; --KEY=VALUE words are added to it")
+    ]
+    space: Annotated[dict[str, SpaceSection], Meta(description="values of each hyper-parameter")]
+    budget: BudgetSection
+    metric: Annotated[str, Meta(min_length=1, max_length=128, description="what trainings report")] = "loss"
+    direction: Annotated[Literal["min", "max"], Meta(description="whether it should fall or rise")] = "min"
+    sampler: Annotated[
+        Literal["tpe", "random", "grid"], Meta(description="Optuna's sampler that proposes hyper-parameters")
+    ] = "tpe"
+    seed: Annotated[int, Meta(ge=0, lt=2**31, description="of the sampler")] = 0
+    parallel: Annotated[int, Meta(ge=1, le=10_000, description="trials that wait or run at a time")] = 4
+    job: JobSection = JobSection()
+
+    @property
+    def grid_points(self) -> int | None:
+        """How many trials there can be; None for samplers that never run out."""
+        return math.prod(len(one.values) for one in self.space.values()) if self.sampler == "grid" else None
+
+
+def load(path: Path) -> SearchFile:
+    """Read and check the file. Raises `ConfigError`, or `SearchError` with a line for each fault."""
+    faults: list[str] = []
+    found = strict_yaml.read(SearchFile, strict_yaml.mapping(strict_yaml.file_text(path), path), faults)
+    if found is not None:
+        faults += _contradictions(found)
+    if found is None or faults:
+        raise SearchError("\n".join(f"{path}: {fault}" for fault in faults))
+    return found
+
+
+def _contradictions(found: SearchFile) -> Iterator[str]:
+    if not found.space:
+        yield "space: is empty: there is nothing to search"
+    for name, one in found.space.items():
+        if not is_name(name):
+            yield f"space: name {name!r}: must be a letter, then letters, digits and . / _ -"
+        yield from (f"space.{name}: {fault}" for fault in one.faults())
+        if found.sampler == "grid" and not one.values:
+            yield f"space.{name}: sampler grid accepts values only"
+    if found.budget.trials is None and found.budget.gpu_hours is None:
+        yield "budget: is empty: accepted are trials, gpu_hours, or both"

@@ -1,0 +1,187 @@
+"""Callbacks of trainers. Those of libraries that are not installed are skipped, and say so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from explsched import progress
+from explsched.integrations import TrainerReports
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job's environment; returns its progress file."""
+    path = tmp_path / "progress.jsonl"
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(path))
+    monkeypatch.setattr(progress, "_told", None)
+    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_METRIC", "EXPLSCHED_CHECKPOINT", "EXPLSCHED_CHECKPOINT_SIGNAL"):
+        monkeypatch.delenv(name, raising=False)
+    return path
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def reports(path: Path, metric: str = "loss") -> list[tuple[int, float]]:
+    return [(line["step"], line["value"]) for line in lines(path) if line.get("metric") == metric]
+
+
+def events(path: Path) -> list[str]:
+    return [line["event"] for line in lines(path) if "event" in line]
+
+
+@pytest.mark.parametrize("name", ["loss", "eval_loss", "val_loss"])
+def test_the_jobs_metric_is_found_by_the_usual_names(job: Path, name: str) -> None:
+    assert TrainerReports().report(3, {"epoch": 1.0, name: 0.5}, 10)
+    assert reports(job) == [(3, 0.5)]
+    assert lines(job)[0]["total_steps"] == 10
+
+
+def test_a_value_of_another_name_is_reported_as_the_jobs_metric(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLSCHED_METRIC", "acc")
+    trainer = TrainerReports("eval_f1")
+    assert trainer.report(3, {"eval_f1": 0.5, "acc": 0.9}, float("inf"))
+    assert reports(job, "acc") == [(3, 0.5)]
+    assert "total_steps" not in lines(job)[0]
+
+
+@pytest.mark.parametrize("values", [{}, {"loss": None}, {"loss": "low"}, {"loss": [1, 2]}])
+def test_what_is_no_value_is_no_report_and_no_error(job: Path, values: dict[str, object]) -> None:
+    assert not TrainerReports().report(3, values)
+    assert not job.exists()
+
+
+def test_nan_is_reported_as_such(job: Path) -> None:
+    assert TrainerReports().report(3, {"loss": float("nan")}, 0)
+    assert lines(job)[0]["bad"] == "nan"
+
+
+def test_a_request_for_a_checkpoint_is_noticed_and_answered(job: Path) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    trainer = TrainerReports(params={"lr": 0.1})
+    trainer.begin({"lr": 0.5, "width": 64})
+    assert not trainer.is_checkpoint_wanted
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert trainer.is_checkpoint_wanted
+    trainer.saved(7)
+    assert not trainer.is_checkpoint_wanted
+    trainer.end()
+    assert signal.getsignal(signal.SIGUSR1) == before
+    assert lines(job)[0]["params"] == {"lr": 0.1, "width": 64.0}
+    assert events(job) == ["checkpoint"]
+
+
+def test_outside_the_main_thread_there_are_reports_all_the_same(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trainer = TrainerReports()
+
+    def train() -> None:
+        trainer.begin()
+        trainer.report(1, {"loss": 1.0})
+        trainer.end()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert reports(job) == [(1, 1.0)]
+    assert "outside the main thread" in capfd.readouterr().err
+
+
+def test_hugging_face(job: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
+    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    pytest.importorskip("accelerate", reason="accelerate is not installed (explsched[examples])")
+    from explsched.integrations.huggingface import ExplschedCallback
+
+    class Line(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, x: Any, labels: Any) -> dict[str, Any]:
+            return {"loss": ((self.layer(x) - labels) ** 2).mean()}
+
+    class Asking(transformers.TrainerCallback):  # type: ignore[misc,name-defined,unused-ignore]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+            if state.global_step == 2:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 8
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "out"), max_steps=4, logging_steps=1, save_strategy="no", report_to=[], use_cpu=True
+    )
+    callbacks = [Asking(), ExplschedCallback(params={"lr": 0.1})]
+    transformers.Trainer(Line(), arguments, train_dataset=data, callbacks=callbacks).train()
+    assert [step for step, _ in reports(job)][:4] == [1, 2, 3, 4]
+    assert events(job) == ["checkpoint"]
+    assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
+
+
+def test_lightning(job: Path, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
+    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    from explsched.integrations.lightning import ExplschedCallback
+
+    class Line(lightning.LightningModule):  # type: ignore[misc,name-defined,unused-ignore]
+        def __init__(self, lr: float) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            if self.global_step == 2:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return (self.layer(batch) ** 2).mean()
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.log("val_loss", (self.layer(batch) ** 2).mean())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), self.hparams["lr"])
+
+    data = torch.utils.data.DataLoader(torch.ones(2, 1))
+    path = tmp_path / "last.ckpt"
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        callbacks=[ExplschedCallback(checkpoint=path)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(Line(0.1), data, data)
+    assert [step for step, _ in reports(job)] == [2, 4]
+    assert lines(job)[0]["params"] == {"lr": 0.1}
+    assert (events(job), path.exists()) == (["checkpoint"], True)
+
+
+def test_keras(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "KERAS_BACKEND" not in os.environ:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    keras = pytest.importorskip("keras", reason="keras is not installed")
+    numpy = pytest.importorskip("numpy")
+    from explsched.integrations.keras import ExplschedCallback
+
+    class Asking(keras.callbacks.Callback):  # type: ignore[misc,name-defined,unused-ignore]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    path = tmp_path / "last.keras"
+    data = numpy.ones((4, 1))
+    model.fit(data, data, epochs=3, verbose=0, callbacks=[Asking(), ExplschedCallback(checkpoint=path)])
+    assert [step for step, _ in reports(job)] == [1, 2, 3]
+    assert lines(job)[0]["total_steps"] == 3
+    assert (events(job), path.exists()) == (["checkpoint"], True)

@@ -1,0 +1,61 @@
+"""Optuna asks explsched whether a trial should go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from explsched.errors import PolicyError
+from sched_policy.sweep import strategies
+
+optuna = pytest.importorskip("optuna", reason="Optuna is not installed (explsched[optuna])")
+from sched_policy.sweep.pruner import SweepPruner  # noqa: E402
+
+STEPS = 27
+_ENDED = {False: optuna.trial.TrialState.COMPLETE, True: optuna.trial.TrialState.FAIL}
+
+
+def study_of(pruner: SweepPruner, final: list[float], direction: str = "minimize") -> list[str]:
+    """Trials one after the other, whose values approach these; returns what became of each."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(pruner=pruner, direction=direction)
+    for end in final:
+        trial = study.ask()
+        trial.suggest_float("lr", 0, 1)
+        for step in range(1, STEPS + 1):
+            value = end + (1 if direction == "minimize" else -1) * 5.0 / step
+            trial.report(value, step)
+            if trial.should_prune():
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                break
+        else:
+            study.tell(trial, None if end != end else value, state=_ENDED[end != end])
+    return [trial.state.name for trial in study.trials]
+
+
+@pytest.mark.parametrize(("direction", "sign"), [("minimize", 1), ("maximize", -1)])
+@pytest.mark.parametrize("strategy", strategies.names())
+def test_the_best_is_never_pruned(strategy: str, direction: str, sign: int) -> None:
+    ends = [sign * value for value in (3.0, 9.0, 8.0, 7.0, 9.0, 8.0, 9.0, 7.0, 9.0, 1.0)]
+    states = study_of(SweepPruner(STEPS, strategy), ends, direction)
+    assert (states[0], states[-1]) == ("COMPLETE", "COMPLETE")
+
+
+def test_hopeless_trials_are_pruned() -> None:
+    states = study_of(SweepPruner(STEPS, "asha"), [1.0, *[9.0] * 9])
+    assert states[0] == "COMPLETE"
+    assert states.count("PRUNED") >= 6
+
+
+def test_values_that_are_not_finite_prune_nobody_and_break_nothing() -> None:
+    assert study_of(SweepPruner(STEPS, "asha"), [1.0, 2.0, float("nan")])[::2] == ["COMPLETE", "FAIL"]
+
+
+def test_an_unknown_strategy_is_named() -> None:
+    with pytest.raises(PolicyError, match="unknown sweep strategy 'ash'"):
+        SweepPruner(strategy="ash")
+
+
+def test_several_objectives_are_refused() -> None:
+    study = optuna.create_study(directions=["minimize", "maximize"])
+    with pytest.raises(ValueError, match="2 objectives"):
+        SweepPruner().prune(study, study.ask()._get_latest_trial())

@@ -1,0 +1,101 @@
+"""A search on a real Slurm: it goes on by itself, and kills at any moment lose no trial and run none twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster
+from tests.slurm.jobs import environment, until
+
+pytest.importorskip("optuna", reason="Optuna is not installed (explsched[optuna])")
+pytestmark = pytest.mark.slurm
+
+# A line for each start, so that it can be counted; a value that depends on lr.
+TRAINING = """\
+echo "$SLURM_JOB_ID $*" >> started
+for word in "$@"; do case $word in --lr=*) lr=${word#--lr=};; esac; done
+sxreport --step 1 --loss "$lr" --total-steps 1
+"""
+
+
+def search(directory: Path, spool: Path, cluster: Cluster, *, trials: int, parallel: int) -> list[str]:
+    """The files of a search; returns the command of a pass."""
+    (directory / "train.sh").write_text(TRAINING)
+    config = directory / "explsched.yaml"
+    config.write_text(json.dumps({"progress": {"spool": str(spool)}}))
+    told = {
+        "name": "digits",
+        "command": ["bash", "train.sh"],
+        "space": {"lr": {"low": 0.001, "high": 1.0, "log": True}, "opt": {"values": ["sgd", "adam"]}},
+        "budget": {"trials": trials},
+        "parallel": parallel,
+        "job": {"time": "5", "sbatch": [f"--chdir={directory}"]},
+    }
+    (directory / "sweep.yaml").write_text(json.dumps(told))
+    argv = [sys.executable, "-m", "explsched.cli.main", "sweep", "run", str(directory / "sweep.yaml")]
+    return [*argv, "--config", str(config), "--json"]
+
+
+def began(directory: Path) -> list[str]:
+    path = directory / "started"
+    return [" ".join(line.split()[1:]) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def in_cluster(cluster: Cluster, spool: Path) -> dict[str, str]:
+    bin_directory = str(Path(sys.executable).parent)
+    base = environment(cluster, EXPLSCHED_SPOOL=str(spool))
+    return {**base, "PATH": f"{bin_directory}:{base['PATH']}"}
+
+
+def passed(argv: list[str], env: dict[str, str]) -> dict[str, object]:
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_a_search_goes_on_without_us(client: CliClient, small: Cluster, spool: Path, tmp_path: Path) -> None:
+    argv, env = search(tmp_path, spool, small, trials=5, parallel=2), in_cluster(small, spool)
+    first = passed(argv, env)
+    assert (first["under_way"], first["finished"]) == (2, False)
+    until(lambda: len(began(tmp_path)) == 5 and not client.jobs(), "Slurm has made the passes that begin all trials")
+    last = passed(argv, env)
+    assert (last["ended"], last["failed"], last["finished"]) == (5, 0, True)
+    tried = [float(line.split("--lr=")[1].split()[0]) for line in began(tmp_path)]
+    assert last["best"] == pytest.approx(min(tried))
+    shown = subprocess.run(
+        [*argv[:4], "show", "digits", "--json", "--config", argv[-2]],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (found,) = json.loads(shown.stdout)["sweeps"]
+    assert {training["state"] for training in found["trainings"]} == {"done"}
+    assert all(dict(training["params"])["lr"] in tried for training in found["trainings"])
+
+
+def test_killed_at_any_moment_no_trial_is_lost_or_run_twice(
+    client: CliClient, small: Cluster, spool: Path, tmp_path: Path
+) -> None:
+    draw = random.Random(1)
+    argv, env = search(tmp_path, spool, small, trials=12, parallel=4), in_cluster(small, spool)
+    for _ in range(15):
+        process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(0.3, 4.0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    standing = passed([*argv, "--wait"], env)
+    assert (standing["ended"], standing["failed"], standing["finished"]) == (12, 0, True)
+    trials = tmp_path / "digits.sweep" / "trials"
+    results = [json.loads(path.read_text()) for path in trials.glob("*/result")]
+    assert len({result["job"] for result in results}) == len(results) == 12
+    assert len(began(tmp_path)) == len(set(began(tmp_path))) == 12

@@ -1,0 +1,230 @@
+"""Searches: what their files may say, and what a pass does with what others left behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from explsched.cli.main import root
+from explsched.errors import ExplschedError
+from slurm_plugin.sweeps.search_file import load
+from tests.docs.blocks import ROOT, blocks
+
+GOOD: dict[str, Any] = {
+    "name": "digits",
+    "command": ["python", "train.py"],
+    "space": {"lr": {"low": 1e-4, "high": 1.0, "log": True}},
+    "budget": {"trials": 10},
+}
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({**GOOD, **changes}))
+    return path
+
+
+def test_a_file_with_all_it_needs(tmp_path: Path) -> None:
+    found = load(written(tmp_path, space={"opt": {"values": ["sgd", True, 3]}, "n": {"low": 1, "high": 1}}))
+    assert (found.metric, found.direction, found.sampler, found.parallel, found.job.gpus) == (
+        "loss",
+        "min",
+        "tpe",
+        4,
+        1,
+    )
+    assert found.space["opt"].values == ("sgd", True, 3.0)
+
+
+def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks(ROOT / "docs" / "sweeps.md") if block.language == "yaml")
+    path = tmp_path / "sweep.yaml"
+    path.write_text(block.text)
+    assert load(path).space.keys() == {"lr", "width", "optimizer"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"space": {}}, "space: is empty"),
+        ({"space": {"lr": {}}}, "space.lr: is empty: accepted are values, or low and high"),
+        ({"space": {"lr": {"low": 1.0}}}, "space.lr: is empty"),
+        ({"space": {"lr": {"low": 1.0, "high": 0.1}}}, "space.lr: is empty: low 1 is above high 0.1"),
+        (
+            {"space": {"lr": {"low": 0, "high": 1, "log": True}}},
+            "space.lr: log: accepted with low above 0, found low 0",
+        ),
+        ({"space": {"n": {"low": 0.5, "high": 2, "integer": True}}}, "space.n: integer: accepted with whole low and"),
+        ({"space": {"lr": {"values": [1, 2], "low": 0}}}, "space.lr: has values, which leave no room for low"),
+        ({"space": {"lr": {"values": [1, 1]}}}, "space.lr: values: found one twice"),
+        ({"space": {"lr": {"low": float("nan"), "high": 1}}}, "space.lr.low: must be a number"),
+        ({"space": {"1 r": {"values": [1]}}}, "space: name '1 r'"),
+        ({"sampler": "grid"}, "space.lr: sampler grid accepts values only"),
+        ({"sampler": "tp"}, "sampler: must be one of tpe, random, grid, found 'tp'"),
+        ({"budget": {}}, "budget: is empty"),
+        ({"command": []}, "command: must be a list"),
+        ({"nmae": "x"}, "unknown key 'nmae'; did you mean 'name'"),
+        ({"name": "a b"}, "name: must be a word of the form"),
+    ],
+)
+def test_faults_are_named_with_file_and_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(ExplschedError) as caught:
+        load(path)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def run(*words: object) -> Any:
+    return CliRunner().invoke(root, ["sweep", "run", *map(str, words)])
+
+
+def test_a_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.cli.sweep.find_spec", lambda _name: None)
+    done = run(written(tmp_path))
+    assert "sweep run needs Optuna: pip install 'explsched[optuna]'" in str(done.exception)
+    assert not (tmp_path / "digits.sweep").exists()
+
+
+SLURM = """\
+#!{python}
+import json, os, sys
+from pathlib import Path
+here = Path({here!r})
+calls = here / "submitted"
+name = Path(sys.argv[0]).name
+if name == "sbatch":
+    if (here / "refuses").exists():
+        sys.exit("sbatch: error: no such partition")
+    number = len(calls.read_text().splitlines()) + 1 if calls.exists() else 1
+    with calls.open("a") as file:
+        file.write(json.dumps(sys.argv[1:]) + "\\n")
+    print(number)
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An sbatch that notes what it is given, and a squeue that knows of no job; returns the file of the notes."""
+    (tmp_path / "bin").mkdir()
+    for name in ("sbatch", "squeue", "scancel"):
+        (tmp_path / "bin" / name).write_text(SLURM.format(python=sys.executable, here=str(tmp_path)))
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    config = tmp_path / "explsched.yaml"
+    config.write_text(json.dumps({"progress": {"spool": str(tmp_path)}}))
+    monkeypatch.setenv("SEXPLSCHED_CONFIG", str(config))
+    return tmp_path / "submitted"
+
+
+def calls(notes: Path) -> list[list[str]]:
+    return [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+optuna_is_needed = pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed (explsched[optuna])")
+
+
+@optuna_is_needed
+def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> None:
+    job = {"gpus": 2, "checkpoint": "USR1", "sbatch": ["--partition=main"], "sxrun": ["--follow", "m.csv"]}
+    done = run(written(tmp_path, parallel=2, metric="acc", direction="max", job=job), "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["under_way"] == 2
+    first, _, following = calls(slurm)
+    (comment,) = (word for word in first if word.startswith("--comment="))
+    assert comment.startswith("--comment=explsched:sweep=digits&metric=acc&direction=max&params=lr%3D")
+    assert comment.endswith(":0")
+    assert {"--gpus-per-node=2", "--requeue", "--partition=main", "--job-name=digits-0"} <= set(first)
+    script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
+    assert "exec sxrun --follow m.csv -- python train.py --lr=" in script
+    assert {"--dependency=afterany:1?afterany:2", "--partition=main"} <= set(following)
+
+
+@optuna_is_needed
+def test_what_a_killed_pass_left_is_mended(tmp_path: Path, slurm: Path) -> None:
+    path = written(tmp_path, parallel=2)
+    (tmp_path / "refuses").touch()
+    assert "no such partition" in str(run(path).exception)  # as if killed between Optuna's line and sbatch
+    directory = tmp_path / "digits.sweep"
+    journal = directory / "study.journal"
+    with journal.open("ab") as file:
+        file.write(b'{"op_code": 4, "half')
+    (directory / "study.journal.lock").touch()
+    (tmp_path / "refuses").unlink()
+    before = (directory / "trials/0/job.sh").read_text()
+    assert json.loads(run(path, "--json").stdout)["under_way"] == 2
+    assert (directory / "trials/0/job.sh").read_text() == before  # the same hyper-parameters
+    assert [word for call in calls(slurm) for word in call if word.startswith("--job-name=")] == [
+        "--job-name=digits-0",
+        "--job-name=digits-1",
+        "--job-name=digits-next",
+    ]
+
+
+@optuna_is_needed
+def test_the_best_report_is_a_trials_value_and_one_without_has_failed(tmp_path: Path, slurm: Path) -> None:
+    path = written(tmp_path, parallel=3, budget={"trials": 3})
+    run(path)
+    trials = tmp_path / "digits.sweep" / "trials"
+    reported: list[list[float | None]] = [[3.0, 0.5, 0.75], [None, 2.0], []]
+    for number, values in enumerate(reported):
+        (trials / str(number) / "claim").symlink_to(str(100 + number))
+        lines: list[dict[str, object]] = [{"time_s": 1.0, "event": "start"}]
+        lines += [{"time_s": 2.0 + n, "step": n, "metric": "loss", "value": value} for n, value in enumerate(values)]
+        (tmp_path / f"{100 + number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = json.loads(run(path, "--json").stdout)
+    assert (found["ended"], found["failed"], found["best"], found["best_trial"], found["finished"]) == (
+        3,
+        1,
+        0.5,
+        0,
+        True,
+    )
+    assert found["best_params"].keys() == {"lr"}
+    assert found["gpu_h"] == pytest.approx(5 / 3600)
+
+
+@optuna_is_needed
+def test_a_command_that_never_reports_does_not_go_on_for_ever(tmp_path: Path, slurm: Path) -> None:
+    path = written(tmp_path, parallel=10, budget={"gpu_hours": 10})
+    run(path)
+    for number in range(10):
+        (tmp_path / "digits.sweep" / "trials" / str(number) / "claim").symlink_to(str(100 + number))
+    assert "the last 10 trials ended without a report of 'loss'" in str(run(path).exception)
+
+
+@optuna_is_needed
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_no_pass_proposes_what_another_has_proposed(tmp_path: Path, slurm: Path, sampler: str) -> None:
+    for parallel in (2, 4, 6):
+        assert run(written(tmp_path, parallel=parallel, sampler=sampler)).exit_code == 0
+        for path in (tmp_path / "digits.sweep" / "trials").glob("*"):
+            if not (path / "claim").is_symlink():
+                (path / "claim").symlink_to("9")
+    scripts = {path.read_text().split("train.py ")[1] for path in (tmp_path / "digits.sweep/trials").glob("*/job.sh")}
+    assert len(scripts) == 10
+
+
+@optuna_is_needed
+def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
+    run(written(tmp_path))
+    done = run(written(tmp_path, space={"lr": {"low": 1.0, "high": 2.0}}))
+    assert "differ from those with which" in str(done.exception)
+    assert run(written(tmp_path, parallel=5, budget={"trials": 20})).exit_code == 0
+
+
+@optuna_is_needed
+def test_a_grid_is_tried_once(tmp_path: Path, slurm: Path) -> None:
+    space = {"lr": {"values": [0.1, 0.2]}, "opt": {"values": ["sgd", "adam"]}}
+    done = run(written(tmp_path, space=space, sampler="grid", parallel=9, budget={"trials": 99}), "--json")
+    assert json.loads(done.stdout)["under_way"] == 4
+    scripts = {path.read_text().split("train.py ")[1] for path in (tmp_path / "digits.sweep/trials").glob("*/job.sh")}
+    assert len(scripts) == 4

@@ -1,0 +1,173 @@
+"""Files that a training writes anyway: rows, JSON lines, TensorBoard's events; whole, in pieces, begun anew."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from explsched.job_options import FOLLOW, STEP_KEY, VALUE_KEY
+from wrappers.event_file import EventReporter, EventTail, masked_crc32c
+from wrappers.follow import LogTail, Reporter, row_reader
+from wrappers.sources import followed
+
+SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
+# Written by tensorboard 2.21: the version record, then loss and acc as simple values of steps 0 to 2, then loss as a
+# tensor, of step 300 with float_val and of step 301 with tensor_content.
+EVENTS = base64.b64decode(
+    "SAAAAAAAAAD+kkidCeasUXLLwNpBGg1icmFpbi5FdmVudDoyUi4KLHRlbnNvcmJvYXJkLnN1bW1hcnkud3JpdGVyLmV2ZW50X2ZpbGVfd3JpdGVy"
+    "g9Cu8iQAAAAAAAAAQiuATQkAAAAAAADwPyoZCgsKBGxvc3MVAACAPwoKCgNhY2MVAAAAAKICruomAAAAAAAAAHNP4wAJAAAAAAAA8D8QASoZCgsK"
+    "BGxvc3MVAAAAPwoKCgNhY2MVAACAPjmreAgmAAAAAAAAAHNP4wAJAAAAAAAA8D8QAioZCgsKBGxvc3MVq6qqPgoKCgNhY2MVAAAAP+0nZ8wgAAAA"
+    "AAAAACntqVAJAAAAAAAAAEAQrAIqEgoQCgRsb3NzQggIASoEAAAAPt3bV/sgAAAAAAAAACntqVAJAAAAAAAAAEAQrQIqEgoQCgRsb3NzQggIASIE"
+    "AACAPdxCHEo="
+)
+LOSSES = [(0, 1.0), (1, 0.5), (2, pytest.approx(1 / 3)), (300, 0.125), (301, 0.0625)]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job's environment; returns its progress file."""
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(tmp_path / "progress"))
+    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_METRIC", "EXPLSCHED_FOLLOW", "EXPLSCHED_VALUE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "progress"
+
+
+def reports(path: Path, metric: str = "loss") -> list[tuple[object, object]]:
+    if not path.exists():
+        return []
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(entry["step"], entry["value"]) for entry in entries if entry.get("metric") == metric]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 1000])
+def test_events_may_come_in_any_pieces(job: Path, piece: int) -> None:
+    reporter = EventReporter(None, "test")
+    for at in range(0, len(EVENTS), piece):
+        reporter.feed(EVENTS[at : at + piece])
+    assert reports(job) == LOSSES
+
+
+def test_a_tag_is_chosen_and_reported_as_the_jobs_metric(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLSCHED_METRIC", "accuracy")
+    EventReporter("acc", "test").feed(EVENTS)
+    assert reports(job, "accuracy") == [(0, 0.0), (1, 0.25), (2, 0.5)]
+
+
+def record(payload: bytes) -> bytes:
+    length = struct.pack("<Q", len(payload))
+    return length + struct.pack("<I", masked_crc32c(length)) + payload + b"crc."
+
+
+def test_pictures_are_passed_over_and_broken_records_told(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = EventReporter(None, "test")
+    picture = record(bytes(3 << 20))
+    for at in range(0, len(picture), 1 << 20):
+        reporter.feed(picture[at : at + (1 << 20)])
+    reporter.feed(record(b"\x2a\xff") + record(b"\x0f") + EVENTS)
+    assert reports(job) == LOSSES
+    assert capsys.readouterr().err.count("cannot be read") == 2
+    reporter.feed(b"this is no event file at all")
+    assert "no event file" in capsys.readouterr().err
+
+
+def test_half_a_record_of_a_run_that_was_killed_does_not_spoil_the_next_file(job: Path, tmp_path: Path) -> None:
+    path = tmp_path / "events.tfevents.1"
+    reporter, tail = EventReporter(None, "test"), LogTail(path)
+    path.write_bytes(EVENTS[:100])
+    assert tail.pass_on(reporter)
+    (tmp_path / "new").write_bytes(EVENTS)
+    (tmp_path / "new").replace(path)
+    assert tail.pass_on(reporter)
+    assert reports(job) == LOSSES
+
+
+def test_the_newest_file_of_a_directory_is_followed(job: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    (logs / "run").mkdir(parents=True)
+    (logs / "run" / "events.out.tfevents.1").write_bytes(EVENTS)  # a former run's
+    reporter, tail = EventReporter(None, "test"), EventTail(logs)
+    assert tail.read() == b""
+    (logs / "run" / "events.out.tfevents.2").write_bytes(EVENTS[:200])
+    assert tail.pass_on(reporter)
+    (logs / "run" / "events.out.tfevents.3").write_bytes(EVENTS)
+    assert tail.pass_on(reporter)
+    assert tail.read() == b""
+    assert reports(job)[-5:] == LOSSES
+
+
+def test_rows_below_a_header(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "metrics.csv"
+    reporter = Reporter(row_reader(path, "epoch", "val_loss"), "test")
+    reporter.feed(b"0,0.5\n")  # before any header
+    reporter.feed(b'epoch,"val_loss",note\n0,0.5,a\n1,,b\n,0.1,c\n\n2,nan,d\n3,0.25\nx,0.1,e\n')
+    assert reports(job) == [(0, 0.5), (2, None), (3, 0.25)]
+    reporter.feed(b"val_loss,epoch\n0.125,4\n")  # begun anew
+    assert reports(job)[-1] == (4, 0.125)
+    told = capsys.readouterr().err
+    assert "no header with the columns 'epoch' and 'val_loss'" in told
+    assert "'x'" in told
+
+
+def test_of_a_file_that_goes_on_only_the_header_is_read_again(job: Path, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.tsv"
+    path.write_text("step\tloss\n1\t0.5\n")
+    reporter, tail = Reporter(row_reader(path), "test"), LogTail(path)
+    with path.open("a") as file:
+        file.write("2\t0.25\n")
+    reporter.feed(tail.read())
+    assert reports(job) == [(2, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("m.csv", r"printf 'step,loss\n1,0.5\n2,0.25\n' > m.csv"),
+        ("m.jsonl", """printf '{"step": 1, "loss": 0.5}\\n{"step": 2, "loss": 0.25}\\n' > m.jsonl"""),
+        ("logs/", "mkdir logs; cp events logs/events.out.tfevents.9"),
+        ("events.tfevents.1", "cp events events.tfevents.1"),
+    ],
+)
+def test_sxrun_follows_what_the_command_writes(job: Path, tmp_path: Path, name: str, write: str) -> None:
+    (tmp_path / "events").write_bytes(EVENTS)
+    argv = [*SXRUN, "--follow", name, "--total-steps", "9", "--", "sh", "-c", write]
+    subprocess.run(argv, cwd=tmp_path, check=True, env=None)
+    assert [step for step, _ in reports(job)][-2:] == ([300, 301] if "tfevents" in write else [1, 2])
+
+
+def test_what_is_followed_can_stand_in_the_environment(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPLSCHED_FOLLOW", str(tmp_path / "m.csv"))
+    monkeypatch.setenv("EXPLSCHED_VALUE_KEY", "val")
+    subprocess.run([*SXRUN, "sh", "-c", rf"printf 'step,val\n1,0.5\n' > {tmp_path}/m.csv"], check=True)
+    assert reports(job) == [(1, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {FOLLOW.name: "train.log"},
+            "--follow train.log: the name tells no kind of file; accepted: .csv,",
+        ),
+        (
+            {FOLLOW.name: "logs/", STEP_KEY.name: "s"},
+            "--step-key s: TensorBoard's events have their step without",
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_said(values: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        followed({**values, VALUE_KEY.name: "v"}, "test", None)
+
+
+def test_wrong_usage_of_sxrun() -> None:
+    done = subprocess.run([*SXRUN, "--follow", "x.log", "true"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "the name tells no kind of file" in done.stderr
