@@ -198,10 +198,25 @@ class AuditSection(Section, frozen=True):
     file: Annotated[Path, Meta(description="audit file, JSON lines; the daemon's group may read it")] = Path(
         "/var/log/explsched/audit.jsonl"
     )
-    most_mib: Annotated[
+    max_mib: Annotated[
         float, Meta(gt=0, le=10_000, description="a file that would be larger is put aside", extra={"unit": "MiB"})
     ] = 64.0
     kept: Annotated[int, Meta(ge=0, le=1000, description="files put aside that are kept")] = 9
+
+
+class StateSection(Section, frozen=True):
+    """What the daemon publishes after each pass."""
+
+    directory: Annotated[
+        Path, Meta(description="directory for state and metrics, best on a file system that login nodes share")
+    ] = Path("/var/spool/explsched/state")
+    readers: Annotated[
+        Literal["group", "all"],
+        Meta(
+            description="who may read the state, which has what all jobs report: the daemon's group (others ask "
+            "Slurm), or everybody, unless Slurm's PrivateData hides jobs"
+        ),
+    ] = "group"
 
 
 class BackpressureSection(Section, frozen=True):
@@ -248,6 +263,7 @@ class Config(Section, frozen=True):
     las: LasSection = LasSection()
     progress: ProgressSection = ProgressSection()
     audit: AuditSection = AuditSection()
+    state: StateSection = StateSection()
     backpressure: BackpressureSection = BackpressureSection()
 
     def preemption_budget(self) -> PreemptionBudget:
@@ -303,7 +319,8 @@ def parse(text: str, path: Path) -> Config:
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
     paths = {"progress.spool": config.progress.spool, "order.site_factor_file": config.order.site_factor_file}
-    for key, named in (paths | {"audit.file": config.audit.file}).items():
+    paths |= {"audit.file": config.audit.file, "state.directory": config.state.directory}
+    for key, named in paths.items():
         if not named.is_absolute():
             faults.append(f"{key}: must be an absolute path, found '{named}'")
     if config.policy in catalog.TAKES_TURNS and config.order.scope != "partition":

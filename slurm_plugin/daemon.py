@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 import click
+from msgspec.structs import replace
 
 from explsched import log
 from explsched.errors import ExplschedError, PolicyError
@@ -26,8 +27,11 @@ from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.instance.heartbeat import AnotherDaemonError
 from slurm_plugin.instance.only_one import OnlyOne
+from slurm_plugin.state.publish import Publisher, counted, private
+from slurm_plugin.state.published import Totals
+from slurm_plugin.state.view import View
 from slurm_plugin.steering.backpressure import backoff
-from slurm_plugin.steering.controller import Controller
+from slurm_plugin.steering.controller import Controller, Pass
 
 
 def notify(*assignments: str) -> None:
@@ -85,6 +89,8 @@ class Daemon:
         client = choose(self._config.slurm.client, self._config.slurm.timeout_s)
         self._controller = Controller(client, self._config)
         self._only_one = OnlyOne()
+        self._publisher = Publisher(self._config.state.directory)
+        self._totals = Totals()
         self._wake = threading.Event()
         self._stop = False
         self._reload = False
@@ -146,7 +152,7 @@ class Daemon:
     def _claim(self) -> None:
         """Make sure that no other daemon steers. Raises `AnotherDaemonError`, and `SlurmError` if nobody answers."""
         if not self._only_one.is_settled:
-            self._only_one.settle(self._controller.cluster(), self._config.progress.spool)
+            self._only_one.settle(self._controller.capabilities().cluster, self._config.progress.spool)
         self._only_one.check(_BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s)
 
     def _pass(self) -> None:
@@ -154,14 +160,31 @@ class Daemon:
         try:
             self._claim()
             if self._may_pass():
-                self._controller.reconcile(time.time())
+                began_s = time.monotonic()
+                done = self._controller.reconcile(time.time())
+                self._totals = counted(self._totals, done.changes, done.failures, time.monotonic() - began_s)
+                self._publish(done)
         except AnotherDaemonError:
             raise
         except (SlurmError, PolicyError) as error:
+            self._totals = replace(self._totals, failed_passes=self._totals.failed_passes + 1)
             log.event(_LOG, logging.ERROR, "pass given up, will try again", why=str(error))
         except Exception:
             # A defect of ours must not end the daemon either: the next snapshot may be free of what caused it.
+            self._totals = replace(self._totals, failed_passes=self._totals.failed_passes + 1)
             _LOG.exception("pass failed, will try again")
+
+    def _publish(self, done: Pass) -> None:
+        """Tell commands and pages what the pass saw and planned. Slurm is asked each time what users may see."""
+        try:
+            can = self._controller.capabilities()
+        except SlurmError as error:
+            log.event(_LOG, logging.WARNING, "state not published, it is not known who may see it", why=str(error))
+            return
+        totals = replace(self._totals, audit_faults=self._controller.trail.faults)
+        view = View.planned(self._config, done.seen, done.plan)
+        hidden = private(can, self._config.state.readers)
+        self._publisher.publish(view, done.changes, hidden, can.cluster, totals)
 
     def _withdraw(self) -> None:
         """Slurm's absence must not keep the daemon from stopping."""
@@ -190,6 +213,8 @@ class Daemon:
             try:
                 self._config = configuration.load(self._config_path)
                 self._controller.reconfigure(self._config)
+                if self._config.state.directory != self._publisher.directory:
+                    self._publisher = Publisher(self._config.state.directory)
                 self._only_one.release()  # the spool may be another one: the next pass claims the cluster again
                 log.event(_LOG, logging.INFO, "configuration reloaded", policy=self._config.policy)
             except ExplschedError as error:

@@ -33,11 +33,11 @@ class AuditError(ExplschedError):
 
 
 class AuditTrail:
-    """The file at `path`, and `kept` older ones of `most_mib` each beside it: `path.1` is the youngest of those."""
+    """The file at `path`, and `kept` older ones of `max_mib` each beside it: `path.1` is the youngest of those."""
 
-    def __init__(self, path: Path, most_mib: float, kept: int) -> None:
+    def __init__(self, path: Path, max_mib: float, kept: int) -> None:
         self.path = path
-        self._most_bytes = int(most_mib * _MIB)
+        self._max_bytes = int(max_mib * _MIB)
         self._kept = kept
         self._fault = ""
         self.faults = 0
@@ -79,7 +79,7 @@ class AuditTrail:
             size = self.path.stat().st_size
         except FileNotFoundError:
             return
-        if size == 0 or size + more_bytes <= self._most_bytes:
+        if size == 0 or size + more_bytes <= self._max_bytes:
             return
         older = [self.path, *(self._older(number) for number in range(1, self._kept + 1))]
         for young, old in reversed(list(itertools.pairwise(older))):

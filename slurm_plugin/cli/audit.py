@@ -14,8 +14,8 @@ from explsched.cli.options import MOMENT, config_option, json_option
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from slurm_plugin import config as configuration
-from slurm_plugin.cli.session import clock
-from slurm_plugin.instance import heartbeat as sighting
+from slurm_plugin.instance import heartbeat
+from slurm_plugin.state.published import clock
 
 _AUDIT_EXAMPLES = """\b
 examples:
@@ -93,7 +93,7 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     from slurm_plugin.steering.reset import taken_back
 
     config, now_s = configuration.load(config_path), time.time()
-    seen = sighting.last(config.progress.spool)
+    seen = heartbeat.last(config.progress.spool)
     if seen is not None and seen.is_alive(now_s) and not dry_run:
         where = f"pid {seen.holder.pid} on {seen.holder.host}"
         raise ResetError(f"a daemon runs ({where}) and would steer again: stop it first, or use --dry-run")
@@ -114,7 +114,7 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
         click.echo(f"{len(changes)} changes to make" if changes else "nothing of explsched is left in Slurm")
         return
     before = Before.of({job.job_id: job for job in found.jobs}, found.reservations)
-    trail = AuditTrail(config.audit.file, config.audit.most_mib, config.audit.kept)
+    trail = AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)
     failures = apply(client, trail, changes, before, Reasons.all_for("sexplsched admin reset"), now_s)
     for failure in failures:
         click.echo(f"sexplsched: refused by Slurm: {failure.change}: {failure.message}", err=True)

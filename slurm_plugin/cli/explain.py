@@ -1,209 +1,73 @@
-"""`sexplsched explain JOBID`: everything known about one job, in sentences."""
+"""`sexplsched explain JOBID` and `sexplsched plan`: what is known about one job, and what is planned for all."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import to_builtins
 
 from explsched.cli.options import config_option, json_option
-from sched_policy.model import Job, JobState
-from slurm_plugin.cli.job_row import JobRow, rows
-from slurm_plugin.cli.session import clock, look
-from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.standing import SETTLE_S, waits_for_requeue_delay
+from slurm_plugin.cli.session import current, fresh_option, tell_source
+from slurm_plugin.state.published import Change, PlanLine, part
 
-if TYPE_CHECKING:
-    from sched_policy.plan import Start
-    from slurm_plugin.cli.view import View
-    from slurm_plugin.client.records import SlurmJob
-
-_EXAMPLES = """\b
+_EXPLAIN_EXAMPLES = """\b
 example:
   sexplsched explain 4711
 """
+_PLAN_EXAMPLES = """\b
+examples:
+  sexplsched plan
+  sexplsched plan --fresh --json
+"""
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXPLAIN_EXAMPLES)
 @click.argument("job_id", type=int, metavar="JOBID")
+@fresh_option
 @json_option
 @config_option
-def explain(job_id: int, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+def explain(job_id: int, fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  by name
     """Explain why a job waits or runs, and what it is worth."""
-    view = look(config_path)
-    row = next((row for row in rows(view) if row.jobid == job_id), None)
-    if row is None:
-        raise click.ClickException(_not_steered(view, job_id))
-    job = next(job for job in view.seen.snapshot.jobs if job.job_id == job_id)
-    lines = list(_sentences(view, job, row))
-    click.echo(json.dumps({**to_builtins(row), "explanation": lines}, indent=1) if as_json else "\n".join(lines))
-
-
-def _not_steered(view: View, job_id: int) -> str:
-    """Why a job is not in the view."""
-    from slurm_plugin.observation.observe import asks_for_gpus
-    from slurm_plugin.observation.requirements import most_shards_per_gpu
-
-    record = view.seen.jobs.get(job_id)
-    if record is None:
-        return f"job {job_id} neither waits nor runs"
-    if not asks_for_gpus(record, most_shards_per_gpu(view.seen.nodes.values())):
-        return f"job {job_id} asks for no GPUs, so it is left to Slurm, which says: {record.reason}"
-    return f"job {job_id} may start in {record.partition}, not all of which is steered; Slurm says: {record.reason}"
-
-
-def _sentences(view: View, job: Job, row: JobRow) -> Iterator[str]:
-    order = [score.job_id for score in view.plan.scores]
-    record = view.seen.jobs[job.job_id]
-    yield f"Job {job.job_id} of {job.user}: {job.state}, {job.request.total} GPUs in partition {record.partition}."
-    if job.state is JobState.PENDING:
-        yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
-    yield f"Rank {order.index(job.job_id) + 1} of {len(order)} under policy {view.config.policy}: " + (
-        f"{view.scores[job.job_id].reason}."
-    )
-    if job.state is JobState.PENDING:
-        yield _waiting(view, job)
-        if job.is_overdue:
-            yield "It has waited for so long that it comes first among its user's jobs of its kind."
-    if record.reservation:
-        yield f"It is in reservation {record.reservation}."
-    yield from view.sharers.sentences(job)
-    yield from _progress(view, job, row)
-    yield from _consent(view, job)
-    yield from _history(view, job)
-    yield from _sizes(view, job)
-    yield from _sharing(view, job)
-    yield from _former_spellings(view, job)
-
-
-def _waiting(view: View, job: Job) -> str:
-    """What the plan means for the job. Nothing is said of a start that Slurm's reason, CPUs or memory rule out."""
-    record, now_s = view.seen.jobs[job.job_id], view.seen.snapshot.now_s
-    if why := view.seen.unmodelled.get(job.job_id):
-        return f"It is left to Slurm, because {why}: it is promised nothing, and nobody makes room for it."
-    if not job.eligible:
-        return "Slurm would not start it now, so it is not planned."
-    if waits_for_requeue_delay(record, now_s):
-        ago_s = max(0.0, now_s - record.submit_s)
-        return f"It was requeued {ago_s:.0f} s ago; it may start again {SETTLE_S:.0f} s after that."
-    start = view.starts.get(job.job_id)
-    if start is not None:
-        return _starting(view, record, start)
-    promise = view.promises.get(job.job_id)
-    if promise is not None:
-        return f"It is promised a start at {clock(promise.start_s)}: {promise.reason}."
-    return "It is blocked by jobs that come before it, and starts when they leave room."
-
-
-def _starting(view: View, record: SlurmJob, start: Start) -> str:
-    """GPUs alone do not start a job."""
-    from slurm_plugin.observation.requirements import Needs
-
-    where = ", ".join(f"{share.gpus} on {share.node}" for share in start.placement)
-    needs = Needs.of(record)
-    shorts = ((share.node, needs.lacks_now(view.seen.nodes[share.node])) for share in start.placement)
-    for node, short in shorts:
-        if short:
-            return f"GPUs for it are free ({where}), but {node} has too few {short} left."
-    if record.reason not in ("Resources", "Priority"):
-        return f"GPUs for it are free ({where}); Slurm has not tested it since it was submitted or changed."
-    return f"GPUs for it are free ({where}): Slurm can start it in its next cycle."
-
-
-def _progress(view: View, job: Job, row: JobRow) -> Iterator[str]:
-    progress = view.seen.progress.get(job.job_id, JobProgress())
-    if progress.refused:
-        yield f"Its progress file is not read: {progress.refused}."
-    elif job.points:
-        last = job.points[-1]
-        yield f"It has reported {len(job.points)} times, last step {last.step} with {last.value:.6g}."
-    elif job.exploration is not None:
-        yield f"It has not reported {job.exploration.metric} yet."
-    if row.params:
-        yield f"Its hyper-parameters: {row.params}."
-    if row.params_changed:
-        yield f"{row.params_changed} of them differed between its runs: what the last run told counts."
-    if progress.malformed:
-        yield f"{progress.malformed} lines of its progress file were malformed and are not counted."
-
-
-def _consent(view: View, job: Job) -> Iterator[str]:
-    fault = view.seen.option_faults.get(job.job_id)
-    if fault:
-        yield f"Its options are ignored: {fault}."
-    if job.exploration is None:
-        yield "It takes no part in exploration: it is never preempted or stopped by explsched."
+    state = current(config_path, fresh=fresh)
+    found = state.explanation(job_id)
+    if found is None and state.source == "daemon":  # submitted since then
+        state = current(config_path, fresh=True)
+        found = state.explanation(job_id)
+    if found is None:
+        raise click.ClickException(f"job {job_id} neither waits nor runs")
+    if not found.is_steered:
+        raise click.ClickException(found.sentences[0])
+    if as_json:
+        row = next(row for row in state.jobs if row.jobid == job_id)
+        told = {**to_builtins(row), "explanation": found.sentences, "written_s": state.written_s}
+        click.echo(json.dumps(told, indent=1))
         return
-    signal = job.exploration.checkpoint_signal
-    yield f"It may be preempted after SIG{signal}." if signal else "It may not be preempted."
-    yield "It may be stopped early." if job.exploration.may_stop else "It may not be stopped early."
-    reasons = [p.reason for p in view.plan.preemptions if p.job_id == job.job_id]
-    reasons += [stop.reason for stop in view.plan.stops if stop.job_id == job.job_id]
-    for reason in reasons:
-        yield f"The present plan interrupts it: {reason}."
+    click.echo("\n".join(found.sentences))
+    tell_source(state, config_path)
 
 
-def _history(view: View, job: Job) -> Iterator[str]:
-    """When and why it was preempted, and what that cost."""
-    past = view.seen.preempted.get(job.job_id)
-    if past is None or not past.count:
+@click.command(epilog=_PLAN_EXAMPLES)
+@fresh_option
+@json_option
+@config_option
+def plan(fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+    """Show the plan and the changes it needs in Slurm.
+
+    With a daemon these are those of its last pass, without one, or with --fresh, those that it would make now.
+    Changes nothing.
+    """
+    state = current(config_path, fresh=fresh)
+    lines, changes = part(state.plan, tuple[PlanLine, ...]), part(state.changes, tuple[Change, ...])
+    if as_json:
+        told = {"plan": to_builtins(lines), "changes": to_builtins(changes), "written_s": state.written_s}
+        click.echo(json.dumps(told, indent=1))
         return
-    times = "once" if past.count == 1 else f"{past.count} times"
-    yield (
-        f"It has been preempted {times} since its submission at {clock(past.submitted_s)}; "
-        f"{past.lost_gpu_s:.0f} GPU-seconds of work were lost, counted from the last checkpoint that it reported."
-    )
-    for one in past.latest:
-        why = f": {one.reason}" if one.reason else ""
-        yield f"{clock(one.time_s)}: gave up {one.gpus} GPUs, lost {one.lost_gpu_s:.0f} GPU-seconds{why}."
-    if job.start_s is not None and job.first_report_s is not None:
-        yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
-    if job.is_spared:
-        bounds = view.config.preemption
-        in_all = "" if bounds.max_per_job is None else f", {bounds.max_per_job} in all"
-        yield f"It is left alone now: a job is preempted at most {bounds.max_per_job_per_hour} times an hour{in_all}."
-
-
-def _sizes(view: View, job: Job) -> Iterator[str]:
-    if job.elastic is None:
-        options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
-        if options is not None and options.elastic is not None:
-            yield "Its sizes are not used: it must ask for GPUs on each node, and arrays keep their size."
-        return
-    sizes = ", ".join(str(request.total) for request in job.elastic.requests())
-    yield f"It is elastic: it can run with {sizes} GPUs."
-    for resize in view.plan.resizes:
-        if resize.job_id == job.job_id:
-            yield f"The present plan resizes it to {resize.request.total}: {resize.reason}."
-
-
-def _sharing(view: View, job: Job) -> Iterator[str]:
-    if job.job_id in view.seen.option_faults:
-        return
-    options = view.seen.options(job.job_id)
-    if options is None:
-        return
-    if not options.guaranteed:
-        yield "It is opportunistic: it takes GPUs that guaranteed jobs leave."
-    if options.sharing is None:
-        return
-    told = {
-        "class": options.sharing.share,
-        "request": _fraction(options.sharing.request_permille),
-        "limit": _fraction(options.sharing.limit_permille),
-    }
-    yield f"Its kernels share a GPU: {', '.join(f'{name} {value}' for name, value in told.items() if value)}."
-
-
-def _former_spellings(view: View, job: Job) -> Iterator[str]:
-    options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
-    for warning in options.warnings if options else ():
-        yield f"In its comment {warning}."
-
-
-def _fraction(permille: int | None) -> str | None:
-    return None if permille is None else f"{permille / 1000:g}"
+    for line in lines:
+        click.echo(f"{line.kind:<8} {','.join(map(str, line.jobs))}  {line.text}")
+    for change in changes:
+        click.echo(f"change   {change.text}")
+    if not changes and not any(line.kind in ("preempt", "resize", "stop") for line in lines):
+        click.echo("Slurm is as the plan wants it.")
+    tell_source(state, config_path)

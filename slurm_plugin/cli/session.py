@@ -1,7 +1,7 @@
-"""One look at the cluster, for commands that answer while a person waits.
+"""The state of the cluster for commands that answer while a person waits: the daemon's, or one look of their own.
 
 What is needed to ask Slurm loads at once; what is needed to understand the answer (numpy, the policies) loads while
-Slurm works on it. So this module, and those of the commands that look, import the second kind only for types.
+Slurm works on it. Where the daemon publishes, neither is needed.
 """
 
 from __future__ import annotations
@@ -9,17 +9,48 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.config import Config
+from slurm_plugin.instance import heartbeat
+from slurm_plugin.state.published import State, read
 
 if TYPE_CHECKING:
-    from slurm_plugin.cli.view import View
     from slurm_plugin.client.records import SlurmJob
-    from slurm_plugin.config import Config
+    from slurm_plugin.state.view import View
+
+fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")
+
+
+def current(config_path: Path | None, *, fresh: bool) -> State:
+    """What the daemon published; where that is stale or absent, or with `fresh`, what Slurm and the jobs tell now.
+
+    Changes nothing. Raises `ConfigError`, `SlurmError` or `PolicyError`.
+    """
+    config = configuration.load(config_path)
+    published = None if fresh else read(config.state.directory)
+    if published is not None and not published.is_stale(time.time()):
+        return published
+    view = look(config_path)
+    from slurm_plugin.state.publish import state_of  # loads with the view
+    from slurm_plugin.steering.reconcile import SteeringLimits, changes
+
+    wanted = changes(view.plan, view.seen, SteeringLimits.of(config))
+    return state_of(view, wanted, (), source="slurm")
+
+
+def tell_source(state: State, config_path: Path | None) -> None:
+    """One line on standard error: how old the state is, or why Slurm was asked, and whether a daemon runs."""
+    config, now_s = configuration.load(config_path), time.time()
+    if state.source == "daemon":
+        click.echo(f"sexplsched: as the daemon saw it {state.age_s(now_s):.0f} s ago", err=True)
+    if notice := heartbeat.notice(config.progress.spool, now_s):
+        click.echo(f"sexplsched: {notice}", err=True)
 
 
 def look(config_path: Path | None) -> View:
@@ -30,7 +61,7 @@ def look(config_path: Path | None) -> View:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting one per core takes numpy longer than the work
     with ThreadPoolExecutor(1) as reader:
         records = reader.submit(client.look)
-        from slurm_plugin.cli.view import View
+        from slurm_plugin.state.view import View
 
         return View.of(config, records.result(), time.time())
 
@@ -38,10 +69,3 @@ def look(config_path: Path | None) -> View:
 def remembered(config: Config, prefix: str) -> tuple[SlurmJob, ...]:
     """One's own jobs whose comment begins with `prefix`, those that Slurm still remembers after their end included."""
     return CliClient(config.slurm.timeout_s).tagged_jobs(prefix)
-
-
-def clock(time_s: float | None) -> str:
-    """A point in time as Slurm prints it, local; N/A for None."""
-    if time_s is None or time_s == float("inf"):
-        return "N/A"
-    return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")

@@ -14,9 +14,8 @@ from msgspec import to_builtins
 from explsched.cli.options import config_option, json_option
 from explsched.cli.tables import Column, lines, room
 from sched_policy.model import JobState
-from slurm_plugin.cli.job_row import COLUMNS, JobRow, rows
-from slurm_plugin.cli.session import look
-from slurm_plugin.instance import heartbeat
+from slurm_plugin.cli.session import current, fresh_option, tell_source
+from slurm_plugin.state.published import COLUMNS, JobRow
 
 _EXAMPLES = """\b
 examples:
@@ -45,6 +44,7 @@ _NUMBERS = _COUNTS | {"utility", "score", "gpu_hours", "lost_gpu_s"}
     help="Columns as NAME[:WIDTH], ... Without a width, as wide as needed.",
 )
 @click.option("-i", "--iterate", type=click.FloatRange(min=1), help="Repeat every so many seconds.")
+@fresh_option
 @json_option
 @config_option
 def status(
@@ -57,6 +57,7 @@ def status(
     noheader: bool,  # noqa: FBT001
     columns: str | None,
     iterate: float | None,
+    fresh: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
     config_path: Path | None,
 ) -> None:
@@ -68,15 +69,14 @@ def status(
     keep = _filter(jobs, getpass.getuser() if me else users, partitions, states, sweep)
     layout = _layout(columns or (_SWEEP_FORMAT if sweep else _DEFAULT_FORMAT))
     while True:
-        view = look(config_path)
-        shown = [row for row in rows(view) if keep(row)]
+        state = current(config_path, fresh=fresh)
+        shown = [row for row in state.jobs if keep(row)]
         if as_json:
-            click.echo(json.dumps({"jobs": [to_builtins(row) for row in shown]}, indent=1))
+            click.echo(json.dumps({"written_s": state.written_s, "jobs": to_builtins(shown)}, indent=1))
         else:
             cells = ([_cell(row, column.title.lower()) for column in layout] for row in shown)
             click.echo("\n".join(lines(layout, cells, room(), heading=not noheader)))
-        if notice := heartbeat.notice(view.config.progress.spool, time.time()):
-            click.echo(f"sexplsched: {notice}", err=True)
+        tell_source(state, config_path)
         if iterate is None:
             return
         time.sleep(iterate)

@@ -21,7 +21,7 @@ from explsched.parameters import listed, of_value
 from slurm_plugin.cli.session import look, remembered
 
 if TYPE_CHECKING:
-    from slurm_plugin.cli.view import View
+    from slurm_plugin.state.view import View
     from slurm_plugin.sweeps.results import SweepResults
 
 _EXAMPLES = """\b

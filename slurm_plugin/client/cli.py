@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -99,6 +100,17 @@ class CliClient:
     def clusters(self) -> tuple[str, ...]:
         """Names of the clusters in the accounting database. Raises `SlurmError` where slurmdbd does not answer."""
         return tuple(self._read("sacctmgr", "--noheader", "--parsable2", "list", "cluster", "format=Cluster").split())
+
+    def accounting(self, fields: Sequence[str], since_s: float, until_s: float) -> list[list[str]]:
+        """Sacct's rows of that period: one for each run of a job, those of other users as far as Slurm shows them.
+
+        Free text may hold line breaks, and then makes rows with too few fields. Raises `SlurmError`.
+        """
+        mark = f"\x1f{os.urandom(4).hex()}"
+        period = (f"--starttime={_local(since_s)}", f"--endtime={_local(until_s)}")
+        what = ("--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable2")
+        out = self._read("sacct", *what, *period, f"--delimiter={mark}", f"--format={','.join(fields)}")
+        return [line.split(mark) for line in out.split("\n") if line]
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
@@ -221,6 +233,10 @@ class CliClient:
 
     def _read(self, *argv: str) -> str:
         return process.read(argv, self._timeout_s, self._environment)
+
+
+def _local(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _of_priority(found: parse.Priority) -> dict[str, Any]:

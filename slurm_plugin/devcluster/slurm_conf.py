@@ -85,6 +85,7 @@ def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: Host) -> s
             # Towards slurmdbd Slurm does not heed AuthInfo: this "password" is the path of munged's socket.
             "AccountingStoragePass": str(layout.munge_socket),
             "AccountingStorageTRES": "gres/gpu,gres/shard",
+            "AccountingStoreFlags": "job_comment",
             "JobAcctGatherType": "jobacct_gather/linux",
         }
     known = {key.lower(): key for key in settings}  # Slurm ignores the case of keys

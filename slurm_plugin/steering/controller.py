@@ -16,6 +16,7 @@ from sched_policy.plan import Plan, Preemption
 from sched_policy.validate import checked_plan
 from slurm_plugin.audit.entries import Before, Reasons
 from slurm_plugin.audit.trail import AuditTrail, apply
+from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
@@ -147,9 +148,14 @@ class Controller:
         wanted = (*withdrawal(found.jobs), *without_leases(found))
         return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
 
-    def cluster(self) -> str:
-        """What tells this cluster from others. Raises `SlurmError`."""
-        return self._client.capabilities().cluster
+    @property
+    def trail(self) -> AuditTrail:
+        """Where changes are written down."""
+        return self._trail
+
+    def capabilities(self) -> Capabilities:
+        """What this Slurm can do, and is configured to. Raises `SlurmError`."""
+        return self._client.capabilities()
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
@@ -185,7 +191,7 @@ class Controller:
 
 
 def _trail(config: Config) -> AuditTrail:
-    return AuditTrail(config.audit.file, config.audit.most_mib, config.audit.kept)
+    return AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)
 
 
 def _underway_file(config: Config) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 from explsched.cli.main import root
 from slurm_plugin.audit.trail import read, replayed
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster
+from slurm_plugin.devcluster import Cluster, ClusterSpec, up
 from slurm_plugin.observation.standing import leased_job
 from tests.slurm.jobs import a_daemon, config, run, state_of, submit, until
 
@@ -63,3 +64,30 @@ def test_the_audit_file_tells_what_slurm_has_and_a_reset_takes_it_back(
     again = sexplsched(small, "admin", "reset", "-f", str(tmp_path / "explsched.yaml"))
     assert "nothing of explsched is left in Slurm" in again.output
     assert [entry for entry in read(spool.parent / "audit.jsonl", time.time() - 600) if "reset" in entry.reason]
+
+
+@pytest.mark.usefixtures("needs_accounting")
+def test_the_report_tells_what_sacct_has(place: Path, tmp_path: Path) -> None:
+    cluster = up(ClusterSpec(1, 4, 0, accounting=True), place)
+    client = CliClient(environment=cluster.env())
+    begun_s = time.time()
+    for sweep in ("digits", "letters"):
+        submit(cluster, "--gres=gpu:2", "--time=10", f"--comment=explsched:sweep={sweep}", script="sleep 2")
+    submit(cluster, "--gres=gpu:1", "--time=10", "--comment=two\nlines", script="exit 3")
+    until(lambda: not client.jobs(), "all jobs have ended")
+    path = tmp_path / "explsched.yaml"
+    path.write_text(f"audit: {{file: {tmp_path}/audit.jsonl}}\n")
+    asked = ("report", "--by", "sweep", "--since", "1h", "--json", "-f", str(path))
+    found = {}
+
+    def is_told() -> bool:
+        found.update(json.loads(sexplsched(cluster, *asked).stdout))
+        names = {line["name"] for line in found["lines"] if line["used_gpu_h"] > 0}
+        return names >= {"digits", "letters"}
+
+    until(is_told, "slurmdbd has the jobs and their comments")
+    lines = {line["name"]: line for line in found["lines"]}
+    longest_gpu_h = 2 * (time.time() - begun_s) / 3600
+    assert 2 * 2 / 3600 <= lines["digits"]["used_gpu_h"] <= longest_gpu_h
+    assert lines["digits"]["useful_gpu_h"] == lines["digits"]["used_gpu_h"]
+    assert found["all_gpu_h"] > found["idle_gpu_h"] > 0

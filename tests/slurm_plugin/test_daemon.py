@@ -47,6 +47,7 @@ def config(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "explsched.yaml"
     order = f"{{scope: partition, site_factor_file: {tmp_path}/site_factors.json}}"
     files = f"progress: {{spool: {tmp_path}}}\norder: {order}\naudit: {{file: {tmp_path}/audit.jsonl}}\n"
+    files += f"state: {{directory: {tmp_path}/state}}\n"
     path.write_text(f"policy: fifo\ninterval_s: 0.001\n{files}")
     before = {number: signal.getsignal(number) for number in OBEYED}
     yield path

@@ -45,6 +45,7 @@ def test_the_spool_is_open_and_sticky_and_gives_its_group_away(tmp_path: Path) -
     run("systemd-sysusers", f"--root={tmp_path}", str(ETC / "explsched.sysusers"))
     done = run("systemd-tmpfiles", f"--root={tmp_path}", "--create", str(ETC / "explsched.tmpfiles"))
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "var/spool/explsched/state").stat().st_mode & 0o7777 == 0o755
     found = (tmp_path / "var/spool/explsched/progress").stat()
     assert found.st_mode & 0o7777 == spool.MODE
     (group,) = [line for line in (tmp_path / "etc" / "group").read_text().splitlines() if line.startswith("explsched:")]

@@ -17,11 +17,11 @@ from explsched.cli.main import root
 from explsched.errors import ExplschedError
 from sched_policy.plan import Plan, Preemption, Score, Stop
 from simulation.traces.formats import read_any
-from slurm_plugin.cli.view import View
 from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config, OrderSection, ProgressSection
 from slurm_plugin.observation import sweep_record
+from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_kit import FakeSlurm, record
 

@@ -108,6 +108,7 @@ class View(Struct, frozen=True):
     starts: Mapping[int, Start]
     promises: Mapping[int, Reservation]
     sharers: GpuHolders
+    ranks: Mapping[int, int]
 
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
@@ -124,13 +125,20 @@ class View(Struct, frozen=True):
         )
         policy = catalog.build(config.policy, config.policy_options())
         plan = without_vain_preemptions(checked_plan(policy, seen.snapshot), seen)
+        return cls.planned(config, seen, plan)
+
+    @classmethod
+    def planned(cls, config: Config, seen: Observation, plan: Plan) -> View:
+        """The view of a pass whose plan there is already."""
+        scores = {score.job_id: score for score in plan.scores}
         return cls(
             config,
             seen,
             plan,
-            {score.job_id: score for score in plan.scores},
+            scores,
             estimate(seen.snapshot, config.utility.quantum_s),
             {start.job_id: start for start in plan.starts},
             {promise.job_id: promise for promise in plan.reservations},
             GpuHolders.of(seen),
+            {job_id: rank for rank, job_id in enumerate(scores, start=1)},
         )

@@ -1,0 +1,1 @@
+"""What the daemon publishes of each pass, for commands and pages that would otherwise ask Slurm again."""

@@ -1,0 +1,244 @@
+"""What a view says about each job: its row in `status` and the sentences of `explain`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from explsched.parameters import listed
+from explsched.preemption_record import PreemptionRecord
+from sched_policy.model import Job, JobState
+from sched_policy.plan import Start
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.observe import asks_for_gpus
+from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.requirements import Needs, most_shards_per_gpu
+from slurm_plugin.observation.standing import SETTLE_S, waits_for_requeue_delay
+from slurm_plugin.state.published import Explanation, JobRow, clock
+from slurm_plugin.state.view import View
+
+
+def rows(view: View) -> list[JobRow]:
+    """All jobs of the view, best score first."""
+    jobs = {job.job_id: job for job in view.seen.snapshot.jobs}
+    return [_row(view, jobs[job_id]) for job_id in view.scores]
+
+
+def _row(view: View, job: Job) -> JobRow:
+    record = view.seen.jobs[job.job_id]
+    progress = view.seen.progress.get(job.job_id, JobProgress())
+    utility = view.utilities.get(job.job_id)
+    past = view.seen.preempted.get(job.job_id, PreemptionRecord(job.submit_s))
+    promise = view.promises.get(job.job_id)
+    planned_s = view.seen.snapshot.now_s if job.job_id in view.starts else promise.start_s if promise else None
+    last = job.points[-1] if job.points else None
+    total = f"/{job.total_steps}" if job.total_steps else ""
+    return JobRow(
+        jobid=job.job_id,
+        partition=record.partition,
+        name=job.name,
+        user=job.user,
+        state=job.state.value,
+        gpus=job.request.total,
+        tasks=job.array_tasks,
+        sweep=(job.exploration.sweep or "") if job.exploration else "",
+        step=f"{last.step}{total}" if last else "-",
+        metric=job.exploration.metric if job.exploration else "",
+        value=last.value if last else None,
+        utility=360_000 * utility.value if utility and utility.measured else None,
+        score=view.scores[job.job_id].value,
+        gpu_hours=job.request.total * job.executed_s(view.seen.snapshot.now_s) / 3600,
+        restarts=job.restarts,
+        preempted=past.count,
+        lost_gpu_s=past.lost_gpu_s,
+        planned=clock(planned_s) if job.state is JobState.PENDING else "",
+        reservation=record.reservation,
+        device=view.sharers.device(job.job_id),
+        sharing=view.sharers.summary(job.job_id),
+        malformed=progress.malformed,
+        params=listed(job.exploration.params if job.exploration else sorted(progress.told.values.items())),
+        params_changed=len(progress.told.changed),
+        reason=_reason(view, job, progress),
+    )
+
+
+def _reason(view: View, job: Job, progress: JobProgress) -> str:
+    """The most useful thing to know: a fault of its own, Slurm's reason why it waits, who shares its GPU, its worth."""
+    fault = view.seen.option_faults.get(job.job_id) or progress.refused
+    if fault:
+        return fault
+    ours = view.sharers.summary(job.job_id) or view.scores[job.job_id].reason
+    if job.state is not JobState.PENDING:
+        return ours
+    slurms = view.seen.jobs[job.job_id].reason
+    if why := view.seen.unmodelled.get(job.job_id):
+        return f"{slurms}; left to Slurm, because {why}"
+    return f"{slurms}; {ours}" if job.eligible else slurms
+
+
+def explanations(view: View) -> Iterator[Explanation]:
+    """All jobs that wait or run, those that are not steered included."""
+    jobs = {job.job_id: job for job in view.seen.snapshot.jobs}
+    per_gpu = most_shards_per_gpu(view.seen.nodes.values())
+    for record in view.seen.jobs.values():
+        job = jobs.get(record.job_id)
+        sentences = tuple(_sentences(view, job)) if job else (_not_steered(view, record.job_id, per_gpu),)
+        yield Explanation(record.job_id, record.user, job is not None, sentences)
+
+
+def _not_steered(view: View, job_id: int, shards_per_gpu: int) -> str:
+    """Why a job that Slurm has is not in the plan."""
+    record = view.seen.jobs[job_id]
+    if not asks_for_gpus(record, shards_per_gpu):
+        return f"job {job_id} asks for no GPUs, so it is left to Slurm, which says: {record.reason}"
+    return f"job {job_id} may start in {record.partition}, not all of which is steered; Slurm says: {record.reason}"
+
+
+def _sentences(view: View, job: Job) -> Iterator[str]:
+    record = view.seen.jobs[job.job_id]
+    yield f"Job {job.job_id} of {job.user}: {job.state}, {job.request.total} GPUs in partition {record.partition}."
+    if job.state is JobState.PENDING:
+        yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
+    yield f"Rank {view.ranks[job.job_id]} of {len(view.ranks)} under policy {view.config.policy}: " + (
+        f"{view.scores[job.job_id].reason}."
+    )
+    if job.state is JobState.PENDING:
+        yield _waiting(view, job)
+        if job.is_overdue:
+            yield "It has waited for so long that it comes first among its user's jobs of its kind."
+    if record.reservation:
+        yield f"It is in reservation {record.reservation}."
+    yield from view.sharers.sentences(job)
+    yield from _progress(view, job)
+    yield from _consent(view, job)
+    yield from _history(view, job)
+    yield from _sizes(view, job)
+    yield from _sharing(view, job)
+    yield from _former_spellings(view, job)
+
+
+def _waiting(view: View, job: Job) -> str:
+    """What the plan means for the job. Nothing is said of a start that Slurm's reason, CPUs or memory rule out."""
+    record, now_s = view.seen.jobs[job.job_id], view.seen.snapshot.now_s
+    if why := view.seen.unmodelled.get(job.job_id):
+        return f"It is left to Slurm, because {why}: it is promised nothing, and nobody makes room for it."
+    if not job.eligible:
+        return "Slurm would not start it now, so it is not planned."
+    if waits_for_requeue_delay(record, now_s):
+        ago_s = max(0.0, now_s - record.submit_s)
+        return f"It was requeued {ago_s:.0f} s ago; it may start again {SETTLE_S:.0f} s after that."
+    start = view.starts.get(job.job_id)
+    if start is not None:
+        return _starting(view, record, start)
+    promise = view.promises.get(job.job_id)
+    if promise is not None:
+        return f"It is promised a start at {clock(promise.start_s)}: {promise.reason}."
+    return "It is blocked by jobs that come before it, and starts when they leave room."
+
+
+def _starting(view: View, record: SlurmJob, start: Start) -> str:
+    """GPUs alone do not start a job."""
+    where = ", ".join(f"{share.gpus} on {share.node}" for share in start.placement)
+    needs = Needs.of(record)
+    shorts = ((share.node, needs.lacks_now(view.seen.nodes[share.node])) for share in start.placement)
+    for node, short in shorts:
+        if short:
+            return f"GPUs for it are free ({where}), but {node} has too few {short} left."
+    if record.reason not in ("Resources", "Priority"):
+        return f"GPUs for it are free ({where}); Slurm has not tested it since it was submitted or changed."
+    return f"GPUs for it are free ({where}): Slurm can start it in its next cycle."
+
+
+def _progress(view: View, job: Job) -> Iterator[str]:
+    progress = view.seen.progress.get(job.job_id, JobProgress())
+    if progress.refused:
+        yield f"Its progress file is not read: {progress.refused}."
+    elif job.points:
+        last = job.points[-1]
+        yield f"It has reported {len(job.points)} times, last step {last.step} with {last.value:.6g}."
+    elif job.exploration is not None:
+        yield f"It has not reported {job.exploration.metric} yet."
+    params = job.exploration.params if job.exploration else sorted(progress.told.values.items())
+    if params:
+        yield f"Its hyper-parameters: {listed(params)}."
+    if progress.told.changed:
+        yield f"{len(progress.told.changed)} of them differed between its runs: what the last run told counts."
+    if progress.malformed:
+        yield f"{progress.malformed} lines of its progress file were malformed and are not counted."
+
+
+def _consent(view: View, job: Job) -> Iterator[str]:
+    fault = view.seen.option_faults.get(job.job_id)
+    if fault:
+        yield f"Its options are ignored: {fault}."
+    if job.exploration is None:
+        yield "It takes no part in exploration: it is never preempted or stopped by explsched."
+        return
+    signal = job.exploration.checkpoint_signal
+    yield f"It may be preempted after SIG{signal}." if signal else "It may not be preempted."
+    yield "It may be stopped early." if job.exploration.may_stop else "It may not be stopped early."
+    reasons = [p.reason for p in view.plan.preemptions if p.job_id == job.job_id]
+    reasons += [stop.reason for stop in view.plan.stops if stop.job_id == job.job_id]
+    for reason in reasons:
+        yield f"The present plan interrupts it: {reason}."
+
+
+def _history(view: View, job: Job) -> Iterator[str]:
+    """When and why it was preempted, and what that cost."""
+    past = view.seen.preempted.get(job.job_id)
+    if past is None or not past.count:
+        return
+    times = "once" if past.count == 1 else f"{past.count} times"
+    yield (
+        f"It has been preempted {times} since its submission at {clock(past.submitted_s)}; "
+        f"{past.lost_gpu_s:.0f} GPU-seconds of work were lost, counted from the last checkpoint that it reported."
+    )
+    for one in past.latest:
+        why = f": {one.reason}" if one.reason else ""
+        yield f"{clock(one.time_s)}: gave up {one.gpus} GPUs, lost {one.lost_gpu_s:.0f} GPU-seconds{why}."
+    if job.start_s is not None and job.first_report_s is not None:
+        yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
+    if job.is_spared:
+        bounds = view.config.preemption
+        in_all = "" if bounds.max_per_job is None else f", {bounds.max_per_job} in all"
+        yield f"It is left alone now: a job is preempted at most {bounds.max_per_job_per_hour} times an hour{in_all}."
+
+
+def _sizes(view: View, job: Job) -> Iterator[str]:
+    if job.elastic is None:
+        options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
+        if options is not None and options.elastic is not None:
+            yield "Its sizes are not used: it must ask for GPUs on each node, and arrays keep their size."
+        return
+    sizes = ", ".join(str(request.total) for request in job.elastic.requests())
+    yield f"It is elastic: it can run with {sizes} GPUs."
+    for resize in view.plan.resizes:
+        if resize.job_id == job.job_id:
+            yield f"The present plan resizes it to {resize.request.total}: {resize.reason}."
+
+
+def _sharing(view: View, job: Job) -> Iterator[str]:
+    if job.job_id in view.seen.option_faults:
+        return
+    options = view.seen.options(job.job_id)
+    if options is None:
+        return
+    if not options.guaranteed:
+        yield "It is opportunistic: it takes GPUs that guaranteed jobs leave."
+    if options.sharing is None:
+        return
+    told = {
+        "class": options.sharing.share,
+        "request": _fraction(options.sharing.request_permille),
+        "limit": _fraction(options.sharing.limit_permille),
+    }
+    yield f"Its kernels share a GPU: {', '.join(f'{name} {value}' for name, value in told.items() if value)}."
+
+
+def _former_spellings(view: View, job: Job) -> Iterator[str]:
+    options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
+    for warning in options.warnings if options else ():
+        yield f"In its comment {warning}."
+
+
+def _fraction(permille: int | None) -> str | None:
+    return None if permille is None else f"{permille / 1000:g}"

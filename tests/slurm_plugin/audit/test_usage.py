@@ -1,0 +1,125 @@
+"""GPU-hours, losses and waits from rows as sacct prints them, and every form of the report."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from slurm_plugin.audit.entries import AuditEntry
+from slurm_plugin.audit.usage import FIELDS, Usage, run_of, usage
+from slurm_plugin.cli import report
+
+HOUR_S = 3600.0
+PREEMPTED = "explsched-preemption:since=0&n=0&lost=0&p=0%2C7200%2C2%2C1800%2Cworth+less"
+
+
+def row(job_id: int, **fields: Any) -> list[str]:
+    """A run of two GPUs from 1 h to 3 h, that waited for 30 min; times are given in hours."""
+    told: dict[str, Any] = {
+        "JobIDRaw": job_id,
+        "User": "ada",
+        "Account": "lab",
+        "Partition": "main",
+        "State": "COMPLETED",
+        "Submit": 0.5,
+        "Eligible": 0.5,
+        "Start": 1,
+        "End": 3,
+        "ElapsedRaw": 7200,
+        "TimelimitRaw": 240,
+        "AllocTRES": "cpu=1,gres/gpu=2",
+        "ReqTRES": "cpu=1,gres/gpu=2",
+        "ConsumedEnergyRaw": 0,
+        "AdminComment": "",
+        "Comment": "explsched:sweep=digits",
+    }
+    told |= fields
+    times = {"Submit", "Eligible", "Start", "End"}
+    return [
+        str(int(value * HOUR_S)) if name in times and not isinstance(value, str) else str(value)
+        for name, value in told.items()
+    ]
+
+
+def line(*rows: list[str], audited: tuple[AuditEntry, ...] = (), by: str = "user", since_h: float = 0) -> Usage:
+    return usage([run_of(one) for one in rows], audited, by, since_h * HOUR_S, 10 * HOUR_S)[0]
+
+
+def test_the_rows_of_this_file_are_those_that_sacct_is_asked_for() -> None:
+    assert len(row(1)) == len(FIELDS)
+
+
+def test_gpu_hours_count_as_far_as_they_lie_in_the_period() -> None:
+    assert line(row(1)).used_gpu_h == 4
+    assert line(row(1), since_h=2).used_gpu_h == 2
+    assert line(row(1, End="Unknown", State="RUNNING")).used_gpu_h == 18
+    assert line(row(1, Start="Unknown", End="Unknown", State="PENDING")).used_gpu_h == 0
+
+
+def test_what_preemption_cost_and_what_failed_was_not_useful() -> None:
+    again = row(1, Start=4, End=5, AdminComment=PREEMPTED)
+    found = line(row(1, State="PREEMPTED"), again, row(2, State="FAILED", End=2))
+    assert (found.jobs, found.used_gpu_h, found.failed_gpu_h) == (2, 8, 2)
+    assert (found.lost_gpu_h, found.preemptions, found.useful_gpu_h) == (0.5, 1, 5.5)
+    assert line(again, since_h=3).preemptions == 0
+
+
+def test_jobs_that_were_stopped_early_saved_the_rest_of_their_limit_at_most() -> None:
+    def stop(refused: str = "") -> AuditEntry:
+        return AuditEntry(0.0, 1, "JobState", "RUNNING", "CANCELLED", "p", "stop", "", refused=refused)
+
+    assert line(row(1, State="CANCELLED by 0"), audited=(stop(),)).saved_gpu_h == 4
+    assert line(row(1), audited=(stop("denied"),)).saved_gpu_h == 0
+    assert line(row(1, TimelimitRaw="UNLIMITED"), audited=(stop(),)).saved_gpu_h == 0
+
+
+def test_waits_are_those_of_first_starts_in_the_period() -> None:
+    found = line(row(1), row(1, Start=5, End=6), row(2, Start=2.5))
+    assert found.wait_median_h == 1.25
+    assert line(row(1), since_h=2).wait_median_h is None
+
+
+@pytest.mark.parametrize(
+    ("by", "name"), [("user", "ada"), ("account", "lab"), ("partition", "main"), ("sweep", "digits")]
+)
+def test_lines_are_named_by_what_was_asked(by: str, name: str) -> None:
+    assert line(row(1), by=by).name == name
+    found = usage([run_of(row(1)), run_of(row(2, End=9))], (), by, 0, 10 * HOUR_S)
+    assert [one.name for one in found] == [name, "all"]
+
+
+def test_runs_without_gpus_are_left_out_and_typed_ones_are_counted() -> None:
+    assert line(row(1, AllocTRES="cpu=1", ReqTRES="cpu=1")).used_gpu_h == 0
+    assert line(row(1, AllocTRES="cpu=1,gres/gpu:a100=2,gres/gpu:h100=1")).used_gpu_h == 6
+
+
+@pytest.mark.parametrize("fields", [[], ["1"] * 3, row(1)[:-1], row(1, JobIDRaw="x"), row(1, Submit="never")])
+def test_rows_that_cannot_be_read_are_faults(fields: list[str]) -> None:
+    with pytest.raises(ValueError):
+        _ = run_of(fields)
+
+
+@pytest.mark.parametrize("comment", ["explsched:sweep=%ZZ&nonsense=1", "free text", "explsched:"])
+def test_a_strange_comment_is_no_sweep(comment: str) -> None:
+    assert run_of(row(1, Comment=comment, AdminComment="explsched-preemption:what")).preemptions == ()
+
+
+HOSTILE = "=cmd|'<script>alert(1)</script>"
+
+
+def test_hostile_names_are_text_in_every_form() -> None:
+    found = usage([run_of(row(1, User=HOSTILE))], (), "user", 0, 10 * HOUR_S)
+    period, capacity = (0.0, 10 * HOUR_S), (80.0, 76.0)
+    page = report._html(found, "user", period, capacity)
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    rows = list(csv.reader(io.StringIO(report._csv(found, "user", period, capacity))))
+    assert rows[1][0] == f"'{HOSTILE}"
+    assert rows[0][0] == "user"
+    told = json.loads(report._json(found, "user", period, capacity))
+    assert (told["lines"][0]["name"], told["idle_gpu_h"], told["all"]["used_gpu_h"]) == (HOSTILE, 76, 4)
+    assert "80.0 GPU-hours in all, 76.0 idle" in report._table(found, "user", period, capacity)

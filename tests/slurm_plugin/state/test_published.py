@@ -1,0 +1,181 @@
+"""What is published, who may see it, and what commands do with it."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from explsched.cli.main import root
+from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
+from slurm_plugin.state.publish import METRICS_FILE, Publisher, private
+from slurm_plugin.state.published import (
+    FILE,
+    PROGRESS,
+    Change,
+    Curve,
+    Explanation,
+    PlanLine,
+    encoded,
+    part,
+    read,
+    seen_by,
+)
+from tests.slurm_plugin.state import HOSTILE, NOW_S, published
+
+
+def words(state: object) -> str:
+    """Everything that a state says."""
+    return msgspec.json.encode(state).decode()
+
+
+def invoke(tmp_path: Path, *argv: str) -> Result:
+    """A command where no command of Slurm can be found: what it says comes from the daemon."""
+    path = tmp_path / "explsched.yaml"
+    sections = {"progress": {"spool": str(tmp_path / "spool")}, "state": {"directory": str(tmp_path / "state")}}
+    path.write_text(yaml.safe_dump(sections))
+    return CliRunner().invoke(root, [*argv, "-f", str(path)], env={"PATH": "/nowhere"})
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    state = published(tmp_path)
+    assert {row.jobid for row in state.jobs} == {41, 42, 43}
+    assert {node.name: node.jobs for node in state.nodes} == {"n1": ((41, 2), (42, 2)), "n2": ()}
+    assert (state.samples[-1].gpus, state.samples[-1].busy_gpus, state.samples[-1].waiting) == (8, 4, 1)
+    assert part(state.changes, tuple[Change, ...])[0].jobid == 43
+    left = state.explanation(44)
+    assert left is not None
+    assert not left.is_steered
+    assert "asks for no GPUs" in left.sentences[0]
+    assert state.explanation(99) is None
+
+
+def test_everybody_reads_it_unless_slurm_hides_jobs(tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    assert stat.S_IMODE((tmp_path / "state" / FILE).stat().st_mode) == 0o644
+    _ = published(tmp_path, "jobs")
+    assert stat.S_IMODE((tmp_path / "state" / FILE).stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(
+    ("setting", "hidden"),
+    [("none", ()), ("(null)", ()), ("usage,users", ()), ("jobs,usage", ("jobs",)), ("Jobs, Nodes", ("jobs", "nodes"))],
+)
+def test_what_slurm_hides_is_known(setting: str, hidden: tuple[str, ...]) -> None:
+    can = Capabilities(SlurmVersion(24, 11), {"PrivateData": setting})
+    assert private(can, "all") == hidden
+    assert private(can, "group") == (*hidden, PROGRESS)
+
+
+def test_a_slurm_that_does_not_say_what_it_hides_hides_jobs() -> None:
+    assert private(Capabilities(SlurmVersion(24, 11), {}), "all") == ("jobs",)
+
+
+def test_nobody_sees_another_users_job_where_slurm_hides_jobs(tmp_path: Path) -> None:
+    state = published(tmp_path, "jobs")
+    adas = seen_by(state, "ada")
+    assert {row.jobid for row in adas.jobs} == {41, 43}
+    assert "bob" in words(state)
+    for hidden in ("bob", "42", "digits"):
+        assert hidden not in words(adas), hidden
+    assert {one.jobid for one in part(adas.explanations, tuple[Explanation, ...])} == {41, 43}
+    assert all(line.jobs == (43,) for line in part(adas.plan, tuple[PlanLine, ...]))
+    assert seen_by(state, "eve").jobs == ()
+    assert seen_by(published(tmp_path, "nodes"), "ada").nodes == ()
+    assert seen_by(published(tmp_path), "eve").jobs == published(tmp_path).jobs
+
+
+def test_what_jobs_report_is_their_owners(tmp_path: Path) -> None:
+    state = published(tmp_path, PROGRESS)
+    assert stat.S_IMODE((tmp_path / "state" / FILE).stat().st_mode) == 0o640
+    told = [
+        Curve(job_id, user, "j", "digits", "loss", "RUNNING", ((1, 0.123),))
+        for job_id, user in ((41, "ada"), (42, "bob"))
+    ]
+    rows = tuple(replace(row, value=0.123, params="lr=0.777", reason="learns 9 %") for row in state.jobs)
+    sentences = [Explanation(42, "bob", True, ("Job 42 of bob: RUNNING.", "It has reported 0.123."))]  # noqa: FBT003
+    adas = seen_by(replace(state, curves=encoded(told), jobs=rows, explanations=encoded(sentences)), "ada")
+    assert {row.jobid: (row.value, row.params) for row in adas.jobs} == {
+        41: (0.123, "lr=0.777"),
+        42: (None, ""),
+        43: (0.123, "lr=0.777"),
+    }
+    assert [curve.jobid for curve in part(adas.curves, tuple[Curve, ...])] == [41]
+    assert adas.explanation(42) == Explanation(42, "bob", True, ("Job 42 of bob: RUNNING.",))  # noqa: FBT003
+    assert next(row.reason for row in adas.jobs if row.jobid == 42) == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"form": 1}', b"\xff\xfe"])
+def test_what_is_no_state_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    assert read(tmp_path) is None
+
+
+def test_a_state_of_another_release_is_none(tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    path = tmp_path / "state" / FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "form": 99}))
+    assert read(tmp_path / "state") is None
+
+
+def test_it_is_stale_when_passes_were_missed(tmp_path: Path) -> None:
+    state = published(tmp_path)
+    assert not state.is_stale(NOW_S + 3 * state.interval_s)
+    assert state.is_stale(NOW_S + 3 * state.interval_s + 61)
+
+
+def test_samples_of_an_earlier_daemon_are_kept(tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    later = published(tmp_path, now_s=NOW_S + 3600)
+    assert [sample.time_s for sample in later.samples] == [NOW_S, NOW_S + 3600]
+
+
+def test_a_directory_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "state").write_text("in the way")
+    for _ in range(2):
+        with pytest.raises(AssertionError):
+            _ = published(tmp_path)
+    assert "state not published, commands ask Slurm" in caplog.text
+    assert Publisher(tmp_path / "state").directory == tmp_path / "state"
+
+
+def test_status_explain_and_plan_ask_nobody_where_a_daemon_publishes(tmp_path: Path) -> None:
+    _ = published(tmp_path, now_s=time.time() - 5)
+    listed = invoke(tmp_path, "status", "-o", "jobid,name,user")
+    assert listed.exit_code == 0, listed.output
+    assert {line.split()[0] for line in listed.stdout.splitlines()} == {"JOBID", "41", "42", "43"}
+    assert "\x1b" not in listed.stdout
+    assert "as the daemon saw it " in listed.stderr
+    rows = json.loads(invoke(tmp_path, "status", "--json").stdout)["jobs"]
+    assert next(row for row in rows if row["jobid"] == 43)["name"] == HOSTILE
+    assert "Slurm says: Resources" in invoke(tmp_path, "explain", "43").stdout
+    assert "job 44 asks for no GPUs" in invoke(tmp_path, "explain", "44").output
+    planned = invoke(tmp_path, "plan")
+    assert "change   SetSiteFactor(job_id=43, site_factor=5)" in planned.stdout
+    assert json.loads(invoke(tmp_path, "plan", "--json").stdout)["changes"][0]["jobid"] == 43
+
+
+@pytest.mark.parametrize("more", [("--fresh",), ()])
+def test_slurm_is_asked_where_the_state_is_stale_or_not_wanted(tmp_path: Path, more: tuple[str, ...]) -> None:
+    _ = published(tmp_path, now_s=time.time() - (5 if more else 600))
+    assert "is not installed" in str(invoke(tmp_path, "status", *more).exception)
+
+
+def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
+    _ = published(tmp_path, "jobs")
+    path = tmp_path / "state" / METRICS_FILE
+    families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
+    assert families["explsched_passes"].samples[0].value == 3
+    assert families["explsched_gpus_busy"].samples[0].value == 4
+    assert families["explsched_policy_info"].samples[0].labels == {"policy": "srsf"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert not {word for word in ("ada", "bob", "digits") if word in path.read_text()}

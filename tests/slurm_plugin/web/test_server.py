@@ -1,0 +1,154 @@
+"""Who may look, what he sees, and that the page only reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession, CookieJar, web
+from aiohttp.test_utils import TestServer
+from click.testing import CliRunner
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explsched.cli.main import root
+from slurm_plugin.audit.entries import AuditEntry
+from slurm_plugin.audit.trail import AuditTrail
+from slurm_plugin.config import AuditSection
+from slurm_plugin.web import answers
+from slurm_plugin.web.server import Access, Page
+from tests.slurm_plugin.state import HOSTILE, configured, published
+
+TOKEN = "a-token-of-43-characters"  # noqa: S105  it opens nothing
+VIEWS = ("summary", "nodes", "jobs", "sweeps", "sweep?name=digits", "plan", "audit", "jobs/41", "jobs/43")
+
+
+class Answer(Struct, frozen=True):
+    status: int
+    text: str
+    headers: Mapping[str, str]
+
+
+def ask(tmp_path: Path, access: Access, *paths: str, headers: Mapping[str, str] | None = None) -> list[Answer]:
+    """The answers of a server, asked one after the other as a browser that keeps cookies."""
+    config = replace(configured(tmp_path), audit=AuditSection(file=tmp_path / "audit.jsonl"))
+
+    async def session() -> list[Answer]:
+        found = []
+        async with (
+            TestServer(Page(config, access).app()) as server,
+            ClientSession(cookie_jar=CookieJar(unsafe=True), headers=headers) as client,
+        ):
+            for path in paths:
+                async with client.get(server.make_url(path), allow_redirects=False) as response:
+                    found.append(
+                        Answer(
+                            response.status,
+                            await response.text(),
+                            {name.lower(): value for name, value in response.headers.items()},
+                        )
+                    )
+        return found
+
+    return asyncio.run(session())
+
+
+def test_without_the_token_nothing_is_answered(tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    paths = ("/", "/metrics", "/static/app.js", "/login?token=wrong", *(f"/api/{view}" for view in VIEWS))
+    assert {answer.status for answer in ask(tmp_path, Access(TOKEN), *paths)} == {401}
+
+
+def test_the_token_becomes_a_cookie_that_scripts_cannot_read(tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    login, index = ask(tmp_path, Access(TOKEN), f"/login?token={TOKEN}", "/")
+    assert (login.status, login.headers["location"], index.status) == (303, "/", 200)
+    assert "HttpOnly" in login.headers["set-cookie"]
+    assert "SameSite=Strict" in login.headers["set-cookie"]
+    assert "default-src 'none'" in index.headers["content-security-policy"]
+
+
+def test_a_page_of_another_host_is_refused(tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    access = Access(TOKEN, hosts=frozenset({"127.0.0.1:8642"}))
+    login, jobs = ask(tmp_path, access, f"/login?token={TOKEN}", "/api/jobs", headers={"Host": "evil.example:8642"})
+    assert (login.status, jobs.status) == (403, 403)
+
+
+def test_every_view_answers_and_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    login = f"/login?token={TOKEN}"
+    found = ask(tmp_path, Access(TOKEN), login, *(f"/api/{view}" for view in VIEWS))[1:]
+    assert {answer.status for answer in found} == {200}
+    rows = json.loads(found[2].text)["rows"]
+    assert HOSTILE in {row["name"] for row in rows}
+    again = ask(tmp_path, Access(TOKEN), login, "/api/jobs", headers={"If-None-Match": found[2].headers["etag"]})
+    assert (again[1].status, again[1].text) == (304, "")
+
+
+def test_whom_the_proxy_names_sees_only_his_own_where_slurm_hides_jobs(tmp_path: Path) -> None:
+    _ = published(tmp_path, "jobs")
+    owners = ((42, "bob"), (43, "ada"))
+    entries = [AuditEntry(4e9, job, "SiteFactor", 0, 1, "p", "order", "", user) for job, user in owners]
+    AuditTrail(tmp_path / "audit.jsonl", 1, 1).write(entries)
+    access = Access(user_header="X-Remote-User")
+    assert ask(tmp_path, access, "/api/jobs")[0].status == 401
+    for answer in ask(tmp_path, access, *(f"/api/{view}" for view in VIEWS), headers={"X-Remote-User": "ada"}):
+        assert answer.status == 200
+        assert "bob" not in answer.text
+        assert '"jobid": 42' not in answer.text
+    assert ask(tmp_path, access, "/api/jobs/42", headers={"X-Remote-User": "ada"})[0].status == 404
+    assert '"bob"' in ask(tmp_path, access, "/api/jobs", headers={"X-Remote-User": "bob"})[0].text
+
+
+def test_it_says_that_no_daemon_publishes(tmp_path: Path) -> None:
+    _, answer = ask(tmp_path, Access(TOKEN), f"/login?token={TOKEN}", "/api/jobs")
+    assert (answer.status, "no daemon publishes in" in answer.text) == (503, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/jobs?offset=-1", 400),
+        ("/api/jobs?offset=x", 400),
+        ("/api/jobs?offset=" + "9" * 40, 400),
+        ("/api/jobs/9999", 404),
+        ("/api/jobs/" + "9" * 40, 404),
+        ("/static/..%2fserver.py", 404),
+        ("/static/nothing.js", 404),
+    ],
+)
+def test_strange_requests_are_refused(tmp_path: Path, path: str, status: int) -> None:
+    _ = published(tmp_path)
+    assert ask(tmp_path, Access(TOKEN), f"/login?token={TOKEN}", path)[1].status == status
+
+
+def test_all_routes_only_read(tmp_path: Path) -> None:
+    app = Page(configured(tmp_path), Access(TOKEN)).app()
+    assert {route.method for route in app.router.routes()} <= {"GET", "HEAD"}
+    assert isinstance(app, web.Application)
+
+
+def test_rows_are_found_sorted_and_cut(tmp_path: Path) -> None:
+    state = published(tmp_path)
+
+    def shown(**query: object) -> list[int]:
+        told = answers.jobs(state, answers.JobQuery(**query))
+        rows = told["rows"]
+        assert isinstance(rows, list)
+        return [row["jobid"] for row in rows]
+
+    assert shown(sort="jobid") == [41, 42, 43]
+    assert shown(sort="jobid", offset=1, limit=1) == [42]
+    assert shown(text="DIGITS") == [42]
+    assert shown(text="ada", sort="gpus") == [43, 41]
+    assert shown(state="PENDING") == [43]
+    assert answers.jobs(state, answers.JobQuery(limit=10**9))["total"] == 3
+
+
+def test_a_proxys_header_is_not_believed_on_a_port() -> None:
+    result = CliRunner().invoke(root, ["web", "--user-header", "X-Remote-User"])
+    assert "--user-header needs --socket" in str(result.exception)
