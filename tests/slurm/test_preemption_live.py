@@ -26,7 +26,7 @@ def training(cluster: Cluster, directory: Path, spool: Path, *options: str, step
 
 
 def told(cluster: Cluster, config_path: Path) -> dict[int, dict[str, object]]:
-    out = run(cluster, command("sexplsched"), "status", "--json", "--config", str(config_path))
+    out = run(cluster, command("sexplsched"), "status", "--fresh", "--json", "--config", str(config_path))
     return {row["jobid"]: row for row in json.loads(out)["jobs"]}
 
 
@@ -70,7 +70,9 @@ def test_two_jobs_swap_by_demotion_and_lose_nothing(
     # The daemon is gone; the next one, and every user, knows what has happened.
     row = told(small, tmp_path / "explsched.yaml")[first]
     assert row["preempted"] == 1
-    why = run(small, command("sexplsched"), "explain", str(first), "--config", str(tmp_path / "explsched.yaml"))
+    why = run(
+        small, command("sexplsched"), "explain", "--fresh", str(first), "--config", str(tmp_path / "explsched.yaml")
+    )
     assert "has been preempted once" in why
     assert "gave up 8 GPUs, lost" in why
     if policy == "tiresias":
