@@ -25,8 +25,6 @@ _WARM_START = (sys.executable, "-m", "benchmarks.sweep_demo.warm_start")
 QUANTUM_S = 10.0
 STOP_THRESHOLD = 0.01
 STOP_LEAST_SHARE = 1 / 3  # trainings of 96 steps: a tenth of them is too few reports to go by
-# A quarter of the GPUs change hands at a time: trainings that all start at once wait for each other's imports.
-MOST_PER_PASS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Arm:
                     "stop_threshold": stop_threshold,
                     "stop_min_share": STOP_LEAST_SHARE,
                 },
-                "preemption": {"grace_s": 15.0, "max_per_pass": MOST_PER_PASS, "max_per_hour": 1000},
+                "preemption": {"grace_s": 15.0, "max_per_hour": 1000},
             },
         )
 

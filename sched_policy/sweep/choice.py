@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import median
 
 from msgspec import Struct
 
@@ -100,7 +101,10 @@ class Sweeps(Struct, frozen=True):
         ended = [job for job in snapshot.ended if _key(job) == key]
         trials = [_trial(job, snapshot.now_s) for job in own]
         trials += [_trial(job, snapshot.now_s, TrialState.ENDED) for job in ended]
-        return Sweep.of(trials, self.restart_s, self.checkpoint_s)
+        took_s = [seconds for job in own if (seconds := _start_took_s(job)) is not None]
+        # Whole seconds: a decision is remembered for as long as nothing that matters has changed.
+        restart_s = float(round(median(took_s))) if took_s else self.restart_s
+        return Sweep.of(trials, restart_s, self.checkpoint_s)
 
 
 class _Latest:
@@ -161,6 +165,21 @@ def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
         may_stop=job.exploration is not None and job.exploration.may_stop,
         settled=_is_settled(job, now_s),
     )
+
+
+def _start_took_s(job: Job) -> float | None:
+    """How long the job's present run took from its start until it trained; None while its reports do not tell.
+
+    Its first report comes after some training: after all its steps in a first run, after one report's in a later one.
+    """
+    if job.start_s is None or job.first_report_s is None or len(job.points) < 2:
+        return None
+    first, last = job.points[0], job.points[-1]
+    if last.step <= first.step:
+        return None
+    step_s = (last.gpu_s - first.gpu_s) / (last.step - first.step) / max(1, job.request.total)
+    steps = first.step if job.restarts == 0 else (last.step - first.step) / (len(job.points) - 1)
+    return max(0.0, job.first_report_s - job.start_s - steps * step_s)
 
 
 def _state(job: Job) -> TrialState:

@@ -13,6 +13,8 @@ from sched_policy.model import Direction, Exploration, Job, ProgressPoint
 from sched_policy.snapshot import Snapshot
 from sched_policy.sweep.adaptive import AdaptiveHalving
 from sched_policy.sweep.choice import Sweeps
+from sched_policy.sweep.decision import SweepDecision
+from sched_policy.sweep.trials import Sweep
 from sched_policy.validate import checked_plan
 from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
 
@@ -132,3 +134,32 @@ def test_room_is_made_only_for_jobs_that_would_start_then_and_in_one_scope(
     new = [member(i, user="bob", **fields) for i in range(20, 24)]
     plan = checked_plan(POLICY, snapshot(*held, *new, on=nodes(1)))
     assert bool([p for p in plan.preemptions if p.beneficiary in range(20, 24)]) is makes_room
+
+
+class Watching:
+    """A strategy that notes what it is asked."""
+
+    name = "watching"
+
+    def __init__(self) -> None:
+        self.asked: list[Sweep] = []
+
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
+        """Nobody should run."""
+        self.asked.append(sweep)
+        return SweepDecision(())
+
+
+def reporting(job_id: int, restarts: int, first_report_s: float) -> Job:
+    """Runs since 100 s; has reported each of 20 steps, a second each."""
+    points = tuple(ProgressPoint(step, 4.0 + step, 1.0 / step) for step in range(1, 21))
+    started = {"start_s": NOW_S - 100.0, "first_report_s": NOW_S - 100.0 + first_report_s, "restarts": restarts}
+    return running(job_id, "n1", exploration=consent(), total_steps=54, points=points, **started)
+
+
+def test_what_a_start_costs_is_measured() -> None:
+    watching = Watching()
+    sweeps = Sweeps(watching)
+    sweeps.choose(snapshot(member(1), running(2, "n1", exploration=consent(), total_steps=54)))
+    sweeps.choose(snapshot(member(1), reporting(2, 0, 5.0), reporting(3, 1, 4.0), reporting(4, 1, 13.0)))
+    assert [sweep.restart_s for sweep in watching.asked] == [30.0, 4.0]
