@@ -64,7 +64,7 @@ class PolicyOptions(Struct, frozen=True):
     resize_lead_s: float = 180.0
     las_limits_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
     silent_order: str = "srsf"
-    objective: str = "total"
+    objective: str = "best"
     sweep_strategy: str = "adaptive"
 
 

@@ -132,7 +132,7 @@ class UtilitySection(Section, frozen=True):
     objective: Annotated[
         Literal["best", "total"],
         Meta(description="aim of policy explsched: each sweep's best model, or the sum of all improvements"),
-    ] = "total"
+    ] = "best"
     sweep_strategy: Annotated[
         Literal["adaptive", "asha", "hyperband", "median-stop"],
         Meta(description="who of a sweep runs, pauses and stops, under the objective best"),
