@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,10 @@ class Round:
 
 
 def figures(rounds: Sequence[Round]) -> dict[str, object]:
-    """What report.json holds; ratios are another arm's figure divided by explsched's, one for each seed."""
+    """What report.json holds; ratios are another arm's figure divided by explsched's, one for each seed.
+
+    None stands for what was never reached: JSON has no infinity.
+    """
     return {
         "seeds": [seed.seed for seed in rounds],
         "arms": [_arm(rounds, arm) for arm in rounds[0].arms],
@@ -69,7 +73,7 @@ def figures(rounds: Sequence[Round]) -> dict[str, object]:
 def _ratios(rounds: Sequence[Round], other: Arm) -> dict[str, object]:
     def ratios(values: Sequence[tuple[float, float]]) -> dict[str, object]:
         found = [theirs / ours for theirs, ours in values]
-        return {"median": median(found), "min": min(found), "each": found}
+        return {"median": _finite(median(found)), "min": _finite(min(found)), "each": [_finite(one) for one in found]}
 
     return {
         "gpu_seconds_to_best": ratios([(s.to_best(other).gpu_s, s.to_best(EXPLSCHED).gpu_s) for s in rounds]),
@@ -85,9 +89,9 @@ def _arm(rounds: Sequence[Round], arm: Arm) -> dict[str, object]:
     outcomes = [seed.of(arm) for seed in rounds]
     return {
         "arm": arm.name,
-        "gpu_seconds_to_best": [seed.to_best(arm).gpu_s for seed in rounds],
-        "time_to_best_s": [seed.to_best(arm).elapsed_s for seed in rounds],
-        "gpu_seconds_to_90pct": [seed.to_reduction(arm).gpu_s for seed in rounds],
+        "gpu_seconds_to_best": [_finite(seed.to_best(arm).gpu_s) for seed in rounds],
+        "time_to_best_s": [_finite(seed.to_best(arm).elapsed_s) for seed in rounds],
+        "gpu_seconds_to_90pct": [_finite(seed.to_reduction(arm).gpu_s) for seed in rounds],
         "mean_regret": [seed.mean_regret(arm) for seed in rounds],
         "gpu_seconds_total": [o.curve.gpu_seconds[-1] for o in outcomes],
         "best_loss": [o.curve.best_loss[-1] for o in outcomes],
@@ -96,6 +100,10 @@ def _arm(rounds: Sequence[Round], arm: Arm) -> dict[str, object]:
         "requeues": [o.requeues for o in outcomes],
         "lost": [o.lost for o in outcomes],
     }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def plot(rounds: Sequence[Round], path: Path) -> None:
