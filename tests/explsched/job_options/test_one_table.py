@@ -54,8 +54,8 @@ def literals(path: Path) -> Iterator[str]:
             yield node.value
 
 
-READERS = [ROOT / "wrappers" / f"{name}.py" for name in ("own_options", "option_arguments", "share_options", "sxbatch")]
-READERS += [ROOT / "slurm_plugin/job_options.py"]
+READERS = [ROOT / "wrappers" / f"{name}.py" for name in ("own_options", "share_options", "sxbatch")]
+READERS += [ROOT / "explsched/job_options/command_line.py", ROOT / "slurm_plugin/job_options.py"]
 
 
 @pytest.mark.parametrize("path", READERS, ids=lambda path: path.name)
