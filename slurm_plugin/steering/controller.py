@@ -22,7 +22,7 @@ from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.lent_places import LentPlaces
-from slurm_plugin.observation.memory import LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
+from slurm_plugin.observation.memory import HiddenReasons, LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
@@ -52,13 +52,14 @@ class Controller:
 
     Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, how
     long leases have been used, how long trainings ran without reports, which site factors are ours (kept in a file,
-    too), and the groups last seen, to log what became of them.
+    too), why jobs waited before their site factors were written, and the groups last seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
         self._tracker = PreemptionTracker(config.preemption_budget(), _underway_file(config))
         self._groups: tuple[LiveGroup, ...] = ()
+        self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
@@ -87,6 +88,7 @@ class Controller:
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
         found = self._client.look()
+        found = replace(found, jobs=self._hidden_reasons.restored(found.jobs, now_s))
         limits = self._limits = self._limits or self._probe(found.nodes)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
         others = self._own_factors.others(found.jobs)
@@ -121,6 +123,7 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
+        self._hidden_reasons.note(decided.changes)
         seen = decided.seen
         self._lent_places.note(seen.snapshot.jobs, seen.jobs, seen.others_factors, decided.changes)
         self._tracker.save()
