@@ -212,7 +212,9 @@ void launches_ahead_wait_on_the_gpu(Daemon& daemon, const char* kernels) {
     if (on_time) CHECK(begun <= 32);  // else this machine held the manager up, and the watchdog did its work
 }
 
-double longest_ms = 0;  // from a death until the work of others that had waited is done
+// From the death of the high-priority client, the manager, or both, until the work of others that had waited
+// is done.
+double longest_ms[3]{};
 
 // A high-priority client that never ends keeps the gate shut; whoever is killed, best-effort work goes on.
 void nobody_is_left_waiting(Daemon& daemon, bool kill_high, bool kill_manager) {
@@ -226,7 +228,10 @@ void nobody_is_left_waiting(Daemon& daemon, bool kill_high, bool kill_manager) {
     const std::uint64_t killed_ns = explsched::shared::now_ns();
     CHECK_EQUAL(low.line(), std::string("done"));
     const double took_ms = static_cast<double>(explsched::shared::now_ns() - killed_ns) / 1e6;
-    if (kill_high || kill_manager) longest_ms = std::max(longest_ms, took_ms);
+    if (kill_high || kill_manager) {
+        double& longest = longest_ms[kill_high + 2 * kill_manager - 1];
+        longest = std::max(longest, took_ms);
+    }
     if (kill_manager) daemon.start();
 }
 
@@ -271,7 +276,9 @@ int main(int argc, char** argv) {
         who_is_killed_waiting_holds_up_nobody(daemon, false);
         who_is_killed_waiting_holds_up_nobody(daemon, true);
     }
-    std::printf("from a death until the 6 ms of work that had waited were done: %.1f ms at most\n",
-                longest_ms);
+    std::printf(
+        "6 ms of work that had waited were done, at most, after the death of a client %.1f, of the manager "
+        "%.1f, of both %.1f ms\n",
+        longest_ms[0], longest_ms[1], longest_ms[2]);
     nobody_is_left_waiting(daemon, false, false);  // the watchdog lets it go on, time and again
 }
