@@ -20,7 +20,7 @@ from operator import itemgetter
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.scope import places
+from sched_policy.queue_order import places
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
