@@ -91,7 +91,7 @@ def _training(one: Curve) -> tuple[str, ...]:
 
 def node_rows(nodes: Iterable[NodeRow], text: str) -> list[tuple[str, ...]]:
     """Nodes with who holds each GPU: `.` nobody, `#` one job, a number so many that share it."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for node in nodes:
         if text.lower() in f"{node.name} {node.state}".lower():
             gpus = "".join(
@@ -190,10 +190,11 @@ class Screen(App[None]):
 
     def _look(self) -> None:
         try:
-            state, fault = self._look_up(), ""
+            state = self._look_up()
         except ExplschedError as error:
-            state, fault = self._state, str(error)
-        self.call_from_thread(self._show, state, fault)
+            self.call_from_thread(self._show, self._state, str(error))
+        else:
+            self.call_from_thread(self._show, state, "")
 
     def _show(self, state: State | None, fault: str) -> None:
         self._state, self._fault = state, fault
@@ -242,14 +243,10 @@ class Screen(App[None]):
 
     def on_data_table_row_selected(self, chosen: DataTable.RowSelected) -> None:
         """Enter explains."""
-        table = chosen.data_table
-        told = self._state.explanation(int(str(table.get_row(chosen.row_key)[0]))) if self._is_of_jobs(table) else None
-        if self._is_of_jobs(table):
+        if self._state is not None and chosen.data_table.id != "gpus-table":
+            told = self._state.explanation(int(str(chosen.data_table.get_row(chosen.row_key)[0])))
             words = "\n".join(map(printable, told.sentences)) if told else "It has ended, and Slurm has forgotten it."
             self.push_screen(Words(words))
-
-    def _is_of_jobs(self, table: DataTable[Text]) -> bool:
-        return self._state is not None and table.id != "gpus-table"
 
     def action_help(self) -> None:
         """F1."""
