@@ -9,12 +9,12 @@ export function chart(words, series, data, options = {}) {
   const place = el("div", { class: "chart", role: "img", "aria-label": words });
   const style = getComputedStyle(document.documentElement);
   const [ink, line] = [style.getPropertyValue("--soft").trim(), style.getPropertyValue("--line").trim()];
-  const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "12px Inter, system-ui, sans-serif" };
+  const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "12px Inter, system-ui, sans-serif", size: 28 };
   requestAnimationFrame(() => {
     const width = Math.max(240, place.clientWidth || 600);
     const format = (_, values) => values.map((value) => (value === null ? "" : short(value)));
     new uPlot({
-      width, height: 240, legend: { show: false }, cursor: { show: false },
+      width, height: 240, padding: [10, 8, 0, 0], legend: { show: false }, cursor: { show: false },
       scales: { x: { time: Boolean(options.times) }, y: options.scale || {} },
       axes: [options.times ? axis : { ...axis, values: format }, { ...axis, size: 56, values: format }],
       series: [{}, ...series.map((one) => ({ width: 1.75, points: { show: data[0].length < 2 }, spanGaps: true, ...one }))],

@@ -25,7 +25,7 @@ async function cluster() {
   return [
     el("h1", {}, "Cluster ", about.cluster),
     facts([["GPUs held", now(busy), `of ${now(gpus)}`], ["Jobs running", about.running], ["Jobs waiting", about.waiting], ["Sweeps", about.sweeps],
-      ["Preemptions", about.totals.preemptions], ["Early stops", about.totals.stops], ["Last pass", short(about.totals.pass_s), "s"], ["Policy", about.policy]]),
+      ["Preemptions", about.totals.preemptions], ["Early stops", about.totals.stops], ["Last pass", about.totals.pass_s.toFixed(2), "s"], ["Policy", about.policy]]),
     lasts ? card("The last 24 hours",
       chart(`GPUs held: ${now(busy)} of ${now(gpus)} now; ${now(waiting)} jobs wait`,
         [{ stroke: colour(7) }, { stroke: colour(0), fill: `${colour(0)}33` }, { stroke: colour(1) }], about.samples, { times: true, scale: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } }),
@@ -41,7 +41,7 @@ async function cluster() {
 const COLUMNS = [{ title: "Job", sort: "jobid" }, { title: "Name", sort: "name" }, { title: "User", sort: "user" }, { title: "Partition", wide: true }, { title: "State" },
   { title: "GPUs", number: true, sort: "gpus" }, { title: "Sweep", wide: true }, { title: "Step", wide: true, number: true }, { title: "Value", wide: true }, { title: "Planned start", wide: true, sort: "planned" }, { title: "Why", wide: true }];
 const asCells = (row) => [jobLink(row.jobid), name(row.name), row.user, row.partition, badge(row.state), row.gpus,
-  row.sweep ? sweepLink(row.sweep, row.user) : "", row.step, row.value === null ? "" : `${row.metric}=${short(row.value)}`, row.planned.replace("T", " "), row.reason];
+  row.sweep ? sweepLink(row.sweep, row.user) : "", row.step, row.value === null ? "" : `${row.metric}=${short(row.value)}`, row.planned === "N/A" ? "" : row.planned.replace("T", " "), row.reason];
 
 async function queue(parts, params) {
   const offset = Number(params.get("offset") || 0);

@@ -177,6 +177,11 @@ def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
     families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
     assert families["explsched_passes"].samples[0].value == 3
     assert families["explsched_gpus_busy"].samples[0].value == 4
+    uses = {sample.labels["use"]: sample.value for sample in families["explsched_gpus_by_use"].samples}
+    assert uses == {"one job": 0, "shared": 2, "free": 2, "unavailable": 4}
+    trainings = {sample.labels["state"]: sample.value for sample in families["explsched_trainings"].samples}
+    assert trainings == {"running": 1, "waiting": 0, "paused": 0}
+    assert families["explsched_gpus_waited_for"].samples[0].value == 4
     assert families["explsched_policy_info"].samples[0].labels == {"policy": "srsf"}
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert not {word for word in ("ada", "bob", "digits") if word in path.read_text()}

@@ -116,7 +116,10 @@ def test_every_view_is_whole_legible_and_runs_nothing_of_the_jobs(
         assert "1468" in shown["gateway"], "tokens of both keys"
         assert "200" in shown["gateway"], "4 in the gateway at 20 a second are 200 ms each"
         assert HOSTILE[:20] in shown["audit"]
+        tab.go("gateway")
+        tab.keep(f"hostile-gateway-{scheme}-{width}")
         tab.go("sweep/digits/bob")
+        tab.keep(f"hostile-sweep-{scheme}-{width}")
         assert tab.page.locator(".parallel path").count() == 12
         assert tab.page.locator("main script, main img").count() == 0
         assert tab.faults == []
