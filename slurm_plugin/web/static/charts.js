@@ -1,5 +1,5 @@
 // Charts: curves by uPlot (shipped beside this file), and parallel coordinates, which uPlot does not draw, as SVG.
-import { el, short } from "./page.js";
+import { el, plain, short } from "./page.js";
 
 export const colour = (at) => getComputedStyle(document.documentElement).getPropertyValue(`--c${((at % 8) + 8) % 8}`).trim();
 const LOG_SPAN = 50; // a parameter that spans more than this factor is drawn on a logarithmic axis
@@ -59,7 +59,7 @@ function scaleOf(values) {
 function svg(tag, attributes, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
+  made.append(...children.map(plain));
   return made;
 }
 

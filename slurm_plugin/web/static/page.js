@@ -1,13 +1,17 @@
 // What all views are made of. Whatever comes from jobs is put in as text, never as markup.
 
+// Control characters, and those that turn the direction of the text behind them, also of ours.
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+export const plain = (text) => (typeof text === "string" ? text.replace(UNSEEN, "\ufffd") : text);
+
 export function el(tag, attributes, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "on") for (const [what, handler] of Object.entries(value)) made.addEventListener(what, handler);
-    else made.setAttribute(name, value === true ? "" : value);
+    else made.setAttribute(name, value === true ? "" : name === "href" || name === "value" ? value : plain(value));
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
+  made.append(...children.filter((child) => child !== null && child !== undefined).map(plain));
   return made;
 }
 
@@ -38,7 +42,7 @@ export function short(value) {
 export const name = (text) => el("span", { class: "name", title: text.slice(0, 300) }, text.slice(0, 300));
 export const jobLink = (id) => el("a", { href: `#/job/${id}` }, String(id));
 export const sweepLink = (sweep, user) => el("a", { href: `#/sweep/${encodeURIComponent(sweep)}/${encodeURIComponent(user)}` }, name(sweep));
-const STATES = { RUNNING: "running", PENDING: "waiting", COMPLETING: "", running: "running", paused: "paused", stopped: "stopped", done: "" };
+const STATES = { RUNNING: "running", serving: "running", PENDING: "waiting", COMPLETING: "", running: "running", paused: "paused", stopped: "stopped", done: "" };
 export const badge = (word) => el("span", { class: `state ${STATES[word] || ""}` }, STATES[word] && word === word.toUpperCase() ? STATES[word] : word.toLowerCase());
 
 export const card = (title, ...children) => el("section", { class: "card" }, title ? el("h2", {}, title) : null, ...children);

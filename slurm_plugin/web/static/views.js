@@ -85,7 +85,7 @@ async function sweep(parts) {
     facts([[metric ? `Best ${metric.slice(0, 40)}` : "Best", told.best === null ? "none yet" : short(told.best)], ["Running", told.running], ["Waiting", told.waiting], ["Stopped early", count("stopped")],
       ["Paused", count("paused")], ["GPU-hours", short(told.gpu_hours)], ["GPU-hours saved", short(told.saved_gpu_hours), "by early stops"]]),
     found.length ? el("div", { class: "split" },
-      card(`${metric.slice(0, 80)} over steps`, curves(found, `${found.length} curves; best ${short(told.best)}`), legend([[1, "best so far"], [0, "others"], [7, "stopped early (dashed)"]])),
+      card(`${metric.slice(0, 80)} over steps`, curves(found, `${found.length} curves; best ${short(told.best)}`), legend([[1, "best so far"], [0, "others"], ...(count("stopped") ? [[7, "stopped early (dashed)"]] : [])])),
       lines ? card("Parameters against value", lines, el("p", { class: "note" }, "Each line is a training; point at a row below to see its own.")) : null)
       : card("", el("p", { class: "empty" }, "No job of it has reported yet.")),
     found.length ? table("Trainings, best first", TRAININGS, rows, { row: lit }) : null,
