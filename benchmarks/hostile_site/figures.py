@@ -172,23 +172,31 @@ def harmed(arm: Arm) -> Harmed:
 
 
 def out_of_order(arm: Arm) -> tuple[str, ...]:
-    """Places of the queue at rest that belong to another user than Slurm's own priorities give them to, in words."""
+    """Places of the queue at rest that belong to another user than Slurm's own priorities give them to, in words.
+
+    What started jobs have had of the places of jobs that wait is missing from those, as the daemon has noted.
+    """
     waiting = [job for job in arm.at_rest if job.state == "PENDING" and job.natives]
-    alone = sorted(waiting, key=lambda job: (-(job.native_priority or 0), job.submit_s, job.job_id))
+    alone = sorted(waiting, key=lambda job: (-_place(job, arm), job.submit_s, job.job_id))
     ours = sorted(waiting, key=lambda job: (-job.priority, job.submit_s, job.job_id))
     return tuple(
-        f"place {place}: {_standing(found)}; by Slurm {_standing(wanted)}"
+        f"place {place}: {_standing(found, arm)}; by Slurm {_standing(wanted, arm)}"
         for place, (found, wanted) in enumerate(zip(ours, alone, strict=True))
         if _kind(found) != _kind(wanted)
     )
+
+
+def _place(job: SlurmJob, arm: Arm) -> int:
+    return (job.native_priority or 0) + arm.used_up.get(job.job_id, 0)
 
 
 def _kind(job: SlurmJob) -> str:
     return f"{job.user} {job.partition} {job.qos} nice {job.nice}"
 
 
-def _standing(job: SlurmJob) -> str:
-    return f"{job.job_id} ({_kind(job)}) with {job.priority}, Slurm's own {job.native_priority}"
+def _standing(job: SlurmJob, arm: Arm) -> str:
+    place = f"Slurm's own {job.native_priority}, used up {-arm.used_up.get(job.job_id, 0)}"
+    return f"{job.job_id} ({_kind(job)}) with {job.priority}, {place}"
 
 
 def steered(arm: Arm) -> int:

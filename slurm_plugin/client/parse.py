@@ -69,6 +69,7 @@ JOB_FIELDS = (
     "Licenses",
     "OverSubscribe",
     "cpus-per-tres",
+    "ReqSwitch",
     "Name",
     "Comment",
 )
@@ -143,6 +144,7 @@ def job(fields: Sequence[str]) -> SlurmJob:
         sharing=text_of(f["OverSubscribe"]),
         cpus_per_gpu=gpu_count(f["cpus-per-tres"]),
         memory_mib=memory_mib(f["tres-alloc"]),
+        most_switches=_number(f, "ReqSwitch"),
         gpu_type=",".join(sorted(gpu_types(*(f[name] for name in _GPU_FIELDS)))),
     )
 

@@ -40,7 +40,8 @@ class SlurmJob(Struct, frozen=True, gc=False):
     YES, USER, ...) are as squeue prints them, empty for none. `cpus` is less than a waiting job with `cpus_per_gpu`
     will get. `fair_share` is that part of a waiting job's priority, None where Slurm tells
     none. `requeues` is false where its owner has said --no-requeue, then or since. `gpu_type` is the type
-    of GPU that is asked for, empty for any; several are separated by commas.
+    of GPU that is asked for, empty for any; several are separated by commas. `most_switches` is what --switches says, 0
+    without it.
     """
 
     job_id: int
@@ -87,6 +88,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     gpu_type: str = ""
     requeues: bool = True
     fair_share: int | None = None
+    most_switches: int = 0
 
     @property
     def partitions(self) -> tuple[str, ...]:
