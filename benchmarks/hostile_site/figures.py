@@ -249,29 +249,23 @@ def of(arm: Arm) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """The figures of an arm with the daemon that have a bar, and whether all meet it. Counts must be 0."""
+    """The figures of an arm with the daemon that have a bar: counts that must be 0, and whether all are.
+
+    Shares of accounts and what lying brings have theirs in virtual time (`virtual`): Slurm gives nearly all GPUs to the
+    account that is owed most when it computes priorities, each minute at the soonest, so that a few minutes are a few
+    throws of dice. Two runs of Slurm alone gave an account 16 and 47 percent.
+    """
 
     evictions_in_vain: int
     at_rest_out_of_order: int
     lost: int
     held: int
     requeued_without_consent: int
-    lying_over_honest: float
-    shares_points: float
     met: bool
 
 
-MOST_LYING = 1.02
-"""GPU-time that liars may get over that of the honest."""
-
-MOST_POINTS = 2.0
-"""Points by which an account's share may differ from what it is with Slurm alone."""
-
-
-def bars(ours: Figures, alone: Figures) -> Bars:
-    """The figures of an arm against the bars, beside Slurm alone under the same load."""
+def bars(ours: Figures) -> Bars:
+    """The figures of an arm against the bars."""
     lost = len(ours.lost), len(ours.held), len(ours.requeued_without_consent)
     counts = (len(ours.evictions_in_vain), len(ours.at_rest_out_of_order), *lost)
-    lies = ours.lying_over_honest["all"]
-    points = max(abs(share - alone.shares_percent[name]) for name, share in ours.shares_percent.items())
-    return Bars(*counts, lies, round(points, 1), not any(counts) and lies <= MOST_LYING and points <= MOST_POINTS)
+    return Bars(*counts, not any(counts))

@@ -39,6 +39,12 @@ PASS_S = 30.0
 REPORT_S = 30.0
 WARM_UP_S = 7200.0
 BACKLOG = 5
+MOST_LYING = 1.02
+"""GPU-time that liars may get over that of the honest."""
+
+MOST_POINTS = 2.0
+"""Points by which an account's share may differ from what it is with Slurm alone."""
+
 ALONE = "Slurm alone"
 AGAIN = "Slurm alone, another order of submission"
 
@@ -209,6 +215,7 @@ def figures(found: Mapping[tuple[str, int], Mapping[str, float]], policies: Sequ
             "shares_percent": of_accounts,
             "points_from_slurm_alone": round(max(points), 2),
             "lying_over_honest": {name: _mean([one[name] for one in lies]) for name in lies[0]},
+            "met": max(points) <= MOST_POINTS and _mean([one["all"] for one in lies])["mean"] <= MOST_LYING,
             "gpu_hours": round(sum(sum(found[policy, seed].values()) for seed in seeds) / 3600 / len(seeds)),
         }
     return result
