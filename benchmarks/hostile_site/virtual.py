@@ -192,7 +192,7 @@ def lying(used_s: Mapping[str, float]) -> dict[str, float]:
     """GPU-time of the lying user of each pair over that of the honest one, and of all over all."""
     honest = {user.pair: used_s[user.name] for user in USERS if not user.lie}
     liars = {user.pair: used_s[user.name] for user in USERS if user.lie}
-    of_pairs = {str(user.lie): liars[user.pair] / honest[user.pair] for user in USERS if user.lie}
+    of_pairs = {str(user.lie): liars[user.pair] / max(1.0, honest[user.pair]) for user in USERS if user.lie}
     return {"all": sum(liars.values()) / sum(honest.values()), **of_pairs}
 
 
