@@ -53,8 +53,10 @@ class Times:
 
 @dataclass(slots=True)
 class VirtualJob:
-    """A job. `saved_s` is what a requeue leaves of `done_s`; `native` is the priority without a site factor, `age` a part
-    of it."""
+    """A job. `saved_s` is what a requeue leaves of `done_s`.
+
+    `native` is the priority without a site factor, `age` a part of it.
+    """
 
     job_id: int
     name: str
