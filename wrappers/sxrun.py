@@ -1,6 +1,6 @@
 """`sxrun`: runs a command inside a job, passes signals on to it and tells the scheduler about the run.
 
-It reports the `--key=value` words of the command as the training's hyper-parameters. With `--log-regex` or
+It reports `--key=value` and `--key value` of the command as the training's hyper-parameters. With `--log-regex` or
 `--follow` it also reads progress from what the command prints or writes, so that a training that only logs can
 take part. With options of sharing its CUDA kernels are managed, so that it can share a GPU with others. Whatever goes
 wrong with that, the command runs and its exit status is sxrun's.

@@ -149,7 +149,7 @@ PARAMS = Option(
     "params",
     Pairs(),
     "K=V,...",
-    "hyper-parameters of the training; --key=value words of sxrun's command and explsched.report add to them",
+    "hyper-parameters of the training; --key=value and --key value of sxrun's command and explsched.report add to them",
     Topic.LEARNING,
 )
 CHECKPOINT = Option(

@@ -19,14 +19,16 @@ from slurm_plugin.audit.entries import Before, Reasons
 from slurm_plugin.audit.trail import AuditTrail, apply
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.lent_places import LentPlaces
-from slurm_plugin.observation.memory import LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
+from slurm_plugin.observation.memory import HiddenReasons, LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.sweep_record import SweepRecord
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
@@ -53,13 +55,15 @@ class Controller:
 
     Slurm is the database: nothing is kept between passes but the preemptions underway, which site factors are ours and
     which places have been lent (these three in files, too), the reports read so far, how long leases have been used,
-    how long trainings ran without reports, and the groups last seen, to log what became of them.
+    how long trainings ran without reports, why jobs waited before their site factors were written, and the groups last
+    seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
         self._tracker = PreemptionTracker(config.preemption_budget(), _underway_file(config))
         self._groups: tuple[LiveGroup, ...] = ()
+        self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
@@ -68,6 +72,7 @@ class Controller:
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         self._lent_places = LentPlaces(_lent_places_file(config))
+        self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
         self.reconfigure(config)
 
@@ -84,10 +89,18 @@ class Controller:
             self._trail = _trail(config)
         if config.order.site_factor_file != self._own_factors.path:
             self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
+        if self._run_times is not None:
+            self._run_times.close()
+        section = config.run_times
+        accounting = CliClient(config.slurm.timeout_s).accounting
+        self._run_times = (
+            LearntRunTimes(accounting, section.history_days, section.refresh_s) if section.history_days else None
+        )
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
         found = self._client.look()
+        found = replace(found, jobs=self._hidden_reasons.restored(found.jobs, now_s))
         limits = self._limits = self._limits or self._probe(found.nodes)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
         others = self._own_factors.others(found.jobs)
@@ -111,6 +124,7 @@ class Controller:
             self._budget,
             self._config.order,
             self._config.preemption.reach,
+            self._run_times,
         )
         self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
@@ -123,6 +137,7 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
+        self._hidden_reasons.note(decided.changes)
         if self._limits and self._limits.scope != "partition":
             ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
             self._lent_places.note(ranked, decided.seen, decided.changes, most)

@@ -175,6 +175,21 @@ def test_the_size_of_a_waiting_job_on_one_node(tmp_path: Path, monkeypatch: pyte
     assert controller(slurm, tmp_path, monkeypatch, plan).decide(NOW_S).changes == (SetGres(5, "gpu:2"),)
 
 
+def test_room_is_made_for_a_job_whose_reason_our_own_write_has_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm((asking(5, reason="Resources"), asking(6, reason="None")))
+    loop = controller(slurm, tmp_path, monkeypatch, Plan(scores=(Score(5, 2.0, ""), Score(6, 1.0, ""))))
+    written = {change.job_id for change in loop.reconcile(NOW_S).changes if isinstance(change, SetSiteFactor)}
+    assert written == {5, 6}
+    for job_id in (5, 6):
+        slurm.set(job_id, reason="None")
+    seen = loop.decide(NOW_S + 2).seen
+    assert {job.job_id: job.may_displace for job in seen.snapshot.jobs} == {5: True, 6: False}
+    slurm.set(5, reason="Dependency")
+    assert not any(job.may_displace for job in loop.decide(NOW_S + 4).seen.snapshot.jobs)
+
+
 def test_a_restarted_daemon_lends_no_place_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A young job starts on an old one's place while no daemon is there; its own is left to that."""
     config = replace(configured(tmp_path), order=OrderSection(site_factor_file=tmp_path / "site_factors.json"))
