@@ -28,7 +28,6 @@ from slurm_plugin.devcluster.machine import until
 from slurm_plugin.devcluster.product import DAEMON
 
 INTERVAL_S = 2.0
-_BACKLOG = 5
 _POLL_S = 0.5
 _SETTLE_PASSES = 4
 _CALCULATION_S = 70.0
@@ -109,9 +108,9 @@ class _Load:
             elif state == "PD" and not job_id.endswith("+1"):
                 waiting[name] = waiting.get(name, 0) + 1
         order = self._chance.sample(sites.USERS, len(sites.USERS))  # neither of a pair is first more often
-        most = max((_BACKLOG - waiting.get(user.name, 0) for user in order), default=0)
+        most = max((load.backlog(user) - waiting.get(user.name, 0) for user in order), default=0)
         for _round in range(most):
-            missing = [user for user in order if waiting.get(user.name, 0) < _BACKLOG]
+            missing = [user for user in order if waiting.get(user.name, 0) < load.backlog(user)]
             list(pool.map(self._submit_next, missing))
             for user in missing:
                 waiting[user.name] = waiting.get(user.name, 0) + 1

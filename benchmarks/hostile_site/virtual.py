@@ -38,7 +38,6 @@ TICK_S = 15.0
 PASS_S = 30.0
 REPORT_S = 30.0
 WARM_UP_S = 7200.0
-BACKLOG = 5
 MOST_LYING = 1.02
 """GPU-time that liars may get over that of the honest."""
 
@@ -119,7 +118,7 @@ class _Site:
         for user in self._chance.sample(USERS, len(USERS)):
             parked = [job for job in jobs[user.name] if job.name.startswith("parked")]
             waiting = sum(job.state == "PENDING" for job in jobs[user.name] if job not in parked)
-            for _ in range(BACKLOG - waiting):
+            for _ in range(load.backlog(user) - waiting):
                 self._submit(user, next(self._specs[user.name]))
             for job in parked:
                 if job.state == "RUNNING":
