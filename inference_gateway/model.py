@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -128,6 +128,10 @@ class DataPlane(Protocol):
 
     def traffic(self) -> Sequence[Traffic]:
         """One entry per service."""
+        ...
+
+    def hold_back(self, until_s: Mapping[str, int]) -> None:
+        """Refuse what these keys ask until the times given, since the epoch; all others are free."""
         ...
 
     def expect(self, service: str, starts: StartForecast) -> None:

@@ -116,6 +116,7 @@ def render(
         limited=any(key.requests_per_minute is not None for key in settings.keys),
         restricted=any(key.services for key in settings.keys),
         expiring=any(key.expires_s is not None for key in settings.keys),
+        metered=any(key.metered for key in settings.keys),
         paths=exact(_all_paths(settings)),
         prefixes=prefixes(_all_paths(settings)),
         narrowed=bool(_narrow(settings)),
@@ -182,6 +183,10 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
             (key.name, str(key.requests_per_minute)) for key in settings.keys if key.requests_per_minute is not None
         ),
         files.expiries: _lines((key.name, str(key.expires_s)) for key in settings.keys if key.expires_s is not None),
+        # The control plane tells at run time who has used up what.
+        files.spent: "",
+        files.weights: _lines((key.name, str(key.weight)) for key in settings.keys if key.weight > 1),
+        files.batch: _lines((key.name, "1") for key in settings.keys if key.priority == "batch"),
         files.restricted: _lines((key.name, "1") for key in restricted),
         files.grants: _lines((f"{key.name}/{service}", "1") for key in restricted for service in key.services),
         files.narrow: _lines((service.name, "1") for service in narrow),
