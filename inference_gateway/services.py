@@ -164,6 +164,10 @@ class ServiceSection(Section, frozen=True):
     cold_start_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 300.0
     response_timeout_s: Annotated[float, _seconds("longest silence of a replica")] = 600.0
     drain_deadline_s: Annotated[float, _seconds("longest a leaving replica may finish its requests")] = 300.0
+    affinity: Annotated[
+        Literal["none", "prefix"],
+        Meta(description="prefix: requests that begin alike, or have the same x-session-id, go to the same replica"),
+    ] = "none"
     repeat_posts: Annotated[
         Literal["never-sent", "unanswered"], Meta(description="which POSTs may be sent to a second replica")
     ] = "never-sent"

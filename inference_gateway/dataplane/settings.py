@@ -122,6 +122,10 @@ def unique(what: str, found: list[str]) -> None:
 Priority = Literal["interactive", "batch"]
 PRIORITIES = ("interactive", "batch")
 
+Route = Literal["none", "prefix"]
+"""`prefix`: requests of a session (`x-session-id`), or whose bodies begin alike, go to the same replica while it has
+not twice as many as the mean. `none`: to the replica with the fewest."""
+
 Repeat = Literal["never-sent", "unanswered"]
 """Which POST requests may be sent to a second replica: those no replica has received, or also those that a replica
 received and did not answer (it died, closed or said 502 or 503 before the first byte of its answer)."""
@@ -188,6 +192,7 @@ class ServiceSettings:
     cold_start_deadline_s: float = 300.0
     response_timeout_s: float = 600.0
     retry_after_s: int = 30
+    affinity: Route = "none"
     repeat_posts: Repeat = "never-sent"
     health: HealthSettings = field(default_factory=HealthSettings)
 
