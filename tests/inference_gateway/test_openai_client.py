@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def rig(running: Rig, servers: list[Replica]) -> Iterator[Rig]:
     running.clear()
 
 
-def client(rig: Rig, key: str = CLIENT_KEY) -> openai.OpenAI:
+def client(rig: Rig, key: str = CLIENT_KEY) -> Any:
     return openai.OpenAI(base_url=f"http://127.0.0.1:{rig.port}/v1", api_key=key, max_retries=0)
 
 
