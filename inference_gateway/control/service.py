@@ -12,7 +12,7 @@ from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Repli
 from inference_gateway.control.start_times import Start, StartTimes, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
-from inference_gateway.scaling import BoundedRule, Bounds, build
+from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.services import ServiceSection
 from slurm_plugin.client.records import SlurmJob
 
