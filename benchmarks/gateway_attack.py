@@ -41,7 +41,7 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
-from inference_gateway.replicas import registration, submission
+from inference_gateway.replicas import reports, submission
 from inference_gateway.replicas.identity import Authority
 
 KEY, PROMPT = "the-key-of-alice", "what nobody else may read"
@@ -317,7 +317,7 @@ async def stranger(site: Site, count: int) -> dict[str, float]:
     replica = subprocess.Popen([*wrapper, *options, *server], start_new_session=True, stderr=subprocess.DEVNULL)
     thief: subprocess.Popen[str] | None = None
     try:
-        while not told.exists() or (place := registration.registered(directory)) is None:
+        while not told.exists() or (place := reports.registered(directory)) is None:
             await asyncio.sleep(0.05)
         argv = [sys.executable, "-c", _LISTENER, told.read_text().strip()]
         thief = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/")

@@ -25,7 +25,7 @@ from inference_gateway.errors import GatewayError
 from slurm_plugin.client.cli import CliClient
 
 ROOT = Path(__file__).parents[2]
-SERVER = f"{sys.executable} -m inference_gateway.examples.model_server --port {{port}} --name {{replica}}"
+SERVER = f"{sys.executable} -m inference_gateway.model_server --port {{port}} --name {{replica}}"
 _TO_START_S = 60.0
 
 

@@ -16,10 +16,10 @@ from msgspec import Meta
 
 from explsched import strict_yaml
 from explsched.strict_yaml import ConfigError, Key, Section
-from inference_gateway.allowed_paths import USUAL_PATHS, path_faults
+from inference_gateway.dataplane.settings import USUAL_PATHS, path_faults
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import Capacity
-from inference_gateway.scaling.rules import Bounds, build
+from inference_gateway.scaling import Bounds, build
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", description="letters, digits and -")]
 _Plain = Annotated[str, Meta(pattern=r"^[\w.:@%+,-]*$")]

@@ -35,6 +35,14 @@ def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:
 
 def places(preferred: Ints, snapshot: Snapshot) -> Ints:
     """Waiting jobs (positions in the snapshot, all of them, in a wanted order) in the order they may have."""
+    return seating(preferred, snapshot)[1]
+
+
+def seating(preferred: Ints, snapshot: Snapshot) -> tuple[Ints, Ints]:
+    """For each place in the queue, the highest first: the job whose own it is, and the one of its peers that gets it.
+
+    `preferred` are waiting jobs (positions in the snapshot, all of them, in a wanted order).
+    """
     jobs = [snapshot.jobs[row] for row in preferred.tolist()]
     numbers: dict[tuple[str, str], int] = {}
     peers: Ints = np.zeros(len(snapshot.jobs), dtype=np.int64)
@@ -46,7 +54,7 @@ def places(preferred: Ints, snapshot: Snapshot) -> Ints:
     best_first = np.concatenate([np.sort(preferred[overdue]), preferred[~overdue]])
     by_place = np.sort(preferred)
     by_place = by_place[np.argsort(-priority[by_place], kind="stable")]
-    return _permuted(by_place, best_first, peers)
+    return by_place, _permuted(by_place, best_first, peers)
 
 
 def _permuted(by_place: Ints, best_first: Ints, group: Ints) -> Ints:

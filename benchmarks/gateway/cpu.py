@@ -28,11 +28,10 @@ import click
 
 from benchmarks.gateway.upstream import free_port, haproxy, upstream
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
+from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, Trust, digest_of
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas.identity import Authority
-from inference_gateway.tls import Trust
 
 _BODY = json.dumps({"messages": [{"role": "user", "content": "y" * 1930}], "max_tokens": 64, "model": "service-50"})
 _CONNECTIONS = 32

@@ -41,7 +41,7 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     with ExitStack() as stack:
         port, back = (stack.enter_context(free_port()) for _ in range(2))
-        argv = [sys.executable, "-m", "inference_gateway.examples.model_server", f"--port={back}"]
+        argv = [sys.executable, "-m", "inference_gateway.model_server", f"--port={back}"]
         server = subprocess.Popen([*argv, f"--token-ms={1000 * _TOKEN_S}"])
         stack.callback(server.wait)
         stack.callback(server.kill)

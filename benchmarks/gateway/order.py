@@ -94,7 +94,7 @@ def _live(
     with ExitStack() as stack:
         port, *backs = (stack.enter_context(free_port()) for _ in range(1 + len(services)))
         for back in backs:
-            argv = [sys.executable, "-m", "inference_gateway.examples.model_server", f"--port={back}"]
+            argv = [sys.executable, "-m", "inference_gateway.model_server", f"--port={back}"]
             server = subprocess.Popen([*argv, f"--token-ms={1000 * _TOKEN_S}"])
             stack.callback(server.wait)
             stack.callback(server.kill)

@@ -30,7 +30,7 @@ _KEY = "key"
 def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
     """Milliseconds from the server's write to the client's read."""
     with free_port() as port, free_port() as back:
-        argv = [sys.executable, "-m", "inference_gateway.examples.model_server", f"--port={back}"]
+        argv = [sys.executable, "-m", "inference_gateway.model_server", f"--port={back}"]
         server = subprocess.Popen([*argv, f"--token-ms={1000 / _TOKENS_PER_S}"])
         services = (ServiceSettings("chat"),)
         plane = HaproxyDataPlane(

@@ -15,10 +15,9 @@ from aiohttp import web
 
 from inference_gateway.activator.holding import Waiting
 from inference_gateway.activator.server import Activator
-from inference_gateway.dataplane import access_log
-from inference_gateway.dataplane.access_log import AccessLogWriter
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.health import HealthLoop
+from inference_gateway.dataplane.process import AccessLogWriter, opened_pipe
 from inference_gateway.dataplane.statistics import DataPlaneCollector, HaproxyStatistics, exposition
 from inference_gateway.errors import GatewayError, NotRunningError
 
@@ -37,7 +36,7 @@ async def _serve(files: Files) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
     reading = HaproxyStatistics(files)
-    writer = AccessLogWriter(access_log.opened(files.access_pipe), files.access_log)
+    writer = AccessLogWriter(opened_pipe(files.access_pipe), files.access_log)
     recording = asyncio.create_task(asyncio.to_thread(writer.run))
 
     def metrics(lines: Mapping[str, Waiting]) -> str:

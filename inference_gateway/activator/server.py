@@ -17,15 +17,24 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from inference_gateway.activator.bodies import LIMIT, SERVICE, BodyRouter
 from inference_gateway.activator.holding import FullError, GivenUpError, Waiting
-from inference_gateway.activator.relay import BrokenError, Onward, UnreachableError, client, problem, relay
+from inference_gateway.activator.relay import (
+    LIMIT,
+    SERVICE,
+    BodyRouter,
+    BrokenError,
+    Onward,
+    UnreachableError,
+    client,
+    problem,
+    relay,
+)
 from inference_gateway.dataplane import activator_link
 from inference_gateway.dataplane.endpoints import EndpointFiles, HeldService, ReadyReplicas, read_services, read_starts
 from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.settings import client_context
 from inference_gateway.errors import ActivatorError
 from inference_gateway.model import StartForecast
-from inference_gateway.tls import client_context
 
 _LOG = logging.getLogger("explsched.gateway.activator")
 _ONLY, _KEY = "x-gateway-only", "x-gateway-key"

@@ -1,1 +1,50 @@
-"""The commands `sexplsched gateway ...`."""
+"""The group `sexplsched gateway`, and what its commands share. The commands are registered as entry points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from explsched.cli.main import RegisteredCommands
+from explsched.entry_points import GATEWAY_COMMANDS
+from inference_gateway import services
+from inference_gateway.errors import GatewayError
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.services import GatewaySection
+
+_EXAMPLES = """\b
+examples:
+  sexplsched gateway up --services services.yaml
+  sexplsched gateway status --services services.yaml
+  sexplsched gateway scale --services services.yaml NAME 2
+"""
+
+
+@click.group(cls=RegisteredCommands, entry_point_group=GATEWAY_COMMANDS, epilog=_EXAMPLES)
+def gateway() -> None:
+    """Serve models from replica jobs, as many as the requests need."""
+
+
+services_option = click.option(
+    "-s",
+    "--services",
+    "services_path",
+    required=True,
+    envvar="SEXPLSCHED_GATEWAY_SERVICES",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="Services file (YAML).",
+)
+
+
+def opened(services_path: Path) -> tuple[GatewaySection, GatewayPaths]:
+    """The services file and the gateway's files. Raises `ConfigError`."""
+    section = services.load(services_path)
+    return section, GatewayPaths(section.state_directory)
+
+
+def known_service(section: GatewaySection, name: str) -> None:
+    """Raise `GatewayError` unless the file has this service."""
+    if name not in section.services:
+        raise GatewayError(f"no service {name!r} (known: {', '.join(section.services)})")

@@ -16,11 +16,11 @@ import click
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from inference_gateway import keys
-from inference_gateway.cli.main import opened, services_option
+from inference_gateway.cli import opened, services_option
 from inference_gateway.control.usage import DayUsage, read
 from inference_gateway.errors import GatewayError
 from inference_gateway.keys import new_key
-from inference_gateway.replicas.usage import Tokens
+from inference_gateway.replicas.reports import Tokens
 
 _GROUPS = ("day", "key", "account", "service")
 _COUNTS = ("requests", "prompt", "completion", "estimated")

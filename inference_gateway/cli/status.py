@@ -13,7 +13,7 @@ import msgspec
 
 from explsched.cli.options import json_option
 from explsched.cli.tables import Column, lines, room
-from inference_gateway.cli.main import known_service, opened, services_option
+from inference_gateway.cli import known_service, opened, services_option
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.errors import GatewayError

@@ -9,7 +9,7 @@ import click
 
 from explsched import log
 from inference_gateway import accepted
-from inference_gateway.cli.main import known_service, opened, services_option
+from inference_gateway.cli import known_service, opened, services_option
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.control.state import Override

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from inference_gateway.control.event_log import EventLog, Outage
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.service import ServiceControl
+from inference_gateway.control.state import EventLog, Outage
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import DataPlane, Endpoint, ServerState, StartForecast, Traffic
 

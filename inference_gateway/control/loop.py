@@ -12,14 +12,12 @@ from pathlib import Path
 
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import DataPlaneSync
-from inference_gateway.control.event_log import EventLog, Outage
-from inference_gateway.control.observations import Readiness, ReplicaObserver
+from inference_gateway.control.observations import Readiness, ReplicaObserver, SlurmSync
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import Report, report
 from inference_gateway.control.service import ServiceControl
-from inference_gateway.control.slurm_sync import SlurmSync
-from inference_gateway.control.state import Memory, Override, ServiceMemory
+from inference_gateway.control.state import EventLog, Memory, Outage, Override, ServiceMemory
 from inference_gateway.control.usage import UsageSums
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import DataPlane, ServerState, Traffic

@@ -1,23 +1,143 @@
 """What is known of each replica now, from Slurm, its job, HTTP and the data plane.
 
-A starting replica is ready when it answers over HTTP, and not before.
+What may take long runs in an executor, and its outcome is found in a later tick: a hanging slurmctld or replica never
+stops the loop. A starting replica is ready when it answers over HTTP, and not before.
 """
 
 from __future__ import annotations
 
 import http.client
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Generic, ParamSpec, TypeVar
 
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
-from inference_gateway.control.slurm_sync import BackgroundTasks, SlurmSync
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ServerState
-from inference_gateway.replicas import registration
-from inference_gateway.replicas.registration import Registration
+from inference_gateway.replicas import reports
+from inference_gateway.replicas.reports import Registration
+from inference_gateway.replicas.submission import prefix
 from inference_gateway.services import ServiceSection
+from slurm_plugin.client.changes import CancelJob, ChangeFailure
+from slurm_plugin.client.protocol import SlurmClient
+from slurm_plugin.client.records import SlurmJob
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult(Generic[_Key, _Result]):
+    """The end of an task: its result, or what it raised."""
+
+    key: _Key
+    result: _Result | None
+    error: BaseException | None
+
+
+class BackgroundTasks(Generic[_Key, _Result]):
+    """BackgroundTasks by key; at most one of a key at a time."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._under_way: dict[_Key, Future[_Result]] = {}
+
+    def start(
+        self, key: _Key, work: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> bool:
+        """Begin an task; False if one of this key is still under way."""
+        if key in self._under_way:
+            return False
+        self._under_way[key] = self._executor.submit(work, *args, **kwargs)
+        return True
+
+    def outcomes(self) -> list[TaskResult[_Key, _Result]]:
+        """Those that have ended since the last call."""
+        ended = [(key, future) for key, future in self._under_way.items() if future.done()]
+        found: list[TaskResult[_Key, _Result]] = []
+        for key, future in ended:
+            del self._under_way[key]
+            error = future.exception()
+            found.append(TaskResult(key, None if error else future.result(), error))
+        return found
+
+
+_OVER = ("already completing or completed", "Invalid job id")
+"""scancel's words for a job that has ended by itself in the meantime."""
+
+SOONEST_S = 1.0
+"""No two listings within this time, whatever the hurry: each is a request to slurmctld."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The jobs of the gateway's replicas, by job name, as Slurm had them when the listing began (since the epoch)."""
+
+    began_s: float = 0.0
+    jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
+
+
+class SlurmSync:
+    """Commands to Slurm one after the other in the executor, which has one thread.
+
+    Attributes:
+        listing: the newest one.
+        fault: why the last listing failed; None if it did not.
+
+    """
+
+    def __init__(self, client: SlurmClient, gateway: str, poll_s: float, executor: Executor) -> None:
+        self._client = client
+        self._prefix = prefix(gateway)
+        self._poll_s = poll_s
+        self._listings: BackgroundTasks[str, Listing] = BackgroundTasks(executor)
+        self._submissions: BackgroundTasks[str, int] = BackgroundTasks(executor)
+        self._cancellations: BackgroundTasks[tuple[int, ...], tuple[ChangeFailure, ...]] = BackgroundTasks(executor)
+        self._due_s = 0.0
+        self._last_s = 0.0
+        self.listing = Listing()
+        self.fault: BaseException | None = None
+
+    def list_jobs(self, began_s: float) -> Listing:
+        """One listing, waiting for it. `began_s` is now. Raises `SlurmError`."""
+        jobs = self._client.tagged_jobs(self._prefix)
+        # Job ids rise: of two jobs of one name the later one counts.
+        return Listing(began_s, {job.name: job for job in sorted(jobs, key=lambda job: job.job_id)})
+
+    def advance(self, now_s: float) -> list[TaskResult[str, int]]:
+        """Take what has come in, list again if it is time; returns the submissions that have ended, by replica name."""
+        for listing in self._listings.outcomes():
+            self.fault = listing.error
+            if listing.result is not None:
+                self.listing = listing.result
+        if now_s >= self._due_s and self._listings.start("list", self.list_jobs, now_s):
+            self._last_s, self._due_s = now_s, now_s + self._poll_s
+        return self._submissions.outcomes()
+
+    def hurry(self) -> None:
+        """Something is about to change: list the jobs again soon."""
+        self._due_s = min(self._due_s, self._last_s + SOONEST_S)
+
+    def submit(self, name: str, script: str, options: Sequence[str]) -> None:
+        """Submit the job of a replica."""
+        self._submissions.start(name, self._client.submit, script, options)
+        self.hurry()
+
+    def cancel(self, job_ids: Sequence[int]) -> None:
+        """Cancel jobs."""
+        if job_ids:
+            self._cancellations.start(tuple(job_ids), self._client.apply, [CancelJob(job_id) for job_id in job_ids])
+            self.hurry()
+
+    def refusals(self) -> list[str]:
+        """What Slurm said about cancellations it refused, since the last call."""
+        said: list[str] = []
+        for outcome in self._cancellations.outcomes():
+            said += [str(outcome.error)] if outcome.error else [failure.message for failure in outcome.result or ()]
+        return [words for words in said if not any(over in words for over in _OVER)]
 
 
 class ReplicaObserver:
@@ -46,7 +166,7 @@ class ReplicaObserver:
                     job=listing.jobs.get(replica.name),
                     listed_s=listing.began_s,
                     registration=self._registration(replica),
-                    leaving=replica.phase is Phase.SERVING and registration.leaving(self._paths.replica(replica.name)),
+                    leaving=replica.phase is Phase.SERVING and reports.leaving(self._paths.replica(replica.name)),
                     answered=(replica.name, replica.restarts) in answered,
                     server_up=None if server is None else server.state != "down",
                     in_flight=None if server is None else server.in_flight,
@@ -66,7 +186,7 @@ class ReplicaObserver:
         """What its job has told, as long as that is awaited."""
         if replica.port or replica.phase not in (Phase.PENDING, Phase.STARTING):
             return None
-        told = registration.registered(self._paths.replica(replica.name))
+        told = reports.registered(self._paths.replica(replica.name))
         if told and replica.phase is Phase.PENDING and told.restarts == replica.restarts:
             self._slurm.hurry()  # it runs before we have seen that
         return told

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from inference_gateway.replicas.registration import Registration
+from inference_gateway.replicas.reports import Registration
 from slurm_plugin.client.records import SlurmJob
 
 

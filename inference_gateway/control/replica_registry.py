@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from inference_gateway.control.event_log import EventLog
 from inference_gateway.control.replica import (
     ACTIVE,
     LIVE,
@@ -20,6 +19,7 @@ from inference_gateway.control.replica import (
     step,
 )
 from inference_gateway.control.service import ClassifiedReplicas, Moves, ServiceControl
+from inference_gateway.control.state import EventLog
 from inference_gateway.model import ServerState
 from inference_gateway.replicas.submission import new_name, parse_tag
 from slurm_plugin.client.records import SlurmJob

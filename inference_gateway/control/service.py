@@ -11,7 +11,7 @@ from inference_gateway.control import service as fleet
 from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Replica
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
-from inference_gateway.scaling.rules import BoundedRule, Bounds, build
+from inference_gateway.scaling import BoundedRule, Bounds, build
 from inference_gateway.services import ServiceSection
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from inference_gateway.control import state
 from inference_gateway.control.replica import Replica
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.replicas import usage
-from inference_gateway.replicas.usage import Tokens, UsageReport
+from inference_gateway.replicas import reports
+from inference_gateway.replicas.reports import Tokens, UsageReport
 
 _READ_S = 5.0
 _KEPT_DAYS = 400
@@ -60,7 +60,7 @@ class UsageSums:
         gone = {name: service for name, (service, _) in self._known.counted.items() if name not in here}
         known = self._known
         for name, service in {**here, **gone}.items():
-            report = usage.written(self._paths.replica(name))
+            report = reports.usage_of(self._paths.replica(name))
             if report is not None:
                 known = _with(known, name, service, report, now_s)
         known = replace(known, counted={name: found for name, found in known.counted.items() if name in here})

@@ -9,15 +9,79 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import ssl
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from inference_gateway.allowed_paths import USUAL_PATHS, path_faults
-from inference_gateway.dataplane import settings as checks
 from inference_gateway.errors import SettingsError
 from inference_gateway.queueing import Turns
-from inference_gateway.tls import Trust
+
+BELOW = "/*"
+"""At the end of an entry: everything below, as far as it is written plainly."""
+
+USUAL_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/moderations",
+    "/v1/audio/speech",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/images/generations",
+    "/tokenize",
+    "/detokenize",
+    "/health",
+)
+"""What clients of OpenAI's interface ask for, and what tells them whether a replica is well. The gateway itself answers
+`GET /v1/models`. Everything else is refused unless a service names it: model servers have more than inference behind
+their port, vLLM alone sleeps, loads adapters and forgets its cache by POST."""
+
+ACCEPTED = "absolute paths of letters, digits, `_`, `-`, `.`, `~`, `:` and `@`, with /* at the end for all below"
+_ENTRY = re.compile(r"(/[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]{0,99}){0,12}(/\*)?")
+
+
+def path_faults(paths: Iterable[str]) -> Iterator[str]:
+    """What is wrong with each entry that cannot be accepted, and with a list without any."""
+    known = tuple(paths)
+    if not known:
+        yield "is empty, at least one path is needed"
+    for path in known:
+        if not path or not _ENTRY.fullmatch(path):
+            yield f"found {path!r}, accepted: {ACCEPTED}"
+
+
+def exact(paths: Iterable[str]) -> list[str]:
+    """The entries that stand for themselves."""
+    return sorted({path for path in paths if not path.endswith(BELOW)})
+
+
+def prefixes(paths: Iterable[str]) -> list[str]:
+    """What the paths below the other entries begin with: `/v1/files/` for `/v1/files/*`."""
+    return sorted({path.removesuffix("*") for path in paths if path.endswith(BELOW)})
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The gateway's certificate with its key, and that of the authority which replicas have theirs from. PEM."""
+
+    authority: str
+    certificate: str = field(repr=False)
+
+
+def client_context(authority: Path, certificate: Path) -> ssl.SSLContext:
+    """How the gateway connects to a replica; the replica's name is to be given as the server's. Raises `OSError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(authority)
+    context.load_cert_chain(certificate)
+    return context
+
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
@@ -81,14 +145,14 @@ class HealthSettings:
     ejection_s: float = 30.0
 
     def __post_init__(self) -> None:
-        checks.matches("health.path", self.path, checks.PATH, "an absolute path")
-        checks.within("health.interval_s", self.interval_s, 0.1, 3600)
-        checks.within("health.timeout_s", self.timeout_s, 0.1, 600)
-        checks.within("health.fall", self.fall, 1, 100)
-        checks.within("health.rise", self.rise, 1, 100)
-        checks.within("health.error_limit", self.error_limit, 1, 1000)
-        checks.within("health.floor_share", self.floor_share, 0, 1)
-        checks.within("health.ejection_s", self.ejection_s, 0, 3600)
+        matches("health.path", self.path, PATH, "an absolute path")
+        within("health.interval_s", self.interval_s, 0.1, 3600)
+        within("health.timeout_s", self.timeout_s, 0.1, 600)
+        within("health.fall", self.fall, 1, 100)
+        within("health.rise", self.rise, 1, 100)
+        within("health.error_limit", self.error_limit, 1, 1000)
+        within("health.floor_share", self.floor_share, 0, 1)
+        within("health.ejection_s", self.ejection_s, 0, 3600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +189,22 @@ class ServiceSettings:
     health: HealthSettings = field(default_factory=HealthSettings)
 
     def __post_init__(self) -> None:
-        checks.matches("name", self.name, checks.NAME, "letters, digits, `_`, `.` and `-`, at most 63")
+        matches("name", self.name, NAME, "letters, digits, `_`, `.` and `-`, at most 63")
         where = f"service {self.name}: "
         for model in self.models:
-            checks.matches(where + "models", model, checks.MODEL, "letters, digits and `_.:/@+-`, at most 200")
+            matches(where + "models", model, MODEL, "letters, digits and `_.:/@+-`, at most 200")
         for fault in path_faults(self.paths):
             raise SettingsError(f"{where}paths: {fault}")
-        checks.within(where + "queue_limit", self.queue_limit, 0, 1_000_000)
-        checks.within(where + "queue_deadline_s", self.queue_deadline_s, 0.001, 86400)
-        checks.within(where + "queue_target_s", self.queue_target_s, 0, 86400)
-        checks.within(where + "requests_per_s", self.requests_per_s, 1e-6, 1e6)
-        checks.within(where + "concurrency", self.concurrency, 1, 100_000)
-        checks.within(where + "cold_start_limit", self.cold_start_limit, 0, 1_000_000)
-        checks.within(where + "cold_start_deadline_s", self.cold_start_deadline_s, 0, 86400)
-        checks.within(where + "response_timeout_s", self.response_timeout_s, 0.001, 86400)
-        checks.within(where + "retry_after_s", self.retry_after_s, 1, 86400)
-        checks.one_of(where + "repeat_posts", self.repeat_posts, ("never-sent", "unanswered"))
+        within(where + "queue_limit", self.queue_limit, 0, 1_000_000)
+        within(where + "queue_deadline_s", self.queue_deadline_s, 0.001, 86400)
+        within(where + "queue_target_s", self.queue_target_s, 0, 86400)
+        within(where + "requests_per_s", self.requests_per_s, 1e-6, 1e6)
+        within(where + "concurrency", self.concurrency, 1, 100_000)
+        within(where + "cold_start_limit", self.cold_start_limit, 0, 1_000_000)
+        within(where + "cold_start_deadline_s", self.cold_start_deadline_s, 0, 86400)
+        within(where + "response_timeout_s", self.response_timeout_s, 0.001, 86400)
+        within(where + "retry_after_s", self.retry_after_s, 1, 86400)
+        one_of(where + "repeat_posts", self.repeat_posts, ("never-sent", "unanswered"))
 
     @property
     def turns(self) -> Turns:
@@ -169,15 +233,13 @@ class ApiKey:
     expires_s: int | None = None
 
     def __post_init__(self) -> None:
-        checks.matches("key name", self.name, checks.NAME, "letters, digits, `_`, `.` and `-`, at most 63")
+        matches("key name", self.name, NAME, "letters, digits, `_`, `.` and `-`, at most 63")
         where = f"key {self.name}: "
-        checks.matches(
-            where + "digest", self.digest, checks.DIGEST, "64 capital hex digits, a SHA-256", shown="something else"
-        )
+        matches(where + "digest", self.digest, DIGEST, "64 capital hex digits, a SHA-256", shown="something else")
         for service in self.services:
-            checks.matches(where + "services", service, checks.NAME, "names of services")
+            matches(where + "services", service, NAME, "names of services")
         if self.requests_per_minute is not None:
-            checks.within(where + "requests_per_minute", self.requests_per_minute, 1, 1_000_000_000)
+            within(where + "requests_per_minute", self.requests_per_minute, 1, 1_000_000_000)
 
 
 def digest_of(key: str) -> str:
@@ -226,30 +288,26 @@ class GatewaySettings:
 
     def __post_init__(self) -> None:
         # A Unix socket's whole path has 107 characters.
-        checks.matches(
-            "directory", str(self.directory), checks.DIRECTORY, "an absolute path of at most 80 plain characters"
-        )
-        checks.within("port", self.port, 1, 65535)
-        checks.matches("host", self.host, checks.HOST, "an address or a host name")
-        checks.one_of("authentication", self.authentication, ("keys", "none"))
-        checks.within("threads", self.threads, 1, 64)
-        checks.within("connection_limit", self.connection_limit, 10, 1_000_000)
+        matches("directory", str(self.directory), DIRECTORY, "an absolute path of at most 80 plain characters")
+        within("port", self.port, 1, 65535)
+        matches("host", self.host, HOST, "an address or a host name")
+        one_of("authentication", self.authentication, ("keys", "none"))
+        within("threads", self.threads, 1, 64)
+        within("connection_limit", self.connection_limit, 10, 1_000_000)
         if self.source_connections is not None:
-            checks.within("source_connections", self.source_connections, 1, 1_000_000)
-        checks.within("source_connections_per_s", self.source_connections_per_s, 1, 1_000_000)
-        checks.within("body_limit_mib", self.body_limit_mib, 1, 4096)
-        checks.within("body_buffer_kib", self.body_buffer_kib, 16, 4096)
-        checks.within("client_timeout_s", self.client_timeout_s, 0.1, 86400)
-        checks.within("request_timeout_s", self.request_timeout_s, 0.1, 3600)
-        checks.within("leaving_limit_s", self.leaving_limit_s, 1, 864000)
+            within("source_connections", self.source_connections, 1, 1_000_000)
+        within("source_connections_per_s", self.source_connections_per_s, 1, 1_000_000)
+        within("body_limit_mib", self.body_limit_mib, 1, 4096)
+        within("body_buffer_kib", self.body_buffer_kib, 16, 4096)
+        within("client_timeout_s", self.client_timeout_s, 0.1, 86400)
+        within("request_timeout_s", self.request_timeout_s, 0.1, 3600)
+        within("leaving_limit_s", self.leaving_limit_s, 1, 864000)
         if self.certificate is not None:
-            checks.matches(
-                "certificate", str(self.certificate), checks.CERTIFICATE, "an absolute path of plain characters"
-            )
-        checks.unique("service", [service.name for service in self.services])
-        checks.unique("key", [key.name for key in self.keys])
-        checks.unique("digest of key", [key.digest for key in self.keys])
-        checks.unique("model", [model for service in self.services for model in service.served_models])
+            matches("certificate", str(self.certificate), CERTIFICATE, "an absolute path of plain characters")
+        unique("service", [service.name for service in self.services])
+        unique("key", [key.name for key in self.keys])
+        unique("digest of key", [key.digest for key in self.keys])
+        unique("model", [model for service in self.services for model in service.served_models])
 
     def of_one_source(self, connections: int) -> int:
         """How many of so many connections one source may have."""

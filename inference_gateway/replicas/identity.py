@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from inference_gateway.dataplane.settings import Trust, client_context
 from inference_gateway.errors import GatewayError
-from inference_gateway.tls import Trust, client_context
 
 _AUTHORITY = "authority.pem"
 _KEY = "authority.key"

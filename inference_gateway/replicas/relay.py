@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from inference_gateway.replicas.ports import Taken
+from inference_gateway.replicas.reports import AnswerReader, UsageCounter
 from inference_gateway.replicas.request_stream import LONGEST_HEAD, PART, MalformedError, pass_on
-from inference_gateway.replicas.usage import AnswerReader, UsageCounter
 
 _HANDSHAKE_S = 10.0
 _SHUTDOWN_S = 2.0

@@ -20,11 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference_gateway.replicas import registration
+from inference_gateway.replicas import reports
 from inference_gateway.replicas.ports import address_towards, owned, reserve, taken
-from inference_gateway.replicas.registration import Registration
 from inference_gateway.replicas.relay import Relay, StrangerError, server_context
-from inference_gateway.replicas.usage import UsageCounter
+from inference_gateway.replicas.reports import Registration, UsageCounter
 
 AUTHORITY = "authority.pem"
 IDENTITY = "identity.pem"
@@ -78,7 +77,7 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
         relay = Relay(port, key, taken)
         relay.start(listener, server_context(directory / IDENTITY, directory / AUTHORITY))
         place = Registration(host, listener.getsockname()[1], *_job())
-        registration.register(directory, place)
+        reports.register(directory, place)
         try:
             process = await _started(server, directory, port, key)
         except OSError as error:
@@ -173,7 +172,7 @@ async def _give_up(process: Process, directory: Path, why: str) -> None:
 
 def _leave(directory: Path) -> None:
     try:
-        registration.leave(directory)
+        reports.leave(directory)
     except OSError as error:  # the disk is full: the gateway will see the server go, and retries what it refuses
         sys.stderr.write(f"replica: cannot tell the gateway: {error.strerror}\n")
 

@@ -10,12 +10,15 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from explsched import log
+from explsched import log, process
+from explsched.process import TERM_THEN_KILL, Steps
 from inference_gateway import gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
@@ -24,10 +27,65 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor.child import Child
 from inference_gateway.supervisor.jobs import Succession, predecessor
 from inference_gateway.supervisor.reloading import Revision
 from slurm_plugin.client.cli import CliClient
+
+_LOG = logging.getLogger("explsched.gateway")
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+_STEADY_S = 60.0
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that should run. After `_STEADY_S` without an end the patience begins anew."""
+
+    name: str
+    command: Sequence[str]
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _began_s: float = 0.0
+    _due_s: float = 0.0
+    _wait_s: float = _FIRST_WAIT_S
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while it does not run."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def keep_running(self) -> None:
+        """Start it, or start it again if it has ended and the time for that has come."""
+        now_s = time.monotonic()
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            if now_s - self._began_s > _STEADY_S:
+                self._wait_s = _FIRST_WAIT_S
+            log.event(
+                _LOG, logging.ERROR, "ended", process=self.name, status=self._process.returncode, wait_s=self._wait_s
+            )
+            self._process, self._due_s = None, now_s + self._wait_s
+            self._wait_s = min(_LONGEST_WAIT_S, 2 * self._wait_s)
+        if now_s < self._due_s:
+            return
+        self._began_s = now_s
+        try:
+            self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            self._due_s = now_s + _LONGEST_WAIT_S
+            log.event(_LOG, logging.ERROR, "not started", process=self.name, why=error.strerror or str(error))
+            return
+        log.event(_LOG, logging.INFO, "running", process=self.name, pid=self._process.pid)
+
+    def end(self, steps: Steps = TERM_THEN_KILL) -> None:
+        """Stop it: by default SIGTERM, and SIGKILL if that does not help."""
+        child, self._process = self._process, None
+        if child is None or child.poll() is not None:
+            return
+        if found := process.identify(child.pid):  # none if it has ended just now
+            process.stop([found], steps)
+        child.wait()
+
 
 _LOG = logging.getLogger("explsched.gateway")
 _POLL_S = 0.5

@@ -56,6 +56,9 @@ class Link {
     // growing intervals, whether the old one is gone and whether there is a new one.
     void recover(std::uint64_t now_ns) noexcept;
 
+    // Whether the manager has ended the connection, or has given the slot to another.
+    bool registration_lost() const noexcept;
+
     // Tells the manager that something waits or has become free. False if it is gone.
     bool notify() noexcept;
 
@@ -72,7 +75,6 @@ class Link {
     bool greet() noexcept;
     bool hear(int patience_ms) noexcept;
     bool adopt(const int (&fds)[shared::kWelcomeDescriptors], const shared::Welcome& welcome) noexcept;
-    bool registration_lost() const noexcept;
     void retire() noexcept;
     void back_off(std::uint64_t now_ns) noexcept;
 

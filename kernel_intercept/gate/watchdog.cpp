@@ -21,9 +21,11 @@ void watch_link(Link& link, GateWatch& watch, std::uint64_t now_ns) {
     link.open_retired_gates();
     shared::Signals* signals = link.signals.load(std::memory_order_acquire);
     if (signals == nullptr) return;
-    shared::Page* page = link.own_page();
     const std::uint32_t slot = link.slot.load(std::memory_order_relaxed);
-    if (watch_gate(watch, signals->clients[slot].gate, page, now_ns) && page != nullptr)
+    std::atomic<std::uint32_t>& gate = signals->clients[slot].gate;
+    const bool killed = !shared::is_open(gate.load(std::memory_order_relaxed)) && link.registration_lost();
+    shared::Page* page = killed ? nullptr : link.own_page();
+    if (watch_gate(watch, gate, page, now_ns) && page != nullptr)
         page->slots[slot].counters.forced.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -69,17 +71,14 @@ void forget_watchdog() noexcept { state.store(State::kNone, std::memory_order_re
 bool watch_gate(GateWatch& watch, std::atomic<std::uint32_t>& gate, const shared::Page* page,
                 std::uint64_t now_ns) noexcept {
     const std::uint32_t word = gate.load(std::memory_order_relaxed);
-    const bool forced_open = now_ns < watch.forced_until_ns;
     if (shared::is_open(word)) {
         watch.shut_since_ns = 0;
         return false;
     }
     if (watch.shut_since_ns == 0) watch.shut_since_ns = now_ns;
-    const std::uint64_t shut_ns = now_ns - watch.shut_since_ns;
-    const bool orphaned =
-        page == nullptr || page->control.high.load() == 0 || !manager_alive(page->control, now_ns);
-    const bool too_long = shut_ns >= kLongestShutNs;
-    if (!forced_open && !too_long && !(orphaned && shut_ns >= kOrphanedNs)) return false;
+    const bool orphaned = page == nullptr || !manager_alive(page->control, now_ns);
+    const bool too_long = now_ns - watch.shut_since_ns >= kLongestShutNs;
+    if (!orphaned && !too_long && now_ns >= watch.forced_until_ns) return false;
     if (too_long) watch.forced_until_ns = now_ns + kForcedOpenNs;
     watch.shut_since_ns = 0;
     return shared::open_gate(gate, word);

@@ -9,8 +9,7 @@
 
 namespace explsched::gate {
 
-constexpr std::uint64_t kOrphanedNs = 20'000'000;      // shut this long without a living manager: open
-constexpr std::uint64_t kLongestShutNs = 200'000'000;  // shut this long in any case: open, for a while
+constexpr std::uint64_t kLongestShutNs = 200'000'000;  // shut this long: open in any case, for a while
 constexpr std::uint64_t kForcedOpenNs = 50'000'000;
 
 // Starts the thread that watches, once in a process. False if there is none: then nothing may wait on the
@@ -26,7 +25,8 @@ struct GateWatch {
     std::uint64_t forced_until_ns{0};
 };
 
-// Looks at a gate. `page`: null without a manager. True if it has opened the gate.
+// Looks at a gate, which opens at once where no manager is alive. `page`: null without one. True if it has
+// opened the gate.
 bool watch_gate(GateWatch& watch, std::atomic<std::uint32_t>& gate, const shared::Page* page,
                 std::uint64_t now_ns) noexcept;
 

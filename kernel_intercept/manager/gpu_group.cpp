@@ -11,7 +11,7 @@ namespace {
 
 // After its work is done a client counts as busy for this long: many requests are chains of short parts.
 constexpr std::uint64_t kGraceNs = 20'000;
-// While a client is busy, its progress is looked at after half of what it has outstanding.
+// While a client is busy, its progress is looked at after half of what it is predicted to need still.
 constexpr std::uint64_t kSoonestNs = 30'000, kLatestNs = 200'000;
 // What nothing will tell the end of is taken to be done when it has had twice as long as predicted, and this.
 constexpr std::uint64_t kUnreportedNs = 200'000;
@@ -45,7 +45,8 @@ std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
         !progress.pending() && now_ns - period.changed_at_ns > 2 * outstanding_ns + kUnreportedNs;
     if (!progress.idle() && !unreported) {
         period.idle_since_ns = 0;
-        return now_ns + std::clamp(outstanding_ns / 2, kSoonestNs, kLatestNs);
+        const std::uint64_t ends_ns = period.changed_at_ns + outstanding_ns;
+        return now_ns + std::clamp(ends_ns > now_ns ? (ends_ns - now_ns) / 2 : 0, kSoonestNs, kLatestNs);
     }
     if (period.idle_since_ns == 0) period.idle_since_ns = now_ns;
     if (now_ns < period.idle_since_ns + kGraceNs) return period.idle_since_ns + kGraceNs;

@@ -13,6 +13,7 @@ from explsched.log import event
 from sched_policy import catalog
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
+from sched_policy.queue_order import queue_order
 from sched_policy.validate import checked_plan
 from slurm_plugin.audit.entries import Before, Reasons
 from slurm_plugin.audit.trail import AuditTrail, apply
@@ -50,9 +51,10 @@ class Pass(Struct, frozen=True):
 class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
-    Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, how
-    long leases have been used, how long trainings ran without reports, which site factors are ours (kept in a file,
-    too), why jobs waited before their site factors were written, and the groups last seen, to log what became of them.
+    Slurm is the database: nothing is kept between passes but the preemptions underway, which site factors are ours and
+    which places have been lent (these three in files, too), the reports read so far, how long leases have been used,
+    how long trainings ran without reports, why jobs waited before their site factors were written, and the groups last
+    seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -69,7 +71,7 @@ class Controller:
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
-        self._lent_places = LentPlaces()
+        self._lent_places = LentPlaces(_lent_places_file(config))
         self._trail = _trail(config)
         self.reconfigure(config)
 
@@ -96,6 +98,7 @@ class Controller:
         self._adopt(found.jobs, now_s)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
         others = self._own_factors.others(found.jobs)
+        self._lent_places.take_in({job.job_id: job for job in found.jobs})
         used = self._lent_places.used(found.jobs, now_s, self._config.order.max_wait_s)
         remembered = Remembered(
             self._tracker.underway,
@@ -128,8 +131,10 @@ class Controller:
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
         self._hidden_reasons.note(decided.changes)
-        seen = decided.seen
-        self._lent_places.note(seen.snapshot.jobs, seen.jobs, seen.others_factors, decided.changes)
+        if self._limits and self._limits.scope != "partition":
+            ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
+            self._lent_places.note(ranked, decided.seen, decided.changes, most)
+        self._lent_places.save()
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
@@ -220,6 +225,10 @@ def _trail(config: Config) -> AuditTrail:
 
 def _underway_file(config: Config) -> Path:
     return config.order.site_factor_file.with_name("preemptions.json")
+
+
+def _lent_places_file(config: Config) -> Path:
+    return config.order.site_factor_file.with_name("lent_places.json")
 
 
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:

@@ -160,7 +160,7 @@ def gateway(directory: Path, *services: ServiceSettings, **settings: Any) -> Ite
 @contextmanager
 def replicas(*names: str) -> Iterator[list[Replica]]:
     """Model servers that answer their health checks. They share their reserved ports, which are kept for them."""
-    program = [sys.executable, "-m", "inference_gateway.examples.model_server"]
+    program = [sys.executable, "-m", "inference_gateway.model_server"]
     started: list[Replica] = []
     with reserved(len(names)) as ports:
         try:

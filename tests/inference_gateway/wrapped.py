@@ -13,7 +13,7 @@ from pathlib import Path
 
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
-from inference_gateway.replicas import registration, submission
+from inference_gateway.replicas import reports, submission
 from inference_gateway.replicas.identity import Authority
 from tests.inference_gateway.rig import wait_until
 
@@ -37,7 +37,7 @@ def wrapped(paths: GatewayPaths, name: str, *server_options: str) -> Iterator[Wr
     server = [
         sys.executable,
         "-m",
-        "inference_gateway.examples.model_server",
+        "inference_gateway.model_server",
         "--port",
         "{port}",
         "--name",
@@ -45,8 +45,8 @@ def wrapped(paths: GatewayPaths, name: str, *server_options: str) -> Iterator[Wr
     ]
     process = subprocess.Popen([*program, *options, *server, *server_options], start_new_session=True)
     try:
-        wait_until(lambda: registration.registered(directory))
-        told = registration.registered(directory)
+        wait_until(lambda: reports.registered(directory))
+        told = reports.registered(directory)
         assert told is not None
         yield WrappedReplica(Endpoint(name, told.host, told.port, 8), process, directory / "key")
     finally:

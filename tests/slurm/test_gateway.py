@@ -16,7 +16,7 @@ import yaml
 
 from inference_gateway.devgateway import Gateway, Load, services_file
 from inference_gateway.errors import GatewayError
-from inference_gateway.replicas.registration import registered
+from inference_gateway.replicas.reports import registered
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from inference_gateway.dataplane import access_log
-from inference_gateway.dataplane.access_log import AccessLogWriter
+from inference_gateway.dataplane.process import AccessLogWriter, opened_pipe
 from inference_gateway.dataplane.settings import ServiceSettings
 from tests.inference_gateway.rig import gateway, wait_until
 
 
 @contextmanager
 def running(source: Path, target: Path) -> Iterator[tuple[int, AccessLogWriter]]:
-    handle = access_log.opened(source)
+    handle = opened_pipe(source)
     writer = AccessLogWriter(handle, target)
     thread = threading.Thread(target=writer.run)
     thread.start()
@@ -54,7 +53,7 @@ def test_a_file_that_was_moved_away_is_followed_by_another(tmp_path: Path) -> No
 
 
 def test_what_waits_in_the_pipe_outlives_the_reader(tmp_path: Path) -> None:
-    writer = access_log.opened(tmp_path / "pipe")
+    writer = opened_pipe(tmp_path / "pipe")
     with running(tmp_path / "pipe", tmp_path / "log"):
         pass
     os.write(writer, b"meanwhile\n")

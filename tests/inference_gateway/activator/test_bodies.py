@@ -11,7 +11,7 @@ from aiohttp import StreamReader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_gateway.activator.bodies import Bodies, Body, NoRoomError, TooLargeError
+from inference_gateway.activator.relay import Bodies, Body, NoRoomError, TooLargeError
 
 BODY = b'{"messages": [], "model": "big"}'
 

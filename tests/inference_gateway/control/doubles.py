@@ -16,8 +16,8 @@ from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.errors import NotRunningError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint, ServerState, StartForecast, Traffic
-from inference_gateway.replicas import registration
-from inference_gateway.replicas.registration import Registration
+from inference_gateway.replicas import reports
+from inference_gateway.replicas.reports import Registration
 from slurm_plugin.client.records import SlurmJob
 from tests.slurm_kit import NOW_S, FakeSlurm, record
 
@@ -147,7 +147,7 @@ class Rig:
         self.slurm.set(job_id, state="RUNNING", start_s=self.now_s)
         found = self.slurm.known[job_id]
         told = Registration("127.0.0.1", 20000 + job_id, job_id, found.restarts)
-        registration.register(self.paths.replica(found.name), told)
+        reports.register(self.paths.replica(found.name), told)
 
     def serve(self, replicas: int) -> None:
         """Until so many replicas serve."""

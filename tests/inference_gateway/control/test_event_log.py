@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.control import state
-from inference_gateway.control.event_log import EventLog
 from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.state import Attempts, Memory, ServiceMemory
+from inference_gateway.control.state import Attempts, EventLog, Memory, ServiceMemory
 
 FULL = Path("/dev/full")
 

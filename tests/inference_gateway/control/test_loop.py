@@ -13,7 +13,7 @@ from inference_gateway.control.state import Override
 from inference_gateway.errors import RefusedError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
-from inference_gateway.replicas import registration, submission
+from inference_gateway.replicas import reports, submission
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
 
 
@@ -94,7 +94,7 @@ def test_a_replica_that_is_told_to_end_is_drained_and_replaced(rig: Rig) -> None
     rig.serve(1)
     (name,) = rig.plane.table
     rig.plane.in_flight = {name: 1}
-    registration.leave(rig.paths.replica(name))
+    reports.leave(rig.paths.replica(name))
     shown = rig.tick()
     assert (shown.draining, shown.coming) == (1, 1)
     assert rig.plane.table[name].state == "draining"

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from inference_gateway.control import observations
-from inference_gateway.control.observations import Question, Readiness, ReplicaObserver
+from inference_gateway.control.observations import Question, Readiness, ReplicaObserver, SlurmSync
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
-from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ServerState
-from inference_gateway.replicas import registration
-from inference_gateway.replicas.registration import Registration
+from inference_gateway.replicas import reports
+from inference_gateway.replicas.reports import Registration
 from tests.inference_gateway.control.doubles import AtOnce, job
 from tests.inference_gateway.control.test_service import section
 from tests.slurm_kit import FakeSlurm
@@ -59,7 +58,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 def test_all_witnesses_together(scene: Scene) -> None:
     server = ServerState("chat", "chat-1", "n1", 1, "up", 3)
-    registration.leave(scene.paths.replica("chat-1"))
+    reports.leave(scene.paths.replica("chat-1"))
     seen = scene.of(replica(Phase.SERVING, port=20001), [server])
     assert seen == ReplicaObservation(
         scene.slurm.known[7], 100.0, None, leaving=True, answered=False, server_up=True, in_flight=3, plane_answers=True
@@ -80,7 +79,7 @@ def test_what_the_data_plane_does_not_have_and_what_it_does_not_say(scene: Scene
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING])
 def test_only_one_that_serves_can_leave(scene: Scene, phase: Phase) -> None:
-    registration.leave(scene.paths.replica("chat-1"))
+    reports.leave(scene.paths.replica("chat-1"))
     assert not scene.of(replica(phase)).leaving
 
 
@@ -100,7 +99,7 @@ def test_a_registration_is_awaited_and_hurries_slurm_if_it_is_ahead(
 ) -> None:
     assert scene.of(one).registration is None
     assert scene.hurried == 0
-    registration.register(scene.paths.replica("chat-1"), TOLD)
+    reports.register(scene.paths.replica("chat-1"), TOLD)
     assert (scene.of(one).registration, scene.hurried) == (told, hurried)
 
 

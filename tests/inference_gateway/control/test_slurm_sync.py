@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.control.slurm_sync import BackgroundTasks, SlurmSync, TaskResult
+from inference_gateway.control.observations import BackgroundTasks, SlurmSync, TaskResult
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
 from slurm_plugin.client.errors import SlurmUnreachableError
 from tests.inference_gateway.control.doubles import AtOnce, job

@@ -16,7 +16,7 @@ from inference_gateway.control.replica import (
     Step,
     step,
 )
-from inference_gateway.replicas.registration import Registration
+from inference_gateway.replicas.reports import Registration
 from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import job
 

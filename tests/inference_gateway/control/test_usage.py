@@ -10,7 +10,7 @@ from inference_gateway.cli.key import usage
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.usage import DayUsage, UsageSums, read
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.replicas.usage import Tokens, UsageCounter
+from inference_gateway.replicas.reports import Tokens, UsageCounter
 from tests.slurm_kit import NOW_S
 
 DAY = time.strftime("%Y-%m-%d", time.localtime(NOW_S))

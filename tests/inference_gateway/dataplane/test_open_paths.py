@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.allowed_paths import USUAL_PATHS
-from inference_gateway.dataplane.settings import ServiceSettings
+from inference_gateway.dataplane.settings import USUAL_PATHS, ServiceSettings
 from tests.inference_gateway.rig import Replica, Rig, gateway
 
 SERVICES = (

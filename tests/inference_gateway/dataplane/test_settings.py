@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings, digest_of
+from inference_gateway.dataplane.settings import (
+    ApiKey,
+    GatewaySettings,
+    HealthSettings,
+    ServiceSettings,
+    Trust,
+    digest_of,
+)
 from inference_gateway.errors import SettingsError
-from inference_gateway.tls import Trust
 
 DIGEST = digest_of("x")
 

@@ -14,7 +14,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
-from inference_gateway.replicas.usage import Tokens, written
+from inference_gateway.replicas.reports import Tokens, usage_of
 from tests.inference_gateway.rig import CLIENT_KEY, Rig, gateway, wait_until
 from tests.inference_gateway.strangers import Stranger, stranger
 from tests.inference_gateway.wrapped import WrappedReplica, wrapped
@@ -82,7 +82,7 @@ def test_its_relay_counts_tokens_by_key(rig: Rig, paths: GatewayPaths, replica: 
         assert link.recv(1)
 
     def reported() -> Tokens:
-        found = written(paths.replica(replica.endpoint.name))
+        found = usage_of(paths.replica(replica.endpoint.name))
         return found.by_key["alice"] if found else Tokens()
 
     wait_until(lambda: reported().requests == 4)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from inference_gateway.dataplane.settings import client_context
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.replicas.relay import server_context
-from inference_gateway.tls import client_context
 
 
 def replica_files(directory: Path, authority: Authority, name: str) -> tuple[Path, Path]:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.replicas import registration
+from inference_gateway.replicas import reports
 from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.replicas.ports import address_towards, reserve
-from inference_gateway.replicas.registration import Registration
+from inference_gateway.replicas.reports import Registration
 from inference_gateway.replicas.serve import AUTHORITY, IDENTITY
 from tests.inference_gateway.strangers import stranger
 
@@ -93,8 +93,8 @@ def answers(told: Registration, place: Path) -> bool:
 
 
 def registered(place: Path) -> Registration:
-    eventually(lambda: registration.registered(place / "replica") is not None)
-    told = registration.registered(place / "replica")
+    eventually(lambda: reports.registered(place / "replica") is not None)
+    told = reports.registered(place / "replica")
     assert told is not None
     return told
 
@@ -121,7 +121,7 @@ def test_the_gateway_is_told_before_the_server(
     told = registered(place)
     eventually(lambda: answers(told, place))
     process.send_signal(number)
-    eventually(lambda: registration.leaving(place / "replica"))
+    eventually(lambda: reports.leaving(place / "replica"))
     assert answers(told, place)
     out, _err = process.communicate(timeout=30)
     assert (process.returncode, out) == (7, "terminated\n")
@@ -172,7 +172,7 @@ def test_a_port_that_a_stranger_takes_gets_nothing_and_the_replica_ends(
     assert seen.received == b""
     assert process.returncode == 1
     assert "is taken by another user (uid" in err
-    assert registration.leaving(place / "replica")
+    assert reports.leaving(place / "replica")
 
 
 def test_a_command_that_is_not_there(start: Callable[..., subprocess.Popen[str]]) -> None:
@@ -188,15 +188,15 @@ def test_the_status_of_a_server_that_a_signal_ended(start: Callable[..., subproc
 
 
 def test_a_new_run_is_not_leaving(place: Path) -> None:
-    registration.leave(place)
-    registration.register(place, Registration("h", 1, 1))
-    assert not registration.leaving(place)
+    reports.leave(place)
+    reports.register(place, Registration("h", 1, 1))
+    assert not reports.leaving(place)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "h"}', '{"host": "h", "port": 1, "job_id": 1, "x": 1}'])
 def test_a_registration_that_is_none(place: Path, text: str) -> None:
     (place / "endpoint").write_text(text)
-    assert registration.registered(place) is None
+    assert reports.registered(place) is None
 
 
 def test_reserved_ports_differ() -> None:

@@ -108,14 +108,24 @@ void Device::finish(Stream& stream) {
     if (!stream.queue.empty()) stream.remaining_ns = stream.queue.front().work.alone_ns;
 }
 
-double Device::slowdown() const {
+double Device::slowdown(const std::vector<Running>& together) const {
     Load sum;
     double hidden = 1;
-    for (std::size_t i = 0; i < running_.size(); ++i) {
-        sum = sum + running_[i].load;
-        for (std::size_t j = 0; j < i; ++j) hidden += hidden_[running_[i].client][running_[j].client];
+    for (std::size_t i = 0; i < together.size(); ++i) {
+        sum = sum + together[i].load;
+        for (std::size_t j = 0; j < i; ++j) hidden += hidden_[together[i].client][together[j].client];
     }
-    return std::max({1000U, sum.compute_permille, sum.bandwidth_permille}) / 1000.0 * hidden / clock_;
+    return std::max({1000U, sum.compute_permille, sum.bandwidth_permille}) / 1000.0 * hidden;
+}
+
+void Device::hold_back(std::uint64_t chosen) {
+    const auto is_chosen = [chosen](std::uint32_t client) { return (chosen >> client & 1) != 0; };
+    for (Stream& stream : streams_)
+        stream.held =
+            stream.running && takes_gpu(stream.queue.front().work.kind) && !is_chosen(stream.client);
+    running_.erase(std::remove_if(running_.begin(), running_.end(),
+                                  [&](const Running& one) { return !is_chosen(one.client); }),
+                   running_.end());
 }
 
 std::uint64_t Device::next_ns() {
@@ -144,10 +154,12 @@ std::uint64_t Device::next_ns() {
         if (!stream.running || !takes_gpu(stream.queue.front().work.kind)) continue;
         running_.push_back({stream.client, stream.queue.front().work.load, stream.queue.front().called_ns});
     }
-    const double slow = slowdown();
+    if (choice_) hold_back(choice_(running_));
+    const double slow = slowdown(running_) / clock_;
     std::uint64_t next = clock_changes_ns_;
     for (const Gate& gate : gates_) next = std::min(next, gate.changes_at_ns);
     for (const Stream& stream : streams_) {
+        if (stream.held) continue;
         if (stream.running) {
             const bool fluid = stream.queue.front().work.kind == Kind::kKernel;
             const double ends_in = stream.remaining_ns * (fluid ? slow : 1);
@@ -160,11 +172,11 @@ std::uint64_t Device::next_ns() {
 }
 
 void Device::pass_until(std::uint64_t time_ns) {
-    const double slow = slowdown();
+    const double slow = slowdown(running_) / clock_;
     const auto passed = static_cast<double>(time_ns - now_ns_);
     now_ns_ = time_ns;
     for (Stream& stream : streams_) {
-        if (!stream.running) continue;
+        if (!stream.running || stream.held) continue;
         const bool fluid = stream.queue.front().work.kind == Kind::kKernel;
         stream.remaining_ns -= passed / (fluid ? slow : 1);
         if (stream.remaining_ns < 0.5) {

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct Stream {
     double remaining_ns{0};
     std::uint64_t starts_at_ns{0};  // the head, at the earliest
     bool running{false};
+    bool held{false};     // by who chooses; see Choice
     bool blocked{false};  // the head waits for a word
 };
 
@@ -66,6 +68,9 @@ struct Running {
     Load load;
     std::uint64_t called_ns;
 };
+
+// Of what could run now, the clients that may, as bits: for models that hold work back by magic.
+using Choice = std::function<std::uint64_t(const std::vector<Running>&)>;
 
 class Device {
    public:
@@ -92,6 +97,11 @@ class Device {
     double done_ns(std::uint32_t client) const { return done_ns_[client]; }  // of work, as if alone
     std::uint64_t now_ns() const { return now_ns_; }
 
+    void choose_by(Choice choice) { choice_ = std::move(choice); }
+    double clock() const { return clock_; }
+    // By what kernels that run together are slowed down, at a clock of 1.
+    double slowdown(const std::vector<Running>& together) const;
+
    private:
     struct Gate {
         const std::atomic<std::uint32_t>* word;
@@ -101,9 +111,9 @@ class Device {
 
     void start(Stream& stream);
     void finish(Stream& stream);
+    void hold_back(std::uint64_t chosen);
     bool channel_blocked(const Stream& stream) const;
     bool gate_open(const Operation& wait) const;
-    double slowdown() const;
 
     DeviceSettings settings_;
     std::uint64_t now_ns_, clock_changes_ns_;
@@ -113,6 +123,7 @@ class Device {
     std::vector<Gate> gates_;
     std::vector<Running> running_;
     std::vector<double> done_ns_;
+    Choice choice_;
     std::mt19937_64 random_, clocks_;  // the clocks are the same whatever the arm does
 };
 

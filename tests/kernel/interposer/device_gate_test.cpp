@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "explsched/job_options.h"
+#include "kernel_intercept/shared/clock.hpp"
 #include "tests/kernel/interposer/check.hpp"
 #include "tests/kernel/manager/daemon.hpp"
 
@@ -209,6 +212,10 @@ void launches_ahead_wait_on_the_gpu(Daemon& daemon, const char* kernels) {
     if (on_time) CHECK(begun <= 32);  // else this machine held the manager up, and the watchdog did its work
 }
 
+// From the death of the high-priority client, the manager, or both, until the work of others that had waited
+// is done.
+double longest_ms[3]{};
+
 // A high-priority client that never ends keeps the gate shut; whoever is killed, best-effort work goes on.
 void nobody_is_left_waiting(Daemon& daemon, bool kill_high, bool kill_manager) {
     Process low(daemon, "best-effort", "short", 300), high(daemon, "high", "endless", 1);
@@ -218,12 +225,18 @@ void nobody_is_left_waiting(Daemon& daemon, bool kill_high, bool kill_manager) {
     CHECK_EQUAL(low.line(), std::string("launched"));
     if (kill_high) high.end();
     if (kill_manager) daemon.kill_hard();
+    const std::uint64_t killed_ns = explsched::shared::now_ns();
     CHECK_EQUAL(low.line(), std::string("done"));
+    const double took_ms = static_cast<double>(explsched::shared::now_ns() - killed_ns) / 1e6;
+    if (kill_high || kill_manager) {
+        double& longest = longest_ms[kill_high + 2 * kill_manager - 1];
+        longest = std::max(longest, took_ms);
+    }
     if (kill_manager) daemon.start();
 }
 
-// A client that is killed while its work waits holds up nobody.
-void who_is_killed_waiting_holds_up_nobody(const Daemon& daemon) {
+// A client that is killed while its work waits holds up nobody, with the manager or without.
+void who_is_killed_waiting_holds_up_nobody(Daemon& daemon, bool kill_manager) {
     Process high(daemon, "high", "long", 2);
     {
         Process low(daemon, "best-effort", "short", 300);
@@ -231,7 +244,9 @@ void who_is_killed_waiting_holds_up_nobody(const Daemon& daemon) {
         CHECK_EQUAL(high.line(), std::string("launched"));
         low.go();
         CHECK_EQUAL(low.line(), std::string("launched"));
+        if (kill_manager) daemon.kill_hard();
     }
+    if (kill_manager) daemon.start();
     CHECK_EQUAL(high.line(), std::string("done"));
     Process next(daemon, "best-effort", "short", 300);
     next.go();
@@ -253,11 +268,17 @@ int main(int argc, char** argv) {
     setenv("EXPLSCHED_KM_SOCKET", daemon.socket().c_str(), 1);
     launches_ahead_wait_on_the_gpu(daemon, "short");
     launches_ahead_wait_on_the_gpu(daemon, "graph:short");
-    for (int round = 0; round < (argc > 2 ? std::atoi(argv[2]) : 1); ++round) {  // a thousand by hand
+    for (int round = 0; round < (argc > 2 ? std::atoi(argv[2]) : 1);
+         ++round) {  // 5 deaths each; by hand 200 times
         nobody_is_left_waiting(daemon, true, false);
         nobody_is_left_waiting(daemon, false, true);
         nobody_is_left_waiting(daemon, true, true);
-        who_is_killed_waiting_holds_up_nobody(daemon);
+        who_is_killed_waiting_holds_up_nobody(daemon, false);
+        who_is_killed_waiting_holds_up_nobody(daemon, true);
     }
+    std::printf(
+        "6 ms of work that had waited were done, at most, after the death of a client %.1f, of the manager "
+        "%.1f, of both %.1f ms\n",
+        longest_ms[0], longest_ms[1], longest_ms[2]);
     nobody_is_left_waiting(daemon, false, false);  // the watchdog lets it go on, time and again
 }

@@ -1,20 +1,61 @@
-"""Tokens that a replica has worked for, by the key that asked: from the `usage` of its server's answers.
+"""What a replica's job tells the gateway, as files in the replica's directory.
 
-OpenAI's interface ends an answer with `"usage": {"prompt_tokens": ..., "completion_tokens": ...}`; a stream does so
-where the client asks for it (`stream_options`). Where an answer has none, because it is a stream without it or the
-client has left, its events count as a token each, and the request counts as estimated. Standard library only: this runs
-in jobs.
+    endpoint   where it will listen: JSON, written by the job when it has a port
+    leaving    it was told to end: present from then on
+    usage      the tokens it has worked for, by the key that asked: JSON, from the `usage` of its server's answers
+
+Files, because the directory is on storage that gateway and nodes share anyway, and a file is still there when the
+gateway is restarted. An endpoint says nothing about readiness; only an answer over HTTP does. Standard library only:
+this runs in jobs.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from explsched.atomic_file import replace_file
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Where the replica of a job listens. `restarts` tells the runs of a requeued job apart."""
+
+    host: str
+    port: int
+    job_id: int
+    restarts: int = 0
+
+
+def register(directory: Path, registration: Registration) -> None:
+    """Tell where the replica will listen; a reader finds the whole file or none."""
+    replace_file(directory / "endpoint", json.dumps(asdict(registration)))
+    (directory / "leaving").unlink(missing_ok=True)
+
+
+def registered(directory: Path) -> Registration | None:
+    """What the job told; None if nothing yet, or nothing that can be understood."""
+    try:
+        return Registration(**json.loads((directory / "endpoint").read_text(encoding="ascii")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def leave(directory: Path) -> None:
+    """Tell that the replica is about to end."""
+    (directory / "leaving").touch()
+
+
+def leaving(directory: Path) -> bool:
+    """Whether the replica is about to end. Asked of every replica every second, so without the cost of a `Path`."""
+    return os.path.exists(f"{directory}/leaving")  # noqa: PTH110
+
 
 _FILE = "usage"
 _EVENT = b"data: {"
@@ -56,7 +97,12 @@ class Tokens:
 
 @dataclass(slots=True)
 class AnswerReader:
-    """Reads the bytes of one answer as they pass: its head, and its body in whatever framing."""
+    """Reads the bytes of one answer as they pass: its head, and its body in whatever framing.
+
+    OpenAI's interface ends an answer with `"usage": {"prompt_tokens": ..., "completion_tokens": ...}`; a stream does so
+    where the client asks for it (`stream_options`). Where an answer has none, because it is a stream without it or the
+    client has left, its events count as a token each, and the request counts as estimated.
+    """
 
     events: int = 0
     _tail: bytes = b""
@@ -105,7 +151,7 @@ class UsageCounter:
             self._written = dict(self.by_key)
 
 
-def written(directory: Path) -> UsageReport | None:
+def usage_of(directory: Path) -> UsageReport | None:
     """What a replica has left; None if nothing, or nothing that can be understood."""
     try:
         found = json.loads((directory / _FILE).read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.replicas.usage import AnswerReader, Tokens, UsageCounter, written
+from inference_gateway.replicas.reports import AnswerReader, Tokens, UsageCounter, usage_of
 
 USAGE = {"prompt_tokens": 12, "total_tokens": 19, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}}
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
@@ -48,16 +48,16 @@ def test_tokens_of_an_answer(received: bytes, size: int, tokens: Tokens) -> None
 
 
 def test_a_report_has_the_sums_of_a_run(tmp_path: Path) -> None:
-    assert written(tmp_path) is None
+    assert usage_of(tmp_path) is None
     counter = UsageCounter()
     counter.write(tmp_path)
-    assert written(tmp_path) is None, "there is nothing to tell"
+    assert usage_of(tmp_path) is None, "there is nothing to tell"
     counter.add("alice", Tokens(1, 2, 3))
     counter.add("alice", Tokens(1, 4, 5, 1))
     counter.add("bob", Tokens(1))
     counter.write(tmp_path)
-    found = written(tmp_path)
+    found = usage_of(tmp_path)
     assert found is not None
     assert (found.run, found.by_key) == (counter.run, {"alice": Tokens(2, 6, 8, 1), "bob": Tokens(1)})
     (tmp_path / "usage").write_text('{"run": 1}')
-    assert written(tmp_path) is None
+    assert usage_of(tmp_path) is None

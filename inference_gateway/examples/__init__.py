@@ -1,1 +1,0 @@
-"""A tiny model server, to try the gateway without a GPU."""
