@@ -47,17 +47,16 @@ def test_a_job_whose_site_factor_was_just_written_may_still_displace_others(
 def test_a_saved_job_makes_room_at_once_however_long_the_interval_is(
     small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
 ) -> None:
-    """With an hour between two passes, this test would run out of patience."""
+    """If the next pass were waited for, this test would run out of patience."""
     work = open_tmp / "saved"
     work.mkdir()
-    flat = submit(
-        small, *SWEEP, "--exclusive", "--nodes=2", script=f"exec bash {SCRIPT} {work} {spool} {UNTIL_REQUEUED}"
-    )
+    script = f"exec bash {SCRIPT} {work} {spool} {UNTIL_REQUEUED}"
+    flat = submit(small, "--nodes=2", "--gpus-per-node=4", *SWEEP[1:], script=script)
     until(lambda: len(done(work)) > 20, "the first training has a curve")
     untried = submit(small, *SWEEP)
     until(lambda: any(j.reason == "Resources" for j in client.jobs()), "Slurm says that the other one waits for room")
     sections = {"utility": {"quantum_s": 1.0, "objective": "total"}, "preemption": {"grace_s": 3000.0}}
-    with a_daemon(small, tmp_path, config(spool, **{"interval_s": 3600.0, **sections})):
+    with a_daemon(small, tmp_path, config(spool, **{"interval_s": 100.0, **sections})):
         until(lambda: state_of(client, untried) == "RUNNING", "the untried one has its GPUs")
     assert state_of(client, flat) == "PENDING"
 
@@ -72,6 +71,10 @@ def training(cluster: Cluster, directory: Path, spool: Path, number: int) -> int
     options = ("--gres=gpu:1", "--requeue", "--comment=explsched:sweep=s&checkpoint=USR1&early-stop=1")
     script = f"FLOOR={floor} exec bash {SCRIPT} {directory} {spool} {STEPS}"
     return submit(cluster, *options, script=script)
+
+
+def passes(log: Path) -> int:
+    return log.read_text().count(" pass ") if log.exists() else 0
 
 
 def check_ran_once(spool: Path, directory: Path, job_id: int) -> None:
@@ -98,13 +101,17 @@ def test_a_daemon_that_is_killed_again_and_again_loses_no_training(
     jobs = [training(small, work / str(number), spool, number) for number in range(16 + 2 * kills)]
     sections = {"utility": {"quantum_s": 2.0}, "preemption": {"grace_s": 10.0, "max_per_hour": 1000}}
     told = config(spool, **sections)
-    for _ in range(kills):
+    log = tmp_path / "log"
+    for number in range(kills):
+        before = passes(log)
         daemon = start_daemon(small, tmp_path, told)
-        time.sleep(draw.uniform(0.5, 4.0))
+        if number % 2:  # every second one dies later than while it starts
+            until(lambda before=before: passes(log) > before, "the daemon has made a pass")  # type: ignore[misc]
+        time.sleep(draw.uniform(0.0, 4.0))
         daemon.kill()
         daemon.wait()
     assert "Held" not in " ".join(job.reason for job in client.jobs())
-    assert "RequeueJob" in (tmp_path / "log").read_text()
+    assert "RequeueJob" in log.read_text()
     with a_daemon(small, tmp_path, told):
         until(lambda: not client.jobs(), "all trainings have ended", patience_s=120.0)
     ends = {job_id: final_state(small, job_id) for job_id in jobs}
