@@ -50,7 +50,7 @@ def test_a_saved_job_makes_room_at_once_however_long_the_interval_is(
     """If the next pass were waited for, this test would run out of patience."""
     work = open_tmp / "saved"
     work.mkdir()
-    script = f"exec bash {SCRIPT} {work} {spool} {UNTIL_REQUEUED}"
+    script = f"FLOOR=1000 exec bash {SCRIPT} {work} {spool} {UNTIL_REQUEUED}"
     flat = submit(small, "--nodes=2", "--gpus-per-node=4", *SWEEP[1:], script=script)
     until(lambda: len(done(work)) > 20, "the first training has a curve")
     untried = submit(small, *SWEEP)
