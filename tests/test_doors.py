@@ -58,6 +58,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.plan",
             "sched_policy.policy",
             "sched_policy.queue_order",
+            "sched_policy.run_times",
             "sched_policy.snapshot",
             "sched_policy.validate",
             "wrappers.kernel_manager",
@@ -103,6 +104,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.policy",
             "sched_policy.profile",
             "sched_policy.queue_order",
+            "sched_policy.run_times",
             "sched_policy.snapshot",
             "sched_policy.validate",
         }

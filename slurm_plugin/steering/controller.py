@@ -19,6 +19,7 @@ from slurm_plugin.audit.entries import Before, Reasons
 from slurm_plugin.audit.trail import AuditTrail, apply
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
@@ -27,6 +28,7 @@ from slurm_plugin.observation.memory import HiddenReasons, LeaseUse, Remembered,
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.sweep_record import SweepRecord
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
@@ -70,6 +72,7 @@ class Controller:
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         self._lent_places = LentPlaces(_lent_places_file(config))
+        self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
         self.reconfigure(config)
 
@@ -86,6 +89,13 @@ class Controller:
             self._trail = _trail(config)
         if config.order.site_factor_file != self._own_factors.path:
             self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
+        if self._run_times is not None:
+            self._run_times.close()
+        section = config.run_times
+        accounting = CliClient(config.slurm.timeout_s).accounting
+        self._run_times = (
+            LearntRunTimes(accounting, section.history_days, section.refresh_s) if section.history_days else None
+        )
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
@@ -114,6 +124,7 @@ class Controller:
             self._budget,
             self._config.order,
             self._config.preemption.reach,
+            self._run_times,
         )
         self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
