@@ -198,7 +198,8 @@ class Controller:
         self._yields_after_s = found.backfill_yields_after_s
         limits = SteeringLimits.of(self._config)
         most = most_written(found.rate_limit(), self._config.interval_s, limits.order.max_per_pass)
-        return replace(limits, order=replace(limits.order, max_per_pass=most))
+        widest = 1 if found.has_topology else limits.widest_lease
+        return replace(limits, order=replace(limits.order, max_per_pass=most), widest_lease=widest)
 
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
