@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gateway import cpu, fair, live, many, order, sse
+from benchmarks.gateway import cpu, fair, live, many, order, sse, tokens
 
 PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "cpu": cpu.measure,
@@ -20,6 +20,7 @@ PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "order": order.measure,
     "fair": fair.measure,
     "many": lambda directory, _rounds, _seconds: many.measure(directory, services=1000, replicas=10),
+    "tokens": lambda directory, _rounds, _seconds: tokens.measure(directory, requests=10_000),
     "live": lambda directory, _rounds, _seconds: live.measure(directory),
 }
 

@@ -16,7 +16,7 @@ import signal
 import struct
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import click
@@ -70,12 +70,17 @@ _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog",
 
 @dataclass(slots=True)
 class Seen:
-    """Counts since the start. `in_flight` is there now; `abandoned` requests lost their client before the end."""
+    """Counts since the start. `in_flight` is there now; `abandoned` requests lost their client before the end.
+
+    `prompt_tokens` are of the answers that say so, `completion_tokens` those that were written.
+    """
 
     requests: int = 0
     in_flight: int = 0
     most_in_flight: int = 0
     abandoned: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     last_headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -104,8 +109,7 @@ class ModelServer:
         return await fail(request, self.behaviour.unhealthy) or web.json_response({"status": "ok"})
 
     async def _state(self, _: web.Request) -> web.Response:
-        names = ("requests", "in_flight", "most_in_flight", "abandoned", "last_headers")
-        return web.json_response({"name": self.name, **{name: getattr(self.seen, name) for name in names}})
+        return web.json_response({"name": self.name, **asdict(self.seen)})
 
     async def _behave(self, request: web.Request) -> web.Response:
         try:
@@ -162,12 +166,17 @@ class ModelServer:
         if stream:
             return await self._stream(request, tokens, _usage(asked) if _wants_usage(asked) else None)
         words = [word async for word in self._words(tokens)]
+        self._count(_usage(asked))
         message = {"role": "assistant", "content": "".join(words)}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
         body = {"id": "chatcmpl-1", "object": "chat.completion", "created": int(time.time()), "model": self.models[0]}
         return web.json_response(
             {**body, "choices": [choice], "usage": _usage(asked)}, headers={"x-replica": self.name}
         )
+
+    def _count(self, usage: dict[str, int]) -> None:
+        self.seen.prompt_tokens += usage["prompt_tokens"]
+        self.seen.completion_tokens += usage["completion_tokens"]
 
     async def _stream(self, request: web.Request, tokens: int, usage: dict[str, int] | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-replica": self.name})
@@ -178,7 +187,9 @@ class ModelServer:
             chunk: dict[str, Any] = {"object": "chat.completion.chunk", "model": self.models[0], "choices": [choice]}
             chunk["sent_s"] = time.monotonic()
             await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            self.seen.completion_tokens += 1
         if usage is not None:
+            self.seen.prompt_tokens += usage["prompt_tokens"]
             last = {"object": "chat.completion.chunk", "model": self.models[0], "choices": [], "usage": usage}
             await response.write(f"data: {json.dumps(last)}\n\n".encode())
         await response.write(b"data: [DONE]\n\n")

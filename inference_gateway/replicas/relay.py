@@ -23,6 +23,8 @@ _HANDSHAKE_S = 10.0
 _SHUTDOWN_S = 2.0
 _BACKLOG = 1024
 _PAUSE_S = 0.1
+_REST_S = 2.0
+"""A server that goes on for longer after the gateway has gone loses its connection."""
 
 
 class StrangerError(Exception):
@@ -118,6 +120,7 @@ class Relay:
             for task in tasks:
                 task.cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
+        await answers.count_rest(to_server)
         answers.begin(None)
         broken = any(isinstance(end, (OSError, MalformedError)) for end in ends)
         for stream in (to_server, writer):
@@ -182,6 +185,16 @@ class _Answers:
         if self._client is not None:
             self._usage.add(self._client, self._answer.tokens())
         self._client, self._answer = client, AnswerReader()
+
+    async def count_rest(self, server: asyncio.StreamWriter) -> None:
+        """The gateway has gone: let the server know, and count what it had written by then."""
+        if self._client is None:
+            return
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_REST_S):
+                server.write_eof()  # a server takes that for the client's end, as it does a closed connection
+                while part := await self._server.read(PART):
+                    self._answer.read(part)
 
     def next_status(self) -> asyncio.Future[int]:
         """The status of the next answer: HAProxy sends a request only when the one before is answered."""

@@ -11,6 +11,7 @@ import pytest
 from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.replicas.ports import Listener, Taken, taken
 from inference_gateway.replicas.relay import Relay, server_context
+from inference_gateway.replicas.reports import Tokens
 from tests.inference_gateway.rig import wait_until
 from tests.inference_gateway.strangers import stranger
 
@@ -21,8 +22,14 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 @asynccontextmanager
 async def relay_to(directory: Path, port: int, look: Callable[[int], Taken] = taken) -> AsyncIterator[int]:
     """The port of a relay to the server on another port."""
+    async with relaying(directory, Relay(port, "KEY", look)) as listener:
+        yield listener
+
+
+@asynccontextmanager
+async def relaying(directory: Path, relay: Relay) -> AsyncIterator[int]:
+    """The port of a relay, which has ended afterwards."""
     (directory / "r.pem").write_text(Authority.of(directory / "identity").replica("r"))
-    relay = Relay(port, "KEY", look)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         relay.start(listener, server_context(directory / "r.pem", directory / "identity" / "authority.pem"))
         try:
@@ -125,6 +132,31 @@ def test_a_gateway_that_goes_is_gone_for_the_server(tmp_path: Path) -> None:
             return await asyncio.wait_for(gone, 60)
 
     assert asyncio.run(run()) == b""
+
+
+def test_what_a_server_has_written_when_the_gateway_goes_is_counted(tmp_path: Path) -> None:
+    """Three tokens arrive; three more are on their way when the server learns that nobody listens."""
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b'data: {"a":1}\n\n' * 3)
+        await reader.read()
+        writer.write(b'data: {"a":1}\n\n' * 3)
+        writer.close()
+
+    async def run() -> dict[str, Tokens]:
+        async with serving(stream) as port:
+            relay = Relay(port, "KEY", taken)
+            async with relaying(tmp_path, relay) as listener:
+                context = gateway_context(tmp_path / "identity")
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+                writer.write(b"GET / HTTP/1.1\r\nx-gateway-service: chat/alice\r\n\r\n")
+                for _ in range(3):
+                    await reader.readuntil(b"}\n\n")
+                writer.transport.abort()
+            return relay.usage.by_key
+
+    assert asyncio.run(run()) == {"alice": Tokens(1, 0, 6, 1)}
 
 
 def test_nobody_there_yet(tmp_path: Path) -> None:
