@@ -22,8 +22,7 @@ import numpy as np
 
 from benchmarks.gateway_cases import SLO_S, SLOS_S, Case, cases
 from benchmarks.gateway_oracle import PRICES, fewest_misses, plans
-from explsched.cli.progress_bars import bars
-from simulation.cli.parallel import run_all
+from simulation.cli.parallel import bars, run_all
 from simulation.requests.engine import RequestOutcome
 from simulation.requests.replay import Point, RequestMetrics, RequestReplay, draw, measure
 

@@ -6,6 +6,7 @@ report are the same value. Standard library only: trainings import it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,8 @@ LONGEST = 128
 """Characters of a name, and of a value that is text; what is longer is cut off."""
 
 _NAME = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
-_PAIR = re.compile(r"--([A-Za-z_][\w./-]*)=(.*)", re.ASCII | re.DOTALL)
+_PAIR = re.compile(r"--([A-Za-z_][\w./-]*)(?:=(.*))?", re.ASCII | re.DOTALL)
+_SIMPLE = re.compile(r"[A-Za-z][\w+-]*", re.ASCII)
 _SECRET = re.compile(r"pass(word|wd|phrase)|secret|token|credential|api[-_]?key", re.IGNORECASE)
 _WORDS = {"true": True, "false": False}
 
@@ -46,9 +48,23 @@ def of_value(value: object) -> Parameter:
 
 
 def of_command(words: Sequence[str]) -> dict[str, Parameter]:
-    """What the `--key=value` words of a command line say; the last of several counts. Secrets are left out."""
-    found = (match for word in words if (match := _PAIR.fullmatch(word)))
-    return {match[1]: of_text(match[2]) for match in found if is_name(match[1]) and not _SECRET.search(match[1])}
+    """What the `--key=value` and `--key value` words of a command line say; the last of several counts.
+
+    A value in a word of its own is a number or a plain word: any other may be a script or a file behind a switch
+    (`--verbose train.py`). Secrets are left out.
+    """
+    found: dict[str, Parameter] = {}
+    for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
+        match = _PAIR.fullmatch(word)
+        value = match and (match[2] if match[2] is not None else _own_word(after))
+        if match and value is not None and is_name(match[1]) and not _SECRET.search(match[1]):
+            found[match[1]] = of_text(value)
+    return found
+
+
+def _own_word(word: str) -> str | None:
+    is_value = isinstance(of_text(word), float) or _SIMPLE.fullmatch(word)
+    return word if is_value else None
 
 
 def of_pairs(text: str) -> dict[str, Parameter]:

@@ -219,6 +219,20 @@ class StateSection(Section, frozen=True):
     ] = "group"
 
 
+class RunTimesSection(Section, frozen=True):
+    """Run times learnt from sacct."""
+
+    history_days: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3660,
+            description="policies that need run times expect of a job what jobs like it took in so many days; 0: off",
+        ),
+    ] = 0.0
+    refresh_s: Annotated[float, _seconds("time between two readings of sacct")] = 900.0
+
+
 class BackpressureSection(Section, frozen=True):
     """When to leave slurmctld alone."""
 
@@ -264,6 +278,7 @@ class Config(Section, frozen=True):
     progress: ProgressSection = ProgressSection()
     audit: AuditSection = AuditSection()
     state: StateSection = StateSection()
+    run_times: RunTimesSection = RunTimesSection()
     backpressure: BackpressureSection = BackpressureSection()
 
     def preemption_budget(self) -> PreemptionBudget:

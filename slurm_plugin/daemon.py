@@ -25,8 +25,7 @@ from explsched.errors import ExplschedError, PolicyError
 from slurm_plugin import config as configuration
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import choose
-from slurm_plugin.instance.heartbeat import AnotherDaemonError
-from slurm_plugin.instance.only_one import OnlyOne
+from slurm_plugin.instance import AnotherDaemonError, OnlyOne
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals
 from slurm_plugin.state.view import View

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from explsched.job_options import lua
+from explsched.job_options.generated import job_submit_script
 
 _TEMPLATE = Path(__file__).parents[1] / "slurm_plugin/etc/job_submit.lua.in"
 
 
 def script() -> str:
     """Its text, as `scripts/system-files` makes it."""
-    return lua.filled(_TEMPLATE.read_text(encoding="utf-8"))
+    return job_submit_script(_TEMPLATE.read_text(encoding="utf-8"))

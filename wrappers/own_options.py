@@ -6,18 +6,20 @@ The command line counts first, then the environment, then `#SXBATCH` lines of th
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from explsched.job_options import SCHEDULED
-from explsched.job_options.documentation import variable_lines
+from explsched.job_options.command_line import add, variable_lines
 from explsched.job_options.environment import read_for_submission
-from wrappers import directives, option_arguments, template
-from wrappers.sbatch_options import CommandLine, split
-from wrappers.submission import nearest_own
+from wrappers import template
+from wrappers.sbatch_options import CommandLine, directives, read_script, split
 
 _TEMPLATE_VARIABLE = "SXBATCH_TEMPLATE"
 _EPILOG = f"""\
@@ -58,13 +60,13 @@ def read(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine]:
     """Our options, from the command line, the environment and the script; and the rest in its order."""
     line = split(words, _OWN | _FORMER_TAKES)
     for name in line.unknown:
-        meant = nearest_own(name, _OWN)
+        meant = _nearest_own(name, _OWN)
         if meant:
             raise ValueError(f"unknown option --{name} (did you mean --{meant}?)")
     parser = options_parser()
     options = parser.parse_args(_present(line.own, ""))
     _apply_environment(options)
-    script = directives.read_script(Path(line.rest[0])) if line.rest and not options.template else None
+    script = read_script(Path(line.rest[0])) if line.rest and not options.template else None
     if script is not None:
         _apply_script_lines(parser, options, script)
     return options, line
@@ -87,7 +89,7 @@ def options_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     for option in SCHEDULED:
-        option_arguments.add(parser, option)
+        add(parser, option)
     parser.add_argument("--template", metavar="NAME", help=f"make the script: {', '.join(template.names())}, or a file")
     parser.add_argument("--param", action="append", default=[], metavar="K=V", help="parameter of the template")
     parser.add_argument("--param-grid", action="append", default=[], metavar="K=V,V", help="values a sweep tries")
@@ -95,6 +97,18 @@ def options_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="show script and command, submit nothing")
     parser.add_argument("--json", action="store_true", help="print the job's id, or the dry run, as JSON")
     return parser
+
+
+def _nearest_own(name: str, own: Iterable[str]) -> str | None:
+    """The option of ours that an unknown long option was meant to be; None if the site's sbatch has it."""
+    meant = difflib.get_close_matches(name, own, n=1, cutoff=0.75) or [o for o in own if name and o.startswith(name)]
+    if not meant:
+        return None
+    try:  # SPANK plugins add options, which only sbatch itself can tell
+        done = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return meant[0]
+    return None if re.search(rf"--{re.escape(name)}\b(?!-)", done.stdout) else meant[0]
 
 
 def _count(text: str) -> int:
@@ -117,7 +131,7 @@ def _present(words: Sequence[str], where: str) -> list[str]:
 
 def _apply_script_lines(parser: argparse.ArgumentParser, options: argparse.Namespace, script: str) -> None:
     """`#SXBATCH` lines of the script fill in what is still open. Of several lines the last counts, as for sbatch."""
-    for number, words in reversed(directives.words(script, "#SXBATCH")):
+    for number, words in reversed(directives(script, "#SXBATCH")):
         line = split(words, _JOB | _FORMER_TAKES)
         if line.options or line.rest:
             strange = line.options[0].words[0] if line.options else line.rest[0]

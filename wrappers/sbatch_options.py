@@ -1,4 +1,4 @@
-"""Takes an sbatch command line apart: our options, sbatch's options, and the script with its arguments.
+"""What is said to sbatch: on its command line (our options, sbatch's, the script with its arguments), and in scripts.
 
 The table of sbatch's options is what 22.05 accepts (probed option by option), and what newer versions added
 (up to 25.11).
@@ -6,6 +6,7 @@ The table of sbatch's options is what 22.05 accepts (probed option by option), a
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,6 +193,45 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> CommandLine:
     if at < len(words) and words[at] == "--":
         at += 1
     return CommandLine(tuple(mine), tuple(options), tuple(words[at:]), tuple(unknown))
+
+
+def read_script(path: Path) -> str | None:
+    """The text of a script; None for what is no file, which is sbatch's to judge. Raises ValueError if unreadable.
+
+    A pipe, as in `sxbatch <(make-script)`, is left alone: it can be read only once.
+    """
+    if not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+
+
+def directives(script: str, mark: str) -> list[tuple[int, list[str]]]:
+    """The (line number, words) of the lines starting with `mark`, such as #SBATCH, up to the first command.
+
+    There sbatch stops reading, too. Raises ValueError for unbalanced quotes.
+    """
+    found = []
+    for number, line in enumerate(script.splitlines(), start=1):
+        if line.strip() and not line.startswith("#"):
+            break
+        if line.startswith(mark) and line[len(mark) : len(mark) + 1].isspace():
+            try:
+                found.append((number, shlex.split(line.removeprefix(mark), comments=True)))
+            except ValueError as error:
+                raise ValueError(f"line {number} of the script: {mark}: {error}") from error
+    return found
+
+
+def sbatch_comment(script: str) -> str | None:
+    """The comment that the script's #SBATCH lines give the job. The last one counts."""
+    comment = None
+    for _, line in directives(script, "#SBATCH"):
+        for option in split(line, {}).options:
+            comment = option.value if option.name == "comment" else comment
+    return comment
 
 
 def _full_name(name: str) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from explsched.job_options import LIMIT, MEMORY, MPS, REQUEST, SHARE, SHARING
+from explsched.job_options.command_line import add
 from explsched.job_options.environment import exported, read
 from explsched.job_options.values import permille
-from wrappers.option_arguments import add
 
 _SWITCH = "EXPLSCHED_INTERCEPT"
 _BEST_EFFORT = SHARE.kind.choices[1]

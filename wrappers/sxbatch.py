@@ -7,18 +7,38 @@ sxbatch --sweep digits --template sweep --param-grid lr=0.1,0.01 --param gpus=1 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from explsched.job_options import CHECKPOINT, SCHEDULED, SWEEP, comment
 from explsched.job_options.environment import exported
-from wrappers import directives, template
+from wrappers import template
 from wrappers.own_options import job_values, read
 from wrappers.own_options import options_parser as options_parser  # man page and completion are made from it
-from wrappers.sbatch_options import CommandLine, SbatchOption
-from wrappers.submission import Submission, show, submit
+from wrappers.sbatch_options import CommandLine, SbatchOption, read_script, sbatch_comment
+
+_NO_SBATCH = "sxbatch: error: sbatch is not installed or not on PATH (Debian package slurm-client)\n"
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What will be handed to sbatch: its command line, and the script if a template made one.
+
+    `shown` is the text of the script, whoever wrote it, as far as it is known.
+    """
+
+    argv: tuple[str, ...]
+    script: str | None
+    environment: dict[str, str]
+    shown: str | None = None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +64,7 @@ def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
     elif options.param or options.param_grid or options.array_limit:
         raise ValueError("--param, --param-grid and --array-limit need --template")
     elif line.rest:
-        text = directives.read_script(Path(line.rest[0]))
+        text = read_script(Path(line.rest[0]))
     values = job_values(options)
     own = comment.write(values)
     kept = list(line.options)
@@ -64,6 +84,68 @@ def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
     return Submission(("sbatch", *added, *words, *end, *script_words), script, environment, text)
 
 
+def show(submission: Submission, *, as_json: bool) -> None:
+    """Print what would be submitted: the command line as a comment, then the script."""
+    if as_json:
+        found = {
+            "command": submission.argv,
+            "environment": submission.environment,
+            "script": submission.shown,
+            "generated": submission.script is not None,
+        }
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    variables = [f"{key}={_word(value)}" for key, value in submission.environment.items()]
+    line = " ".join([*variables, *(_word(word) for word in submission.argv)])
+    sys.stdout.flush()
+    text = f"# {line}\n{submission.shown or ''}"
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    sys.stdout.buffer.flush()
+
+
+def submit(submission: Submission, *, as_json: bool) -> int:
+    """Run sbatch; returns its exit code, or 2 if there is none. With `as_json` prints the job's id and the command."""
+    try:
+        if submission.script is None:
+            return _run(submission, list(submission.argv), as_json=as_json)
+        with tempfile.NamedTemporaryFile("w", prefix="sxbatch-", suffix=".sh", encoding="utf-8") as file:
+            file.write(submission.script)
+            file.flush()
+            return _run(submission, [*submission.argv, file.name], as_json=as_json)
+    except FileNotFoundError:
+        sys.stderr.write(_NO_SBATCH)
+        return 2
+    except OSError as error:
+        sys.stderr.write(f"sxbatch: error: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _run(submission: Submission, argv: list[str], *, as_json: bool) -> int:
+    environment = {**os.environ, **submission.environment}
+    if not as_json:
+        return subprocess.run(argv, env=environment, check=False).returncode
+    argv = [argv[0], "--parsable", *argv[1:]]
+    done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    job_id, _, cluster = last.partition(";")
+    if done.returncode == 0 and job_id.isdecimal():
+        found = {"job_id": int(job_id), "cluster": cluster or None, "command": submission.argv}
+        sys.stdout.write(json.dumps(found) + "\n")
+    elif done.stdout:
+        sys.stderr.write(done.stdout)
+    return done.returncode
+
+
+def _word(text: str) -> str:
+    """One word of shell, on one line whatever it holds: a line break must not end the comment it is shown in."""
+    if all(c.isprintable() or "\udc80" <= c <= "\udcff" for c in text):
+        return shlex.quote(text)
+    escaped = text.encode("utf-8", "surrogateescape").decode("latin-1")
+    return "$'" + "".join(c if " " <= c <= "~" and c not in "'\\" else f"\\x{ord(c):02x}" for c in escaped) + "'"
+
+
 def _render(options: argparse.Namespace, command: Sequence[str]) -> str:
     grid = _pairs(options.param_grid, "--param-grid")
     parameters = _pairs(options.param, "--param")
@@ -80,7 +162,7 @@ def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
     given = [option.value for option in options if option.name == "comment"]
     found = given[-1] if given else os.environ.get("SBATCH_COMMENT")
     if found is None and script is not None:
-        found = directives.sbatch_comment(script)
+        found = sbatch_comment(script)
     if found and comment.words(found):
         raise ValueError(
             f"the comment {found!r} has a word {comment.PREFIX}..., which sxbatch's options would contradict"

@@ -1,6 +1,6 @@
 """`sxrun`: runs a command inside a job, passes signals on to it and tells the scheduler about the run.
 
-It reports the `--key=value` words of the command as the training's hyper-parameters. With `--log-regex` or
+It reports `--key=value` and `--key value` of the command as the training's hyper-parameters. With `--log-regex` or
 `--follow` it also reads progress from what the command prints or writes, so that a training that only logs can
 take part. With options of sharing its CUDA kernels are managed, so that it can share a GPU with others. Whatever goes
 wrong with that, the command runs and its exit status is sxrun's.
@@ -13,22 +13,21 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from signal import Signals
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.job_options import CHECKPOINT, ELASTIC, FOLLOW, FOLLOWING, METRIC, SHARING, STEP_KEY, VALUE_KEY
-from explsched.job_options.documentation import variable_lines
+from explsched.job_options.command_line import add, variable_lines
 from explsched.job_options.environment import exported, read
 from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell
-from wrappers.elastic import present_size
-from wrappers.follow import POLL_S, LogTail, Reporter, json_reader, log_reader
-from wrappers.option_arguments import add
+from wrappers.event_file import EventReporter, EventTail
+from wrappers.follow import POLL_S, LogTail, Reporter, default_metric, json_reader, log_reader, row_reader
 from wrappers.relay import SignalRelay
 from wrappers.share_options import Share, add_options, chosen
-from wrappers.sources import followed
 
 _COLUMN = 27
 _EPILOG = rf"""
@@ -52,6 +51,10 @@ examples:
 """
 _LAST_OUTPUT_S = 5.0  # a background process of the command may hold its output open for ever
 _STDOUT = 1
+_TASK_COUNTS = ("SLURM_NTASKS", "SLURM_NPROCS")
+_ROWS = (".csv", ".tsv")
+_JSON_LINES = (".jsonl", ".ndjson", ".json")
+_EVENTS = "tfevents"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -158,6 +161,51 @@ def _following(options: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     found = read(os.environ, FOLLOWING)
     given = {option.name: value for option in FOLLOWING if (value := getattr(options, option.yaml_key))}
     return found.values | given, list(found.warnings)
+
+
+def followed(values: Mapping[str, str], program: str, total_steps: int | None) -> tuple[Reporter, LogTail]:
+    """What reads the file that `values` name (by the options' names), and what it reports to.
+
+    Raises ValueError for a name that tells no kind of file, and for a step's name where there is none.
+    """
+    path = Path(values[FOLLOW.name])
+    step, value = values.get(STEP_KEY.name), values.get(VALUE_KEY.name)
+    is_directory = path.is_dir() or values[FOLLOW.name].endswith("/")
+    if is_directory or _EVENTS in path.name:
+        if step is not None:
+            raise ValueError(f"{STEP_KEY.flag} {step}: TensorBoard's events have their step without a name")
+        return EventReporter(value, program, total_steps), EventTail(path) if is_directory else LogTail(path)
+    if path.suffix in _ROWS:
+        return Reporter(row_reader(path, step or "step", value), program, total_steps), LogTail(path)
+    if path.suffix in _JSON_LINES:
+        return Reporter(json_reader(step or "step", value, default_metric()), program, total_steps), LogTail(path)
+    accepted = ", ".join((*_ROWS, *_JSON_LINES))
+    raise ValueError(
+        f"{FOLLOW.flag} {path}: the name tells no kind of file; accepted: {accepted}, "
+        f"a name with {_EVENTS}, or TensorBoard's directory"
+    )
+
+
+def present_size(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of an elastic job's batch script that must be set anew, so that its steps have its present size.
+
+    Nothing for other jobs, and inside of a step, which Slurm has told its own size. --ntasks-per-node says how many
+    tasks the job has with its present nodes; without it the number of tasks stays. Slurm itself starts a job whose size
+    was changed while it waited with SLURM_JOB_NUM_NODES, SLURM_GPUS_ON_NODE and CUDA_VISIBLE_DEVICES as they are now,
+    but with what sbatch had put into the environment at submission: srun would start steps of the old size.
+    """
+    if not environment.get(ELASTIC.variable) or "SLURM_STEP_ID" in environment:
+        return {}
+    fresh: dict[str, str] = {}
+    asked, held = environment.get("SLURM_GPUS_PER_NODE", ""), environment.get("SLURM_GPUS_ON_NODE", "")
+    if asked and held.isdecimal():
+        kind, colon, _ = asked.rpartition(":")
+        fresh["SLURM_GPUS_PER_NODE"] = f"{kind}{colon}{held}"
+    per_node, nodes = environment.get("SLURM_NTASKS_PER_NODE", ""), environment.get("SLURM_JOB_NUM_NODES", "")
+    if per_node.isdecimal() and nodes.isdecimal():
+        tasks = str(int(per_node) * int(nodes))
+        fresh |= {name: tasks for name in _TASK_COUNTS if name in environment}
+    return {name: value for name, value in fresh.items() if environment[name] != value}
 
 
 def _steps(text: str) -> int:

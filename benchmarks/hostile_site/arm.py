@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 import time
@@ -84,7 +85,10 @@ class _Load:
     submitted: list[Submitted] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
     _next: dict[str, Iterator[JobSpec]] = field(default_factory=dict)
-    _turn: int = 0
+    _chance: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(f"{self.seed} order")  # noqa: S311  a workload, no secret
 
     def top_up(self, pool: ThreadPoolExecutor) -> None:
         """One look at the queue, and what is missing in it. Without an answer of slurmctld nothing happens."""
@@ -99,8 +103,7 @@ class _Load:
                 parked[name] = parked.get(name, 0) + (state == "PD")
             elif state == "PD" and not job_id.endswith("+1"):
                 waiting[name] = waiting.get(name, 0) + 1
-        self._turn += 1
-        order = sites.USERS if self._turn % 2 else sites.USERS[::-1]  # neither of a pair is always first
+        order = self._chance.sample(sites.USERS, len(sites.USERS))  # neither of a pair is first more often
         most = max((_BACKLOG - waiting.get(user.name, 0) for user in order), default=0)
         for _round in range(most):
             missing = [user for user in order if waiting.get(user.name, 0) < _BACKLOG]

@@ -1,13 +1,17 @@
-"""The root command `sexplsched`. Commands are registered as entry points."""
+"""The root command `sexplsched`, and groups of commands that packages register as entry points.
+
+Only the command that is called is imported.
+"""
 
 from __future__ import annotations
 
 import gc
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint
 
 import click
 
-from explsched.cli.commands import RegisteredCommands
-from explsched.entry_points import COMMANDS
+from explsched import entry_points
 from explsched.errors import ExplschedError
 
 _EPILOG = """\
@@ -21,7 +25,50 @@ examples:
 """
 
 
-@click.group(cls=RegisteredCommands, entry_point_group=COMMANDS, epilog=_EPILOG)
+class CommandError(ExplschedError):
+    """A registered command cannot be loaded."""
+
+
+class RegisteredCommands(click.Group):
+    """The commands of one entry-point group."""
+
+    def __init__(self, *args: object, entry_point_group: str, **kwargs: object) -> None:
+        """`entry_point_group`: where the commands are registered; the rest as for `click.Group`."""
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # handed on as they come
+        self._group = entry_point_group
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Names of all registered commands, sorted."""
+        return sorted({*entry_points.own(self._group), *entry_points.others(self._group)})
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; None if there is none. Raises `CommandError` if it does not load."""
+        entry = entry_points.own(self._group).get(cmd_name) or entry_points.others(self._group).get(cmd_name)
+        return None if entry is None else _loaded(entry)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; an unknown command is answered with the nearest known one."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            near = get_close_matches(args[0], known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"unknown command {args[0]!r}{hint} (known: {', '.join(known)})")
+        return super().resolve_command(ctx, args)
+
+
+def _loaded(entry: EntryPoint) -> click.Command:
+    try:
+        command = entry.load()
+    except Exception as error:  # another package's import may raise anything
+        raise CommandError(f"command {entry.name!r} ({entry.value}) does not load: {error!r}") from error
+    if not isinstance(command, click.Command):
+        raise CommandError(f"command {entry.name!r}: {entry.value} is {command!r}, expected a click command")
+    return command
+
+
+@click.group(cls=RegisteredCommands, entry_point_group=entry_points.COMMANDS, epilog=_EPILOG)
 @click.version_option(None, "-V", "--version", package_name="explsched")
 def root() -> None:
     """See and steer what explsched does with a Slurm cluster."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from explsched.job_options.table import Option
+from explsched.job_options import Option
 from explsched.job_options.values import Fraction, is_former
 
 _JOB = "SLURM_JOB_ID"

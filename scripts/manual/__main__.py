@@ -19,10 +19,9 @@ import jinja2
 
 from explsched import strict_yaml
 from explsched.cli.main import root
-from explsched.job_options import CHECKPOINT, OPTIONS, SWEEP, Option
+from explsched.job_options import CHECKPOINT, OPTIONS, SPANK_PREFIX, SWEEP, VARIABLE_PREFIX, Option
 from explsched.job_options.comment import PREFIX
-from explsched.job_options.documentation import former_spellings
-from explsched.job_options.table import SPANK_PREFIX, VARIABLE_PREFIX
+from explsched.job_options.generated import former_spellings
 from slurm_plugin import daemon
 from slurm_plugin.config import DEFAULT_PATH, PATH_VARIABLE, Config
 from wrappers import sxbatch, sxreport, sxrun

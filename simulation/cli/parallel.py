@@ -1,20 +1,25 @@
-"""Work spread over processes, with progress; no process outlives the one that started it."""
+"""Work spread over processes, with progress bars on stderr; no process outlives the one that started it."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from multiprocessing.queues import SimpleQueue
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from explsched.errors import ExplschedError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -106,3 +111,38 @@ def _do(work: Callable[[Task, Progress], Result], position: int, task: Task) -> 
             _send((position, done, total))
 
     return work(task, report)
+
+
+_PATIENCE_S = 1.0
+Report = Callable[[int, int, int], None]
+"""Takes (which bar, units done, units in all)."""
+
+
+@contextmanager
+def bars(labels: Sequence[str]) -> Iterator[Report]:
+    """One bar for each label. They appear after a second, on a terminal only, and vanish at the end."""
+    appear_s = time.monotonic() + _PATIENCE_S if sys.stderr.isatty() else float("inf")
+    shown: Bars | None = None
+    with ExitStack() as stack:
+
+        def report(bar: int, done: int, total: int) -> None:
+            nonlocal shown
+            if shown is None:
+                if time.monotonic() < appear_s:
+                    return
+                shown = stack.enter_context(_progress(labels))
+            shown.update(shown.task_ids[bar], completed=done, total=total)
+
+        yield report
+
+
+def _progress(labels: Sequence[str]) -> Bars:
+    # Imported late: short commands must not pay for it.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    for label in labels:
+        progress.add_task(label, total=None)
+    return progress

@@ -13,10 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.cli.options import json_option
-from explsched.cli.progress_bars import bars
 from explsched.cli.tables import room
 from simulation.cli.outputs import PolicyColumn, figure_lines, jobs_option, plot_option, ratio, table, write_files
-from simulation.cli.parallel import run_all
+from simulation.cli.parallel import bars, run_all
 from simulation.cli.replay import (
     TraceReplay,
     check_policies,

@@ -7,7 +7,6 @@ the jobs' AdminComments; `failed` are runs that Slurm says failed, also by a nod
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from msgspec import Struct
 from explsched import preemption_record
 from slurm_plugin import job_options
 from slurm_plugin.audit.entries import AuditEntry
+from slurm_plugin.client.spelling import gpus_of
 
 FIELDS = (
     *("JobIDRaw", "User", "Account", "Partition", "State", "Submit", "Eligible", "Start", "End", "ElapsedRaw"),
@@ -25,8 +25,6 @@ FIELDS = (
 """sacct's fields. Those that are free text stand last."""
 
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "DEADLINE"})
-_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
-_TYPED_GPUS = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")
 _J_PER_KWH = 3_600_000.0
 _S_PER_H = 3600.0
 TOTAL = "all"
@@ -98,17 +96,11 @@ def run_of(fields: Sequence[str]) -> Run:
         max(submit_s, _time(told["Eligible"]) or submit_s),
         _time(told["Start"]),
         _time(told["End"]),
-        _gpus(told["AllocTRES"]) or _gpus(told["ReqTRES"]),
+        gpus_of(told["AllocTRES"]) or gpus_of(told["ReqTRES"]),
         60.0 * int(limit) if limit.isdecimal() else None,
         float(told["ConsumedEnergyRaw"]) if told["ConsumedEnergyRaw"].isdecimal() else 0.0,
         _preemptions(told["AdminComment"], submit_s),
     )
-
-
-def _gpus(tres: str) -> int:
-    """Of all types. Where Slurm accounts for types alone, they are summed up."""
-    total = _GPUS.search(tres)
-    return int(total[1]) if total else sum(int(count) for count in _TYPED_GPUS.findall(tres))
 
 
 def _time(text: str) -> float | None:

@@ -14,7 +14,7 @@ from explsched.cli.options import MOMENT, config_option, json_option
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from slurm_plugin import config as configuration
-from slurm_plugin.instance import heartbeat
+from slurm_plugin import instance
 from slurm_plugin.state.published import clock
 
 _AUDIT_EXAMPLES = """\b
@@ -93,7 +93,7 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     from slurm_plugin.steering.reset import taken_back
 
     config, now_s = configuration.load(config_path), time.time()
-    seen = heartbeat.last(config.progress.spool)
+    seen = instance.last_heartbeat(config.progress.spool)
     if seen is not None and seen.is_alive(now_s) and not dry_run:
         where = f"pid {seen.holder.pid} on {seen.holder.host}"
         raise ResetError(f"a daemon runs ({where}) and would steer again: stop it first, or use --dry-run")

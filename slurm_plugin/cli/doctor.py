@@ -22,13 +22,13 @@ from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from sched_policy import catalog
 from slurm_plugin import config as configuration
+from slurm_plugin import instance
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import probe_pyslurm
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.instance import heartbeat
 from slurm_plugin.observation.observe import without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from wrappers import kernel_manager, mps, native_parts
@@ -276,7 +276,7 @@ def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _daemon(spool: Path) -> Finding:
-    seen = heartbeat.last(spool)
+    seen = instance.last_heartbeat(spool)
     if seen is None:
         return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
     where = f"on {seen.holder.host}, pid {seen.holder.pid}"

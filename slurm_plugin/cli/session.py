@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_plugin import config as configuration
+from slurm_plugin import instance
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import Config
-from slurm_plugin.instance import heartbeat
 from slurm_plugin.state.published import State, read
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def tell_source(state: State, config_path: Path | None) -> None:
     config, now_s = configuration.load(config_path), time.time()
     if state.source == "daemon":
         click.echo(f"sexplsched: as the daemon saw it {state.age_s(now_s):.0f} s ago", err=True)
-    if notice := heartbeat.notice(config.progress.spool, now_s):
+    if notice := instance.notice(config.progress.spool, now_s):
         click.echo(f"sexplsched: {notice}", err=True)
 
 

@@ -16,8 +16,7 @@ import yaml
 from msgspec import Struct
 
 from explsched import spool as spools
-from slurm_plugin import config
-from slurm_plugin.instance import heartbeat
+from slurm_plugin import config, instance
 
 DAEMON = "sexplschedd"
 """The daemon's name among those of a cluster."""
@@ -94,7 +93,7 @@ class Product(Struct, frozen=True):
 
     def daemon_works(self) -> bool:
         """Whether a daemon has claimed the cluster."""
-        return heartbeat.last(self.spool) is not None
+        return instance.last_heartbeat(self.spool) is not None
 
     @contextmanager
     def daemon(self, environment: Mapping[str, str], niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:

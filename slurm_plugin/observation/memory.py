@@ -1,4 +1,4 @@
-"""What a daemon remembers between passes: who was served in vain, whose trainings showed no curve, and ended trainings.
+"""What a daemon remembers between passes: reasons that its writes hide, who was served in vain, whose trainings ended.
 
 Nothing of it is needed: a daemon that has just started, or a command, looks without. Jobs for which others were
 preempted and that did not start are kept from their GPUs by something that is not modelled, so nobody makes room for
@@ -19,8 +19,9 @@ from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
 from sched_policy.model import Job, JobState
 from sched_policy.order.utility import claims_a_prior
+from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.observation.standing import leased_job
+from slurm_plugin.observation.standing import is_untested, leased_job
 
 
 class SeenTraining(NamedTuple):
@@ -157,6 +158,63 @@ def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:
     return training._replace(
         job=replace(job, state=JobState.PENDING, start_s=None, allocation=(), earlier_s=job.executed_s(now_s))
     )
+
+
+REASON_HOLDS_S = 60.0
+"""A reason counts for so long after Slurm last gave it: within a minute it tests a job again (its default
+sched_interval), and then says itself what keeps the job."""
+
+
+class _Told(NamedTuple):
+    """A job as it was when Slurm last gave a reason for its waiting."""
+
+    record: SlurmJob
+    time_s: float
+    hidden: bool = False
+
+
+class HiddenReasons:
+    """Why jobs wait, where nothing but our own writing of their site factors has hidden it.
+
+    With each write Slurm sets the reason to None until it tests the job again. The job waits for the same thing
+    meanwhile: unless Slurm has given another reason since, somebody has changed the job, or too long has passed.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[int, _Told] = {}
+
+    def restored(self, jobs: Iterable[SlurmJob], now_s: float) -> tuple[SlurmJob, ...]:
+        """The jobs, with the reasons that Slurm gave before our writes."""
+        told: dict[int, _Told] = {}
+        found: list[SlurmJob] = []
+        for job in jobs:
+            record = job
+            if job.state == "PENDING":
+                if not is_untested(job):
+                    told[job.job_id] = _Told(job, now_s)
+                elif self._is_hidden(job, now_s):
+                    last = told[job.job_id] = self._told[job.job_id]
+                    record = replace(job, reason=last.record.reason)
+            found.append(record)
+        self._told = told
+        return tuple(found)
+
+    def note(self, changes: Iterable[Change]) -> None:
+        """Take in what is about to be written."""
+        for change in changes:
+            if isinstance(change, SetSiteFactor) and change.job_id in self._told:
+                self._told[change.job_id] = self._told[change.job_id]._replace(hidden=True)
+
+    def _is_hidden(self, job: SlurmJob, now_s: float) -> bool:
+        last = self._told.get(job.job_id)
+        if last is None or not last.hidden or now_s - last.time_s > REASON_HOLDS_S:
+            return False
+        return job.priority > 0 and _asks(job) == _asks(last.record)
+
+
+def _asks(job: SlurmJob) -> SlurmJob:
+    """What a job is and asks for, without what its place in the queue and time alone change."""
+    return replace(job, reason="", priority=0, site_factor=None, natives=(), fair_share=None, start_s=None)
 
 
 LONGEST_LEASE_S = 600.0

@@ -54,7 +54,7 @@ def has_settled(record: SlurmJob, now_s: float) -> bool:
 
 _ROOM = frozenset({"Resources", "Priority"})
 _UNTESTED = frozenset({"None", ""})
-"""Not tested since it was submitted or changed. Each of our own writes brings it about."""
+"""Not tested since it was submitted or changed. Each of our own writes brings it about: see `memory.HiddenReasons`."""
 
 _DELAYED = frozenset({*_ROOM, *_UNTESTED, "BeginTime"})
 _TIERS = ("Nodes required for job are ", "Nodes_required_for_job_are_")
@@ -73,16 +73,21 @@ def waits_for_room(record: SlurmJob) -> bool:
     return record.state == "PENDING" and record.het_job_id is None and record.reason in _ROOM
 
 
+def is_untested(record: SlurmJob) -> bool:
+    """Whether Slurm tells nothing of why the job waits."""
+    return record.reason in _UNTESTED
+
+
 def may_start(record: SlurmJob, now_s: float) -> bool:
     """Whether Slurm may start a waiting job as soon as there is room: nothing else that it tells keeps the job."""
-    room = record.reason in _ROOM or record.reason in _UNTESTED or record.reason.startswith(_TIERS)
+    room = record.reason in _ROOM or is_untested(record) or record.reason.startswith(_TIERS)
     return record.state == "PENDING" and room and not waits_for_begin(record, now_s)
 
 
 def may_keep_lease(record: SlurmJob) -> bool:
     """Whether a lease that the job has may stay: in it the job may wait for its beginning, or not be tested again."""
     in_lease = record.reservation == lease_name(record.job_id)
-    untested = record.reason in _UNTESTED or (in_lease and record.reason == "Reservation")
+    untested = is_untested(record) or (in_lease and record.reason == "Reservation")
     return waits_for_room(record) or (record.state == "PENDING" and record.het_job_id is None and untested)
 
 

@@ -13,19 +13,22 @@ from explsched.log import event
 from sched_policy import catalog
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
+from sched_policy.queue_order import queue_order
 from sched_policy.validate import checked_plan
 from slurm_plugin.audit.entries import Before, Reasons
 from slurm_plugin.audit.trail import AuditTrail, apply
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.lent_places import LentPlaces
-from slurm_plugin.observation.memory import LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
+from slurm_plugin.observation.memory import HiddenReasons, LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.sweep_record import SweepRecord
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
@@ -50,15 +53,17 @@ class Pass(Struct, frozen=True):
 class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
-    Slurm is the database: nothing is kept between passes but the preemptions underway, the reports read so far, how
-    long leases have been used, how long trainings ran without reports, which site factors are ours (kept in a file,
-    too), and the groups last seen, to log what became of them.
+    Slurm is the database: nothing is kept between passes but the preemptions underway, which site factors are ours and
+    which places have been lent (these three in files, too), the reports read so far, how long leases have been used,
+    how long trainings ran without reports, why jobs waited before their site factors were written, and the groups last
+    seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
         self._tracker = PreemptionTracker(config.preemption_budget(), _underway_file(config))
         self._groups: tuple[LiveGroup, ...] = ()
+        self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
@@ -66,7 +71,8 @@ class Controller:
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
-        self._lent_places = LentPlaces()
+        self._lent_places = LentPlaces(_lent_places_file(config))
+        self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
         self.reconfigure(config)
 
@@ -83,13 +89,22 @@ class Controller:
             self._trail = _trail(config)
         if config.order.site_factor_file != self._own_factors.path:
             self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
+        if self._run_times is not None:
+            self._run_times.close()
+        section = config.run_times
+        accounting = CliClient(config.slurm.timeout_s).accounting
+        self._run_times = (
+            LearntRunTimes(accounting, section.history_days, section.refresh_s) if section.history_days else None
+        )
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
         found = self._client.look()
+        found = replace(found, jobs=self._hidden_reasons.restored(found.jobs, now_s))
         limits = self._limits = self._limits or self._probe(found.nodes)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
         others = self._own_factors.others(found.jobs)
+        self._lent_places.take_in({job.job_id: job for job in found.jobs})
         used = self._lent_places.used(found.jobs, now_s, self._config.order.max_wait_s)
         remembered = Remembered(
             self._tracker.underway,
@@ -109,6 +124,7 @@ class Controller:
             self._budget,
             self._config.order,
             self._config.preemption.reach,
+            self._run_times,
         )
         self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
@@ -121,8 +137,11 @@ class Controller:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self.decide(now_s)
         self._own_factors.note(decided.changes, decided.seen.jobs)
-        seen = decided.seen
-        self._lent_places.note(seen.snapshot.jobs, seen.jobs, seen.others_factors, decided.changes)
+        self._hidden_reasons.note(decided.changes)
+        if self._limits and self._limits.scope != "partition":
+            ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
+            self._lent_places.note(ranked, decided.seen, decided.changes, most)
+        self._lent_places.save()
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
@@ -196,6 +215,10 @@ def _trail(config: Config) -> AuditTrail:
 
 def _underway_file(config: Config) -> Path:
     return config.order.site_factor_file.with_name("preemptions.json")
+
+
+def _lent_places_file(config: Config) -> Path:
+    return config.order.site_factor_file.with_name("lent_places.json")
 
 
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:

@@ -29,18 +29,19 @@ def test_variables_of_a_program() -> None:
 
 
 def test_a_command_line_is_read_and_secrets_are_not() -> None:
-    words = [
-        "python",
-        "train.py",
-        "--lr=0.1",
-        "--width",
-        "64",
-        "--opt=sgd=fast",
-        "-x=1",
-        "--lr=0.2",
-        "--wandb-token=abc",
-    ]
+    words = ["python", "train.py", "--lr=0.1", "--opt=sgd=fast", "-x=1", "--lr=0.2", "--wandb-token=abc"]
     assert of_command([*words, "--API_KEY=abc", "--1=2", "--=3"]) == {"lr": 0.2, "opt": "sgd=fast"}
+
+
+def test_a_value_may_be_a_word_of_its_own() -> None:
+    words = ["torchrun", "--verbose", "train.py", "--lr", "0.1", "--decay", "-1e-3", "--opt", "adam", "--nesterov"]
+    words += ["--width", "64", "--data", "/data/a", "--host", "a.example.org", "--api-key", "abc", "--empty=", "--last"]
+    expected = {"lr": 0.1, "decay": -0.001, "opt": "adam", "width": 64.0, "empty": ""}
+    assert of_command(words) == expected
+
+
+def test_the_last_of_both_spellings_counts() -> None:
+    assert of_command(["--lr", "0.1", "--lr=0.2", "--on", "true", "--lr", "0.3"]) == {"lr": 0.3, "on": True}
 
 
 @pytest.mark.parametrize("text", ["lr", "lr=1,", "=1", "l r=1", "lr=1,width"])

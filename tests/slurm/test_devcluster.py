@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from explsched.process import ProcessId
+from slurm_plugin import instance
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, State, down, load, machine, processes, up
-from slurm_plugin.instance import heartbeat
 
 pytestmark = pytest.mark.slurm
 
@@ -307,7 +307,7 @@ class TestCommandLine:
         out.unlink()
         shown = run(whole, sys.executable, "-m", "explsched.cli.main", "config", "show")
         assert str(whole.product.spool) in shown
-        assert heartbeat.notice(whole.product.spool, time.time()) is None
+        assert instance.notice(whole.product.spool, time.time()) is None
         daemon = whole.daemons[-1]
         assert invoke("down", *where).exit_code == 0
         assert not daemon.is_alive()

@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from explsched.errors import PolicyError
+from slurm_plugin import instance
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import TargetJob
 from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
-from slurm_plugin.instance import heartbeat
-from slurm_plugin.instance.heartbeat import AnotherDaemonError, Beat, Holder
+from slurm_plugin.instance import AnotherDaemonError, Beat, Holder
 from tests.slurm_kit import FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
@@ -174,7 +174,7 @@ def test_an_error_at_the_start_names_the_program_and_the_file(tmp_path: Path) ->
 
 
 def test_status_sees_a_daemon_as_long_as_it_runs(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[heartbeat.Sighting | None] = []
-    lived(Eventful(events=[lambda: seen.append(heartbeat.last(tmp_path))]), config, monkeypatch)
+    seen: list[instance.Sighting | None] = []
+    lived(Eventful(events=[lambda: seen.append(instance.last_heartbeat(tmp_path))]), config, monkeypatch)
     assert [found.holder.pid for found in seen if found] == [os.getpid()]
-    assert heartbeat.last(tmp_path) is None
+    assert instance.last_heartbeat(tmp_path) is None

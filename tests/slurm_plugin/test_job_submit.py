@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from lupa.lua53 import LuaRuntime
 
-from explsched.job_options import lua
 from explsched.job_options.comment import CONTROL_VARIABLE
+from explsched.job_options.generated import job_submit_script
 from tests import job_submit
 
 
@@ -68,4 +68,4 @@ def test_former_keys_are_told_and_mean_the_present_ones(controller: Controller) 
 
 def test_a_template_without_the_placeholder_is_refused() -> None:
     with pytest.raises(ValueError, match="job_options"):
-        lua.filled("return slurm.SUCCESS")
+        job_submit_script("return slurm.SUCCESS")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wrappers.elastic import present_size
+from wrappers.sxrun import present_size
 
 RESIZED = {
     "EXPLSCHED_ELASTIC": "2-8/2",

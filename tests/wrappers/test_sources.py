@@ -14,7 +14,7 @@ import pytest
 from explsched.job_options import FOLLOW, STEP_KEY, VALUE_KEY
 from wrappers.event_file import EventReporter, EventTail, masked_crc32c
 from wrappers.follow import LogTail, Reporter, row_reader
-from wrappers.sources import followed
+from wrappers.sxrun import followed
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 # Written by tensorboard 2.21: the version record, then loss and acc as simple values of steps 0 to 2, then loss as a

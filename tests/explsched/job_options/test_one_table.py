@@ -12,13 +12,13 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from explsched.job_options import LIMIT, OPTIONS, REQUEST, SCHEDULED, SHARE, SHARING, Option, documentation, native
+from explsched.job_options import LIMIT, OPTIONS, REQUEST, SCHEDULED, SHARE, SHARING, Option, generated
 from inference_gateway.services import KernelSection
 from scripts.manual.__main__ import pages, render
 from wrappers import sxbatch, sxrun
 
 ROOT = Path(__file__).parents[3]
-TABLE = ROOT / "explsched/job_options/table.py"
+TABLE = ROOT / "explsched/job_options/__init__.py"
 PRODUCT = (
     *("explsched", "wrappers", "slurm_plugin", "sched_policy", "simulation", "kernel_intercept"),
     *("inference_gateway", "sbatch_templates", "benchmarks", "scripts", "cmake"),
@@ -54,8 +54,8 @@ def literals(path: Path) -> Iterator[str]:
             yield node.value
 
 
-READERS = [ROOT / "wrappers" / f"{name}.py" for name in ("own_options", "option_arguments", "share_options", "sxbatch")]
-READERS += [ROOT / "slurm_plugin/job_options.py"]
+READERS = [ROOT / "wrappers" / f"{name}.py" for name in ("own_options", "share_options", "sxbatch")]
+READERS += [ROOT / "explsched/job_options/command_line.py", ROOT / "slurm_plugin/job_options.py"]
 
 
 @pytest.mark.parametrize("path", READERS, ids=lambda path: path.name)
@@ -98,11 +98,9 @@ def test_yaml_has_the_names_and_values_of_the_table() -> None:
 
 def test_the_docs_show_the_present_table() -> None:
     page = (ROOT / "docs/researcher.md").read_text()
-    assert documentation.with_tables(page) == page, (
-        "run python -m explsched.job_options.documentation docs/researcher.md"
-    )
+    assert generated.with_tables(page) == page, "run python -m explsched.job_options.generated docs docs/researcher.md"
     with pytest.raises(ValueError, match="no lines"):
-        documentation.with_tables("a page")
+        generated.with_tables("a page")
 
 
 def test_the_manual_explains_every_option() -> None:
@@ -114,17 +112,17 @@ def test_the_manual_explains_every_option() -> None:
 
 def test_the_header_is_written_only_when_it_differs(tmp_path: Path) -> None:
     path = tmp_path / "generated" / "job_options.h"
-    native.main([str(path)])
+    generated.main(["header", str(path)])
     before = path.stat()
-    native.main([str(path)])
+    generated.main(["header", str(path)])
     assert path.stat().st_mtime_ns == before.st_mtime_ns
     path.write_text("old")
-    native.main([str(path)])
-    assert path.read_text() == native.header()
+    generated.main(["header", str(path)])
+    assert path.read_text() == generated.header()
 
 
 def test_only_the_standard_library_is_imported_in_jobs() -> None:
-    modules = ("documentation", "comment", "environment", "lua", "native")
+    modules = ("command_line", "comment", "environment", "generated")
     code = "import " + ", ".join(f"explsched.job_options.{name}" for name in modules)
     environment = {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-S", "-c", code], env=environment, check=True)  # -S: no site-packages

@@ -2,92 +2,189 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from sched_policy.model import Job, JobState
-from slurm_plugin.client.changes import SetSiteFactor
-from slurm_plugin.client.records import SlurmJob
+import pytest
+from msgspec.structs import replace
+
+from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.lent_places import LentPlaces
-from tests.sched_policy.builders import job
+from slurm_plugin.observation.memory import Remembered
+from slurm_plugin.observation.observe import Observation, observe
+from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.steering.places import place_changes
 from tests.slurm_kit import record
 
 NOW_S = 1_000.0
 WEEK_S = 604_800.0
+ALL = 1_000_000
 
 
-def waiting(job_id: int, scope: str = "ada", **fields: Any) -> Job:
-    return job(job_id, scope=scope, peers="p", **fields)
+def waiting(job_id: int, native: int, user: str = "ada", **fields: Any) -> SlurmJob:
+    """A job as Slurm shows it before anybody has changed it."""
+    base = {"user": user, "natives": (native,), "priority": native, "site_factor": 0, "submit_s": float(job_id)}
+    return record(job_id, **{**base, "eligible_s": float(job_id), **fields})
 
 
-def noted(places: LentPlaces, factors: dict[int, int], writes: dict[int, int], **more: SlurmJob) -> dict[int, int]:
-    """A pass that finds jobs of one user with these site factors, and writes others; what is used up then."""
-    records = {job_id: record(job_id, site_factor=factor) for job_id, factor in factors.items()}
-    used = places.used(records.values(), NOW_S, WEEK_S)
-    changes = [SetSiteFactor(job_id, factor) for job_id, factor in writes.items()]
-    records |= {one.job_id: one for one in more.values()}
-    places.note([waiting(job_id) for job_id in factors], records, used, changes)
-    return places.used(records.values(), NOW_S, WEEK_S)
+def running(job: SlurmJob) -> SlurmJob:
+    return replace(job, state="RUNNING", start_s=NOW_S, natives=(), site_factor=None)
+
+
+def look(jobs: Sequence[SlurmJob], used: Mapping[int, int]) -> Observation:
+    remembered = Remembered(others_factors=used)
+    return observe(ClusterRecords((), tuple(jobs), ()), ProgressSpool(Path("/nowhere")), NOW_S, remembered=remembered)
+
+
+def a_pass(places: LentPlaces, jobs: Sequence[SlurmJob], best: Sequence[int], most: int = ALL) -> list[SlurmJob]:
+    """What a daemon does in a pass whose policy wants jobs in this order; the jobs as Slurm shows them afterwards."""
+    places.take_in({job.job_id: job for job in jobs})
+    seen = look(jobs, places.used(jobs, NOW_S, WEEK_S))
+    changes = place_changes(seen, best, most)
+    places.note(best, seen, changes, most)
+    factors = {change.job_id: change.site_factor for change in changes}
+    return [_with_factor(job, factors.get(job.job_id)) for job in jobs]
+
+
+def _with_factor(job: SlurmJob, factor: int | None) -> SlurmJob:
+    return job if factor is None else replace(job, site_factor=factor, priority=job.priority_with(factor))
+
+
+def used(places: LentPlaces, jobs: Sequence[SlurmJob]) -> dict[int, int]:
+    places.take_in({job.job_id: job for job in jobs})
+    return places.used(jobs, NOW_S, WEEK_S)
+
+
+def without(jobs: Sequence[SlurmJob], *ids: int) -> list[SlurmJob]:
+    return [job for job in jobs if job.job_id not in ids]
 
 
 def test_a_start_on_a_lent_place_uses_it_up() -> None:
     places = LentPlaces()
-    assert noted(places, {1: 0, 2: 0, 3: 0}, {1: -60, 2: 20, 3: 40}) == {}
-    assert noted(places, {1: -60, 2: 20}, {}) == {1: -40}  # job 3 has started
-    # Job 1 has the place that is left, 20 lower than the one that job 2 borrows from it.
-    assert noted(places, {1: -60, 2: 20}, {}) == {1: -40}
-    assert noted(places, {1: -60}, {}) == {1: -60}
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 800), waiting(3, 700)], [3, 2, 1])
+    assert used(places, jobs) == {}
+    assert used(places, without(jobs, 3)) == {1: -200}  # left are the places of 800 and 700
+    jobs = a_pass(places, without(jobs, 3), [2, 1])
+    assert [job.priority for job in jobs] == [700, 800]
+    assert used(places, without(jobs, 2)) == {1: -200}
+
+
+def test_it_counts_also_where_nobody_else_stands_between() -> None:
+    """Then a write is saved: the young job is raised above the old one, which keeps what it has."""
+    places = LentPlaces()
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 700)], [2, 1])
+    assert [job.site_factor for job in jobs] == [0, 210]
+    assert used(places, without(jobs, 2)) == {1: -200}
 
 
 def test_who_parks_a_job_lends_its_place_once() -> None:
     places = LentPlaces()
-    noted(places, {1: 0, 2: 0}, {1: -100, 2: 100})
-    used = noted(places, {1: -100, 3: 0}, {})
-    assert used == {1: -100}  # the parked job stands where the young one would: there is nothing more to lend
-    assert noted(places, {1: -100, 4: 0}, {}) == {1: -100}
+    others = waiting(9, 800, "bob")
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 700), others], [2, 1, 9])
+    for young in (3, 4, 5):  # each is preferred to the parked job and starts as soon as it can
+        jobs = a_pass(places, [*without(jobs, young - 1), waiting(young, 690)], [young, 1, 9])
+        at = {job.job_id: job.priority for job in jobs}
+        assert at[young] < at[9]
 
 
 def test_a_job_that_starts_on_its_own_place_or_a_lower_one_uses_up_nothing() -> None:
     places = LentPlaces()
-    noted(places, {1: 0, 2: 0}, {1: -30, 2: 30})
-    assert noted(places, {2: 30}, {}) == {}
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 700)], [2, 1])
+    assert used(places, without(jobs, 1)) == {}
+
+
+def test_a_lender_that_has_left_from_another_place_passes_its_debt_on() -> None:
+    places = LentPlaces()
+    best = [3, 1, 2]  # the third on the first's place, the first on the second's, the second on the third's
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 800), waiting(3, 700)], best)
+    assert used(places, without(jobs, 1, 3)) == {2: -100}  # two have started from the two best places
+
+
+def test_a_job_for_which_nothing_has_been_written_yet_uses_up_nothing() -> None:
+    places = LentPlaces()
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 800, "bob"), waiting(3, 700)], [3, 1, 2], most=0)
+    assert used(places, without(jobs, 3)) == {}
 
 
 def test_only_peers_pay() -> None:
     places = LentPlaces()
-    records = {number: record(number, site_factor=factor) for number, factor in ((1, -30), (2, 30), (3, -30))}
-    everybody = [waiting(1), waiting(2), waiting(3, "bob")]
-    places.note(everybody, records, {}, [])
-    del records[2]
-    places.note([waiting(1), waiting(3, "bob")], records, {}, [])
-    assert places.used(records.values(), NOW_S, WEEK_S) == {1: -30}
+    jobs = [waiting(1, 900), waiting(2, 850, "bob"), waiting(3, 700), waiting(4, 890, nice=3)]
+    assert used(places, without(a_pass(places, jobs, [3, 1, 4, 2]), 3)) == {1: -200}
 
 
 def test_each_task_that_leaves_its_array_counts_once() -> None:
     places = LentPlaces()
-    noted(places, {1: -50, 2: 25}, {})
-    task = record(7, state="RUNNING", array_job_id=2, site_factor=None)
-    assert noted(places, {1: -50, 2: 25}, {}, task=task) == {1: -25}
-    assert noted(places, {1: -50, 2: 25}, {}, task=task) == {1: -25}
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 700, array_tasks=3)], [2, 1])
+    task = running(waiting(7, 700, array_job_id=2))
+    for _ in range(3):
+        assert used(places, [*jobs, task]) == {1: -200}
+        jobs = without(a_pass(places, [*jobs, task], [2, 1]), 7)
+    second = running(waiting(8, 700, array_job_id=2))
+    assert used(places, [*jobs, task, second]) == {1: -200}  # the places that are left are the same
 
 
 def test_a_job_that_has_waited_for_too_long_has_its_place_back() -> None:
     places = LentPlaces()
-    noted(places, {1: -30, 2: 30}, {})
-    noted(places, {1: -30}, {})
-    assert places.used([record(1, submit_s=0.0)], WEEK_S + 1, WEEK_S) == {}
+    jobs = without(a_pass(places, [waiting(1, 900), waiting(2, 700)], [2, 1]), 2)
+    assert used(places, jobs) == {1: -200}
+    assert places.used(jobs, WEEK_S + 2, WEEK_S) == {}
 
 
-def test_in_scope_partition_there_are_no_places() -> None:
+def test_what_starts_while_the_daemon_is_away_counts(tmp_path: Path) -> None:
+    file = tmp_path / "lent_places.json"
+    before = LentPlaces(file)
+    jobs = a_pass(before, [waiting(1, 900), waiting(2, 700)], [2, 1])
+    before.save()
+    jobs = without(jobs, 2)
+    after = LentPlaces(file)
+    assert used(after, jobs) == {1: -200}
+    after.save()
+    assert used(LentPlaces(file), jobs) == {1: -200}  # once, however often the daemon starts
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"used": {"1": "x"}}', '{"seats": {"1": ["a", 3]}}', "\\0"])
+def test_a_broken_file_is_no_file(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "lent_places.json"
+    file.write_text(text)
+    assert used(LentPlaces(file), [waiting(1, 900)]) == {}
+    assert str(file) in caplog.text
+
+
+def test_a_directory_that_is_gone_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    places = LentPlaces(tmp_path / "absent" / "lent_places.json")
+    for best in ([2, 1], [1, 2], [2, 1]):
+        a_pass(places, [waiting(1, 900), waiting(2, 700)], best)
+        places.save()
+    assert caplog.text.count("lends them again") == 1
+
+
+def test_a_job_that_is_requeued_may_use_up_a_place_again() -> None:
     places = LentPlaces()
-    for present in ((1, 2), (1,)):
-        records = {number: record(number, site_factor=number) for number in present}
-        places.note([waiting(number, "") for number in present], records, {}, [])
-    assert places.used(records.values(), NOW_S, WEEK_S) == {}
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 700)], [2, 1])
+    jobs = a_pass(places, [jobs[0], running(jobs[1])], [1, 2])
+    assert used(places, jobs) == {1: -200}
+    again = a_pass(places, [waiting(1, 900, site_factor=-200), waiting(2, 500)], [2, 1])
+    assert used(places, [again[0], running(again[1])]) == {1: -400}
 
 
-def test_jobs_that_run_lend_nothing() -> None:
-    places = LentPlaces()
-    records = {1: record(1, site_factor=5), 2: record(2, state="RUNNING", site_factor=None)}
-    places.note([waiting(1), waiting(2, state=JobState.RUNNING)], records, {}, [])
-    places.note([waiting(1)], {1: records[1]}, {}, [])
-    assert places.used(records.values(), NOW_S, WEEK_S) == {}
+def test_whatever_starts_the_places_that_are_left_are_slurms() -> None:
+    """Slurm alone starts jobs that are alike in order of submission: the youngest are left, as many as here."""
+    chance = random.Random(5)
+    for _ in range(50):
+        places, jobs, first = LentPlaces(), [], 0
+        natives: dict[int, int] = {}
+        for number in range(1, 40):
+            natives[number] = 10_000 - 10 * number
+            jobs.append(waiting(number, natives[number], submit_s=float(number)))
+            best = [job.job_id for job in jobs]
+            chance.shuffle(best)
+            jobs = a_pass(places, jobs, best)
+            starting = chance.sample(best, chance.randint(0, len(best)))
+            in_order = sorted(jobs, key=lambda job: -job.priority)[: len(starting)]  # Slurm takes the first
+            jobs = without(jobs, *(job.job_id for job in in_order))
+            first += len(in_order)
+            left = used(places, jobs)
+            there = sorted((natives[job.job_id] + left.get(job.job_id, 0) for job in jobs), reverse=True)
+            assert there == [natives[n] for n in range(first + 1, number + 1)]

@@ -173,3 +173,34 @@ def test_the_size_of_a_waiting_job_on_one_node(tmp_path: Path, monkeypatch: pyte
     slurm = FakeSlurm((asking(5, comment="explsched:elastic=1-4"),))
     plan = Plan(resizes=(Resize(5, GpuRequest.on_each(1, 2), "four are not free"),))
     assert controller(slurm, tmp_path, monkeypatch, plan).decide(NOW_S).changes == (SetGres(5, "gpu:2"),)
+
+
+def test_room_is_made_for_a_job_whose_reason_our_own_write_has_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm((asking(5, reason="Resources"), asking(6, reason="None")))
+    loop = controller(slurm, tmp_path, monkeypatch, Plan(scores=(Score(5, 2.0, ""), Score(6, 1.0, ""))))
+    written = {change.job_id for change in loop.reconcile(NOW_S).changes if isinstance(change, SetSiteFactor)}
+    assert written == {5, 6}
+    for job_id in (5, 6):
+        slurm.set(job_id, reason="None")
+    seen = loop.decide(NOW_S + 2).seen
+    assert {job.job_id: job.may_displace for job in seen.snapshot.jobs} == {5: True, 6: False}
+    slurm.set(5, reason="Dependency")
+    assert not any(job.may_displace for job in loop.decide(NOW_S + 4).seen.snapshot.jobs)
+
+
+def test_a_restarted_daemon_lends_no_place_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A young job starts on an old one's place while no daemon is there; its own is left to that."""
+    config = replace(configured(tmp_path), order=OrderSection(site_factor_file=tmp_path / "site_factors.json"))
+    old = record(1, natives=(900,), priority=900, submit_s=NOW_S - 50, eligible_s=NOW_S - 50)
+    slurm = FakeSlurm((old, replace(old, job_id=2, natives=(700,), priority=700, time_limit_s=60.0)))
+    config = replace(config, policy="srsf")
+    Controller(slurm, config).reconcile(NOW_S)
+    assert slurm.carried_out == [SetSiteFactor(2, 210)]
+    slurm.set(2, state="RUNNING", start_s=NOW_S, natives=(), site_factor=None)
+    slurm.known[3] = replace(old, job_id=3, natives=(650,), priority=650, time_limit_s=60.0)
+    slurm.known[4] = replace(old, job_id=4, user="bob", natives=(680,), priority=680)
+    slurm.carried_out.clear()
+    Controller(slurm, config).reconcile(NOW_S + 1)
+    assert set(slurm.carried_out) == {SetSiteFactor(1, -250), SetSiteFactor(3, 50)}  # the place of 700 is left

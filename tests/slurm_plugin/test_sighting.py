@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.instance import heartbeat
-from slurm_plugin.instance.heartbeat import PREFIX, Heartbeat, Holder
+from slurm_plugin import instance
+from slurm_plugin.instance import PREFIX, Heartbeat, Holder
 
 THERE = Holder("there", 20, 2000.0)
 
@@ -29,35 +29,35 @@ def beat(spool: Path, holder: Holder) -> float:
 
 def test_a_daemon_that_misses_its_time_is_noticed(tmp_path: Path) -> None:
     now_s = beat(tmp_path, THERE)
-    assert heartbeat.notice(tmp_path, now_s + 59) is None
+    assert instance.notice(tmp_path, now_s + 59) is None
     says = "no daemon runs, the last heartbeat is 61 s old, from there: Slurm keeps its last order"
-    assert heartbeat.notice(tmp_path, now_s + 61) == says
+    assert instance.notice(tmp_path, now_s + 61) == says
 
 
 def test_a_daemon_of_this_host_that_was_killed_is_noticed_at_once(tmp_path: Path) -> None:
     here = Holder(socket.gethostname(), os.getpid(), 1000.0)
     now_s = beat(tmp_path, here)
-    assert heartbeat.notice(tmp_path, now_s) is None
+    assert instance.notice(tmp_path, now_s) is None
     now_s = beat(tmp_path, replace(here, pid=2**22 + 1))
-    assert "no daemon runs" in str(heartbeat.notice(tmp_path, now_s))
+    assert "no daemon runs" in str(instance.notice(tmp_path, now_s))
 
 
 def test_no_daemon_and_no_spool_are_noticed(tmp_path: Path) -> None:
-    assert f"no daemon runs (no heartbeat in {tmp_path})" in str(heartbeat.notice(tmp_path, 0.0))
-    assert f"the spool {tmp_path}/gone is missing" in str(heartbeat.notice(tmp_path / "gone", 0.0))
+    assert f"no daemon runs (no heartbeat in {tmp_path})" in str(instance.notice(tmp_path, 0.0))
+    assert f"the spool {tmp_path}/gone is missing" in str(instance.notice(tmp_path / "gone", 0.0))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"holder": 3}', b"\xff\xfe", b"[" * 5000])
 def test_a_file_that_is_no_heartbeat_counts_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / f"{PREFIX}0.json").write_bytes(content)
-    assert heartbeat.last(tmp_path) is None
+    assert instance.last_heartbeat(tmp_path) is None
 
 
 def test_a_trap_in_the_spool_does_not_hang_the_command(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"{PREFIX}0.json")
     (tmp_path / f"{PREFIX}1.json").mkdir()
     (tmp_path / f"{PREFIX}2.json").symlink_to(tmp_path / f"{PREFIX}0.json")
-    assert heartbeat.last(tmp_path) is None
+    assert instance.last_heartbeat(tmp_path) is None
     beat_s = Heartbeat(tmp_path, "alpha", THERE)
     beat_s.beat(60.0)
-    assert heartbeat.last(tmp_path) is not None
+    assert instance.last_heartbeat(tmp_path) is not None

@@ -1,22 +1,29 @@
-"""At most one daemon per cluster across hosts: a file in the spool that the daemon writes anew again and again.
+"""At most one daemon per cluster: a lock on its host, and a heartbeat for other hosts.
 
-Daemons of one cluster read the same reports, so they have the same spool, on a file system that they share. Ages are
-differences of the file system's own times: the hosts' clocks need not agree. A lock of the file system would do as
-well where it locks across hosts, and do harm where it hangs.
+The lock is a name that the kernel gives away once, and takes back from the dead: an abstract socket (unix(7)). There is
+no file that could be left over, that a sandbox could hide, or that a daemon with another configuration would look for
+elsewhere. Any user of the machine may take such a name, so the kernel is asked whose it is.
+
+The heartbeat is a file in the spool that the daemon writes anew again and again. Daemons of one cluster read the same
+reports, so they have the same spool, on a file system that they share. Ages are differences of the file system's own
+times: the hosts' clocks need not agree. A lock of the file system would do as well where it locks across hosts, and do
+harm where it hangs.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
 import socket
 import stat
+import struct
 import time
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +31,7 @@ from msgspec import Struct
 from explsched.atomic_file import replacing
 from explsched.errors import ExplschedError
 from explsched.log import event
+from explsched.process import started_s
 from slurm_plugin.bounded_call import BoundedCall
 
 
@@ -60,6 +68,10 @@ _LOG = logging.getLogger("explsched.instance")
 _LONGEST_S = 3600.0
 _PATIENCE_S = 10.0
 _MOST_BYTES = 4096
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED
+_BACKLOG = 64
+_ATTEMPTS = 5
+_PAUSE_S = 0.2
 
 
 class Beat(Struct, frozen=True):
@@ -127,7 +139,7 @@ class Heartbeat:
     def _read(self) -> tuple[Beat, float] | None:
         """What stands there, and when it was written; None for nothing, and for what others have put there."""
         try:
-            found = read(self._path)
+            found = _read_file(self._path)
         except FileNotFoundError:
             return None
         if found is None or found[1].st_uid not in (0, os.geteuid()):
@@ -135,7 +147,7 @@ class Heartbeat:
         return found[0], found[1].st_mtime
 
 
-def read(path: Path) -> tuple[Beat, os.stat_result] | None:
+def _read_file(path: Path) -> tuple[Beat, os.stat_result] | None:
     """A heartbeat and whose file it is; None for what is none. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -146,6 +158,125 @@ def read(path: Path) -> tuple[Beat, os.stat_result] | None:
             return msgspec.json.decode(file.read(_MOST_BYTES), type=Beat), status
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
             return None
+
+
+class _Owner(NamedTuple):
+    pid: int
+    uid: int
+
+
+class HostLock:
+    """Held from `take` until `release` or the end of the process."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def take(self, cluster: str) -> None:
+        """Take the lock. Raises `AnotherDaemonError` if another daemon of root or of our user has it.
+
+        Somebody else's process that has the name keeps no daemon from its work: that is logged.
+        """
+        name = address(cluster)
+        owner = None
+        for _attempt in range(_ATTEMPTS):
+            self._socket = _bound(name)
+            if self._socket is not None:
+                return
+            owner = _owner(name)
+            if owner is not None:
+                break
+            time.sleep(_PAUSE_S)  # it has just ended, or is about to listen
+        if owner is not None and may_hold(owner.uid, os.geteuid()):
+            raise Holder(socket.gethostname(), owner.pid, started_s(owner.pid)).refusal(cluster)
+        event(_LOG, logging.WARNING, "no lock: a process that is no daemon of ours has its name", owner=str(owner))
+
+    def tend(self) -> None:
+        """Dismiss those who have asked whose lock this is, so that there is room for the next."""
+        while self._socket is not None:
+            try:
+                asker, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            asker.close()
+
+    def release(self) -> None:
+        """Let it go."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def address(cluster: str) -> str:
+    """The name in the kernel: the same for all daemons of a cluster, short enough for any cluster."""
+    return "\0explsched/sexplschedd/" + hashlib.sha256(cluster.encode()).hexdigest()[:32]
+
+
+def may_hold(uid: int, euid: int) -> bool:
+    """Whether a process of `uid` is to be believed that it steers, by one of `euid`.
+
+    Root, who can end any process, believes everybody. Others would be kept from work by any user of the machine.
+    """
+    return uid in (0, euid) or euid == 0
+
+
+def _bound(name: str) -> socket.socket | None:
+    """A socket with this name, None if another one has it."""
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        ours.bind(name)
+    except OSError as error:
+        ours.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+    ours.settimeout(0)
+    ours.listen(_BACKLOG)
+    return ours
+
+
+def _owner(name: str) -> _Owner | None:
+    """The process that listens there; None if it cannot be asked."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(_PAUSE_S)
+        try:
+            asking.connect(name)
+            found = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        except OSError:
+            return None
+    pid, uid, _gid = _CREDENTIALS.unpack(found)
+    return _Owner(pid, uid)
+
+
+class OnlyOne:
+    """Asked before each pass: a daemon that was away for long may find that another has taken over."""
+
+    def __init__(self) -> None:
+        self._lock = HostLock()
+        self._us = Holder.here()
+        self._heartbeat: Heartbeat | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known which cluster this is about."""
+        return self._heartbeat is not None
+
+    def settle(self, cluster: str, spool: Path) -> None:
+        """Take the lock of this host for a cluster. Raises `AnotherDaemonError`."""
+        self._lock.take(cluster)
+        self._heartbeat = Heartbeat(spool, cluster, self._us)
+
+    def check(self, valid_s: float) -> None:
+        """Say that we are alive, and will again within `valid_s`. Raises `AnotherDaemonError`."""
+        self._lock.tend()
+        if self._heartbeat is not None:
+            self._heartbeat.beat(valid_s)
+
+    def release(self) -> None:
+        """Let others steer."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
+        self._lock.release()
 
 
 class Sighting(Struct, frozen=True):
@@ -162,7 +293,7 @@ class Sighting(Struct, frozen=True):
         return now_s - self.time_s < self.valid_s
 
 
-def last(spool: Path) -> Sighting | None:
+def last_heartbeat(spool: Path) -> Sighting | None:
     """The newest heartbeat of a spool; None if there is none that can be read."""
     found = (seen for path in spool.glob(f"{PREFIX}*{SUFFIX}") if (seen := _sighting(path)) is not None)
     return max(found, key=lambda seen: seen.time_s, default=None)
@@ -172,7 +303,7 @@ def notice(spool: Path, now_s: float) -> str | None:
     """One line for people if jobs cannot report, or if no daemon seems to run; None if all is well."""
     if not spool.is_dir():
         return f"the spool {spool} is missing, so jobs cannot report progress; see `sexplsched doctor`"
-    seen = last(spool)
+    seen = last_heartbeat(spool)
     if seen is None:
         return f"no daemon runs (no heartbeat in {spool}): Slurm's own order holds; start sexplschedd"
     if not seen.is_alive(now_s):
@@ -194,7 +325,7 @@ def _exists(pid: int) -> bool:
 
 def _sighting(path: Path) -> Sighting | None:
     try:
-        found = read(path)
+        found = _read_file(path)
     except OSError:  # removed, or closed to us
         return None
     return None if found is None else Sighting(found[0].holder, found[1].st_mtime, found[0].valid_s)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.instance.heartbeat import AnotherDaemonError, Heartbeat, Holder
+from slurm_plugin.instance import AnotherDaemonError, Heartbeat, Holder
 
 CLUSTER = "alpha"
 HERE = Holder("here", 10, 1000.0)
@@ -106,7 +106,7 @@ def test_a_file_system_that_hangs_holds_up_no_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = threading.Event()
-    monkeypatch.setattr("slurm_plugin.instance.heartbeat._PATIENCE_S", 0.05)
+    monkeypatch.setattr("slurm_plugin.instance._PATIENCE_S", 0.05)
 
     def hanging(self: Heartbeat, _silent_s: float) -> None:
         answers.wait()

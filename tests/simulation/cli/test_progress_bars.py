@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from explsched.cli import progress_bars as bars
+from simulation.cli import parallel as bars
 
 
 @pytest.mark.parametrize(("terminal", "patience_s", "shown"), [(True, 0.0, 1), (True, 600.0, 0), (False, 0.0, 0)])

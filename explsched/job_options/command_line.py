@@ -1,9 +1,9 @@
-"""Job options on a command line that argparse reads."""
+"""Job options on a command line that argparse reads, and in its help text."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from explsched.job_options import Option
 
@@ -21,6 +21,15 @@ def add(parser: argparse._ActionsContainer, option: Option) -> None:
         metavar=option.metavar,
         help=option.help,
     )
+
+
+def variable_lines(options: Iterable[Option], column: int) -> str:
+    """One line for each option's variable, padded to `column`, for the section `environment:` of a help text."""
+    return "\n".join(f"  {option.variable:<{column}}  {_meaning(option)}" for option in options)
+
+
+def _meaning(option: Option) -> str:
+    return f"default of {option.flag}" if option.metavar else f"1: as {option.flag}"
 
 
 def _canonical(option: Option) -> Callable[[str], str]:

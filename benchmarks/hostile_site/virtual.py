@@ -1,0 +1,237 @@
+"""`python -m benchmarks.hostile_site.virtual`: the hostile site in virtual time, many hours and many seeds.
+
+The real site decides whether it works; but a few minutes of it on a busy machine do not tell 2 % from chance. Here the
+same users with the same lies load a Slurm in virtual time (`virtual_slurm`), and the daemon is the product's own
+controller; a second of the real site is a minute here. Jobs without GPUs and heterogeneous ones are left out.
+
+Figures are over all seeds together, with the standard error between seeds. Slurm alone is run a second time with the
+same jobs submitted in another order: what differs there is chance.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from benchmarks.hostile_site import load
+from benchmarks.hostile_site.load import JobSpec
+from benchmarks.hostile_site.site import GPUS_PER_NODE, NODES, SHARES, USERS, Lie, SiteUser
+from benchmarks.hostile_site.virtual_slurm import Times, VirtualJob, VirtualSlurm
+from slurm_plugin import config
+from slurm_plugin.steering.controller import Controller
+
+SCALE = 60.0
+"""Seconds here for one of the real site."""
+
+TICK_S = 15.0
+PASS_S = 30.0
+REPORT_S = 30.0
+WARM_UP_S = 7200.0
+BACKLOG = 5
+ALONE = "Slurm alone"
+AGAIN = "Slurm alone, another order of submission"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One arm with one seed; `policy` may be `ALONE` or `AGAIN`."""
+
+    policy: str
+    seed: int
+    hours: float
+    calc_s: float
+
+
+def gpu_s_of_users(run: Run) -> dict[str, float]:
+    """What each user gets of the GPUs, in seconds, after the warm-up."""
+    with tempfile.TemporaryDirectory(prefix="expl") as scratch:
+        return _Site(run, Path(scratch)).play()
+
+
+def settings(policy: str, place: Path) -> config.Config:
+    """The daemon's configuration: times as on the real site, a minute for a second."""
+    text = {
+        "policy": policy,
+        "interval_s": PASS_S,
+        "order": {"max_wait_s": 300.0 * SCALE, "site_factor_file": str(place / "site_factors.json")},
+        "utility": {"quantum_s": 8.0 * SCALE},
+        "preemption": {"grace_s": 60.0, "max_per_hour": 100_000},
+        "progress": {"spool": str(place / "spool")},
+        "audit": {"file": str(place / "audit.jsonl")},
+        "state": {"directory": str(place / "state")},
+    }
+    return config.parse(json.dumps(text), place / "explsched.yaml")
+
+
+class _Site:
+    def __init__(self, run: Run, place: Path) -> None:
+        names = [f"n{number}" for number in range(1, NODES + 1)]
+        partitions = {"main": names, "long": names[2:], "urgent": names[3:]}
+        nodes = {name: frozenset(p for p, members in partitions.items() if name in members) for name in names}
+        self._slurm = VirtualSlurm(nodes, GPUS_PER_NODE, SHARES, Times(calc_s=run.calc_s))
+        self._run = run
+        self._spool = place / "spool"
+        self._spool.mkdir()
+        self._specs = {user.name: _with_gpus(load.jobs(user, run.seed)) for user in USERS}
+        self._controller = None
+        if run.policy not in (ALONE, AGAIN):
+            self._controller = Controller(self._slurm, settings(run.policy, place))
+        self._reported: dict[int, int] = {}
+        self._chance = random.Random(f"{run.seed} {run.policy == AGAIN}")  # noqa: S311  a workload, no secret
+
+    def play(self) -> dict[str, float]:
+        """GPU-seconds of each user after the warm-up."""
+        slurm = self._slurm
+        began_s, gained_s = slurm.now_s, defaultdict[str, float](float)
+        turn = 0
+        while slurm.now_s < began_s + 3600.0 * self._run.hours:
+            self._top_up()
+            turn += 1
+            if self._controller is not None and turn % round(PASS_S / TICK_S) == 0:
+                self._report()
+                self._controller.reconcile(slurm.now_s)
+                self._save()
+            for job, gpu_s in slurm.advance(slurm.now_s + TICK_S):
+                if slurm.now_s > began_s + WARM_UP_S:
+                    gained_s[job.user] += gpu_s
+        return {user.name: gained_s[user.name] for user in USERS}
+
+    def _top_up(self) -> None:
+        """So many jobs of each user wait; parked ones never run. Who submits first is chance."""
+        jobs = self._slurm.jobs_of(user.name for user in USERS)
+        for user in self._chance.sample(USERS, len(USERS)):
+            parked = [job for job in jobs[user.name] if job.name.startswith("parked")]
+            waiting = sum(job.state == "PENDING" for job in jobs[user.name] if job not in parked)
+            for _ in range(BACKLOG - waiting):
+                self._submit(user, next(self._specs[user.name]))
+            for job in parked:
+                if job.state == "RUNNING":
+                    self._slurm.end(job.job_id)
+            if user.lie is Lie.PARKED:
+                for _ in range(load.PARKED - sum(job.state == "PENDING" for job in parked)):
+                    self._submit(user, load.parked(user))
+
+    def _submit(self, user: SiteUser, spec: JobSpec) -> None:
+        told = dict(option.removeprefix("--").partition("=")[::2] for option in spec.options)
+        days, _, hours = told["time"].rpartition("-")
+        limit_s = 60.0 * SCALE * int(hours) if not days else 86400.0 * SCALE * int(days)
+        job = VirtualJob(
+            job_id=0,
+            name=told["job-name"],
+            user=user.name,
+            account=user.account,
+            partition=told.get("partition", "main"),
+            qos=told.get("qos", "normal"),
+            nice=int(told.get("nice", 0)),
+            gpus=int(told["gres"].removeprefix("gpu:")),
+            limit_s=limit_s,
+            work_s=SCALE * spec.work_s,
+            comment=told.get("comment", ""),
+            requeues="requeue" in told,
+            reports=spec.reports,
+            submit_s=0.0,
+            eligible_s=0.0,
+        )
+        self._slurm.add(job)
+        if user.lie is Lie.SWEEPS and spec.consents:
+            job.comment = f"explsched:sweep=x{job.job_id}"
+
+    def _report(self) -> None:
+        """What running jobs have to say since the last pass."""
+        for job in self._slurm.known.values():
+            step = int(job.done_s / REPORT_S) + 1
+            if job.state != "RUNNING" or job.reports == "none" or self._reported.get(job.job_id) == step:
+                continue
+            self._reported[job.job_id] = step
+            told, value = step, {"honest": 10 / (step + 9), "faked": 1e6 / step**2, "constant": 1.0}.get(job.reports)
+            if value is None:
+                told, value = 1000, 0.0
+            self._say(job, step=told, metric="loss", value=value, total_steps=1000)
+
+    def _save(self) -> None:
+        """Jobs that were asked to save their state have done so."""
+        for job_id in self._slurm.signalled:
+            if job_id in self._slurm.known:
+                self._say(self._slurm.known[job_id], event="checkpoint")
+        self._slurm.signalled.clear()
+
+    def _say(self, job: VirtualJob, **words: object) -> None:
+        line = {"time_s": self._slurm.now_s, "restart": job.restarts, **words}
+        with (self._spool / f"{job.job_id}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _with_gpus(specs: Iterator[JobSpec]) -> Iterator[JobSpec]:
+    return (spec for spec in specs if spec.components == 1 and any("--gres=gpu:" in word for word in spec.options))
+
+
+def shares(used_s: Mapping[str, float]) -> dict[str, float]:
+    """Percent of the GPU-time of all accounts."""
+    total_s = sum(used_s.values())
+    return {name: 100 * sum(used_s[u.name] for u in USERS if u.account == name) / total_s for name in SHARES}
+
+
+def lying(used_s: Mapping[str, float]) -> dict[str, float]:
+    """GPU-time of the lying user of each pair over that of the honest one, and of all over all."""
+    honest = {user.pair: used_s[user.name] for user in USERS if not user.lie}
+    liars = {user.pair: used_s[user.name] for user in USERS if user.lie}
+    of_pairs = {str(user.lie): liars[user.pair] / honest[user.pair] for user in USERS if user.lie}
+    return {"all": sum(liars.values()) / sum(honest.values()), **of_pairs}
+
+
+def _mean(values: Sequence[float]) -> dict[str, float]:
+    """Over seeds, with its standard error."""
+    spread = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return {"mean": round(statistics.mean(values), 3), "standard_error": round(spread, 3)}
+
+
+def figures(found: Mapping[tuple[str, int], Mapping[str, float]], policies: Sequence[str]) -> dict[str, object]:
+    """By arm: shares, how far they are from Slurm's alone, and what lying brings."""
+    seeds = sorted({seed for _, seed in found})
+    alone = {name: _mean([shares(found[ALONE, seed])[name] for seed in seeds]) for name in SHARES}
+    result: dict[str, object] = {}
+    for policy in policies:
+        of_accounts = {name: _mean([shares(found[policy, seed])[name] for seed in seeds]) for name in SHARES}
+        points = [abs(of_accounts[name]["mean"] - alone[name]["mean"]) for name in SHARES]
+        lies = [lying(found[policy, seed]) for seed in seeds]
+        result[policy] = {
+            "shares_percent": of_accounts,
+            "points_from_slurm_alone": round(max(points), 2),
+            "lying_over_honest": {name: _mean([one[name] for one in lies]) for name in lies[0]},
+            "gpu_hours": round(sum(sum(found[policy, seed].values()) for seed in seeds) / 3600 / len(seeds)),
+        }
+    return result
+
+
+@click.command()
+@click.option("--hours", default=12.0, show_default=True, help="Of virtual time for each seed, two of them warm-up.")
+@click.option("--seeds", default=4, show_default=True, help="Loads.")
+@click.option("--policy", "policies", multiple=True, default=("srsf", "explsched"), show_default=True)
+@click.option("--calc-s", default=300.0, show_default=True, help="Slurm's PriorityCalcPeriod; a job ages in 36,000 s.")
+@click.option("--workers", default=2, show_default=True, help="Processes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line.")
+def main(hours: float, seeds: int, policies: tuple[str, ...], calc_s: float, workers: int, as_json: bool) -> None:  # noqa: FBT001
+    """Shares of accounts and what lying brings, under each policy and with Slurm alone."""
+    logging.disable(logging.INFO)
+    arms = (ALONE, AGAIN, *policies)
+    runs = [Run(policy, seed, hours, calc_s) for seed in range(1, seeds + 1) for policy in arms]
+    with ProcessPoolExecutor(workers, initializer=logging.disable, initargs=(logging.WARNING,)) as pool:
+        gained = list(pool.map(gpu_s_of_users, runs))
+    found = {(run.policy, run.seed): one for run, one in zip(runs, gained, strict=True)}
+    setting = {"hours": hours, "seeds": seeds, "calc_s": calc_s}
+    click.echo(json.dumps({"setting": setting, "arms": figures(found, arms)}, indent=None if as_json else 1))
+
+
+if __name__ == "__main__":
+    main()

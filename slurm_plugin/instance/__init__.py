@@ -1,1 +1,0 @@
-"""That one daemon at most steers a cluster."""
