@@ -125,7 +125,8 @@ void Gpu::set_batch(std::uint64_t open, bool allowed) {
         runs_on_ns = static_cast<std::uint64_t>(static_cast<double>(latency_ns) *
                                                 settings_.high_share_permille / 1000 / slowdown);
     std::uint64_t batch_ns = std::clamp(runs_on_ns / kBatchesOn, kLeastBatchNs, kMostBatchNs);
-    std::uint64_t allowance_ns = runs_on_ns > batch_ns ? runs_on_ns - batch_ns : 0;
+    const std::uint64_t less_ns = batch_ns + late_ns_;
+    std::uint64_t allowance_ns = runs_on_ns > less_ns ? runs_on_ns - less_ns : 0;
     if (!allowed || allowance_ns < kLeastAllowanceNs) {
         allowance_ns = 0;
         batch_ns = std::clamp(runs_on_ns, kLeastBatchNs, kMostBatchNs);
@@ -151,8 +152,16 @@ std::uint64_t Gpu::choose_open(std::uint64_t low, std::uint64_t now_ns, std::uin
     return chosen;
 }
 
-// Returns when to look again, 0 for no such time.
 std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
+    if (serve_at_ns_ != 0 && now_ns >= serve_at_ns_) {
+        const std::uint64_t late_ns = now_ns - serve_at_ns_;
+        late_ns_ = late_ns >= late_ns_ ? late_ns : late_ns_ - (late_ns_ - late_ns) / 64;
+    }
+    return serve_at_ns_ = look_at_group(now_ns);
+}
+
+// Returns when to look again, 0 for no such time.
+std::uint64_t Gpu::look_at_group(std::uint64_t now_ns) {
     const shared::Control& control = page_->control;
     const std::uint64_t high = control.high.load(), low = control.occupied.load() & ~high;
     std::array<std::uint32_t, shared::kSlots> seen{};

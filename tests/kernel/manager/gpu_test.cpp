@@ -200,6 +200,11 @@ void what_runs_on_is_a_share_of_the_latency_for_all_together() {
     serve_until(kNow + 3 * kMs);
     const std::uint64_t one_ns = 2 * kMs / 10 * 10 / 4;
     CHECK(control.batch_ns == one_ns / 3 && control.allowance_ns == one_ns - one_ns / 3);
+    // A manager that was late takes it off.
+    const std::uint64_t late_ns = 20'000;
+    now_ns += late_ns;
+    serve_until(now_ns + 1);
+    CHECK(control.batch_ns == one_ns / 3 && control.allowance_ns == one_ns - one_ns / 3 - late_ns);
     // Nothing of it for work that waits on the host, or after a long rest: then nobody looks in time.
     gpu.serve(now_ns + 200 * kMs);
     CHECK(control.batch_ns == one_ns && control.allowance_ns == 0);
