@@ -63,7 +63,7 @@ def start(room: Path, environment: Mapping[str, str], unblock: Callable[[], None
             Path(directory).mkdir(mode=0o700, exist_ok=True)
         _tell_start([str(control(environment)), "-d"], {**environment, **own}, room / "mps-start.log", unblock)
         _wait_for(room / "mps")
-    return {**own, **_renumbered(environment)}
+    return {**own, **renumbered(environment)}
 
 
 def serves(room: Path) -> bool:
@@ -140,7 +140,7 @@ def _runs(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
-def _renumbered(environment: Mapping[str, str]) -> dict[str, str]:
+def renumbered(environment: Mapping[str, str]) -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES for clients: the daemon numbers the GPUs that it was started with from 0 on.
 
     With its own `1,3` a client would ask for a GPU that the daemon does not have. UUIDs stay valid.

@@ -1,7 +1,8 @@
 """Prepares the environment of a command that shares a GPU, and puts everything away after it.
 
-Whatever is missing is told once on standard error, and the command runs without it. MPS is always of one job: its end
-would end the CUDA programs of the others. The kernel manager's does not, so jobs on shards of a GPU have one together.
+Whatever is missing is told once on standard error, and the command runs without it. MPS that `sxrun` starts is of one
+job: its end would end the CUDA programs of others, so what several jobs share is slurmd's to start (`node_mps`). The
+end of the kernel manager does not, so jobs on shards of a GPU have one together.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from explsched.job_options import MPS
-from wrappers import kernel_manager, mps, native_parts, runtime_directory
+from wrappers import kernel_manager, mps, native_parts, node_mps, runtime_directory
 from wrappers.kernel_manager import kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, place, shared_place
 from wrappers.share_options import Share
@@ -119,6 +120,8 @@ def _joined(path: Path) -> RuntimeDirectory | None:
 def _mps(share: Share, room: Path, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
     if mps.answering(environment):
         return {}
+    if of_node := node_mps.of_job(environment):
+        return of_node
     if not share.mps:
         _say(f"no CUDA MPS serves this command ({MPS.flag} starts one): kernels of different processes are time-sliced")
         return {}

@@ -1,8 +1,7 @@
-// What a GPU, its driver and its memory operations in streams do: to be run first where a GPU is lent. Needs
-// nothing but the driver, which it loads itself: no CUDA toolkit, no Python.
+// What a GPU, its driver and its memory operations in streams do: to be run first where a GPU is lent.
 //
-//   gpu_probe         every probe in a process of its own, with a deadline; prints one JSON object
-//   gpu_probe NAME    one probe; prints its members
+//   gpu_measure probe         every probe in a process of its own, with a deadline; prints one JSON object
+//   gpu_measure probe NAME    one probe; prints its members
 //
 // A probe that fails says with which error of the driver, one that hangs or crashes says so, and the others
 // go on. Times are medians, in microseconds.
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "benchmarks/gpu/driver.hpp"
+#include "benchmarks/gpu/measure.hpp"
 
 namespace {
 
@@ -34,23 +34,7 @@ constexpr int kDeadlineMs = 20'000;
 constexpr int kTimes = 200;
 constexpr int kInRow = 500;
 
-// For 20 us of the GPU's clock.
-const char* const kSpin = R"(.version 6.0
-.target sm_60
-.address_size 64
-.visible .entry spin()
-{
-    .reg .u64 %rd<4>;
-    .reg .pred %p;
-    mov.u64 %rd1, %globaltimer;
-again:
-    mov.u64 %rd2, %globaltimer;
-    sub.u64 %rd3, %rd2, %rd1;
-    setp.lt.u64 %p, %rd3, 20000;
-    @%p bra again;
-    ret;
-}
-)";
+constexpr unsigned long long kSpinNs = 20'000;
 
 struct Words {
     alignas(64) std::atomic<std::uint64_t> done;
@@ -70,7 +54,7 @@ struct Session {
         call("cuDevicePrimaryCtxRetain", &context, Device{0});
         call("cuCtxSetCurrent", context);
         call("cuStreamCreate", &stream, 1U);
-        call("cuModuleLoadData", &module, static_cast<const void*>(kSpin));
+        call("cuModuleLoadData", &module, static_cast<const void*>(kKernels));
         call("cuModuleGetFunction", &spin, module, "spin");
     }
     void pin() {  // as the gate does: memory that processes share
@@ -84,8 +68,11 @@ struct Session {
         done_at = at + offsetof(Words, done);
         gate_at = at + offsetof(Words, gate);
     }
-    void launch() {
-        call("cuLaunchKernel", spin, 1U, 1U, 1U, 32U, 1U, 1U, 0U, stream, static_cast<void**>(nullptr),
+    void launch() { launch(stream); }
+    void launch(Stream into) {
+        unsigned long long for_ns = kSpinNs;
+        void* parameters[] = {&for_ns};
+        call("cuLaunchKernel", spin, 1U, 1U, 1U, 32U, 1U, 1U, 0U, into, static_cast<void**>(parameters),
              static_cast<void**>(nullptr));
     }
     void operations(std::vector<MemoryOperation> all) {
@@ -233,8 +220,7 @@ void beside_a_shut_gate() {
     const double allocates_us = took_us([&] { call("cuMemAlloc_v2", &memory, std::size_t{1} << 20); });
     const double frees_us = took_us([&] { call("cuMemFree_v2", memory); });
     const double launches_us = took_us([&] {
-        call("cuLaunchKernel", session.spin, 1U, 1U, 1U, 32U, 1U, 1U, 0U, other, static_cast<void**>(nullptr),
-             static_cast<void**>(nullptr));
+        session.launch(other);
         call("cuStreamSynchronize", other);
     });
     std::printf("\"alloc_us\": %.0f, \"free_us\": %.0f, \"other_stream_us\": %.0f", allocates_us, frees_us,
@@ -259,7 +245,7 @@ std::string run_alone(const char* program, const char* name) {
     if (child == 0) {
         dup2(ends[1], STDOUT_FILENO);
         close(ends[0]);
-        execl(program, program, name, nullptr);
+        execl(program, program, "probe", name, nullptr);
         _exit(127);
     }
     close(ends[1]);
@@ -287,9 +273,11 @@ std::string run_alone(const char* program, const char* name) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+namespace gpu_bench {
+
+int probe(const std::string& one) {
     for (const Probe& probe : kProbes) {
-        if (argc == 2 && std::strcmp(argv[1], probe.name) == 0) {
+        if (one == probe.name) {
             probe.run();
             return std::fflush(stdout);
         }
@@ -302,3 +290,5 @@ int main(int argc, char** argv) {
     std::puts("}");
     return 0;
 }
+
+}  // namespace gpu_bench

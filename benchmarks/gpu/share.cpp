@@ -2,13 +2,15 @@
 // client priority or thread percentage, and with explsched. Needs the driver; for some arms
 // nvidia-cuda-mps-control, and for ours the interposer and the kernel manager.
 //
-//   gpu_share SECONDS INTERPOSER MANAGER     all arms; prints one JSON object
-//   gpu_share worker ROLE SECONDS            one side: server or training; used by the former
+//   gpu_measure share SECONDS INTERPOSER MANAGER    all arms; prints one JSON object
+//   gpu_measure worker ROLE SECONDS STAMPS          one side: server or training; used by the former
 //
 // The server answers requests of 60 short kernels, which arrive at random (Poisson), and waits for each. The
 // training launches ahead and never waits but for full queues. All kernels do a fixed amount of work, half of
-// them arithmetic, half of them memory; how much takes how long is measured first, alone. An arm that fails
-// says why, and the others go on. Times in microseconds.
+// them arithmetic, half of them memory; how much takes how long is measured first, alone. Kernels
+// note when they began and ended by the GPU's clock: `overlap` is the share of the server's kernel time in
+// which a kernel of the training ran. An arm that fails says why, and the others go on. Times in
+// microseconds.
 
 #include <poll.h>
 #include <signal.h>
@@ -29,69 +31,25 @@
 #include <vector>
 
 #include "benchmarks/gpu/driver.hpp"
+#include "benchmarks/gpu/measure.hpp"
 #include "explsched/job_options.h"
 
 namespace {
 
 using namespace gpu_bench;
 
-// For all GPUs from Pascal on; the driver compiles it.
-const char* const kKernels = R"(.version 6.0
-.target sm_60
-.address_size 64
-.visible .entry arithmetic(.param .u64 memory, .param .u32 rounds)
-{
-    .reg .u64 %rd<2>;
-    .reg .u32 %r<3>;
-    .reg .f32 %f<3>;
-    .reg .pred %p;
-    ld.param.u64 %rd1, [memory];
-    ld.param.u32 %r1, [rounds];
-    mov.f32 %f1, 0f3F800000;
-    mov.f32 %f2, 0f3F7FFF00;
-again:
-    fma.rn.f32 %f1, %f1, %f2, %f2;
-    sub.u32 %r1, %r1, 1;
-    setp.ne.u32 %p, %r1, 0;
-    @%p bra again;
-    st.global.f32 [%rd1], %f1;
-    ret;
-}
-.visible .entry memory(.param .u64 memory, .param .u32 rounds)
-{
-    .reg .u64 %rd<5>;
-    .reg .u32 %r<6>;
-    .reg .f32 %f<3>;
-    .reg .pred %p;
-    ld.param.u64 %rd1, [memory];
-    ld.param.u32 %r1, [rounds];
-    mov.u32 %r2, %ctaid.x;
-    mov.u32 %r3, %ntid.x;
-    mov.u32 %r4, %tid.x;
-    mad.lo.u32 %r2, %r2, %r3, %r4;
-    mov.u32 %r5, %nctaid.x;
-    mul.lo.u32 %r3, %r3, %r5;
-    mov.f32 %f1, 0f00000000;
-again:
-    and.b32 %r2, %r2, 67108863;
-    mul.wide.u32 %rd2, %r2, 4;
-    add.u64 %rd3, %rd1, %rd2;
-    ld.global.cv.f32 %f2, [%rd3];
-    add.f32 %f1, %f1, %f2;
-    add.u32 %r2, %r2, %r3;
-    sub.u32 %r1, %r1, 1;
-    setp.ne.u32 %p, %r1, 0;
-    @%p bra again;
-    setp.eq.f32 %p, %f1, 0f7F800000;
-    @%p st.global.f32 [%rd1], %f1;
-    ret;
-}
-)";
 constexpr std::size_t kMemoryBytes = std::size_t{256} << 20;  // more than caches hold
 constexpr double kRequestUs[] = {10, 20, 30, 40, 60};         // of the server's kernels, in turns
 constexpr double kStepUs[] = {5, 15, 40, 100, 250};           // of the training's
 constexpr int kRequestKernels = 60;
 constexpr double kMeanPauseUs = 5000;
+
+constexpr std::size_t kMostStamps = std::size_t{1} << 20;  // later kernels note nothing
+
+// As in kernels.cu. Both 0 where nothing computes, as on the fake driver.
+struct Stamp {
+    std::uint64_t began_ns, ended_ns;
+};
 
 class Gpu {
    public:
@@ -100,13 +58,15 @@ class Gpu {
         call("cuDevicePrimaryCtxRetain", &context_, 0);
         call("cuCtxSetCurrent", context_);
         Module module = nullptr;
-        call("cuModuleLoadData", &module, kKernels);
+        call("cuModuleLoadData", &module, static_cast<const void*>(kKernels));
         call("cuModuleGetFunction", &kernels_[0], module, "arithmetic");
         call("cuModuleGetFunction", &kernels_[1], module, "memory");
         call("cuMemAlloc_v2", &memory_, kMemoryBytes);
+        call("cuMemAlloc_v2", &stamps_, kMostStamps * sizeof(Stamp));
         call("cuStreamCreate", &stream_, 1U);  // CU_STREAM_NON_BLOCKING
         call("cuDeviceGetAttribute", &multiprocessors_, kDeviceMultiprocessors, 0);
         for (int kind = 0; kind < 2; ++kind) rounds_per_us_[kind] = calibrated(kind);
+        calibrated_ = true;
     }
 
     void launch(int kind, double us) {
@@ -114,9 +74,20 @@ class Gpu {
     }
     void wait() { call("cuStreamSynchronize", stream_); }
 
+    // What was launched since the calibration.
+    std::vector<Stamp> stamps() {
+        std::vector<Stamp> all(std::min(launched_, kMostStamps));
+        if (!all.empty())
+            call("cuMemcpyDtoH_v2", static_cast<void*>(all.data()), stamps_, all.size() * sizeof(Stamp));
+        return all;
+    }
+
    private:
     void launch_rounds(int kind, std::uint32_t rounds) {
-        void* parameters[] = {&memory_, &rounds};
+        DevicePointer stamps = calibrated_ && launched_ < kMostStamps ? stamps_ : 0;
+        auto number = static_cast<std::uint32_t>(launched_);
+        void* parameters[] = {&memory_, &rounds, &stamps, &number};
+        if (calibrated_) ++launched_;
         call("cuLaunchKernel", kernels_[kind], static_cast<unsigned>(2 * multiprocessors_), 1U, 1U, 256U, 1U,
              1U, 0U, stream_, static_cast<void**>(parameters), static_cast<void**>(nullptr));
     }
@@ -136,7 +107,9 @@ class Gpu {
     Context context_{nullptr};
     Function kernels_[2]{};
     Stream stream_{nullptr};
-    DevicePointer memory_{0};
+    DevicePointer memory_{0}, stamps_{0};
+    std::size_t launched_{0};
+    bool calibrated_{false};
     int multiprocessors_{0};
     double rounds_per_us_[2]{};
 };
@@ -174,8 +147,10 @@ void train(Gpu& gpu, double seconds, double end_us) {
     std::printf("\"work_us_per_s\": %.0f", work_us / (seconds + (now_us() - from_us) / 1e6));
 }
 
+}  // namespace
+
 // Says when it is ready, and starts when it is told to.
-int work(const std::string& role, double seconds) {
+int gpu_bench::work(const std::string& role, double seconds, const std::string& stamps) {
     Gpu gpu;
     std::puts("ready");
     std::fflush(stdout);
@@ -187,7 +162,36 @@ int work(const std::string& role, double seconds) {
         train(gpu, seconds, end_us);
     }
     std::fflush(stdout);
+    const std::vector<Stamp> all = gpu.stamps();
+    std::ofstream(stamps, std::ios::binary)
+        .write(reinterpret_cast<const char*>(all.data()),
+               static_cast<std::streamsize>(all.size() * sizeof(Stamp)));
     return 0;
+}
+
+namespace {
+
+std::vector<Stamp> stamps_in(const std::string& path) {
+    std::vector<Stamp> all;
+    std::ifstream file(path, std::ios::binary);
+    for (Stamp one{}; file.read(reinterpret_cast<char*>(&one), sizeof(one));) {
+        if (one.ended_ns > one.began_ns) all.push_back(one);
+    }
+    return all;
+}
+
+// The share of the time of `some` in which one of `others` ran, as JSON. Each lists kernels of one stream.
+std::string overlap_of(const std::vector<Stamp>& some, const std::vector<Stamp>& others) {
+    double all_ns = 0, both_ns = 0;
+    std::size_t first = 0;
+    for (const Stamp& one : some) {
+        all_ns += static_cast<double>(one.ended_ns - one.began_ns);
+        while (first < others.size() && others[first].ended_ns <= one.began_ns) ++first;
+        for (std::size_t i = first; i < others.size() && others[i].began_ns < one.ended_ns; ++i)
+            both_ns += static_cast<double>(std::min(one.ended_ns, others[i].ended_ns) -
+                                           std::max(one.began_ns, others[i].began_ns));
+    }
+    return all_ns == 0 || others.empty() ? "null" : std::to_string(both_ns / all_ns);
 }
 
 const char* const kNoMps = "{\"failed\": \"nvidia-cuda-mps-control -d does not start\"}";
@@ -242,7 +246,7 @@ class Child {
         return found;
     }
     void go() {
-        if (write(to_, "\n", 1) != 1) std::perror("gpu_share: write");
+        if (write(to_, "\n", 1) != 1) std::perror("gpu_measure: write");
     }
     // What it prints up to the end of a line, or of all; what there is if it takes longer.
     std::string text(double deadline_us, bool one_line) {
@@ -318,7 +322,8 @@ class Arms {
             Variables variables = common;
             variables.insert(variables.end(), side.variables.begin(), side.variables.end());
             children.push_back(std::make_unique<Child>(
-                std::vector<std::string>{program_, "worker", side.role, std::to_string(seconds_)},
+                std::vector<std::string>{program_, "worker", side.role, std::to_string(seconds_),
+                                         stamps_of(side.name)},
                 variables));
         }
         std::string text;
@@ -339,8 +344,15 @@ class Arms {
             text += (i == 0 ? "" : ", ") +
                     member(sides[i].name, ended ? "{" + found + "}" : "{\"failed\": \"no end\"}");
         }
+        children.clear();
+        if (sides.size() == 2)
+            text += ", " + member("overlap", overlap_of(stamps_in(stamps_of(sides[0].name)),
+                                                        stamps_in(stamps_of(sides[1].name))));
+        for (const Side& side : sides) std::remove(stamps_of(side.name).c_str());
         return "{" + text + "}";
     }
+
+    std::string stamps_of(const std::string& side) const { return directory_ + "/" + side + ".stamps"; }
 
     bool start_mps() const { return Child({"nvidia-cuda-mps-control", "-d"}, mps_).status() == 0; }
     void stop_mps() const { Child({"sh", "-c", "echo quit | nvidia-cuda-mps-control"}, mps_).status(); }
@@ -392,8 +404,10 @@ class Arms {
     Variables none_, mps_;
 };
 
+}  // namespace
+
 // In a process of its own: no context of ours is to lie on the GPU while others are measured.
-int print_device() {
+int gpu_bench::device() {
     char name[128] = "";
     int version = 0;
     call("cuInit", 0U);
@@ -407,20 +421,15 @@ int print_device() {
     return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-    const std::string action = argc > 1 ? argv[1] : "";
-    if (action == "worker" && argc == 4) return work(argv[2], std::atof(argv[3]));
-    if (action == "device") return print_device();
-    if (argc != 4) return std::fprintf(stderr, "usage: gpu_share SECONDS INTERPOSER MANAGER\n"), 2;
+int gpu_bench::share(const std::string& program, double seconds, const std::string& interposer,
+                     const std::string& manager) {
     char date[32] = "";
     const time_t now = time(nullptr);
     tm parts{};
     strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &parts));
-    const std::string device = Child({argv[0], "device"}, {}).text(now_us() + 30e6, false);
-    Arms arms(argv[0], std::atof(argv[1]), argv[2], argv[3]);
-    std::printf("{\"date\": \"%s\", %s, \"seconds\": %s, \"arms\": {%s}}\n", date, device.c_str(), argv[1],
+    const std::string device = Child({program, "device"}, {}).text(now_us() + 30e6, false);
+    Arms arms(program, seconds, interposer, manager);
+    std::printf("{\"date\": \"%s\", %s, \"seconds\": %g, \"arms\": {%s}}\n", date, device.c_str(), seconds,
                 arms.all().c_str());
     return 0;
 }

@@ -13,7 +13,6 @@ namespace {
 
 using shared::Slot;
 
-constexpr std::uint64_t kSpinNs = 2'000;
 constexpr std::uint64_t kLookAgainNs = 100'000;  // at what the GPU has done
 constexpr std::uint64_t kSleepNs = 5'000'000;    // while waiting for a grant
 constexpr std::uint64_t kShortNs = 10'000;       // kernels whose shares tell little
@@ -75,7 +74,6 @@ bool await_credit(Link& link, shared::Page& page, std::uint32_t waiting, std::ui
     bool credit =
         slot.client.credit_ns.load(std::memory_order_relaxed) > 0;  // before the manager could see the wait
     if (!credit && link.notify()) {
-        spin_wait(gate, waiting, kSpinNs);
         std::uint64_t now_ns = shared::now_ns();
         while (now_ns < deadline_ns && gate.load(std::memory_order_acquire) == waiting &&
                is_served(link, page, now_ns)) {

@@ -1,14 +1,9 @@
 // How a launch that is held up waits.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 namespace explsched::gate {
-
-// Waits until `word` is no longer `expected`, awake, for at most `spin_ns`.
-void spin_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
-               std::uint64_t spin_ns) noexcept;
 
 // Sleeps. Signals may end it early.
 void timed_wait(std::uint64_t sleep_ns) noexcept;

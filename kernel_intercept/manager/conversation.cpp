@@ -122,8 +122,7 @@ void Server::refuse(Connection& connection, std::uint64_t id, const char* reason
     ++totals_.malformed;
     shared::Refused reply{shared::preamble(shared::MessageKind::kRefused), {}};
     std::strncpy(reply.reason.data(), reason, reply.reason.size() - 1);
-    if (send(connection.socket.get(), &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
-        ++totals_.refused;
+    send(connection.socket.get(), &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT);
     drop(id);
 }
 

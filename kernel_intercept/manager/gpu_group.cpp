@@ -157,8 +157,7 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
         const std::uint64_t late_ns = now_ns - serve_at_ns_;
         late_ns_ = late_ns >= late_ns_ ? late_ns : late_ns_ - (late_ns_ - late_ns) / 64;
     }
-    serve_at_ns_ = look_at_group(now_ns);
-    return serve_at_ns_;
+    return serve_at_ns_ = look_at_group(now_ns);
 }
 
 // Returns when to look again, 0 for no such time.

@@ -12,7 +12,7 @@
 
 #include "kernel_intercept/manager/log.hpp"
 #include "kernel_intercept/manager/server.hpp"
-#include "kernel_intercept/manager/timeslice.hpp"
+#include "kernel_intercept/manager/start.hpp"
 
 namespace {
 

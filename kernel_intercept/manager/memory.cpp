@@ -12,22 +12,22 @@
 
 namespace explsched::manager {
 
-SharedMemory::SharedMemory(const char* name, std::size_t size, Access access)
-    : descriptor_(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)), size_(size), address_(MAP_FAILED) {
-    if (!descriptor_ || ftruncate(descriptor_.get(), static_cast<off_t>(size)) != 0) {
+shared::Descriptor sealed_memory(const char* name, std::size_t size, Access access, void*& address) {
+    shared::Descriptor memory(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!memory || ftruncate(memory.get(), static_cast<off_t>(size)) != 0)
         throw std::system_error(errno, std::generic_category(), "memfd_create");
-    }
-    address_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
-    if (address_ == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap of a memfd");
+    address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+    if (address == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap of a memfd");
     const int seals =
         F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (access == Access::kOthersRead ? F_SEAL_FUTURE_WRITE : 0);
-    if (fcntl(descriptor_.get(), F_ADD_SEALS, seals) != 0) {
-        const int error = errno;
-        munmap(address_, size_);
-        throw std::system_error(error, std::generic_category(), "sealing a memfd");
+    if (fcntl(memory.get(), F_ADD_SEALS, seals) != 0) {
+        const std::system_error error(errno, std::generic_category(), "sealing a memfd");
+        munmap(address, size);
+        throw error;
     }
+    return memory;
 }
 
-SharedMemory::~SharedMemory() { munmap(address_, size_); }
+void unmap(void* address, std::size_t size) noexcept { munmap(address, size); }
 
 }  // namespace explsched::manager

@@ -11,36 +11,29 @@ namespace explsched::manager {
 
 enum class Access : std::uint8_t { kBothWrite, kOthersRead };
 
-// A sealed memfd: nobody can resize it, and with `kOthersRead` nobody who maps it from now on can write to
-// it.
-class SharedMemory {
-   public:
-    SharedMemory(const char* name, std::size_t size, Access access);  // throws std::system_error
-    ~SharedMemory();
-    SharedMemory(const SharedMemory&) = delete;
-    SharedMemory& operator=(const SharedMemory&) = delete;
+// A sealed memfd, mapped at `address`: nobody can resize it, and with `kOthersRead` nobody who maps it from
+// now on can write to it. Throws std::system_error.
+shared::Descriptor sealed_memory(const char* name, std::size_t size, Access access, void*& address);
 
-    int descriptor() const { return descriptor_.get(); }
-    void* address() const { return address_; }
-
-   private:
-    shared::Descriptor descriptor_;
-    std::size_t size_;
-    void* address_;
-};
+void unmap(void* address, std::size_t size) noexcept;
 
 template <typename Content>
 class Shared {
    public:
     Shared(const char* name, Access access)
-        : memory_(name, sizeof(Content), access), content_(new (memory_.address()) Content{}) {}
+        : descriptor_(sealed_memory(name, sizeof(Content), access, address_)),
+          content_(new (address_) Content{}) {}
+    ~Shared() { unmap(address_, sizeof(Content)); }
+    Shared(const Shared&) = delete;
+    Shared& operator=(const Shared&) = delete;
 
-    int descriptor() const { return memory_.descriptor(); }
+    int descriptor() const { return descriptor_.get(); }
     Content& operator*() const { return *content_; }
     Content* operator->() const { return content_; }
 
    private:
-    SharedMemory memory_;
+    void* address_{nullptr};
+    shared::Descriptor descriptor_;
     Content* content_;
 };
 

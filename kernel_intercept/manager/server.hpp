@@ -26,7 +26,6 @@ struct Totals {
     std::uint64_t accepted;
     std::uint64_t foreign;    // peers of another user
     std::uint64_t malformed;  // messages
-    std::uint64_t refused;
 };
 
 class Server {

@@ -30,18 +30,6 @@ const char* const kUsage =
 
 namespace {
 
-enum Option {
-    kDir = 1,
-    kPolicy,
-    kCapCompute,
-    kCapBandwidth,
-    kHighShare,
-    kProfiles,
-    kForeground,
-    kStatus,
-    kHelp
-};
-
 double number(const char* option, const char* text, double least, double most) {
     char* end = nullptr;
     const double value = std::strtod(text, &end);
@@ -67,15 +55,15 @@ shared::Policy policy_named(const std::string& name) {
 
 CommandLine parse_command_line(int argc, char** argv) {
     static const option options[] = {
-        {"dir", required_argument, nullptr, kDir},
-        {"policy", required_argument, nullptr, kPolicy},
-        {"cap-compute", required_argument, nullptr, kCapCompute},
-        {"cap-bandwidth", required_argument, nullptr, kCapBandwidth},
-        {"hp-share", required_argument, nullptr, kHighShare},
-        {"profiles", required_argument, nullptr, kProfiles},
-        {"foreground", no_argument, nullptr, kForeground},
-        {"status", no_argument, nullptr, kStatus},
-        {"help", no_argument, nullptr, kHelp},
+        {"dir", required_argument, nullptr, 'd'},
+        {"policy", required_argument, nullptr, 'p'},
+        {"cap-compute", required_argument, nullptr, 'c'},
+        {"cap-bandwidth", required_argument, nullptr, 'b'},
+        {"hp-share", required_argument, nullptr, 's'},
+        {"profiles", required_argument, nullptr, 'f'},
+        {"foreground", no_argument, nullptr, 'n'},
+        {"status", no_argument, nullptr, 'q'},
+        {"help", no_argument, nullptr, 'h'},
         {nullptr, 0, nullptr, 0},
     };
     CommandLine line{Action::kServe, {}};
@@ -84,31 +72,31 @@ CommandLine parse_command_line(int argc, char** argv) {
     opterr = 0;
     for (int found = 0; (found = getopt_long(argc, argv, ":", options, nullptr)) != -1;) {
         switch (found) {
-            case kDir:
+            case 'd':
                 settings.directory = optarg;
                 break;
-            case kPolicy:
+            case 'p':
                 settings.policy = policy_named(optarg);
                 break;
-            case kCapCompute:
+            case 'c':
                 settings.cap_compute_permille = permille("--cap-compute", optarg, 0.01);
                 break;
-            case kCapBandwidth:
+            case 'b':
                 settings.cap_bandwidth_permille = permille("--cap-bandwidth", optarg, 0.01);
                 break;
-            case kHighShare:
+            case 's':
                 settings.high_share_permille = permille("--hp-share", optarg, 0);
                 break;
-            case kProfiles:
+            case 'f':
                 settings.profiles = optarg;
                 break;
-            case kForeground:
+            case 'n':
                 settings.foreground = true;
                 break;
-            case kStatus:
+            case 'q':
                 line.action = Action::kStatus;
                 break;
-            case kHelp:
+            case 'h':
                 line.action = Action::kHelp;
                 return line;
             default:

@@ -39,7 +39,6 @@ struct alignas(64) Control {
 // A waiting launch. `gate` is the futex: its two low bits are a state, the rest counts the waits, so that a
 // grant for an earlier wait is never taken for this one.
 constexpr std::uint32_t kGateIdle = 0;
-constexpr std::uint32_t kGatePosting = 1;  // the client writes what it wants
 constexpr std::uint32_t kGateWaiting = 2;
 constexpr std::uint32_t kGateGranted = 3;
 constexpr std::uint32_t kGateState = 3;  // mask

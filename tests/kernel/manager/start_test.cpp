@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
@@ -103,13 +104,13 @@ void the_socket_of_a_living_one_is_not_replaced() {
 // A client that could cut a page would end all others with SIGBUS; the table is not theirs to write.
 void shared_memory_cannot_be_resized_and_the_table_not_be_written() {
     for (const Access access : {Access::kBothWrite, Access::kOthersRead}) {
-        const SharedMemory memory("test", 8192, access);
+        const Shared<std::array<char, 8192>> memory("test", access);
         CHECK(ftruncate(memory.descriptor(), 4096) != 0 && ftruncate(memory.descriptor(), 16384) != 0);
         CHECK(fcntl(memory.descriptor(), F_ADD_SEALS, F_SEAL_WRITE) != 0);  // sealed for good
         void* at = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, memory.descriptor(), 0);
         CHECK((at != MAP_FAILED) == (access == Access::kBothWrite));
         CHECK(write(memory.descriptor(), "x", 1) == (access == Access::kBothWrite ? 1 : -1));
-        static_cast<char*>(memory.address())[0] = 'y';  // the manager itself may
+        (*memory)[0] = 'y';  // the manager itself may
         if (at != MAP_FAILED) munmap(at, 8192);
     }
 }

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "kernel_intercept/shared/spin_pause.hpp"
+#include "tests/kernel/fakecuda/gpu/spin_pause.hpp"
 
 namespace fakecuda::gpu {
 namespace {
@@ -45,7 +45,7 @@ SharedFile::Lock::Lock(State& state) : state_(state) {
     constexpr int kTries = 2'000;  // some 50 us
     int rc = pthread_mutex_trylock(&state_.mutex);
     for (int i = 0; i < kTries && rc == EBUSY; ++i) {
-        explsched::shared::spin_pause();
+        fakecuda::spin_pause();
         rc = pthread_mutex_trylock(&state_.mutex);
     }
     if (rc == EBUSY) rc = pthread_mutex_lock(&state_.mutex);

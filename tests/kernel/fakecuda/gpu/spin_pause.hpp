@@ -1,7 +1,7 @@
 // A hint to the core that this thread only waits for memory to change.
 #pragma once
 
-namespace explsched::shared {
+namespace fakecuda {
 
 inline void spin_pause() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
@@ -12,4 +12,4 @@ inline void spin_pause() noexcept {
 #endif
 }
 
-}  // namespace explsched::shared
+}  // namespace fakecuda

@@ -1,0 +1,154 @@
+"""CUDA MPS of a user on GPUs that several of the user's jobs share, for slurmd's prolog and epilog.
+
+A daemon that a job starts ends with it, and the CUDA programs of the other jobs with the daemon. So slurmd starts one
+for each user and set of GPUs, with the first job that comes, and ends it with the last that leaves. `sxrun` finds it by
+the job's GPUs.
+
+    Prolog=.../python -m wrappers.node_mps prolog      Epilog=.../python -m wrappers.node_mps epilog
+
+Both always end with status 0, since slurmd takes a node out of service whose prolog fails: what went wrong is said on
+standard error, and the jobs run without.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from wrappers import mps
+
+DIRECTORY_VARIABLE = "EXPLSCHED_NODE_MPS"
+_DIRECTORY = "/run/explsched/mps"
+_START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the daemon of a user on some GPUs keeps its files, and which jobs use it."""
+
+    directory: Path
+    uid: int
+    gpus: str  # as the node numbers them, comma-separated
+
+    @property
+    def pipes(self) -> Path:
+        """Its pipe directory, which is the user's alone."""
+        return self.directory / "mps"
+
+    @property
+    def jobs(self) -> Path:
+        """A file for each job that is there; root's."""
+        return self.directory / "jobs"
+
+    def variables(self) -> dict[str, str]:
+        """What the daemon and its clients need to find each other."""
+        return {mps.PIPE_VARIABLE: str(self.pipes), mps.LOG_VARIABLE: str(self.directory / "log")}
+
+
+def place(environment: Mapping[str, str], uid: int) -> Place | None:
+    """Of a job of that user; None if it has no GPUs."""
+    gpus = environment.get("SLURM_JOB_GPUS", "")
+    if not gpus or not all(part.isdecimal() for part in gpus.split(",")):
+        return None
+    base = Path(environment.get(DIRECTORY_VARIABLE) or _DIRECTORY)
+    return Place(base / f"{uid}-{gpus.replace(',', '-')}", uid, gpus)
+
+
+def of_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a command of the job needs to use the node's daemon; nothing where none answers."""
+    found = place(environment, os.geteuid())
+    if found is None or not mps.answering(found.variables()):
+        return {}
+    return {**found.variables(), **mps.renumbered(environment)}
+
+
+def begin(environment: Mapping[str, str]) -> None:
+    """The prolog: a job comes. Raises `MpsError`, OSError, or KeyError for an unknown user or a missing variable."""
+    user = pwd.getpwuid(int(environment["SLURM_JOB_UID"]))
+    where = place(environment, user.pw_uid)
+    if where is None:
+        return
+    program = mps.control(environment)
+    with _locked(where):
+        (where.jobs / environment["SLURM_JOB_ID"]).touch()
+        if mps.answering(where.variables()):
+            return
+        for directory in (where.pipes, where.directory / "log"):
+            directory.mkdir(mode=0o700, exist_ok=True)
+            os.chown(directory, user.pw_uid, user.pw_gid)
+        _run_as(user, [str(program), "-d"], where, b"", _START_S)
+        end_s = time.monotonic() + _START_S
+        while not mps.answering(where.variables()):
+            if time.monotonic() > end_s:
+                raise mps.MpsError(f"{program} -d has made no {where.pipes}/control after {_START_S:.0f} s")
+            time.sleep(_POLL_S)
+
+
+def end(environment: Mapping[str, str]) -> None:
+    """The epilog: a job has gone. The last one ends the daemon. Raises as `begin`."""
+    user = pwd.getpwuid(int(environment["SLURM_JOB_UID"]))
+    where = place(environment, user.pw_uid)
+    if where is None or not where.jobs.is_dir():
+        return
+    with _locked(where):
+        (where.jobs / environment["SLURM_JOB_ID"]).unlink(missing_ok=True)
+        if not any(where.jobs.iterdir()) and mps.answering(where.variables()):
+            _run_as(user, [str(mps.control(environment))], where, b"quit\n", _STOP_S)
+
+
+@contextmanager
+def _locked(where: Place) -> Iterator[None]:
+    """One prolog or epilog at a time. Nobody but root can put anything there."""
+    where.jobs.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with (where.jobs.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run_as(user: pwd.struct_passwd, argv: list[str], where: Place, told: bytes, limit_s: float) -> None:
+    """As the user: a daemon of root's would serve root. With nothing of slurmd's environment but PATH."""
+    own = os.geteuid() == user.pw_uid
+    try:
+        done = subprocess.run(
+            argv,
+            env={"PATH": os.environ.get("PATH", ""), "CUDA_VISIBLE_DEVICES": where.gpus, **where.variables()},
+            cwd="/",
+            input=told,
+            stdout=subprocess.DEVNULL,  # not pipes: the daemon may keep them open
+            stderr=subprocess.DEVNULL,
+            timeout=limit_s,
+            check=False,
+            start_new_session=True,
+            user=None if own else user.pw_uid,
+            group=None if own else user.pw_gid,
+            extra_groups=None if own else os.getgrouplist(user.pw_name, user.pw_gid),
+        )
+    except subprocess.TimeoutExpired:
+        raise mps.MpsError(f"{argv[0]} has not ended after {limit_s:.0f} s") from None
+    if done.returncode:
+        raise mps.MpsError(f"{argv[0]} ends with status {done.returncode}: see {where.directory / 'log'}")
+
+
+def main() -> int:
+    """Run one of the two, as named by the only argument. Always 0, but for an unknown name (2)."""
+    actions = {"prolog": begin, "epilog": end}
+    if len(sys.argv) != 2 or sys.argv[1] not in actions:
+        sys.stderr.write("usage: python -m wrappers.node_mps prolog | epilog\n")
+        return 2
+    try:
+        actions[sys.argv[1]](os.environ)
+    except (mps.MpsError, OSError, KeyError, ValueError) as error:
+        sys.stderr.write(f"explsched: no MPS for job {os.environ.get('SLURM_JOB_ID', '?')}: {error!r}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
