@@ -20,7 +20,11 @@ RESULTS = ROOT / "benchmarks" / "results"
 _STORED = re.compile(r"`benchmarks/results/(\w+\.json)`")
 _COMMAND = re.compile(r"python -m benchmarks\.|`scripts/")
 _NUMBER = r"([+-]?\d[\d,]*(?:\.\d+)?)"
-_NO_FIGURES = {("docs/kernels.md", "kernel_virtual.json"), ("docs/kernels.md", "kernel_hostile.json")}
+_NO_FIGURES = {
+    ("docs/kernels.md", "kernel_virtual.json"),
+    ("docs/kernels.md", "kernel_hostile.json"),
+    ("docs/web.md", "web.json"),
+}
 """Pages that name a stored file and quote nothing of it."""
 _IN_WORDS = {("docs/gateway.md", "gateway_load.json"), ("docs/decisions/0003-haproxy.md", "gateway_load.json")}
 """Pages that quote it in words, or shares that the file does not hold as such."""
