@@ -1,0 +1,235 @@
+"""Figures of README and docs are those that are stored, and each stands beside the command that made it.
+
+A claim is a sentence of a page with `{}` where its figures stand, and the stored values that these must be, as rounded
+as the page shows them. Who measures anew changes both; who words a sentence anew changes the claim.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.docs.blocks import PAGES, ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+_STORED = re.compile(r"`benchmarks/results/(\w+\.json)`")
+_COMMAND = re.compile(r"python -m benchmarks\.|`scripts/")
+_NUMBER = r"([+-]?\d[\d,]*(?:\.\d+)?)"
+_NO_FIGURES = {
+    ("docs/kernels.md", "kernel_virtual.json"),
+    ("docs/kernels.md", "kernel_hostile.json"),
+    ("docs/web.md", "web.json"),
+}
+"""Pages that name a stored file and quote nothing of it."""
+_IN_WORDS = {("docs/gateway.md", "gateway_load.json"), ("docs/decisions/0003-haproxy.md", "gateway_load.json")}
+"""Pages that quote it in words, or shares that the file does not hold as such."""
+
+
+class Claim(NamedTuple):
+    page: str
+    stored: str
+    sentence: str
+    figures: Callable[[Any], list[float]]
+
+
+def _to_best(report: Any) -> list[float]:
+    return [arm["gpu_seconds_to_best"][0] for arm in report["arms"]]
+
+
+def _off(rows: Any, policies: tuple[str, ...], *figures: str) -> float:
+    """The largest distance from the published figures, as a percentage."""
+    return max(
+        abs(float(row[figure]))
+        for row in rows
+        for figure in figures
+        if row["policy"] in policies and row["variant"] == "plain" and row["reference"] == "published"
+    )
+
+
+def _themis(rows: Any) -> dict[str, float]:
+    plain = [
+        row for row in rows if (row["policy"], row["variant"], row["reference"]) == ("themis", "plain", "published")
+    ]
+    return {row["trace"]: abs(row["avg_jct_off_pct"]) for row in plain}
+
+
+def _parity(report: Any) -> list[float]:
+    muri, themis = ("muri-s", "muri-l"), _themis(report["rows"])
+    return [
+        _off(report["rows"], muri, "avg_jct_off_pct", "makespan_off_pct"),
+        _off(report["rows"], muri, "p99_jct_off_pct"),
+        themis["trace1"],
+        themis["trace2_pr"],
+        max(themis["trace1_pr"], themis["trace2"]),
+    ]
+
+
+def _share_row(trace: str) -> Claim:
+    def figures(report: Any) -> list[float]:
+        ratio = {row["durations"]: row["avg_jct_ratio"] for row in report["rows"] if row["trace"] == trace}
+        return [ratio["known"], ratio["learnt"]]
+
+    return Claim("docs/simulation.md", "share.json", f"| {trace} | {{}} | {{}} |", figures)
+
+
+def _published(size: str) -> Claim:
+    def figures(report: Any) -> list[float]:
+        return [report["published"][size][name] for name in ("dilu", "dilu-original")]
+
+    shown = f"{int(size):,}"
+    return Claim("docs/colocation.md", "colocation.json", f"| Dilu's own, {shown} instances | {{}} | {{}} |", figures)
+
+
+def _defaults(report: Any) -> list[float]:
+    rules = report["cases"][0]["defaults"]
+    return [
+        rules[rule][figure] for rule in ("slurm", "knative", "dilu") for figure in ("slo_misses", "replica_seconds")
+    ]
+
+
+def _in_time_first(report: Any) -> list[float]:
+    """At the rule's default; Mooncake as recorded, Azure, Mooncake spread."""
+    rows = {row["trace"]: row for row in report["rows"] if (row["rule"], row["utilization"]) == ("dilu", 1.0)}
+    traces = ("mooncake-batches", "azure", "mooncake")
+    return [rows[trace][order] for trace in traces for order in ("in_time_first", "in_turn")]
+
+
+def _themis_row(trace: str) -> Claim:
+    plain = ("themis", trace, "plain", "published")
+
+    def figures(report: Any) -> list[float]:
+        rows = report["rows"]
+        (row,) = (r for r in rows if (r["policy"], r["trace"], r["variant"], r["reference"]) == plain)
+        return [row[figure] for figure in ("avg_jct_off_pct", "makespan_off_pct", "p99_jct_off_pct")]
+
+    return Claim("docs/simulation.md", "muri_parity.json", f"| {trace} | {{}} / {{}} / {{}} |", figures)
+
+
+def _medians(figure: str) -> Callable[[Any], list[float]]:
+    return lambda report: [report["medians"][arm][figure] for arm in ("without", "first passes", "steady")]
+
+
+def _against_asha(report: Any) -> list[float]:
+    return [report[f"{family}:1"]["explsched"]["time_against_asha"] for family in ("taskset", "algoperf")]
+
+
+def _generated(report: Any) -> list[float]:
+    return [report["placements"][name]["ratio"] for name in ("dilu", "dilu-original")]
+
+
+def _live_ratios(report: Any) -> list[float]:
+    return [run[name] for name in ("jct_ratio", "makespan_ratio") for run in report["runs"]]
+
+
+CLAIMS = (
+    Claim(
+        "README.md",
+        "sweep_demo.json",
+        "Slurm alone needs {} GPU-seconds, trainings that ask Optuna's ASHA whether to go on {}, and explsched {} (",
+        _to_best,
+    ),
+    Claim(
+        "README.md",
+        "best_model.json",
+        "explsched needs {} of ASHA's time on TaskSet and {} on AlgoPerf",
+        _against_asha,
+    ),
+    Claim(
+        "README.md",
+        "muri_parity.json",
+        "Muri-S and Muri-L are within {} % in average JCT and makespan and {} % in p99. Themis depends on a solver "
+        "whose choice among many optima is not ours: {} % off in average JCT on `trace1`, {} % on `trace2_pr`, at most "
+        "{} % on the other two.",
+        _parity,
+    ),
+    *(_share_row(trace) for trace in ("trace1", "trace1_pr", "trace2", "trace2_pr")),
+    *(_themis_row(trace) for trace in ("trace1", "trace1_pr", "trace2", "trace2_pr")),
+    *(_published(size) for size in ("100", "800", "3200")),
+    Claim("docs/colocation.md", "colocation.json", "mean of five seeds | {} | {} |", _generated),
+    Claim(
+        "docs/admin.md",
+        "controller_load.json",
+        "main cycle takes {} ms by Slurm alone, {} ms while the daemon puts a new queue in order, 200 writes a pass, "
+        "and {} ms once it is in order.",
+        _medians("main_mean_ms"),
+    ),
+    Claim(
+        "docs/admin.md",
+        "controller_load.json",
+        "CPU time per cycle is {}, {} and {} ms",
+        _medians("main_cpu_mean_ms"),
+    ),
+    Claim(
+        "docs/simulation.md",
+        "live_replay.json",
+        "mean JCT {}, {} and {} times better than Slurm alone, makespan {}, {} and {} times",
+        _live_ratios,
+    ),
+    Claim(
+        "docs/gateway-scaling.md",
+        "gateway_rules.json",
+        "| Azure, conversation | {} at {} | {} at {} | {} at {} |",
+        _defaults,
+    ),
+    Claim(
+        "docs/gateway-scaling.md",
+        "gateway_order.json",
+        "That last order has {} misses on Mooncake as recorded (the gateway's queue {}), {} on Azure ({}) and {} on "
+        "Mooncake spread ({})",
+        _in_time_first,
+    ),
+)
+
+
+def text_of(page: str) -> str:
+    return " ".join((ROOT / page).read_text().split())
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.page}: {claim.sentence[:40]}")
+def test_a_figure_of_a_page_is_the_stored_one(claim: Claim) -> None:
+    pattern = re.escape(claim.sentence).replace(r"\{\}", _NUMBER)
+    found = re.findall(pattern, text_of(claim.page))
+    assert len(found) == 1, f"{claim.page} says {len(found)} times: {claim.sentence}"
+    shown = found[0] if isinstance(found[0], tuple) else (found[0],)
+    stored = claim.figures(json.loads((RESULTS / claim.stored).read_text()))
+    assert list(shown) == [_as_shown(value, text) for value, text in zip(stored, shown, strict=True)]
+
+
+def _as_shown(value: float, text: str) -> str:
+    """The stored value with as many decimals as the page shows."""
+    decimals = len(text.partition(".")[2])
+    sign, comma = "+" if text.startswith("+") else "", "," if "," in text else ""
+    return format(value, f"{sign}{comma}.{decimals}f")
+
+
+def named() -> list[tuple[str, str]]:
+    """(page, stored file) of every mention."""
+    pages = [str(page.relative_to(ROOT)) for page in PAGES]
+    return [(page, name) for page in pages for name in _STORED.findall((ROOT / page).read_text())]
+
+
+def test_every_stored_result_that_a_page_names_is_there_and_compared() -> None:
+    covered = {(claim.page, claim.stored) for claim in CLAIMS} | _NO_FIGURES | _IN_WORDS
+    assert not [mention for mention in named() if not (RESULTS / mention[1]).is_file()]
+    assert not [mention for mention in named() if mention not in covered]
+
+
+def test_beside_every_stored_result_stands_the_command_that_made_it() -> None:
+    without = []
+    for page in PAGES:
+        sections = re.split(r"^#+ ", Path(page).read_text(), flags=re.MULTILINE)
+        without += [
+            (page.name, name) for part in sections for name in _STORED.findall(part) if not _COMMAND.search(part)
+        ]
+    assert not without
+
+
+def test_rounding_is_that_of_the_page() -> None:
+    assert [_as_shown(0.6757, "0.676"), _as_shown(1170.8, "1171"), _as_shown(12345.6, "12,346")] == [
+        "0.676", "1171", "12,346"
+    ]  # fmt: skip
