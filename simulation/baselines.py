@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from sched_policy.catalog import PolicyOptions
 from sched_policy.curves import CurveTable
-from sched_policy.outlook import reported
+from sched_policy.improvement import reported
 from sched_policy.plan import Ranking
-from sched_policy.policies.exclusive import preemptive, reserving
+from sched_policy.policies import preemptive, reserving
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.snapshot import Floats, Snapshot
 from simulation.cluster.slurm_queue import AS_SLURM

@@ -213,10 +213,28 @@ class StateSection(Section, frozen=True):
     readers: Annotated[
         Literal["group", "all"],
         Meta(
-            description="who may read the state, which has what all jobs report: the daemon's group (others ask "
-            "Slurm), or everybody, unless Slurm's PrivateData hides jobs"
+            description="who may read the state file, which has what all jobs report: the daemon's group, or "
+            "everybody, unless Slurm's PrivateData hides jobs; others read their own part from state.socket"
         ),
     ] = "group"
+    socket: Annotated[
+        Path,
+        Meta(description="Unix socket on which each user of this host is sent what he may see of the state"),
+    ] = Path("/run/explsched/state.sock")
+
+
+class RunTimesSection(Section, frozen=True):
+    """Run times learnt from sacct."""
+
+    history_days: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3660,
+            description="policies that need run times expect of a job what jobs like it took in so many days; 0: off",
+        ),
+    ] = 0.0
+    refresh_s: Annotated[float, _seconds("time between two readings of sacct")] = 900.0
 
 
 class BackpressureSection(Section, frozen=True):
@@ -264,6 +282,7 @@ class Config(Section, frozen=True):
     progress: ProgressSection = ProgressSection()
     audit: AuditSection = AuditSection()
     state: StateSection = StateSection()
+    run_times: RunTimesSection = RunTimesSection()
     backpressure: BackpressureSection = BackpressureSection()
 
     def preemption_budget(self) -> PreemptionBudget:
@@ -319,7 +338,11 @@ def parse(text: str, path: Path) -> Config:
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
     paths = {"progress.spool": config.progress.spool, "order.site_factor_file": config.order.site_factor_file}
-    paths |= {"audit.file": config.audit.file, "state.directory": config.state.directory}
+    paths |= {
+        "audit.file": config.audit.file,
+        "state.directory": config.state.directory,
+        "state.socket": config.state.socket,
+    }
     for key, named in paths.items():
         if not named.is_absolute():
             faults.append(f"{key}: must be an absolute path, found '{named}'")

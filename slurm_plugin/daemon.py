@@ -26,6 +26,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.instance import AnotherDaemonError, OnlyOne
+from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals
 from slurm_plugin.state.view import View
@@ -95,6 +96,7 @@ class Daemon:
         self._controller = Controller(client, self._config)
         self._only_one = OnlyOne()
         self._publisher = Publisher(self._config.state.directory)
+        self._readers = serving.Beside(self._config.state.directory, self._config.state.socket)
         self._totals = Totals()
         self._wake = threading.Event()
         self._stop = False
@@ -110,6 +112,7 @@ class Daemon:
             log.event(_LOG, logging.ERROR, "not steering", why=str(error))
             raise
         finally:
+            self._readers.end()
             self._only_one.release()
 
     def _run(self) -> None:
@@ -199,6 +202,7 @@ class Daemon:
         view = View.planned(self._config, done.seen, done.plan)
         hidden = private(can, self._config.state.readers)
         self._publisher.publish(view, done.changes, hidden, can.cluster, totals)
+        self._readers.keep()
 
     def _withdraw(self) -> None:
         """Slurm's absence must not keep the daemon from stopping."""
@@ -227,8 +231,11 @@ class Daemon:
             try:
                 self._config = configuration.load(self._config_path)
                 self._controller.reconfigure(self._config)
-                if self._config.state.directory != self._publisher.directory:
-                    self._publisher = Publisher(self._config.state.directory)
+                state = self._config.state
+                if state.directory != self._publisher.directory:
+                    self._publisher = Publisher(state.directory)
+                self._readers.end()
+                self._readers = serving.Beside(state.directory, state.socket)
                 self._only_one.release()  # the spool may be another one: the next pass claims the cluster again
                 log.event(_LOG, logging.INFO, "configuration reloaded", policy=self._config.policy)
             except ExplschedError as error:
@@ -245,6 +252,12 @@ class Daemon:
 @click.option("-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.")
 @click.option("--once", "mode", flag_value="once", help="Make one pass and exit (1 if Slurm refused a change).")
 @click.option("--dry-run", "mode", flag_value="dry-run", help="Print what one pass would change, change nothing.")
+@click.option(
+    "--serve-state",
+    "mode",
+    flag_value="serve-state",
+    help="Steer nothing: serve the state that a daemon elsewhere publishes to the users of this host.",
+)
 @click.option("--log-file", help="Append the log to this file instead of standard error.")
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
@@ -254,6 +267,10 @@ def command(config_path: Path | None, mode: str | None, log_file: str | None, lo
     """Steer Slurm by the configured policy: site factors, short reservations, preemption of jobs that opted in."""
     log.set_up(log_level, log_file)
     try:
+        if mode == "serve-state":
+            state = configuration.load(config_path).state
+            command_line = serving.argv(state.directory, state.socket)
+            os.execv(command_line[0], command_line)  # noqa: S606  what serves needs neither numpy nor policies
         daemon = Daemon(config_path, log_level, log_file)
         if mode == "once":
             sys.exit(daemon.once())

@@ -36,7 +36,7 @@ LIKENESS, LIKENESS_S = 1.1, 30.0
 """Alike jobs take about as long: up to so many times what an ended neighbour took, and so many seconds more."""
 
 
-def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Bools) -> Floats:
+def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Bools, prior: float = PRIOR) -> Floats:
     """The inverse Gittins index of R jobs, in seconds, shape (R,).
 
     Args:
@@ -44,6 +44,7 @@ def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Boo
         length_s: how long each of its M neighbours has run, shape (R, M).
         weight: how much each neighbour counts, 0 where there is none, shape (R, M).
         ended: whether the neighbour has ended; the others run at least so long, shape (R, M).
+        prior: weight of the Pareto tail, in neighbours.
 
     """
     ran = ran_s[:, None]
@@ -59,10 +60,10 @@ def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Boo
     spent_s = np.cumsum(weight * more_s, axis=1) + (at_risk - counted) * more_s
     base_s = ran + LEAST_S
     growth = (base_s + more_s) / base_s
-    ends += PRIOR * (1.0 - growth**-TAIL)
-    spent_s += PRIOR * base_s / (1.0 - TAIL) * (growth ** (1.0 - TAIL) - 1.0)
+    ends += prior * (1.0 - growth**-TAIL)
+    spent_s += prior * base_s / (1.0 - TAIL) * (growth ** (1.0 - TAIL) - 1.0)
     index = np.where(weight * ended > 0, ends / np.maximum(spent_s, 1e-9), 0.0)
-    soon = PRIOR * TAIL / base_s[:, 0] / (PRIOR + at_risk[:, 0])  # of an instant in which only the tail ends
+    soon = prior * TAIL / base_s[:, 0] / (prior + at_risk[:, 0])  # of an instant in which only the tail ends
     return np.asarray(1.0 / np.maximum(index.max(axis=1, initial=0.0), soon))
 
 

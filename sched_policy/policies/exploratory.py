@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from sched_policy.admission import PayoffAdmission
 from sched_policy.catalog import PolicyOptions
 from sched_policy.displace import Displace
-from sched_policy.order.base import Fifo, Order, Srsf
+from sched_policy.improvement import EarlyStop
+from sched_policy.order import Fifo, Order, Srsf
 from sched_policy.order.by_sweep import BySweep
 from sched_policy.order.utility import ByUtility
-from sched_policy.policies.exclusive import depth, reserving, resizing
+from sched_policy.policies import depth, reserving, resizing
 from sched_policy.policy import JobData, Need, Policy
-from sched_policy.stopping import EarlyStop
 from sched_policy.sweep import strategies
 from sched_policy.sweep.choice import Sweeps
 

@@ -23,7 +23,7 @@ from sched_policy.sweep.recall import DecisionMemory, ReportMemory
 from sched_policy.sweep.trials import Sweep, Trial, TrialState
 
 SweepKey = tuple[str, str, str, str]
-"""User, sweep, metric with its direction, and scope (`sched_policy.scope`)."""
+"""User, sweep, metric with its direction, and scope (`sched_policy.queue_order`)."""
 
 
 class Wish(Struct, frozen=True):

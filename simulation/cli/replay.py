@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from explsched.errors import PolicyError
 from simulation.cluster.settings import Estimates, EstimateSource, Settings, SimulationSettingsError
@@ -66,7 +67,7 @@ class TraceReplay(Struct, frozen=True):
                     how_many = "no job has" if lacking == len(self.trace.jobs) else f"{lacking:,} jobs have no"
                     text = f"{how_many} {need.data}: {need.without}"
                     if need.data is JobData.RUN_TIMES:
-                        text += " (--estimates exact or noisy:SIGMA supplies run times)"
+                        text += " (--estimates learnt, exact or noisy:SIGMA supplies run times)"
                     affected.setdefault(text, []).append(name)
         return tuple(f"{', '.join(names)}: {text}" for text, names in affected.items())
 
@@ -117,10 +118,13 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
         trace_format: str | None,
         cluster: str,
         conventions: str,
+        history_path: Path | None,
         is_strict: bool,  # noqa: FBT001  click passes by name
         **others: Any,  # noqa: ANN401  the options of the convention, and those of the command
     ) -> None:
         how = _how(conventions, {name: others.pop(name) for name in {**_SLURM, **_MURI}})
+        if history_path is not None:
+            how = _with_history(how, history_path)
         shape = read_cluster(cluster)
         command(replay=TraceReplay(_read(trace_path, trace_format, shape, is_strict=is_strict), shape, how), **others)
 
@@ -173,7 +177,11 @@ def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, objec
 
         more["themis"] = {"solver": SOLVER, "ties": TIES}
     # No option of a command has measured pass times.
-    how = {name: getattr(replay.how, name) for name in replay.how.__struct_fields__ if name != "pass_times"}
+    how = {
+        name: getattr(replay.how, name)
+        for name in replay.how.__struct_fields__
+        if name not in ("pass_times", "history")
+    }
     return {
         "conventions": replay.conventions,
         "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
@@ -225,6 +233,15 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
         raise click.UsageError(f"{_SLURM.get(name, name)}{colon}{fault}") from error
 
 
+def _with_history(how: Settings | MuriOptions, path: Path) -> Settings:
+    """Raises `UsageError` where nothing learns from a history."""
+    if not isinstance(how, Settings) or how.estimates.source is not EstimateSource.LEARNT:
+        raise click.UsageError("--history: accepted with --estimates learnt only")
+    history = formats.read_any(path)
+    report_rejected(path, history.rejected)
+    return replace(how, history=history.jobs)
+
+
 _SLURM = {
     "estimates": "--estimates",
     "interval_s": "--interval",
@@ -261,7 +278,15 @@ _OPTIONS = (
         show_default=True,
         help="Simulate a Slurm cluster, or reproduce the published simulator of Muri.",
     ),
-    _setting("--estimates", "estimates", str, "exact|limit|noisy:SIGMA", "Run-time estimates that policies get."),
+    _setting(
+        "--estimates", "estimates", str, "exact|limit|learnt|noisy:SIGMA", "Run-time estimates that policies get."
+    ),
+    click.option(
+        "--history",
+        "history_path",
+        type=click.Path(path_type=Path),
+        help="Trace of jobs that had ended before, for --estimates learnt.  [slurm conventions]",
+    ),
     _setting("--interval", "interval_s", float, "SECONDS", "Time between passes of the policy."),
     _setting(
         "--backfill-interval", "backfill_interval_s", float, "SECONDS", "Time between passes of Slurm's backfill."

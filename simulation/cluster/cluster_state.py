@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sched_policy.group.base import Interference
 from sched_policy.model import Job, Node, NodeGpus
 from sched_policy.snapshot import Bools, Ints, Nodes, Snapshot
+from simulation.cluster.interference import Interference
 from simulation.cluster.job_table import JobPhase, JobTable, to_policy_job
 from simulation.cluster.settings import Settings
 from simulation.results.outcome import Ending, JobRecord, Usage
@@ -116,6 +116,7 @@ class ClusterState:
     def submit(self, row: int) -> None:
         """The job joins the queue."""
         self._table.phase[row] = JobPhase.WAITING
+        self._table.submitted(row, self._trace[row])
         self._active = np.append(self._active, row)
         self._refresh_job(row)
 
@@ -173,6 +174,7 @@ class ClusterState:
         if self._table.phase[row] != JobPhase.WAITING:
             self._release(row, now_s)
         self._keep(row)
+        self._table.ended(row)
         whole = self._table.is_through(row)
         left = Ending.COMPLETED if self._table.leave_s[row] == self._table.work_s[row] else Ending.ABANDONED
         self._table.phase[row] = JobPhase.ENDED
@@ -203,6 +205,8 @@ class ClusterState:
 
     def snapshot(self, now_s: float) -> Snapshot:
         """What a policy may see now."""
+        for row in self._table.judge(self._active, now_s).tolist():
+            self._refresh_job(row)
         if self._table.learns.any():
             for row in self._active[self._table.phase[self._active] == JobPhase.RUNNING].tolist():
                 self._table.advance(row, now_s)

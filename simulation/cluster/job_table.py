@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
+from sched_policy.run_times import Likeness, of_history
 from sched_policy.snapshot import Columns, Floats, Ints
 from simulation.cluster.settings import Estimates, EstimateSource, Settings
 from simulation.traces.learning import Learning
@@ -171,6 +172,33 @@ class JobTable:
         self.queued_s = self.submit_s.copy()
         self.preemptions = np.zeros(count, dtype=np.int64)
         self.held_gpu_s = np.zeros(count)
+        self._run_times = None
+        if settings.estimates.source is EstimateSource.LEARNT:
+            self._run_times = of_history((_likeness(job), job.run_s) for job in settings.history)
+            self._number = np.zeros(count, dtype=np.int64)
+
+    def submitted(self, row: int, job: TraceJob) -> None:
+        """The job is known from now on."""
+        if self._run_times is not None:
+            self._number[row] = self._run_times.add(_likeness(job))
+
+    def ended(self, row: int) -> None:
+        """The job has ended: its run time tells of others."""
+        if self._run_times is not None and self.earlier_s[row] > 0:
+            self._run_times.ended(int(self._number[row]), float(self.earlier_s[row]))
+
+    def judge(self, rows: Ints, now_s: float) -> Ints:
+        """Estimate the run times of these jobs anew where they are learnt; the rows that have another estimate now."""
+        if self._run_times is None:
+            return rows[:0]
+        run_s = np.where(np.isnan(self.start_s[rows]), 0.0, now_s - self.start_s[rows])
+        executed_s = self.earlier_s[rows] + run_s
+        left_s = np.minimum(self._run_times.left_s(self._number[rows], executed_s), self.limit_s[rows] - run_s)
+        fresh_s = executed_s + left_s
+        before_s = self.expected_s[rows]
+        changed = ~(np.isnan(fresh_s) | (np.abs(fresh_s - before_s) <= 1.0))
+        self.expected_s[rows[changed]] = fresh_s[changed]
+        return rows[changed]
 
     def progress(self, row: int, held: tuple[NodeGpus, ...]) -> RunProgress:
         """How far a job has come, with the GPUs it holds."""
@@ -247,6 +275,11 @@ class JobTable:
         return bool(self.done_s[row] >= self.leave_s[row] * (1 - 1e-9) - 1e-6)
 
 
+def _likeness(job: TraceJob) -> Likeness:
+    """Traces have the name of the model where sacct has that of the job."""
+    return Likeness(job.gpus, job.queue, job.user, job.model)
+
+
 def _or_never(limit_s: float | None) -> float:
     return NEVER_S if limit_s is None else limit_s
 
@@ -258,7 +291,7 @@ def _leaves_at_s(job: TraceJob) -> float:
 
 def _estimated_run_s(work_s: Floats, estimates: Estimates, seed: int) -> Floats:
     """Estimates of run times that policies get, shape (J,); NaN where they get none."""
-    if estimates.source is EstimateSource.LIMIT:
+    if estimates.source in (EstimateSource.LIMIT, EstimateSource.LEARNT):
         return np.full_like(work_s, np.nan)
     noise = np.random.default_rng(seed).normal(0.0, estimates.sigma, work_s.size)
     return work_s * np.exp(noise)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from explsched.errors import ExplschedError
+from simulation.traces.trace import TraceJob
 
 
 class Period(Struct, frozen=True):
@@ -68,13 +69,15 @@ class EstimateSource(StrEnum):
     EXACT = "exact"
     LIMIT = "limit"
     NOISY = "noisy"
+    LEARNT = "learnt"
 
 
 class Estimates(Struct, frozen=True):
     """Where estimates of run times come from.
 
     `exact` is an oracle. `limit` gives the time limits of the trace and nothing else. `noisy` multiplies the true run
-    time by exp(N(0, sigma)). Policies that need no durations get none.
+    time by exp(N(0, sigma)). `learnt` is what jobs that have ended by then tell (`sched_policy.run_times`), as the
+    daemon learns it from sacct. Policies that need no durations get none.
     """
 
     source: EstimateSource = EstimateSource.LIMIT
@@ -82,10 +85,10 @@ class Estimates(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Estimates:
-        """Read `exact`, `limit` or `noisy:SIGMA`. Raises `SimulationSettingsError`."""
+        """Read `exact`, `limit`, `learnt` or `noisy:SIGMA`. Raises `SimulationSettingsError`."""
         name, _, number = text.partition(":")
-        accepted = "accepted: exact, limit, noisy:SIGMA with a SIGMA from 0 to 10, as in noisy:0.5"
-        if name in (EstimateSource.EXACT, EstimateSource.LIMIT) and not number:
+        accepted = "accepted: exact, limit, learnt, noisy:SIGMA with a SIGMA from 0 to 10, as in noisy:0.5"
+        if name in (EstimateSource.EXACT, EstimateSource.LIMIT, EstimateSource.LEARNT) and not number:
             return cls(EstimateSource(name))
         try:
             sigma = float(number)
@@ -134,6 +137,7 @@ class Settings(Struct, frozen=True):
         pass_times: when the passes of a live cluster ran; after the last of them passes go on at the interval. Ignored
             for a scheduler that has no interval.
         estimates: what policies know about the run times of jobs.
+        history: jobs that had ended before the trace began, for estimates that are learnt.
         checkpoint_s: how long a preempted job holds its GPUs while it saves, without making progress.
         restart_s: how long a restarted job holds its GPUs while it loads, before it makes progress.
         scaling: an elastic job with n times its GPUs is n to the power of this times as fast; 1 is linear.
@@ -149,6 +153,7 @@ class Settings(Struct, frozen=True):
     main_offset_s: float = 0.0
     pass_times: PassTimes = PassTimes()
     estimates: Estimates = Estimates()
+    history: tuple[TraceJob, ...] = ()
     checkpoint_s: float = 10.0
     restart_s: float = 30.0
     scaling: float = 1.0

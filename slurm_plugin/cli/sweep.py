@@ -18,7 +18,7 @@ from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
-from slurm_plugin.cli.session import look, remembered
+from slurm_plugin.cli.status import look, remembered
 
 if TYPE_CHECKING:
     from slurm_plugin.state.view import View

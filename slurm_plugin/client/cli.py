@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -155,6 +156,10 @@ class CliClient:
             raise SlurmError(f"scontrol -V: {error}") from error
 
     @cached_property
+    def _age_rule(self) -> parse.AgeRule | None:
+        return parse.AgeRule.of(settings(self._read("scontrol", "show", "config")))
+
+    @cached_property
     def _shard_rule(self) -> ShardRule:
         return parse.shard_rule(self._read("scontrol", "show", "config"))
 
@@ -162,10 +167,11 @@ class CliClient:
         """The jobs with their site factors and native priorities, and with their devices where some share GPUs."""
         some_run = any(job.node_names for job in jobs)
         held = self._devices() if some_run and any(job.shards_per_node for job in jobs) else {}
+        rule, now_s = self._age_rule if priorities else None, time.time()
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)
-            known = {} if found is None else _of_priority(found)
+            known = {} if found is None else _of_priority(found, job, rule, now_s)
             devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
             completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
         return tuple(completed)
@@ -252,8 +258,11 @@ def _local(time_s: float) -> str:
     return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _of_priority(found: parse.Priority) -> dict[str, Any]:
-    return {"site_factor": found.site_factor, "natives": found.natives, "fair_share": found.fair_share}
+def _of_priority(found: parse.Priority, job: SlurmJob, rule: parse.AgeRule | None, now_s: float) -> dict[str, Any]:
+    known = {"site_factor": found.site_factor, "natives": found.natives, "fair_share": found.fair_share}
+    if rule is None or job.accrue_s is None:
+        return known
+    return {**known, "age_lag": rule.lag(found.age, job.accrue_s, now_s)}
 
 
 def readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:

@@ -40,7 +40,11 @@ class SlurmJob(Struct, frozen=True, gc=False):
     YES, USER, ...) are as squeue prints them, empty for none. `cpus` is less than a waiting job with `cpus_per_gpu`
     will get. `fair_share` is that part of a waiting job's priority, None where Slurm tells
     none. `requeues` is false where its owner has said --no-requeue, then or since. `gpu_type` is the type
-    of GPU that is asked for, empty for any; several are separated by commas.
+    of GPU that is asked for, empty for any; several are separated by commas. `most_switches` is what --switches says, 0
+    without it. `accrue_s` is from when on its age counts, None where it does not.
+
+    `age_lag` is how much higher its natives would be by now, had Slurm just computed them: it does that of a job that
+    is changed at once, of all others each PriorityCalcPeriod. So jobs are compared by one clock, as Slurm will itself.
     """
 
     job_id: int
@@ -87,6 +91,9 @@ class SlurmJob(Struct, frozen=True, gc=False):
     gpu_type: str = ""
     requeues: bool = True
     fair_share: int | None = None
+    most_switches: int = 0
+    accrue_s: float | None = None
+    age_lag: int = 0
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -99,10 +106,10 @@ class SlurmJob(Struct, frozen=True, gc=False):
         return self.priority_with(0) if self.natives else None
 
     def priority_with(self, site_factor: int) -> int:
-        """The best priority that it would have with a site factor; only where Slurm tells its own."""
+        """The best priority that it has by now with a site factor; only where Slurm tells its own."""
         natives = self.natives
         best = natives[0] if len(natives) == 1 else max(natives)
-        return max(LEAST_PRIORITY, best + site_factor)
+        return max(LEAST_PRIORITY, best + self.age_lag + site_factor)
 
     @property
     def is_in_force(self) -> bool:

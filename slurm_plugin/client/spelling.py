@@ -142,3 +142,13 @@ def duration_s(text: str) -> float | None:
 def text_of(value: str) -> str:
     """The value, or nothing where Slurm prints one of its words for nothing."""
     return "" if value in _NOTHING else value
+
+
+_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
+_TYPED_GPUS = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")
+
+
+def gpus_of(tres: str) -> int:
+    """GPUs of a TRES list such as `cpu=8,gres/gpu=4`. Where Slurm accounts for types alone, they are summed up."""
+    total = _GPUS.search(tres)
+    return int(total[1]) if total else sum(int(count) for count in _TYPED_GPUS.findall(tres))

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from explsched.atomic_file import atomic_write
 from explsched.log import event
-from sched_policy.scope import seating
+from sched_policy.queue_order import assignment
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
@@ -105,7 +105,7 @@ class LentPlaces:
         waiting = [row[job_id] for job_id in ranked if records[job_id].state == "PENDING"]
         written = {one.job_id: one.site_factor for one in changes if isinstance(one, SetSiteFactor)}
         seats = {}
-        owners, sitters = seating(np.array(waiting, dtype=np.int64), snapshot)
+        owners, sitters = assignment(np.array(waiting, dtype=np.int64), snapshot)
         for own, given in zip(owners.tolist(), sitters.tolist(), strict=True):
             if own == given or not snapshot.jobs[given].scope:
                 continue

@@ -29,6 +29,7 @@ from slurm_plugin.observation.requirements import (
     most_shards_per_gpu,
     unmodelled,
 )
+from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.standing import (
     FairShares,
     lane,
@@ -90,6 +91,7 @@ def observe(
     budget: PreemptionBudget | None = None,
     order: OrderSection | None = None,
     reach: Literal["scope", "fair-share"] = "scope",
+    run_times: LearntRunTimes | None = None,
 ) -> Observation:
     """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
 
@@ -97,7 +99,8 @@ def observe(
     empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
     Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
     Jobs that have been preempted as often as `budget` allows are left alone; None allows any number. `order` says among
-    whom they are ordered, and when a job is overdue; None: as by default. `reach` is `preemption.reach`.
+    whom they are ordered, and when a job is overdue; None: as by default. `reach` is `preemption.reach`. `run_times`
+    estimates how long jobs will run.
     """
     rules = order or OrderSection()
     wanted = frozenset(partitions)
@@ -153,6 +156,8 @@ def observe(
                     is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
                 )
             )
+    if run_times is not None:
+        jobs = run_times.with_estimates(jobs, now_s)
     sets = requirements.names_by_node()
     planned_nodes = (_node(node, sets.get(node.name, frozenset())) for node in nodes)
     past_trainings = [_with_last_reports(one.job, progress.get(job_id)) for job_id, one in ended.items()]

@@ -19,6 +19,7 @@ from slurm_plugin.audit.entries import Before, Reasons
 from slurm_plugin.audit.trail import AuditTrail, apply
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
@@ -27,6 +28,7 @@ from slurm_plugin.observation.memory import HiddenReasons, LeaseUse, Remembered,
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before, read
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
@@ -72,6 +74,7 @@ class Controller:
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         self._lent_places = LentPlaces(_lent_places_file(config))
+        self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
         self.reconfigure(config)
 
@@ -89,6 +92,13 @@ class Controller:
             self._trail = _trail(config)
         if config.order.site_factor_file != self._own_factors.path:
             self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
+        if self._run_times is not None:
+            self._run_times.close()
+        section = config.run_times
+        accounting = CliClient(config.slurm.timeout_s).accounting
+        self._run_times = (
+            LearntRunTimes(accounting, section.history_days, section.refresh_s) if section.history_days else None
+        )
 
     def decide(self, now_s: float) -> Pass:
         """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
@@ -118,6 +128,7 @@ class Controller:
             self._budget,
             self._config.order,
             self._config.preemption.reach,
+            self._run_times,
         )
         self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
@@ -208,7 +219,8 @@ class Controller:
         self._yields_after_s = found.backfill_yields_after_s
         limits = SteeringLimits.of(self._config)
         most = most_written(found.rate_limit(), self._config.interval_s, limits.order.max_per_pass)
-        return replace(limits, order=replace(limits.order, max_per_pass=most))
+        widest = 1 if found.has_topology else limits.widest_lease
+        return replace(limits, order=replace(limits.order, max_per_pass=most), widest_lease=widest)
 
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}

@@ -103,6 +103,12 @@ def test_gpu_requests(
     assert job.submit_s <= job.start_s
 
 
+def test_what_a_job_says_of_switches_is_read(client: SlurmClient, cluster: Cluster) -> None:
+    asks, other = submit(cluster, "--hold", "--switches=2@00:30:00"), submit(cluster, "--hold")
+    found = {job.job_id: job.most_switches for job in client.jobs()}
+    assert (found[asks], found[other]) == (2, 0)
+
+
 def test_a_waiting_array_is_one_record(client: SlurmClient, cluster: Cluster) -> None:
     array = submit(cluster, "--array=0-9%2", "--hold", "--gres=gpu:1")
     (job,) = client.jobs()

@@ -16,7 +16,7 @@ from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.model import Exploration, NodeGpus
-from sched_policy.order.base import Fifo
+from sched_policy.order import Fifo
 from sched_policy.plan import Plan, Ranking, Start
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Columns, Snapshot
@@ -181,9 +181,28 @@ def test_only_policies_that_need_durations_get_estimates() -> None:
     assert shown("noisy:0.5", LengthSpy()) == shown("noisy:0.5", LengthSpy())
 
 
+def test_learnt_estimates_tell_short_jobs_from_long_ones_by_their_owners() -> None:
+    owners = [("ada", 5000.0), ("bob", 50.0)]
+    past = tuple(TraceJob(i, float(i), 1, run_s, user=user) for i, (user, run_s) in enumerate(owners * 10))
+    queue = Trace.of(
+        [
+            TraceJob(1, 0.0, 1, 100.0, user="eve"),
+            *(TraceJob(2 + i, 5.0, 1, run_s, user=user) for i, (user, run_s) in enumerate(owners)),
+        ]
+    )
+    without = replace(EXACT, estimates=Estimates.parse("limit"))
+    with_history = replace(EXACT, estimates=Estimates.parse("learnt"), history=past)
+    starts = [
+        [by_id(simulate(queue, ONE_GPU, row("srsf"), how))[n].start_s for n in (2, 3)]
+        for how in (without, with_history)
+    ]
+    assert starts[0] == sorted(starts[0])  # nothing is known: in order of submission
+    assert starts[1] == sorted(starts[1], reverse=True)
+
+
 @pytest.mark.parametrize("text", ["oracle", "noisy", "noisy:", "noisy:-1", "noisy:nan", "exact:1", ""])
 def test_unknown_estimates_are_refused(text: str) -> None:
-    with pytest.raises(SimulationSettingsError, match="exact, limit, noisy:SIGMA"):
+    with pytest.raises(SimulationSettingsError, match="exact, limit, learnt, noisy:SIGMA"):
         Estimates.parse(text)
 
 

@@ -1,0 +1,289 @@
+"""Run times learnt from a cluster's own history: how long a job takes, as jobs like it tell.
+
+Jobs are alike in several ways, from the most telling down: the same user, name and GPUs; the same user and GPUs; the
+same queue and GPUs; the same GPUs. In each of these groups the jobs submitted just before and after a job tell of its
+length, the nearer the more, for users submit alike trainings together (`order.gittins`, which also has the formula
+by which lengths of all kinds become one remaining time: what has ended counts with its length, what still runs as
+longer than that). A table of the last run times of each group needs no training and takes a job in at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from sched_policy.order.gittins import effective_left_s
+from sched_policy.snapshot import Floats, Ints
+
+NEIGHBOURS = 20
+"""Jobs of a group before and after a job that tell of its length."""
+DECAY = 5.0
+"""The weight of the k-th neighbour is exp(-k / DECAY)."""
+RECENT = 24
+RECENT_WEIGHT = 0.2
+"""So many jobs of a group that ended last count as much in all, in neighbours: of many that are submitted at once the
+ones in the middle have no neighbour that has ended."""
+BACKOFF = 0.1
+"""A neighbour of the next wider group counts so much less."""
+ENOUGH = 3
+"""Where so many jobs of a group have ended, wider groups do not count."""
+PRIOR = 0.02
+"""Weight of the Pareto tail that stands in for what the history has not seen, in neighbours."""
+LONGER = 1.1
+"""What is left of a running job is judged anew when it has run so many times as long."""
+_SOON_S = 30.0
+_NUMBER = re.compile(r"\d+")
+_NOBODY = 0
+
+
+class Likeness(NamedTuple):
+    """What is known of a job when it is submitted. Numbers in the name do not count: `train-17` is like `train-18`."""
+
+    gpus: int
+    queue: str = ""
+    user: str = ""
+    name: str = ""
+
+    def groups(self) -> tuple[Group, ...]:
+        """The groups that the job belongs to, the most telling first."""
+        name = _NUMBER.sub("#", self.name)
+        by_user: tuple[Group, ...] = (
+            (Group("user, name and GPUs", (self.user, name, self.gpus)),) if self.user and name else ()
+        )
+        by_user += (Group("user and GPUs", (self.user, self.gpus)),) if self.user else ()
+        by_queue = (Group("queue and GPUs", (self.queue, self.gpus)),) if self.queue else ()
+        return (*by_user, *by_queue, Group("GPUs", (self.gpus,)))
+
+
+class Group(NamedTuple):
+    """In what its jobs are alike, and what they have there."""
+
+    alike_in: str
+    values: tuple[str | int, ...]
+
+
+class Expectation(Struct, frozen=True):
+    """What the history tells of a job that has not begun.
+
+    Attributes:
+        run_s: quantiles of its run time, seconds, for the probabilities that were asked for.
+        alike_in: what it has in common with the nearest jobs that have ended.
+
+    """
+
+    run_s: tuple[float, ...]
+    alike_in: str
+
+
+class _Members:
+    """The jobs of one group in order of submission, with a margin of nobody at either end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ends = 0
+        self.recent: Ints = np.full(RECENT, _NOBODY, dtype=np.int64)
+        self._jobs: Ints = np.full(4 * NEIGHBOURS, _NOBODY, dtype=np.int64)
+
+    def add(self, job: int) -> int:
+        if self.count + 2 * NEIGHBOURS >= self._jobs.size:
+            self._jobs = np.append(self._jobs, np.full_like(self._jobs, _NOBODY))
+        self._jobs[self.count + NEIGHBOURS] = job
+        self.count += 1
+        return self.count - 1
+
+    def ended(self, job: int) -> None:
+        """Remember a job as one of those that ended last."""
+        self.recent[self.ends % RECENT] = job
+        self.ends += 1
+
+    def near(self, place: int) -> Ints:
+        """The neighbours of a job of the group, itself in the middle; `_NOBODY` where there is none."""
+        return self._jobs[place : place + 2 * NEIGHBOURS + 1]
+
+
+class RunTimes:
+    """The jobs of a cluster, those that have ended and those that have not, and what the former tell of the latter.
+
+    Jobs are added in order of submission; each gets a number, from 1.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[Group, _Members] = {}
+        self._places: list[tuple[tuple[_Members, int, str], ...]] = [()]
+        self._length_s: Floats = np.zeros(1024)
+        self._ended = np.zeros(1024, dtype=np.bool_)
+        self._there = np.zeros(1024, dtype=np.bool_)
+        self._left_s: Floats = np.full(1024, np.nan)
+        self._judged_at_s: Floats = np.full(1024, -np.inf)
+        distance = np.abs(np.arange(-NEIGHBOURS, NEIGHBOURS + 1))
+        self._weight: Floats = np.where(distance == 0, 0.0, np.exp(-distance / DECAY))
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it has."""
+        return len(self._places) - 1
+
+    def add(self, likeness: Likeness) -> int:
+        """The next job that was submitted; its number."""
+        number = len(self._places)
+        if number >= self._length_s.size:
+            self._grow()
+        self._there[number] = True
+        places = []
+        for group in likeness.groups():
+            members = self._groups.setdefault(group, _Members())
+            places.append((members, members.add(number), group.alike_in))
+        self._places.append(tuple(places))
+        return number
+
+    def ended(self, number: int, run_s: float) -> None:
+        """A job has ended after so long: those around it are judged anew."""
+        self._length_s[number], self._ended[number] = run_s, True
+        for members, place, _ in self._places[number]:
+            members.ended(number)
+            self._judged_at_s[members.near(place)] = -np.inf
+
+    def left_s(self, numbers: Ints, ran_s: Floats) -> Floats:
+        """What is effectively left of jobs that have run so long and have not ended, seconds, same shape.
+
+        NaN where no job that is alike has ended. It is the inverse of the Gittins index, so that remaining times that
+        are known and those that are guessed compare.
+        """
+        judged_s = self._judged_at_s[numbers]
+        stale = np.isneginf(judged_s) | (ran_s > LONGER * judged_s + _SOON_S)
+        stale |= ran_s > judged_s + self._left_s[numbers]  # it should have ended
+        again = numbers[stale]
+        if again.size:
+            self._length_s[again] = self._judged_at_s[again] = ran_s[stale]
+            self._left_s[again] = self._judged(again)
+        left_s: Floats = self._left_s[numbers] + self._judged_at_s[numbers] - ran_s
+        return left_s
+
+    def expected(self, number: int, probabilities: Sequence[float]) -> Expectation | None:
+        """What is expected of a job by those that have ended; None if none that is alike has."""
+        near, weight = self._neighbours(number)
+        weight = np.where(self._ended[near], weight, 0.0)
+        if not weight.any():
+            return None
+        near, weight = near[weight > 0], weight[weight > 0]
+        order = np.argsort(self._length_s[near], kind="stable")
+        share = np.cumsum(weight[order]) / weight.sum()
+        at = np.searchsorted(share, np.asarray(probabilities) - 1e-12)
+        found = self._length_s[near[order[np.minimum(at, order.size - 1)]]]
+        return Expectation(tuple(found.tolist()), self._nearest(number))
+
+    def _judged(self, numbers: Ints) -> Floats:
+        most = max(len(self._places[number]) for number in numbers.tolist()) * (2 * NEIGHBOURS + 1 + RECENT)
+        near = np.full((numbers.size, most), _NOBODY, dtype=np.int64)
+        weight = np.zeros((numbers.size, most))
+        for row, number in enumerate(numbers.tolist()):
+            theirs, counts = self._neighbours(number)
+            near[row, : theirs.size], weight[row, : theirs.size] = theirs, counts
+        ended = self._ended[near]
+        left_s = effective_left_s(self._length_s[numbers], self._length_s[near], weight, ended, PRIOR)
+        left_s[(weight * ended).sum(axis=1) <= 0] = np.nan
+        return left_s
+
+    def _neighbours(self, number: int) -> tuple[Ints, Floats]:
+        """Who tells of a job, and how much each counts; one that is near in several groups stands there repeatedly."""
+        near, weight = [], []
+        for level, (members, place, _) in enumerate(self._places[number]):
+            jobs = np.concatenate([members.near(place), members.recent])
+            recent = np.full(RECENT, RECENT_WEIGHT / max(1, min(RECENT, members.ends)))
+            counts = np.where(self._there[jobs], np.concatenate([self._weight, recent]), 0.0)
+            near.append(jobs)
+            weight.append(counts * BACKOFF**level)
+            if members.ends >= ENOUGH:
+                break
+        return np.concatenate(near), np.concatenate(weight)
+
+    def _nearest(self, number: int) -> str:
+        for members, _, alike_in in self._places[number]:
+            if members.ends:
+                return alike_in
+        return ""
+
+    def _grow(self) -> None:
+        more = self._length_s.size
+        self._length_s = np.append(self._length_s, np.zeros(more))
+        self._ended = np.append(self._ended, np.zeros(more, dtype=np.bool_))
+        self._there = np.append(self._there, np.zeros(more, dtype=np.bool_))
+        self._left_s = np.append(self._left_s, np.full(more, np.nan))
+        self._judged_at_s = np.append(self._judged_at_s, np.full(more, -np.inf))
+
+
+class Coverage(Struct, frozen=True):
+    """How well run times were expected, of the jobs whose nearest kin was alike in the same way.
+
+    Attributes:
+        alike_in: in what; "" for jobs of which nothing was known.
+        jobs: how many jobs.
+        share: part of all jobs.
+        within_twice: part of them that ran between half and twice the median that was expected.
+        within_quantiles: part of them that ran between the quantiles 0.1 and 0.9 that were expected; 0.8 is right.
+
+    """
+
+    alike_in: str
+    jobs: int
+    share: float
+    within_twice: float | None = None
+    within_quantiles: float | None = None
+
+
+class PastJob(NamedTuple):
+    """A job that has ended: when it was submitted, when it ended, and how long it ran, in seconds."""
+
+    likeness: Likeness
+    submit_s: float
+    end_s: float
+    run_s: float
+
+
+def coverage(past: Sequence[PastJob], known: Sequence[PastJob] = ()) -> tuple[Coverage, ...]:
+    """What would have been expected of each job when it was submitted, by jobs that had ended by then; most first.
+
+    The jobs of `known` are learnt from and not judged.
+    """
+    history = RunTimes()
+    jobs = [*known, *past]
+    events = [(job.submit_s, 1, row) for row, job in enumerate(jobs)]
+    events += [(max(job.end_s, job.submit_s), 2, row) for row, job in enumerate(jobs)]
+    numbers: dict[int, int] = {}
+    hits: dict[str, list[tuple[bool, bool]]] = {}
+    for _, kind, row in sorted(events):
+        job = jobs[row]
+        if kind == 2:
+            history.ended(numbers[row], job.run_s)
+            continue
+        numbers[row] = history.add(job.likeness)
+        if row < len(known):
+            continue
+        found = history.expected(numbers[row], (0.1, 0.5, 0.9))
+        if found is None:
+            hits.setdefault("", []).append((False, False))
+            continue
+        least_s, median_s, most_s = found.run_s
+        hit = (median_s / 2 <= job.run_s <= 2 * median_s, least_s <= job.run_s <= most_s)
+        hits.setdefault(found.alike_in, []).append(hit)
+    lines = (_line(alike_in, theirs, len(past)) for alike_in, theirs in hits.items())
+    return tuple(sorted(lines, key=lambda line: -line.jobs))
+
+
+def _line(alike_in: str, hits: Sequence[tuple[bool, bool]], jobs: int) -> Coverage:
+    count, share = len(hits), len(hits) / jobs
+    if not alike_in:
+        return Coverage(alike_in, count, share)
+    return Coverage(alike_in, count, share, sum(hit[0] for hit in hits) / count, sum(hit[1] for hit in hits) / count)
+
+
+def of_history(past: Iterable[tuple[Likeness, float]]) -> RunTimes:
+    """The run times of jobs that have ended, given in order of submission, in seconds."""
+    history = RunTimes()
+    for likeness, run_s in past:
+        history.ended(history.add(likeness), run_s)
+    return history
