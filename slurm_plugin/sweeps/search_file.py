@@ -115,6 +115,6 @@ def _contradictions(found: SearchFile) -> Iterator[str]:
         if found.sampler == "grid" and not one.values:
             yield f"space.{name}: sampler grid accepts values only"
     if (found.grid_points or 0) > _LARGEST_GRID:
-        yield f"space: a grid of {found.grid_points} trials: accepted are {_LARGEST_GRID}; sampler random takes any space"
+        yield f"space: a grid of {found.grid_points} trials: accepted are {_LARGEST_GRID}; random takes any space"
     if found.budget.trials is None and found.budget.gpu_hours is None:
         yield "budget: is empty: accepted are trials, gpu_hours, or both"
