@@ -208,7 +208,7 @@ def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
 
 
 def _node(node: SlurmNode, sets: frozenset[str]) -> Node:
-    return Node(node.name, node.gpus, node.partitions | sets, node.schedulable)
+    return Node(node.name, node.gpus, node.partitions | sets, node.schedulable, node.gpu_memory_mib)
 
 
 def _absences(reservations: Iterable[SlurmReservation], now_s: float) -> Iterator[Absence]:
