@@ -16,6 +16,7 @@ from explsched.strict_yaml import Section
 
 Value = bool | float | str
 _MOST = 1_000_000
+_LARGEST_GRID = 100_000  # Optuna lists all points in each pass
 
 
 class SearchError(ExplschedError):
@@ -113,5 +114,7 @@ def _contradictions(found: SearchFile) -> Iterator[str]:
         yield from (f"space.{name}: {fault}" for fault in one.faults())
         if found.sampler == "grid" and not one.values:
             yield f"space.{name}: sampler grid accepts values only"
+    if (found.grid_points or 0) > _LARGEST_GRID:
+        yield f"space: a grid of {found.grid_points} trials: accepted are {_LARGEST_GRID}; random takes any space"
     if found.budget.trials is None and found.budget.gpu_hours is None:
         yield "budget: is empty: accepted are trials, gpu_hours, or both"

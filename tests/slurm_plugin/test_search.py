@@ -67,6 +67,10 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ({"space": {"lr": {"low": float("nan"), "high": 1}}}, "space.lr.low: must be a number"),
         ({"space": {"1 r": {"values": [1]}}}, "space: name '1 r'"),
         ({"sampler": "grid"}, "space.lr: sampler grid accepts values only"),
+        (
+            {"sampler": "grid", "space": {name: {"values": list(range(10))} for name in "abcdef"}},
+            "space: a grid of 1000000 trials: accepted are 100000",
+        ),
         ({"sampler": "tp"}, "sampler: must be one of tpe, random, grid, found 'tp'"),
         ({"budget": {}}, "budget: is empty"),
         ({"command": []}, "command: must be a list"),
