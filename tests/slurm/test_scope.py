@@ -184,17 +184,18 @@ def test_site_factors_survive_a_restart_of_the_daemon(
     assert [job.job_id for job in in_order(client, jobs)] == order == sorted(jobs, reverse=True)
 
 
-def test_without_slurmdbd_jobs_are_put_in_order_all_the_same(
+def test_what_slurm_refuses_while_slurmdbd_is_away_is_written_when_it_is_back(
     site: Cluster, client: CliClient, spool: Path, tmp_path: Path
 ) -> None:
-    jobs = {submit_as(site, "news", f"--time={minutes}"): "news" for minutes in (60, 30, 10)}
-    until(lambda: every_priority_is_known(client, jobs), "Slurm has computed all priorities")
+    """Slurm changes no job that slurmdbd has not numbered yet: "the DB index is being set"."""
     (slurmdbd,) = [daemon for daemon in site.daemons if daemon.name == "slurmdbd"]
-    process.send(slurmdbd, signal.SIGSTOP)
-    try:
-        path = tmp_path / "explsched.yaml"
-        path.write_text(settings(spool, tmp_path))
-        once(site, path)
-        assert [job.job_id for job in in_order(client, jobs)] == sorted(jobs, reverse=True)
-    finally:
-        process.send(slurmdbd, signal.SIGCONT)
+    with a_daemon(site, tmp_path, settings(spool, tmp_path)):
+        process.send(slurmdbd, signal.SIGSTOP)
+        try:
+            jobs = {submit_as(site, "news", f"--time={minutes}"): "news" for minutes in (60, 30, 10)}
+            until(lambda: "refused by Slurm" in (tmp_path / "log").read_text(), "Slurm refuses", 90)
+        finally:
+            process.send(slurmdbd, signal.SIGCONT)
+        best_first = sorted(jobs, reverse=True)
+        until(lambda: [job.job_id for job in in_order(client, jobs)] == best_first, "they are in order", 90)
+    assert all(job.priority > 0 for job in client.jobs() if job.job_id in jobs)
