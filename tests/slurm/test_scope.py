@@ -189,11 +189,13 @@ def test_what_slurm_refuses_while_slurmdbd_is_away_is_written_when_it_is_back(
 ) -> None:
     """Slurm changes no job that slurmdbd has not numbered yet: "the DB index is being set"."""
     (slurmdbd,) = [daemon for daemon in site.daemons if daemon.name == "slurmdbd"]
+    log = tmp_path / "log"
     with a_daemon(site, tmp_path, settings(spool, tmp_path)):
+        until(lambda: log.exists() and " pass " in log.read_text(), "a pass is made")
         process.send(slurmdbd, signal.SIGSTOP)
         try:
             jobs = {submit_as(site, "news", f"--time={minutes}"): "news" for minutes in (60, 30, 10)}
-            until(lambda: "refused by Slurm" in (tmp_path / "log").read_text(), "Slurm refuses", 90)
+            until(lambda: "refused by Slurm" in log.read_text(), "Slurm refuses", 90)
         finally:
             process.send(slurmdbd, signal.SIGCONT)
         best_first = sorted(jobs, reverse=True)
