@@ -36,13 +36,6 @@ _CHUNK = 65_536  # numbers in the working array of a fit: it should stay in the 
 Vector = NDArray[np.float64]
 
 
-class Improvement(Struct, frozen=True):
-    """Expected fall of the metric and its standard deviation, both in the metric's unit."""
-
-    mean: float
-    std: float
-
-
 class LearningCurve(Struct, frozen=True, eq=False, dict=True):
     """A fitted curve of a metric that improves by falling.
 
@@ -58,11 +51,6 @@ class LearningCurve(Struct, frozen=True, eq=False, dict=True):
     weights: Vector
     slope: Vector
     slope_std: Vector
-
-    def improvement(self, x_from: float, x_to: float) -> Improvement:
-        """How far the metric is expected to fall between two amounts of resource (law of total variance)."""
-        mean, std = CurveTable([self]).improvement([x_from], [x_to])
-        return Improvement(float(mean[0]), float(std[0]))
 
 
 class CurveTable:
@@ -109,17 +97,12 @@ def table(curves: Iterable[LearningCurve]) -> CurveTable:
     return _LATEST.recall(tuple(curves))
 
 
-def fit(x: ArrayLike, y: ArrayLike) -> LearningCurve | None:
-    """Fit both families to reports `y` at resource `x` (both shape (N,)); lower y is better.
-
-    Newer reports weigh more, because the start of training follows neither family. Returns None with fewer
-    than `MIN_POINTS` distinct finite reports.
-    """
-    return fit_all([(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64))])[0]
-
-
 def fit_all(histories: Sequence[tuple[Vector, Vector]]) -> list[LearningCurve | None]:
-    """`fit` for many histories (x, y) at once, in their order."""
+    """Both families fitted to reports y at resource x, lower y is better, for each of many histories (x, y), both (N,).
+
+    Newer reports weigh more, because the start of training follows neither family. None with fewer than `MIN_POINTS`
+    distinct finite reports.
+    """
     by_length: defaultdict[int, list[tuple[int, Vector, Vector]]] = defaultdict(list)
     for i, (x, y) in enumerate(histories):
         usable = _usable(x, y)

@@ -177,7 +177,7 @@ class Job(Struct, frozen=True, gc=False):
         may_displace: whether running jobs may make room for it: it is known that it would start then.
         user_silent_s: run time that its user has lately had in trainings of sweeps that ended without having reported
             enough for a curve.
-        scope: whose job it is: policies judge and preempt among jobs of one scope only (`sched_policy.scope`).
+        scope: whose job it is: policies judge and preempt among jobs of one scope only (`sched_policy.queue_order`).
         peers: jobs of one scope with the same value may exchange their places in Slurm's order.
         fair_share: how far the resource manager's fair share favours its owner, None where that is not known. Only
             where it is, and much higher than another's, that other one's job may have to make room for this one.

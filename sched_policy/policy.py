@@ -10,19 +10,18 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.admission import PayoffAdmission
-from sched_policy.backfill import Backfill
+from sched_policy.backfill import Backfill, PayoffAdmission
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing
-from sched_policy.group.base import Sharing
+from sched_policy.group import Sharing
+from sched_policy.improvement import EarlyStop
 from sched_policy.model import Job
-from sched_policy.order.base import Order
+from sched_policy.order import Order
 from sched_policy.place import Consolidate, Place
 from sched_policy.plan import Plan, Preemption, Ranking, Reservation, Start
 from sched_policy.profile import AvailabilityProfile
-from sched_policy.scope import within_scopes
+from sched_policy.queue_order import within_scopes
 from sched_policy.snapshot import Snapshot
-from sched_policy.stopping import EarlyStop
 from sched_policy.sweep.choice import Choice, Sweeps, chosen
 
 

@@ -213,10 +213,14 @@ class StateSection(Section, frozen=True):
     readers: Annotated[
         Literal["group", "all"],
         Meta(
-            description="who may read the state, which has what all jobs report: the daemon's group (others ask "
-            "Slurm), or everybody, unless Slurm's PrivateData hides jobs"
+            description="who may read the state file, which has what all jobs report: the daemon's group, or "
+            "everybody, unless Slurm's PrivateData hides jobs; others read their own part from state.socket"
         ),
     ] = "group"
+    socket: Annotated[
+        Path,
+        Meta(description="Unix socket on which each user of this host is sent what he may see of the state"),
+    ] = Path("/run/explsched/state.sock")
 
 
 class RunTimesSection(Section, frozen=True):
@@ -296,7 +300,7 @@ class Config(Section, frozen=True):
             stop_threshold=self.utility.stop_threshold,
             stop_leader_threshold=self.utility.stop_leader_threshold,
             stop_least_share=self.utility.stop_min_share,
-            silent_order=self.utility.no_report_order,
+            no_report_order=self.utility.no_report_order,
             objective=self.utility.objective,
             sweep_strategy=self.utility.sweep_strategy,
             resize_restart_s=self.elastic.restart_s,
@@ -334,7 +338,11 @@ def parse(text: str, path: Path) -> Config:
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
     paths = {"progress.spool": config.progress.spool, "order.site_factor_file": config.order.site_factor_file}
-    paths |= {"audit.file": config.audit.file, "state.directory": config.state.directory}
+    paths |= {
+        "audit.file": config.audit.file,
+        "state.directory": config.state.directory,
+        "state.socket": config.state.socket,
+    }
     for key, named in paths.items():
         if not named.is_absolute():
             faults.append(f"{key}: must be an absolute path, found '{named}'")

@@ -26,6 +26,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.instance import AnotherDaemonError, OnlyOne
+from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals
 from slurm_plugin.state.view import View
@@ -72,6 +73,12 @@ files:
 """
 _LOG = logging.getLogger("explsched.daemon")
 _WATCHDOG_S = 60.0
+_LOOK_S = 0.25
+"""So often it is looked whether a job that was asked to make room has saved its checkpoint."""
+
+_SOONEST = 0.25
+"""Passes are at least this share of their interval apart."""
+
 _BEATS_MISSED = 2
 _COMMANDS_OF_A_PASS = 4
 """A daemon is taken for dead when it has missed so many passes, and so many of Slurm's commands may have hung."""
@@ -89,6 +96,7 @@ class Daemon:
         self._controller = Controller(client, self._config)
         self._only_one = OnlyOne()
         self._publisher = Publisher(self._config.state.directory)
+        self._readers = serving.Beside(self._config.state.directory, self._config.state.socket)
         self._totals = Totals()
         self._wake = threading.Event()
         self._stop = False
@@ -104,6 +112,7 @@ class Daemon:
             log.event(_LOG, logging.ERROR, "not steering", why=str(error))
             raise
         finally:
+            self._readers.end()
             self._only_one.release()
 
     def _run(self) -> None:
@@ -122,18 +131,27 @@ class Daemon:
             self._pass()
             took_s = time.monotonic() - began_s
             notify(f"STATUS=policy {self._config.policy}, the last pass took {took_s:.2f} s")
-            self._rest(until_s=began_s + self._interval_s)
+            self._rest(began_s, began_s + self._interval_s)
         notify("STOPPING=1")
         if self._only_one.is_settled:
             self._withdraw()
         log.event(_LOG, logging.INFO, "stopped")
 
-    def _rest(self, until_s: float) -> None:
-        """Wait for the next pass or a signal; systemd hears all the while that the daemon does not hang."""
+    def _rest(self, began_s: float, until_s: float) -> None:
+        """Wait for the next pass or a signal; systemd hears all the while that the daemon does not hang.
+
+        A job that was asked to make room trains on when it has saved, and loses that. So as soon as one has, the next
+        pass is made, unless slurmctld is busy.
+        """
+        soonest_s = began_s + _SOONEST * self._interval_s
+        is_quiet = self._interval_s <= self._config.interval_s
         while True:
             notify("WATCHDOG=1")
-            left_s = until_s - time.monotonic()
-            if self._wake.wait(min(max(0.0, left_s), _WATCHDOG_S)) or left_s <= _WATCHDOG_S:
+            now_s = time.monotonic()
+            if until_s <= now_s or (is_quiet and soonest_s <= now_s and self._controller.is_awaited(time.time())):
+                return
+            longest_s = _LOOK_S if is_quiet and self._controller.has_asked else _WATCHDOG_S
+            if self._wake.wait(min(until_s - now_s, longest_s)):
                 return
 
     def once(self) -> int:
@@ -184,6 +202,7 @@ class Daemon:
         view = View.planned(self._config, done.seen, done.plan)
         hidden = private(can, self._config.state.readers)
         self._publisher.publish(view, done.changes, hidden, can.cluster, totals)
+        self._readers.keep()
 
     def _withdraw(self) -> None:
         """Slurm's absence must not keep the daemon from stopping."""
@@ -212,8 +231,11 @@ class Daemon:
             try:
                 self._config = configuration.load(self._config_path)
                 self._controller.reconfigure(self._config)
-                if self._config.state.directory != self._publisher.directory:
-                    self._publisher = Publisher(self._config.state.directory)
+                state = self._config.state
+                if state.directory != self._publisher.directory:
+                    self._publisher = Publisher(state.directory)
+                self._readers.end()
+                self._readers = serving.Beside(state.directory, state.socket)
                 self._only_one.release()  # the spool may be another one: the next pass claims the cluster again
                 log.event(_LOG, logging.INFO, "configuration reloaded", policy=self._config.policy)
             except ExplschedError as error:
@@ -230,6 +252,12 @@ class Daemon:
 @click.option("-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.")
 @click.option("--once", "mode", flag_value="once", help="Make one pass and exit (1 if Slurm refused a change).")
 @click.option("--dry-run", "mode", flag_value="dry-run", help="Print what one pass would change, change nothing.")
+@click.option(
+    "--serve-state",
+    "mode",
+    flag_value="serve-state",
+    help="Steer nothing: serve the state that a daemon elsewhere publishes to the users of this host.",
+)
 @click.option("--log-file", help="Append the log to this file instead of standard error.")
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
@@ -239,6 +267,10 @@ def command(config_path: Path | None, mode: str | None, log_file: str | None, lo
     """Steer Slurm by the configured policy: site factors, short reservations, preemption of jobs that opted in."""
     log.set_up(log_level, log_file)
     try:
+        if mode == "serve-state":
+            state = configuration.load(config_path).state
+            command_line = serving.argv(state.directory, state.socket)
+            os.execv(command_line[0], command_line)  # noqa: S606  what serves needs neither numpy nor policies
         daemon = Daemon(config_path, log_level, log_file)
         if mode == "once":
             sys.exit(daemon.once())

@@ -19,5 +19,6 @@ def test_every_entry_point_leads_to_a_file_and_a_name() -> None:
     groups = PROJECT["project"]["entry-points"] | {"scripts": PROJECT["project"]["scripts"]}
     for name, target in ((name, target) for entries in groups.values() for name, target in entries.items()):
         module, _, attribute = target.partition(":")
-        text = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
+        path = ROOT / module.replace(".", "/")
+        text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
         assert f"def {attribute}(" in text or f"\n{attribute} = " in text or f"\n{attribute}: " in text, (name, target)

@@ -35,7 +35,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.job_options",
             "explsched.parameters",
             "explsched.progress",
-            "sbatch_templates.shell",
+            "sbatch_templates",
         }
     ),
     "slurm_plugin": frozenset(
@@ -59,7 +59,6 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.policy",
             "sched_policy.queue_order",
             "sched_policy.run_times",
-            "sched_policy.scope",
             "sched_policy.snapshot",
             "sched_policy.validate",
             "wrappers.kernel_manager",
@@ -78,7 +77,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.log",
             "explsched.process",
             "explsched.strict_yaml",
-            "sbatch_templates.shell",
+            "sbatch_templates",
             "slurm_plugin.client",
         }
     ),
@@ -98,7 +97,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.group",
             "sched_policy.model",
             "sched_policy.order",
-            "sched_policy.outlook",
+            "sched_policy.improvement",
             "sched_policy.place",
             "sched_policy.plan",
             "sched_policy.policies",

@@ -50,8 +50,12 @@ def lines(
 
 
 def _text(cell: object) -> str:
-    """A cell for people. Names are users' free text: control characters must not reach a terminal."""
-    text = "-" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    """A cell for people. Names are users' free text."""
+    return printable("-" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell))
+
+
+def printable(text: str) -> str:
+    """A text without control characters, which must not reach a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -67,11 +67,6 @@ def match_kinds(counts: Sequence[int], weights: Floats) -> Ints:
     return pairs
 
 
-def upper_bound(counts: Sequence[int], weights: Floats) -> float:
-    """No matching weighs more than this (the linear relaxation without odd-set constraints)."""
-    return float((relaxed(np.asarray(counts, dtype=np.int64), weights).pairs * weights).sum())
-
-
 def _promising(weights: Floats) -> Bools:
     """Edges that a maximum matching is likely to use, shape (n, n), symmetric.
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.group.base import Interference, Interleaving, Shared
+from sched_policy.group import Shared
 from sched_policy.group.gpus import Gpu, GpuMap
 from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.rounds import Bucket, Grouper
@@ -47,7 +46,6 @@ class Interleave(Struct, frozen=True):
 
     max_members: int = MAX_MEMBERS
     quantum_s: float = 600.0
-    interference: ClassVar[Interference] = Interleaving()
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
         """Choose candidates, group them, give groups GPUs, and say who has to start and who has to go.

@@ -20,8 +20,8 @@ from itertools import combinations_with_replacement
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.group.interleave import MAX_MEMBERS
-from sched_policy.group.rounds import Group, Paces, iteration_times_s
+from sched_policy.group.interleave import MAX_MEMBERS, iteration_times_s, stage_table
+from sched_policy.group.rounds import Group, Paces
 from sched_policy.model import StageProfile
 from sched_policy.snapshot import Floats, Ints
 
@@ -173,7 +173,7 @@ class _Combinations(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, profiles: Sequence[StageProfile], most: int) -> _Combinations:
-        known = np.array([(one.iteration_s, one.io_s, one.gpu_s, one.net_s) for one in profiles])
+        known = stage_table(profiles)
         members: list[tuple[int, ...]] = []
         slots: list[Ints] = []
         speeds: list[Floats] = []

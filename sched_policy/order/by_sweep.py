@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.order.base import Order
+from sched_policy.order import Order
 from sched_policy.order.utility import ByUtility
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Snapshot

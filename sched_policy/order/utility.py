@@ -16,14 +16,14 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
+from sched_policy.improvement import RemainingImprovement, remaining_improvement
 from sched_policy.model import Job
-from sched_policy.order.base import Order, Srsf
-from sched_policy.outlook import Outlook, outlook
+from sched_policy.order import Order, Srsf
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
 
-def prior(known: Outlook, snapshot: Snapshot, quantum_s: float) -> Floats:
+def prior(known: RemainingImprovement, snapshot: Snapshot, quantum_s: float) -> Floats:
     """What an untried training is expected to do: share of the sweep's improvement per GPU-second, shape (E,).
 
     Optimism in the face of uncertainty: an untried configuration may turn out as good as the best one, and a short look
@@ -56,7 +56,7 @@ def prior(known: Outlook, snapshot: Snapshot, quantum_s: float) -> Floats:
     return np.where(believed | on, value, np.nan)
 
 
-def _believed(known: Outlook, jobs: list[Job], now_s: float, quantum_s: float) -> Bools:
+def _believed(known: RemainingImprovement, jobs: list[Job], now_s: float, quantum_s: float) -> Bools:
     """Unmeasured trainings that have not had their quantum, of users who have not had theirs; shape (E,)."""
     silent_s: defaultdict[str, float] = defaultdict(float)
     untried = ~known.measured & np.array([claims_a_prior(job) for job in jobs], dtype=np.bool_)
@@ -111,13 +111,13 @@ class Utilities(Mapping[int, Utility]):
     """The utilities of the jobs that take part in exploration and can be judged, by job id.
 
     Attributes:
-        known: the outlook they were made from; it has the others, too.
+        known: the figures they were made from; it has the others, too.
         value: `Utility.value` of each of its jobs, shape (E,); not a number where nothing can be said of a job.
         std: `Utility.std` of each of its jobs, shape (E,).
 
     """
 
-    def __init__(self, known: Outlook, value: Floats, std: Floats) -> None:
+    def __init__(self, known: RemainingImprovement, value: Floats, std: Floats) -> None:
         self.known = known
         self.value = value
         self.std = std
@@ -153,7 +153,7 @@ def estimate(snapshot: Snapshot, quantum_s: float) -> Utilities:
     `quantum_s` is how far ahead a decision looks, in seconds of a job's run time. Jobs without an `Exploration` have no
     entry, nor has one that has shown nothing and has no `prior`: it counts as a job that does not report.
     """
-    known = outlook(snapshot.jobs)
+    known = remaining_improvement(snapshot.jobs)
     on = known.measured
     ahead = (quantum_s * np.maximum(known.gpus, 1))[on]
     spent = known.spent_gpu_s[on]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from sched_policy.catalog import PolicyOptions
-from sched_policy.group.antman import Opportunistic
-from sched_policy.group.bsbf import Pairs, best_benefit, first_fit
 from sched_policy.group.muri import Interleave, InterleaveByWorth
-from sched_policy.order.base import Fifo, Srsf, Srtf
+from sched_policy.group.pairs import Opportunistic, Pairs, best_benefit, first_fit
+from sched_policy.order import Fifo, LeastAttainedService, Srsf, Srtf
 from sched_policy.order.gittins import Gittins
-from sched_policy.order.las import LeastAttainedService
-from sched_policy.policies.exclusive import SHORTEST_FIRST
+from sched_policy.policies import SHORTEST_FIRST
 from sched_policy.policy import JobData, Need, Policy
 
 _GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")

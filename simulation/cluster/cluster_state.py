@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sched_policy.group.base import Interference
 from sched_policy.model import Job, Node, NodeGpus
 from sched_policy.snapshot import Bools, Ints, Nodes, Snapshot
+from simulation.cluster.interference import Interference
 from simulation.cluster.job_table import JobPhase, JobTable, to_policy_job
 from simulation.cluster.settings import Settings
 from simulation.results.outcome import Ending, JobRecord, Usage

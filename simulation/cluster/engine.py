@@ -15,12 +15,12 @@ from enum import IntEnum
 from msgspec.structs import replace
 
 from explsched.errors import ExplschedError
-from sched_policy.group.base import Interleaving
 from sched_policy.plan import Plan, Start
-from sched_policy.policy import Policy, SchedulingPolicy
+from sched_policy.policy import SchedulingPolicy
 from sched_policy.queue_order import queue_order
 from sched_policy.validate import checked_plan
 from simulation.cluster.cluster_state import ClusterState
+from simulation.cluster.interference import interference_of
 from simulation.cluster.job_table import JobPhase
 from simulation.cluster.settings import Estimates, Settings, Timer
 from simulation.cluster.slurm_queue import backfill_starts, main_starts
@@ -73,9 +73,7 @@ class _Simulation:
         self._order: tuple[int, ...] = ()  # the queue as the policy ordered it last
         self._until_s = math.inf if settings.until_s is None else settings.until_s
         known = settings if policy.needs_durations else replace(settings, estimates=Estimates())
-        # Sharing slows jobs down as it does under the policy's own mechanism.
-        interference = policy.sharing.interference if isinstance(policy, Policy) and policy.sharing else Interleaving()
-        self._state = ClusterState(trace.jobs, cluster, known, interference)
+        self._state = ClusterState(trace.jobs, cluster, known, interference_of(policy))
         self._events = [(job.submit_s, _Kind.SUBMIT, row, 0) for row, job in enumerate(trace.jobs)]
         heapq.heapify(self._events)
         self._version = [0] * len(trace.jobs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import inf
 
-from sched_policy.group.base import opportunistic_iteration_s
+from simulation.cluster.interference import opportunistic_iteration_s
 from simulation.muri.loop import Merging, MuriJob
 from simulation.traces.trace import ClusterShape
 

@@ -116,23 +116,73 @@ def read(path: Path, since_s: float = 0.0, jobs: frozenset[int] | None = None) -
 
     `jobs` limits them to those. A line that was cut, by a full disk or a crash, is left out and logged.
     """
-    older = sorted(
-        (found for found in path.parent.glob(f"{path.name}.*") if found.suffix[1:].isdecimal()),
-        key=lambda found: -int(found.suffix[1:]),
-    )
-    try:
-        texts = [(found, found.read_bytes()) for found in (*older, path) if found != path or path.exists()]
-    except OSError as error:
-        raise AuditError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    texts = [(found, _text(found)) for found in (*_older(path), path) if found != path or path.exists()]
     for found, text in texts:
-        for number, line in enumerate(text.splitlines(), start=1):
-            try:
-                entry = msgspec.json.decode(line, type=AuditEntry)
-            except (msgspec.DecodeError, msgspec.ValidationError) as error:
-                event(_LOG, logging.WARNING, "audit line left out", file=str(found), line=number, why=str(error))
-                continue
+        for entry in _decoded(text, found):
             if entry.time_s >= since_s and (jobs is None or entry.job in jobs):
                 yield entry
+
+
+def _older(path: Path) -> list[Path]:
+    """The files that were put aside, oldest first."""
+    found = (one for one in path.parent.glob(f"{path.name}.*") if one.suffix[1:].isdecimal())
+    return sorted(found, key=lambda one: -int(one.suffix[1:]))
+
+
+def _text(path: Path, position: int = 0) -> bytes:
+    try:
+        with path.open("rb") as file:
+            _ = file.seek(position)
+            return file.read()
+    except OSError as error:
+        raise AuditError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _decoded(text: bytes, path: Path) -> Iterator[AuditEntry]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            yield msgspec.json.decode(line, type=AuditEntry)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            event(_LOG, logging.WARNING, "audit line left out", file=str(path), line=number, why=str(error))
+
+
+class RecentEntries:
+    """The latest entries of a file, for those who look again and again: only what has been added is read."""
+
+    def __init__(self, path: Path, for_s: float, most: int) -> None:
+        """Entries of the last `for_s` seconds, `most` of them."""
+        self._path = path
+        self._for_s = for_s
+        self._found: deque[AuditEntry] = deque(maxlen=most)
+        self._file: tuple[int, int] | None = None
+        self._position = 0
+
+    def now(self, now_s: float) -> Sequence[AuditEntry]:
+        """The entries, oldest first. Raises `AuditError`."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._found.clear()
+            self._file = None
+            return self._found
+        except OSError as error:
+            raise AuditError(f"{self._path}: cannot be read: {error.strerror}") from error
+        if self._file != (status.st_dev, status.st_ino) or status.st_size < self._position:
+            # The first look, or the file was put aside: begin anew, with the older files.
+            self._found.clear()
+            self._file, self._position = (status.st_dev, status.st_ino), 0
+            for path in _older(self._path):
+                self._found.extend(_decoded(_text(path), path))
+        self._read_on()
+        while self._found and self._found[0].time_s < now_s - self._for_s:
+            self._found.popleft()
+        return self._found
+
+    def _read_on(self) -> None:
+        added = _text(self._path, self._position)
+        whole = added[: added.rfind(b"\n") + 1]
+        self._position += len(whole)
+        self._found.extend(_decoded(whole, self._path))
 
 
 def replayed(found: Iterable[AuditEntry], field: str) -> Mapping[int, object]:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
 from msgspec import to_builtins
 
 from explsched.cli.options import MOMENT, config_option, json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli.tables import Column, lines, printable, room
 from explsched.errors import ExplschedError
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
+from slurm_plugin.audit.entries import AuditEntry
 from slurm_plugin.state.published import clock
 
 _AUDIT_EXAMPLES = """\b
 examples:
   sexplsched audit 4711
   sexplsched audit --since 2h --json
+  sexplsched audit | cut -f 2,3,5
+
+In a terminal this is a table. Into a file or a pipe it prints a line for each change, its fields separated by tabs.
 """
 _RESET_EXAMPLES = """\b
 examples:
@@ -50,25 +55,26 @@ def audit(job_id: int | None, since_s: float, as_json: bool, config_path: Path |
 
     config = configuration.load(config_path)
     jobs = None if job_id is None else frozenset({job_id})
-    found = read(config.audit.file, since_s, jobs)
+    found = tuple(read(config.audit.file, since_s, jobs))
     if as_json:
         click.echo(json.dumps({"changes": [to_builtins(entry) for entry in found]}, indent=1))
         return
-    rows = [
-        (
-            clock(entry.time_s),
-            entry.job,
-            entry.field,
-            entry.before,
-            entry.after,
-            entry.rule,
-            f"REFUSED ({entry.refused}): {entry.reason}" if entry.refused else entry.reason,
-        )
-        for entry in found
-    ]
-    if not rows and not config.audit.file.exists():
+    if not found and not config.audit.file.exists():
         click.echo(f"sexplsched: nothing was changed yet, there is no {config.audit.file}", err=True)
-    click.echo("\n".join(lines(_COLUMNS, rows, room())))
+    rows, width = [_row(entry) for entry in found], room()
+    click.echo("\n".join(_separated(rows) if width is None else lines(_COLUMNS, rows, width)))
+
+
+def _row(entry: AuditEntry) -> tuple[object, ...]:
+    why = f"REFUSED ({entry.refused}): {entry.reason}" if entry.refused else entry.reason
+    return clock(entry.time_s), entry.job, entry.field, entry.before, entry.after, entry.rule, why
+
+
+def _separated(rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """For other programs: AdminComments are long, and columns as wide as the longest would be very wide."""
+    yield "\t".join(column.title for column in _COLUMNS)
+    for row in rows:
+        yield "\t".join(printable("-" if cell is None else str(cell)) for cell in row)
 
 
 @click.group(epilog=_RESET_EXAMPLES)
@@ -81,7 +87,7 @@ def admin() -> None:
 @click.option("--all-site-factors", is_flag=True, help="Set all site factors to 0, also where nothing tells whose.")
 @config_option
 def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> None:  # noqa: FBT001
-    """Take everything of explsched back.
+    """Undo every change that explsched has made in Slurm.
 
     Site factors become what others had set, leases and pins go, our words leave AdminComments. Stop the daemon first.
     Jobs that run go on. Exit status 1 if Slurm refused a change.

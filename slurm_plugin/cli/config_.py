@@ -1,21 +1,32 @@
-"""`sexplsched config`: check and show the configuration."""
+"""`sexplsched config` and `sexplsched policies`: check and show the configuration, and the policies it may name."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from textwrap import fill
 
 import click
 import yaml
 
 from explsched import strict_yaml
-from explsched.cli.options import config_option
+from explsched.cli.options import config_option, json_option
 from explsched.cli.tables import Column, lines, room
+from explsched.errors import PolicyError
+from sched_policy import catalog
+from sched_policy.policy import SchedulingPolicy, needs_of
 from slurm_plugin import config as configuration
 
 _EXAMPLES = """\b
 examples:
   sexplsched config check
   sexplsched config example >explsched.yaml
+"""
+_INDENT = 13
+_POLICIES_EXAMPLES = """\b
+example:
+  sexplsched policies
 """
 
 
@@ -54,3 +65,32 @@ def keys() -> None:
 def example() -> None:
     """Print a configuration file with every key, its meaning and its default, commented out."""
     click.echo(configuration.example(), nl=False)
+
+
+@click.command(epilog=_POLICIES_EXAMPLES)
+@json_option
+def policies(as_json: bool) -> None:  # noqa: FBT001  click passes by name
+    """List the scheduling policies and the data they need."""
+    known: dict[str, SchedulingPolicy] = {}
+    for name in catalog.names():
+        try:
+            known[name] = catalog.build(name)
+        except PolicyError as error:  # a package of somebody else's
+            click.echo(f"sexplsched: {error}", err=True)
+    if as_json:
+        click.echo(json.dumps({name: _as_json(policy) for name, policy in known.items()}, indent=1))
+        return
+    for name, policy in known.items():
+        click.echo(_wrapped(f"{name:<{_INDENT}}{policy.summary}"))
+        for need in needs_of(policy):
+            click.echo(_wrapped(f"{'':{_INDENT}}needs {need.data}; without: {need.without}"))
+
+
+def _wrapped(line: str) -> str:
+    """The line, wrapped to the width of the terminal below its second column."""
+    return fill(line, shutil.get_terminal_size().columns, subsequent_indent=" " * (_INDENT + 2))
+
+
+def _as_json(policy: SchedulingPolicy) -> dict[str, object]:
+    needs = [{"data": need.data, "without": need.without} for need in needs_of(policy)]
+    return {"summary": policy.summary, "needs": needs}

@@ -1,12 +1,20 @@
-"""`sexplsched status`: the queue with what the jobs have learned and are worth."""
+"""`sexplsched status`, `explain` and `plan`: the queue, one job, and what is planned for all.
+
+They show the state that the daemon publishes; without one they look themselves. What is needed to ask Slurm loads at
+once; what is needed to understand the answer (numpy, the policies) loads while Slurm works on it. Where the daemon
+publishes, neither is needed.
+"""
 
 from __future__ import annotations
 
 import getpass
 import json
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import to_builtins
@@ -14,8 +22,16 @@ from msgspec import to_builtins
 from explsched.cli.options import config_option, json_option
 from explsched.cli.tables import Column, lines, room
 from sched_policy.model import JobState
-from slurm_plugin.cli.session import current, fresh_option, tell_source
-from slurm_plugin.state.published import COLUMNS, JobRow
+from slurm_plugin import config as configuration
+from slurm_plugin import instance
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.config import Config
+from slurm_plugin.state.published import COLUMNS, Change, JobRow, PlanLine, State, part, read
+from slurm_plugin.state.serving import ask
+
+if TYPE_CHECKING:
+    from slurm_plugin.client.records import SlurmJob
+    from slurm_plugin.state.view import View
 
 _EXAMPLES = """\b
 examples:
@@ -26,6 +42,61 @@ _DEFAULT_FORMAT = "jobid,partition,name,user,state,gpus,step,metric,utility,plan
 _SWEEP_FORMAT = "jobid,state,gpus,step,metric,params,utility,planned,reason"
 _COUNTS = frozenset({"gpus", "tasks", "restarts", "preempted", "malformed", "params_changed"})
 _NUMBERS = _COUNTS | {"utility", "score", "gpu_hours", "lost_gpu_s"}
+_EXPLAIN_EXAMPLES = """\b
+example:
+  sexplsched explain 4711
+"""
+_PLAN_EXAMPLES = """\b
+examples:
+  sexplsched plan
+  sexplsched plan --fresh --json
+"""
+fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")
+
+
+def current(config_path: Path | None, *, fresh: bool) -> State:
+    """What the daemon published; where that is stale or absent, or with `fresh`, what Slurm and the jobs tell now.
+
+    Changes nothing. Raises `ConfigError`, `SlurmError` or `PolicyError`.
+    """
+    config = configuration.load(config_path)
+    if not fresh:
+        published = read(config.state.directory) or ask(config.state.socket)
+        if published is not None and not published.is_stale(time.time()):
+            return published
+    view = look(config_path)
+    from slurm_plugin.state.publish import state_of  # loads with the view
+    from slurm_plugin.steering.reconcile import SteeringLimits, changes
+
+    wanted = changes(view.plan, view.seen, SteeringLimits.of(config))
+    return state_of(view, wanted, (), source="slurm")
+
+
+def tell_source(state: State, config_path: Path | None) -> None:
+    """One line on standard error: how old the state is, or why Slurm was asked, and whether a daemon runs."""
+    config, now_s = configuration.load(config_path), time.time()
+    if state.source == "daemon":
+        click.echo(f"sexplsched: as the daemon saw it {state.age_s(now_s):.0f} s ago", err=True)
+    if notice := instance.notice(config.progress.spool, now_s):
+        click.echo(f"sexplsched: {notice}", err=True)
+
+
+def look(config_path: Path | None) -> View:
+    """Look at the cluster once, changing nothing. Raises `ConfigError`, `SlurmError` or `PolicyError`."""
+    config = configuration.load(config_path)
+    # A single look does not pay for pyslurm's start; the commands answer in milliseconds.
+    client = CliClient(config.slurm.timeout_s)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting one per core takes numpy longer than the work
+    with ThreadPoolExecutor(1) as reader:
+        records = reader.submit(client.look)
+        from slurm_plugin.state.view import View
+
+        return View.of(config, records.result(), time.time())
+
+
+def remembered(config: Config, prefix: str) -> tuple[SlurmJob, ...]:
+    """One's own jobs whose comment begins with `prefix`, those that Slurm still remembers after their end included."""
+    return CliClient(config.slurm.timeout_s).tagged_jobs(prefix)
 
 
 @click.command(epilog=_EXAMPLES)
@@ -123,3 +194,53 @@ def _cell(row: JobRow, name: str) -> object:
     if name == "metric" and row.value is not None:
         return f"{row.metric}={row.value:.4g}"
     return getattr(row, name)
+
+
+@click.command(epilog=_EXPLAIN_EXAMPLES)
+@click.argument("job_id", type=int, metavar="JOBID")
+@fresh_option
+@json_option
+@config_option
+def explain(job_id: int, fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  by name
+    """Explain why a job waits or runs, and what it is worth."""
+    state = current(config_path, fresh=fresh)
+    found = state.explanation(job_id)
+    if found is None and state.source == "daemon":  # submitted since then
+        state = current(config_path, fresh=True)
+        found = state.explanation(job_id)
+    if found is None:
+        raise click.ClickException(f"job {job_id} neither waits nor runs")
+    if not found.is_steered:
+        raise click.ClickException(found.sentences[0])
+    if as_json:
+        row = next(row for row in state.jobs if row.jobid == job_id)
+        told = {**to_builtins(row), "explanation": found.sentences, "written_s": state.written_s}
+        click.echo(json.dumps(told, indent=1))
+        return
+    click.echo("\n".join(found.sentences))
+    tell_source(state, config_path)
+
+
+@click.command(epilog=_PLAN_EXAMPLES)
+@fresh_option
+@json_option
+@config_option
+def plan(fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+    """Show the plan and the changes it needs in Slurm.
+
+    With a daemon these are those of its last pass, without one, or with --fresh, those that it would make now.
+    Changes nothing.
+    """
+    state = current(config_path, fresh=fresh)
+    lines, changes = part(state.plan, tuple[PlanLine, ...]), part(state.changes, tuple[Change, ...])
+    if as_json:
+        told = {"plan": to_builtins(lines), "changes": to_builtins(changes), "written_s": state.written_s}
+        click.echo(json.dumps(told, indent=1))
+        return
+    for line in lines:
+        click.echo(f"{line.kind:<8} {','.join(map(str, line.jobs))}  {line.text}")
+    for change in changes:
+        click.echo(f"change   {change.text}")
+    if not changes and not any(line.kind in ("preempt", "resize", "stop") for line in lines):
+        click.echo("Slurm is as the plan wants it.")
+    tell_source(state, config_path)

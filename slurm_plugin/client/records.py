@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from slurm_plugin.client.gpu_memory import of_node
+
 _OUT_OF_USE = frozenset({
     *("DOWN", "UNKNOWN", "ERROR", "FUTURE", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "NOT_RESPONDING"),
     *("MAINT", "MAINTENANCE", "POWER_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG", "BLOCKED", "EXTERNAL"),
@@ -145,6 +147,16 @@ class SlurmNode(Struct, frozen=True, gc=False):
     memory_taken_mib: int = 0
     features: frozenset[str] = frozenset()
     gpu_types: frozenset[str] = frozenset()
+
+    @property
+    def gpu_memory_mib(self) -> int:
+        """Memory of each GPU, as far as its type or a feature tells; 0 where neither does."""
+        return of_node(self.gpu_types, self.features)[0]
+
+    @property
+    def gpu_memory_feature(self) -> str:
+        """The feature that tells, for --constraint; empty where none does."""
+        return of_node(self.gpu_types, self.features)[1]
 
     @property
     def schedulable(self) -> bool:

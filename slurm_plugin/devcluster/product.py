@@ -75,7 +75,7 @@ class Product(Struct, frozen=True):
             "progress": {"spool": str(self.spool)},
             "order": {"site_factor_file": str(self.directory / "site_factors.json")},
             "audit": {"file": str(self.directory / "audit.jsonl")},
-            "state": {"directory": str(self.directory / "state")},
+            "state": {"directory": str(self.directory / "state"), "socket": str(self.directory / "state.sock")},
         }
         chosen = {name: section for name, section in settings.items() if isinstance(section, Mapping)}
         sections = {name: {**chosen.get(name, {}), **section} for name, section in own.items()}

@@ -1,32 +1,41 @@
-"""Makes the state of a pass and writes it: whole or not at all, readable for those who may see everybody's jobs."""
+"""Makes the state of a pass and writes it: whole or not at all, readable for those who may see everybody's jobs.
+
+Beside it the daemon's metrics in Prometheus' text format, for node_exporter's textfile collector and for
+`sexplsched web`. They name no job and no user, so everybody may read them. Sweeps are counted, not named.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 import time
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from explsched.atomic_file import replacing
 from explsched.log import event
-from sched_policy.model import Job, JobState
+from sched_policy.model import Direction, Exploration, Job, JobState
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, ChangeFailure, RequeueJob
 from slurm_plugin.client.changes import Change as SlurmChange
 from slurm_plugin.observation.standing import leased_job
 from slurm_plugin.state import jobs
-from slurm_plugin.state.metrics import exposition
 from slurm_plugin.state.published import (
     FILE,
     PROGRESS,
     Change,
     Curve,
+    JobRow,
     LeaseRow,
     NodeRow,
     PlanLine,
@@ -45,6 +54,7 @@ _HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
 _SAMPLE_EVERY_S = 300.0
 _SAMPLES = 288  # a day of them
 _MOST_POINTS = 40
+_UNAVAILABLE = re.compile("DOWN|DRAIN|FAIL|MAINT|NOT_RESPONDING|POWER(ED|ING)_DOWN")
 _OPEN_MODE, _PRIVATE_MODE = 0o644, 0o640
 
 
@@ -93,24 +103,55 @@ def _nodes(view: View) -> Iterator[NodeRow]:
         for share in job.allocation:
             held[share.node].append((job.job_id, share.gpus))
     for node in view.seen.nodes.values():
-        yield NodeRow(node.name, node.state, node.gpus, tuple(sorted(node.partitions)), tuple(held[node.name]))
+        jobs_here = tuple(held[node.name])
+        devices = _devices(
+            node.gpus, jobs_here, [view.sharers.holders.get((node.name, i), ()) for i in range(node.gpus)]
+        )
+        yield NodeRow(node.name, node.state, node.gpus, tuple(sorted(node.partitions)), jobs_here, devices)
+
+
+def _devices(
+    gpus: int, held: Sequence[tuple[int, int]], known: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """Who holds each GPU of a node: as Slurm tells, and jobs of which it does not tell on those that are left."""
+    located = {job_id for holders in known for job_id in holders}
+    left = deque(at for at in range(gpus) if not known[at])
+    devices = list(known)
+    for job_id, count in held:
+        for _ in range(0 if job_id in located else min(count, len(left))):
+            devices[left.popleft()] = (job_id,)
+    return tuple(devices)
 
 
 def _curves(view: View) -> Iterator[Curve]:
     for job in view.seen.snapshot.jobs:
         if job.points:
-            yield _curve(job, job.state.value)
+            yield _curve(job, job.state.value, view.seen.snapshot.now_s)
     for job in view.seen.snapshot.ended:
         if job.points:
-            yield _curve(job, "ENDED")
+            yield _curve(job, "ENDED", view.seen.snapshot.now_s)
 
 
-def _curve(job: Job, state: str) -> Curve:
-    told, every = job.exploration, math.ceil(len(job.points) / _MOST_POINTS)
+def _curve(job: Job, state: str, now_s: float) -> Curve:
+    told, every = job.exploration or Exploration(metric=""), math.ceil(len(job.points) / _MOST_POINTS)
     kept = [*job.points[:-1:every], job.points[-1]]
     points = tuple((point.step, point.value) for point in kept)
-    metric, sweep = (told.metric, told.sweep or "") if told else ("", "")
-    return Curve(job.job_id, job.user, job.name, sweep, metric, state, points)
+    best = (min if told.direction is Direction.MIN else max)(point.value for point in job.points)
+    return Curve(
+        jobid=job.job_id,
+        user=job.user,
+        name=job.name,
+        sweep=told.sweep or "",
+        metric=told.metric,
+        state=state,
+        direction=told.direction.value,
+        best=best,
+        gpus=job.request.total,
+        run_s=job.executed_s(now_s),
+        total_steps=job.total_steps,
+        params=told.params,
+        points=points,
+    )
 
 
 def _plan(view: View) -> Iterator[PlanLine]:
@@ -139,6 +180,94 @@ def sample(view: View) -> Sample:
     waiting = sum(job.state is JobState.PENDING for job in all_jobs)
     busy = sum(share.gpus for job in holding for share in job.allocation)
     return Sample(view.seen.snapshot.now_s, sum(node.gpus for node in nodes), busy, len(holding), waiting)
+
+
+class _StateCollector(Collector):
+    def __init__(self, state: State, publish_s: float) -> None:
+        self._state = state
+        self._publish_s = publish_s
+
+    def collect(self) -> Iterator[Metric]:
+        """As the registry asks for it."""
+        state, totals = self._state, self._state.totals
+        counters = {
+            "passes": ("Passes that came to their end", totals.passes),
+            "failed_passes": ("Passes that were given up", totals.failed_passes),
+            "writes": ("Changes handed to Slurm", totals.writes),
+            "refusals": ("Changes that Slurm refused", totals.refusals),
+            "preemptions": ("Jobs requeued for others", totals.preemptions),
+            "stops": ("Jobs ended early", totals.stops),
+            "audit_faults": ("Times that the audit file could not be written", totals.audit_faults),
+        }
+        for name, (meaning, count) in counters.items():
+            yield CounterMetricFamily(f"explsched_{name}", f"{meaning}, since the daemon started", count)
+        now = state.samples[-1] if state.samples else None
+        gauges: dict[str, tuple[str, float]] = {
+            "written_timestamp_seconds": ("When the last pass looked at Slurm", state.written_s),
+            "interval_seconds": ("Time between two passes", state.interval_s),
+            "pass_seconds": ("What the last pass took, its writes included", totals.pass_s),
+            "publish_seconds": ("What it took to write this state", self._publish_s),
+            "leases": ("Reservations of ours", sum(lease.job is not None for lease in state.leases)),
+            "sweeps": ("Sweeps with jobs that wait or run", len({row.sweep for row in state.jobs if row.sweep})),
+            "gpus": ("GPUs of the nodes", now.gpus if now else 0),
+            "gpus_busy": ("GPUs that jobs hold", now.busy_gpus if now else 0),
+            "jobs_running": ("Jobs that hold GPUs", now.running if now else 0),
+            "jobs_waiting": ("Jobs that wait for GPUs", now.waiting if now else 0),
+            "gpus_waited_for": (
+                "GPUs that waiting jobs ask for",
+                sum(row.gpus * row.tasks for row in state.jobs if row.state == JobState.PENDING),
+            ),
+            "jobs_reporting": (
+                "Jobs that hold GPUs and have reported progress",
+                sum(row.state == JobState.RUNNING and row.value is not None for row in state.jobs),
+            ),
+            "lost_gpu_seconds": (
+                "Work that preemption has cost jobs that still wait or run",
+                sum(row.lost_gpu_s for row in state.jobs),
+            ),
+        }
+        for name, (meaning, value) in gauges.items():
+            yield GaugeMetricFamily(f"explsched_{name}", meaning, value)
+        uses = GaugeMetricFamily("explsched_gpus_by_use", "GPUs by what holds them", labels=["use"])
+        for use, count in gpu_uses(state.nodes).items():
+            uses.add_metric([use], count)
+        yield uses
+        of_sweeps = Counter(_training_state(row) for row in state.jobs if row.sweep)
+        trainings = GaugeMetricFamily("explsched_trainings", "Jobs of sweeps by what they do", labels=["state"])
+        for name in _TRAINING_STATES:
+            trainings.add_metric([name], of_sweeps[name])
+        yield trainings
+        policy = GaugeMetricFamily("explsched_policy_info", "The policy in force", labels=["policy"])
+        policy.add_metric([state.policy], 1)
+        yield policy
+
+
+_TRAINING_STATES = ("running", "waiting", "paused")
+
+
+def _training_state(row: JobRow) -> str:
+    """What a training does: one that waits again after it has run is paused."""
+    if row.state != JobState.PENDING:
+        return "running"
+    return "paused" if row.preempted else "waiting"
+
+
+def gpu_uses(nodes: Iterable[NodeRow]) -> Mapping[str, int]:
+    """GPUs held by one job, shared by several, free, and unavailable: free on a node that takes no job."""
+    found = dict.fromkeys(("one job", "shared", "free", "unavailable"), 0)
+    for node in nodes:
+        takes_jobs = not _UNAVAILABLE.search(node.state)
+        for holders in node.devices:
+            use = "shared" if len(holders) > 1 else "one job" if holders else "free" if takes_jobs else "unavailable"
+            found[use] += 1
+    return found
+
+
+def exposition(state: State, publish_s: float) -> bytes:
+    """The text. `publish_s` is what making and writing the state took."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_StateCollector(state, publish_s))
+    return generate_latest(registry)
 
 
 class Publisher:

@@ -6,24 +6,26 @@ Light: reading it needs neither numpy nor the policies. What only some readers w
 from __future__ import annotations
 
 import os
-import re
 import stat
-from collections.abc import Container
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import replace
+
+from explsched.parameters import Parameter
 
 FILE = "state.json"
 PROGRESS = "progress"
 """Word among the private things: what a job reports concerns its owner, though all may see that there is the job."""
 
-_FORM = 1
+_FORM = 2
 _STALE_PASSES = 3
 _STALE_S = 60.0
+HIDDEN = 0
+"""Stands for the id of a job that the reader may not see."""
+
 _Part = TypeVar("_Part")
 
 
@@ -74,7 +76,10 @@ class Explanation(Struct, frozen=True):
 
 
 class Curve(Struct, frozen=True):
-    """What a job reported: (step, value), thinned out. `state` is ENDED for a training of a sweep that is over."""
+    """What a job reported: (step, value), thinned out. `state` is ENDED for a training of a sweep that is over.
+
+    `direction` is `min` or `max`, `best` its best value so far, `run_s` the run time of all its runs.
+    """
 
     jobid: int
     user: str
@@ -82,17 +87,28 @@ class Curve(Struct, frozen=True):
     sweep: str
     metric: str
     state: str
+    direction: str
+    best: float
+    gpus: int
+    run_s: float
+    total_steps: int | None
+    params: tuple[tuple[str, Parameter], ...]
     points: tuple[tuple[int, float], ...]
 
 
 class NodeRow(Struct, frozen=True):
-    """One node, and how many GPUs which job holds there."""
+    """One node, and how many GPUs which job holds there. `devices` has the holders of each GPU, by index.
+
+    Which GPUs a job holds is known where Slurm tells; otherwise it stands on the first ones that are left. A holder of
+    `HIDDEN` is a job that the reader may not see.
+    """
 
     name: str
     state: str
     gpus: int
     partitions: tuple[str, ...]
     jobs: tuple[tuple[int, int], ...]
+    devices: tuple[tuple[int, ...], ...]
 
 
 class LeaseRow(Struct, frozen=True):
@@ -164,9 +180,14 @@ class State(Struct, frozen=True):
         """How long ago the pass was."""
         return max(0.0, now_s - self.written_s)
 
+    @property
+    def stale_after_s(self) -> float:
+        """The age at which the daemon should have written another one long ago."""
+        return _STALE_PASSES * self.interval_s + _STALE_S
+
     def is_stale(self, now_s: float) -> bool:
         """Whether the daemon should have written another one long ago."""
-        return self.age_s(now_s) > _STALE_PASSES * self.interval_s + _STALE_S
+        return self.age_s(now_s) > self.stale_after_s
 
     def explanation(self, job_id: int) -> Explanation | None:
         """What there is to say about a job; None for one that neither waits nor runs."""
@@ -191,70 +212,16 @@ def read(directory: Path) -> State | None:
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        try:
-            found = msgspec.json.decode(file.read(), type=State)
-        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
-            return None
+        return decoded(file.read()) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+
+
+def decoded(text: bytes) -> State | None:
+    """A state as it is written and sent; None if it is none of this release."""
+    try:
+        found = msgspec.json.decode(text, type=State)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        return None
     return found if found.form == _FORM else None
-
-
-def seen_by(state: State, user: str) -> State:
-    """What a user may see: all of it, or only what is his where Slurm hides other people's jobs (PrivateData)."""
-    if not state.private:
-        return state
-    if state.private == (PROGRESS,):
-        return _without_progress(state, user)
-    own = [row for row in state.jobs if row.user == user]
-    explained = part(state.explanations, tuple[Explanation, ...])
-    hidden = frozenset(str(one.jobid) for one in explained if one.user != user)
-    ours = {one.jobid for one in explained if one.user == user}
-    kept = [
-        replace(one, sentences=tuple(_without(text, hidden) for text in one.sentences))
-        for one in explained
-        if one.user == user
-    ]
-    shows_nodes = "nodes" not in state.private
-    nodes = [
-        replace(node, jobs=tuple(held for held in node.jobs if held[0] in ours)) for node in state.nodes if shows_nodes
-    ]
-    plan = [line for line in part(state.plan, tuple[PlanLine, ...]) if line.jobs and ours.issuperset(line.jobs)]
-    changes = [change for change in part(state.changes, tuple[Change, ...]) if change.jobid in ours]
-    return replace(
-        state,
-        jobs=tuple(
-            replace(row, reason=_without(row.reason, hidden), sharing=_without(row.sharing, hidden)) for row in own
-        ),
-        nodes=tuple(nodes),
-        leases=tuple(lease for lease in state.leases if lease.job in ours),
-        samples=state.samples if shows_nodes else (),
-        explanations=encoded(kept),
-        curves=encoded([curve for curve in part(state.curves, tuple[Curve, ...]) if curve.user == user]),
-        plan=encoded([replace(line, text=_without(line.text, hidden)) for line in plan]),
-        changes=encoded([replace(change, text=_without(change.text, hidden)) for change in changes]),
-    )
-
-
-def _without_progress(state: State, user: str) -> State:
-    """Everybody's jobs, but what they report and what follows from it for the user's own only."""
-    hidden = {"step": "-", "value": None, "utility": None, "score": None, "params": "", "params_changed": 0}
-    rows = tuple(
-        row if row.user == user else replace(row, **hidden, reason=row.reason.partition(";")[0] if row.planned else "")
-        for row in state.jobs
-    )
-    explained = part(state.explanations, tuple[Explanation, ...])
-    ours = {one.jobid for one in explained if one.user == user}
-    plan = part(state.plan, tuple[PlanLine, ...])
-    return replace(
-        state,
-        jobs=rows,
-        explanations=encoded(
-            [one if one.user == user else replace(one, sentences=one.sentences[:1]) for one in explained]
-        ),
-        curves=encoded([curve for curve in part(state.curves, tuple[Curve, ...]) if curve.user == user]),
-        plan=encoded([line if ours.issuperset(line.jobs) else replace(line, text="") for line in plan]),
-    )
 
 
 class Change(Struct, frozen=True):
@@ -262,11 +229,6 @@ class Change(Struct, frozen=True):
 
     jobid: int | None
     text: str
-
-
-def _without(text: str, hidden: Container[str]) -> str:
-    """A text without the ids of hidden jobs. A number that happens to be such an id goes, too."""
-    return re.sub(r"\d+", lambda found: "another" if found[0] in hidden else found[0], text)
 
 
 def clock(time_s: float | None) -> str:

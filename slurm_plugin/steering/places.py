@@ -1,7 +1,7 @@
 """From an order that keeps to Slurm's places to the fewest new site factors. Pure.
 
 Each waiting job has a place, by the priority that Slurm itself gives it. Who gets which place is the plan's decision
-(`sched_policy.scope`); here every job gets a site factor with which its priority is that of its place. Between two jobs
+(`sched_policy.queue_order`); here every job gets a site factor that lifts it to its place. Between two jobs
 of others only the order of a user's jobs counts, not their numbers: so most of those stay as they are when one of them
 moves, and a pass writes little. Jobs that are not steered stand where Slurm puts them, and the others keep their order
 towards them.
@@ -20,7 +20,7 @@ from operator import itemgetter
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.scope import places
+from sched_policy.queue_order import places
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation

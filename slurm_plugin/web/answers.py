@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, to_builtins
 
@@ -12,18 +12,8 @@ from slurm_plugin.state.published import Curve, JobRow, PlanLine, State, part
 
 MOST_ROWS = 200
 _SHOWN = (
-    "jobid",
-    "partition",
-    "name",
-    "user",
-    "state",
-    "gpus",
-    "sweep",
-    "step",
-    "metric",
-    "value",
-    "planned",
-    "reason",
+    *("jobid", "partition", "name", "user", "state", "gpus", "sweep", "step", "metric", "value", "planned"),
+    *("gpu_hours", "sharing", "reason"),
 )
 _SORTS: Mapping[str, Callable[[JobRow], tuple[bool, str | float]]] = {
     "jobid": lambda row: (False, row.jobid),
@@ -32,6 +22,7 @@ _SORTS: Mapping[str, Callable[[JobRow], tuple[bool, str | float]]] = {
     "gpus": lambda row: (False, -row.gpus),
     "planned": lambda row: (not row.planned, row.planned),
 }
+_INTERRUPTIONS = frozenset({"preemption", "stop"})
 
 
 class JobQuery(Struct, frozen=True):
@@ -51,18 +42,18 @@ class JobQuery(Struct, frozen=True):
         return not wanted or any(wanted in value.lower() for value in (str(row.jobid), row.name, row.user, row.sweep))
 
 
-def summary(state: State, now_s: float) -> dict[str, object]:
+def summary(state: State) -> dict[str, object]:
     """What stands on top of every view, and the utilisation of the last day."""
     samples = state.samples
     return {
         "written_s": state.written_s,
-        "age_s": state.age_s(now_s),
-        "is_stale": state.is_stale(now_s),
+        "stale_after_s": state.stale_after_s,
         "policy": state.policy,
         "cluster": state.cluster.partition("/")[0],
         "totals": to_builtins(state.totals),
         "running": sum(row.state == "RUNNING" for row in state.jobs),
         "waiting": sum(row.state == "PENDING" for row in state.jobs),
+        "sweeps": len({(row.sweep, row.user) for row in state.jobs if row.sweep}),
         "samples": [[sample.time_s for sample in samples]]
         + [[getattr(sample, name) for sample in samples] for name in ("gpus", "busy_gpus", "waiting")],
     }
@@ -70,9 +61,9 @@ def summary(state: State, now_s: float) -> dict[str, object]:
 
 def nodes(state: State) -> dict[str, object]:
     """Nodes with their GPUs and holders, and reservations."""
-    names = {row.jobid: (row.name[:80], row.user) for row in state.jobs}
-    held = {str(job_id): names[job_id] for node in state.nodes for job_id, _ in node.jobs if job_id in names}
-    return {"nodes": to_builtins(state.nodes), "jobs": held, "leases": to_builtins(state.leases)}
+    held = {job_id for node in state.nodes for job_id, _ in node.jobs}
+    names = {str(row.jobid): (row.name[:80], row.user) for row in state.jobs if row.jobid in held}
+    return {"nodes": to_builtins(state.nodes), "jobs": names, "leases": to_builtins(state.leases)}
 
 
 def jobs(state: State, query: JobQuery) -> dict[str, object]:
@@ -84,7 +75,7 @@ def jobs(state: State, query: JobQuery) -> dict[str, object]:
     return {"total": len(found), "rows": [{name: getattr(row, name) for name in _SHOWN} for row in shown]}
 
 
-def job(state: State, job_id: int, audited: Iterable[AuditEntry]) -> dict[str, object] | None:
+def job(state: State, job_id: int, audited: Sequence[AuditEntry]) -> dict[str, object] | None:
     """Everything about one job; None for one that this state does not have."""
     told = state.explanation(job_id)
     if told is None:
@@ -102,38 +93,89 @@ def job(state: State, job_id: int, audited: Iterable[AuditEntry]) -> dict[str, o
 
 
 def sweeps(state: State) -> dict[str, object]:
-    """Each sweep of each user, with how many of its jobs run, wait or have ended, and GPU-hours."""
-    members: defaultdict[tuple[str, str], list[JobRow]] = defaultdict(list)
+    """Each sweep of each user: how many of its jobs run, wait or have ended, the best value, GPU-hours."""
+    rows: defaultdict[tuple[str, str], list[JobRow]] = defaultdict(list)
     for row in state.jobs:
         if row.sweep:
-            members[row.sweep, row.user].append(row)
-    ended: defaultdict[tuple[str, str], int] = defaultdict(int)
+            rows[row.sweep, row.user].append(row)
+    curves: defaultdict[tuple[str, str], list[Curve]] = defaultdict(list)
     for curve in part(state.curves, tuple[Curve, ...]):
-        if curve.state == "ENDED" and curve.sweep:
-            ended[curve.sweep, curve.user] += 1
+        if curve.sweep:
+            curves[curve.sweep, curve.user].append(curve)
     found = [
         {
             "sweep": name,
             "user": user,
-            "running": sum(row.state == "RUNNING" for row in members[name, user]),
-            "waiting": sum(row.state == "PENDING" for row in members[name, user]),
-            "ended": ended[name, user],
-            "gpu_hours": sum(row.gpu_hours for row in members[name, user]),
+            "metric": next((curve.metric for curve in curves[name, user]), ""),
+            "best": _best(curves[name, user]),
+            "running": sum(row.state == "RUNNING" for row in rows[name, user]),
+            "waiting": sum(row.state == "PENDING" for row in rows[name, user]),
+            "ended": sum(curve.state == "ENDED" for curve in curves[name, user]),
+            "gpu_hours": sum(row.gpu_hours for row in rows[name, user])
+            + sum(curve.gpus * curve.run_s / 3600 for curve in curves[name, user] if curve.state == "ENDED"),
         }
-        for name, user in sorted({*members, *ended})
+        for name, user in sorted({*rows, *curves})
     ]
     return {"total": len(found), "sweeps": found[: 5 * MOST_ROWS]}
 
 
-def sweep(state: State, name: str, user: str) -> dict[str, object]:
-    """The curves of a sweep, and its jobs."""
+def sweep(state: State, name: str, user: str, audited: Sequence[AuditEntry]) -> dict[str, object]:
+    """The trainings of a sweep that have reported, best first, why some were paused or stopped, and its jobs."""
+    rows = {row.jobid: row for row in state.jobs if row.sweep == name and (not user or row.user == user)}
     curves = [
         curve
         for curve in part(state.curves, tuple[Curve, ...])
         if curve.sweep == name and (not user or curve.user == user)
     ]
-    rows = [row for row in state.jobs if row.sweep == name and (not user or row.user == user)]
-    return {"curves": to_builtins(curves[:MOST_ROWS]), "rows": to_builtins(rows[:MOST_ROWS]), "total": len(rows)}
+    curves.sort(key=lambda curve: -curve.best if curve.direction == "max" else curve.best)
+    why = {entry.job: entry for entry in audited if entry.rule in _INTERRUPTIONS and not entry.refused and entry.reason}
+    trainings = [_training(curve, rows.get(curve.jobid), why.get(curve.jobid)) for curve in curves]
+    reported = {curve.jobid for curve in curves}
+    silent = [row for row in rows.values() if row.jobid not in reported]
+    return {
+        "best": _best(curves),
+        "running": sum(row.state == "RUNNING" for row in rows.values()),
+        "waiting": sum(row.state == "PENDING" for row in rows.values()),
+        "gpu_hours": sum(curve.gpus * curve.run_s for curve in curves) / 3600 + sum(row.gpu_hours for row in silent),
+        "saved_gpu_hours": sum(_saved_gpu_h(one) for one in trainings),
+        "trainings": to_builtins(trainings[:MOST_ROWS]),
+        "total": len(trainings),
+        "silent": [{field: getattr(row, field) for field in _SHOWN} for row in silent[:MOST_ROWS]],
+        "silent_total": len(silent),
+    }
+
+
+class _Training(Struct, frozen=True):
+    """A training that has reported. `state` is running, paused, done or stopped; `reason` says why for the last two."""
+
+    curve: Curve
+    state: str
+    reason: str
+
+
+def _training(curve: Curve, row: JobRow | None, why: AuditEntry | None) -> _Training:
+    if row is not None and row.state == "PENDING":
+        return _Training(curve, "paused", (why.reason if why else "") or row.reason)
+    if row is not None:
+        return _Training(curve, "running", "")
+    is_stopped = why is not None and why.rule == "stop"
+    return _Training(curve, "stopped" if is_stopped else "done", why.reason if why is not None and is_stopped else "")
+
+
+def _saved_gpu_h(training: _Training) -> float:
+    """What a stopped training would have run on for, as far as its steps tell."""
+    curve = training.curve
+    if training.state != "stopped" or not curve.total_steps or not curve.points or not curve.points[-1][0]:
+        return 0.0
+    whole_s = curve.run_s * curve.total_steps / curve.points[-1][0]
+    return curve.gpus * max(0.0, whole_s - curve.run_s) / 3600
+
+
+def _best(curves: Sequence[Curve]) -> float | None:
+    directions = {curve.direction for curve in curves}
+    if len(directions) != 1:  # no training, or trainings that aim at different things
+        return None
+    return (max if directions == {"max"} else min)(curve.best for curve in curves)
 
 
 def plan(state: State) -> dict[str, object]:
@@ -142,7 +184,13 @@ def plan(state: State) -> dict[str, object]:
     return {"total": len(lines), "lines": to_builtins(lines[:MOST_ROWS])}
 
 
-def audit(found: Sequence[AuditEntry], offset: int) -> dict[str, object]:
-    """The latest changes first."""
+def audit(audited: Sequence[AuditEntry], text: str, offset: int) -> dict[str, object]:
+    """The latest changes first; `text` is looked for in job, user, field and rule."""
+    wanted = text.lower()
+    found = [
+        entry
+        for entry in audited
+        if not wanted or wanted in f"{entry.job} {entry.user} {entry.field} {entry.rule}".lower()
+    ]
     latest = found[::-1]
     return {"total": len(found), "entries": to_builtins(latest[offset : offset + MOST_ROWS])}

@@ -7,15 +7,18 @@ without the token nothing is answered, the Host must be ours (DNS rebinding), an
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import hmac
-import json
 import logging
+import pwd
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 
@@ -24,22 +27,33 @@ from slurm_plugin.audit import trail
 from slurm_plugin.audit.entries import AuditEntry
 from slurm_plugin.config import Config
 from slurm_plugin.state.publish import METRICS_FILE
-from slurm_plugin.state.published import FILE, State, read, seen_by
+from slurm_plugin.state.published import FILE, State, read
+from slurm_plugin.state.visible import Visible
 from slurm_plugin.web import answers
+from slurm_plugin.web.gateway import GatewayFiles
 
 _LOG = logging.getLogger("explsched.web")
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".LICENSE": "text/plain"}
+_TYPES = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".svg": "image/svg+xml",
+    ".LICENSE": "text/plain",
+}
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
+    "Cache-Control": "no-cache",
 }
-_MOST_VIEWS = 64
+_MOST_VIEWERS = 256
+_MOST_ANSWERS = 4096
 _DAY_S = 86_400.0
+_MOST_CHANGES = 50_000
+_LOOK_S = 1.0
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -70,19 +84,99 @@ class Access(Struct, frozen=True):
         return ""
 
 
-class Page:
-    """Answers from the newest state, read once whenever the daemon has replaced it."""
+class Look(Struct, frozen=True):
+    """What a viewer may see now. `fault` says why there are no changes."""
 
-    def __init__(self, config: Config, access: Access) -> None:
+    state: State
+    changes: Sequence[AuditEntry]
+    fault: str
+
+
+class Answer(Struct, frozen=True):
+    """What is sent, compressed, and its mark: who has that mark already is sent nothing."""
+
+    body: bytes
+    etag: str
+
+    @classmethod
+    def of(cls, told: object) -> Answer:
+        """Made of what JSON can hold; numbers that are no numbers become null."""
+        return cls.of_text(msgspec.json.encode(told))
+
+    @classmethod
+    def of_text(cls, text: bytes) -> Answer:
+        """Made of what is sent as it is."""
+        return cls(gzip.compress(text, 6, mtime=0), f'"{hashlib.blake2b(text, digest_size=12).hexdigest()}"')
+
+    def response(self, request: web.Request, kind: str = "application/json") -> web.StreamResponse:
+        """To a request: all of it, or that nothing has changed."""
+        if request.headers.get("If-None-Match") == self.etag:
+            return web.Response(status=304, headers={"ETag": self.etag})
+        headers = {"ETag": self.etag}
+        body = self.body
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+        else:
+            body = gzip.decompress(body)
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+
+
+def _queue(look: Look, request: web.Request) -> object:
+    given = request.query
+    words = (given.get("text", ""), given.get("state", ""), given.get("sort", ""))
+    return answers.jobs(look.state, answers.JobQuery(*words, offset=_number(request, "offset")))
+
+
+def _job(look: Look, request: web.Request) -> object:
+    found = answers.job(look.state, int(request.match_info["job_id"]), look.changes)
+    if found is None:
+        raise web.HTTPNotFound(text="no such job waits or runs\n")
+    return found
+
+
+def _sweep(look: Look, request: web.Request) -> object:
+    return answers.sweep(look.state, request.query.get("name", ""), request.query.get("user", ""), look.changes)
+
+
+def _changes(look: Look, request: web.Request) -> object:
+    found = answers.audit(look.changes, request.query.get("text", ""), _number(request, "offset"))
+    return {**found, "fault": look.fault}
+
+
+ANSWERS: Mapping[str, Callable[[Look, web.Request], object]] = {
+    "summary": lambda look, _request: answers.summary(look.state),
+    "nodes": lambda look, _request: answers.nodes(look.state),
+    "jobs": _queue,
+    r"jobs/{job_id:\d{1,10}}": _job,
+    "sweeps": lambda look, _request: answers.sweeps(look.state),
+    "sweep": _sweep,
+    "plan": lambda look, _request: answers.plan(look.state),
+    "audit": _changes,
+}
+"""By path below /api."""
+
+
+class Page:
+    """Answers from the newest state, which is read once whenever the daemon has replaced it.
+
+    An answer is made once for all viewers who may see the same.
+    """
+
+    def __init__(self, config: Config, access: Access, gateways: Sequence[Path] = ()) -> None:
+        """`gateways`: their state directories."""
         self._config = config
         self._access = access
         self._lock = asyncio.Lock()
-        self._state: State | None = None
         self._stamp: tuple[int, int] | None = None
-        self._views: dict[str, State] = {}
-        self._audit: list[AuditEntry] = []
-        self._audit_fault = ""
-        self._static = {item.name: item.read_bytes() for item in files(__package__).joinpath("static").iterdir()}
+        self._visible: Visible | None = None
+        self._looks: dict[str, Look] = {}
+        self._answers: dict[tuple[str, str], Answer] = {}
+        self._recent = trail.RecentEntries(config.audit.file, _DAY_S, _MOST_CHANGES)
+        self._changes: Sequence[AuditEntry] = ()
+        self._fault = ""
+        self._gateways = tuple(map(GatewayFiles, gateways))
+        static = files(__package__).joinpath("static")
+        self._static = {item.name: Answer.of_text(item.read_bytes()) for item in static.iterdir()}
 
     def app(self) -> web.Application:
         """The routes. All of them only read."""
@@ -91,17 +185,10 @@ class Page:
         app.router.add_get("/", self._index)
         app.router.add_get("/static/{name}", self._file)
         app.router.add_get("/metrics", self._metrics)
-        for name, answer in {
-            "summary": self._summary,
-            "nodes": self._nodes,
-            "jobs": self._jobs,
-            "sweeps": self._sweeps,
-            "sweep": self._sweep,
-            "plan": self._plan,
-            "audit": self._changes,
-        }.items():
-            app.router.add_get(f"/api/{name}", answer)
-        app.router.add_get(r"/api/jobs/{job_id:\d{1,10}}", self._job)
+        for name, answer in ANSWERS.items():
+            app.router.add_get(f"/api/{name}", self._answering(answer))
+        app.router.add_get("/api/gateways", self._shown_gateways)
+        app.cleanup_ctx.append(self._watching)
         return app
 
     @web.middleware
@@ -128,17 +215,14 @@ class Page:
         response.set_cookie(access.cookie, access.token, httponly=True, samesite="Strict", path="/")
         raise response
 
-    async def _index(self, _request: web.Request) -> web.StreamResponse:
-        return web.Response(body=self._static["index.html"], content_type="text/html", charset="utf-8")
+    async def _index(self, request: web.Request) -> web.StreamResponse:
+        return self._static["index.html"].response(request, "text/html")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
         if name not in self._static:
             raise web.HTTPNotFound
-        kind = _TYPES[Path(name).suffix]
-        response = web.Response(body=self._static[name], content_type=kind, charset="utf-8")
-        response.enable_compression()
-        return response
+        return self._static[name].response(request, _TYPES[Path(name).suffix])
 
     async def _metrics(self, _request: web.Request) -> web.StreamResponse:
         try:
@@ -147,105 +231,93 @@ class Page:
             raise web.HTTPServiceUnavailable(text=f"no metrics: {error.strerror}\n") from error
         return web.Response(body=text, content_type="text/plain", charset="utf-8")
 
-    async def _summary(self, request: web.Request) -> web.StreamResponse:
-        state = await self._seen(request)
-        return _json(request, answers.summary(state, time.time()), "")
+    def _answering(self, answer: Callable[[Look, web.Request], object]) -> _Handler:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            """One of `ANSWERS`. The age of the state goes beside it, so that what has not changed has not changed."""
+            async with self._lock:
+                await asyncio.to_thread(self._refresh)
+                if self._visible is None:
+                    raise web.HTTPServiceUnavailable(text=f"no daemon publishes in {self._config.state.directory}\n")
+                viewer = self._access.user(request) or ""
+                who = viewer if self._visible.state.private else ""
+                key = (who, request.path_qs)
+                if key not in self._answers:
+                    if len(self._answers) >= _MOST_ANSWERS:
+                        self._answers.clear()
+                    self._answers[key] = Answer.of(answer(self._look(who), request))
+                response = self._answers[key].response(request)
+                response.headers["X-State-Age"] = f"{self._visible.state.age_s(time.time()):.1f}"
+            return response
 
-    async def _nodes(self, request: web.Request) -> web.StreamResponse:
-        state = await self._seen(request)
-        return _json(request, answers.nodes(state), _version(state))
+        return handler
 
-    async def _jobs(self, request: web.Request) -> web.StreamResponse:
-        state = await self._seen(request)
-        given = request.query
-        query = answers.JobQuery(
-            given.get("text", ""), given.get("state", ""), given.get("sort", ""), _number(request, "offset", 0)
-        )
-        return _json(request, answers.jobs(state, query), _version(state))
-
-    async def _job(self, request: web.Request) -> web.StreamResponse:
-        state = await self._seen(request)
-        found = answers.job(state, int(request.match_info["job_id"]), self._audited(request, state))
-        if found is None:
-            raise web.HTTPNotFound(text="no such job waits or runs\n")
-        return _json(request, found, _version(state))
-
-    async def _sweeps(self, request: web.Request) -> web.StreamResponse:
-        state = await self._seen(request)
-        return _json(request, answers.sweeps(state), _version(state))
-
-    async def _sweep(self, request: web.Request) -> web.StreamResponse:
-        state = await self._seen(request)
-        found = answers.sweep(state, request.query.get("name", ""), request.query.get("user", ""))
-        return _json(request, found, _version(state))
-
-    async def _plan(self, request: web.Request) -> web.StreamResponse:
-        state = await self._seen(request)
-        return _json(request, answers.plan(state), _version(state))
-
-    async def _changes(self, request: web.Request) -> web.StreamResponse:
-        state = await self._seen(request)
-        found = answers.audit(self._audited(request, state), _number(request, "offset", 0))
-        return _json(request, {**found, "fault": self._audit_fault}, _version(state))
-
-    def _audited(self, request: web.Request, state: State) -> list[AuditEntry]:
-        """The changes that the viewer may see: where Slurm hides jobs, those of his own."""
-        user = self._access.user(request)
-        return [entry for entry in self._audit if entry.user == user] if user and state.private else self._audit
-
-    async def _seen(self, request: web.Request) -> State:
-        """The newest state as the viewer may see it."""
-        user = self._access.user(request) or ""
-        async with self._lock:
-            await asyncio.to_thread(self._refresh)
-            if self._state is None:
-                raise web.HTTPServiceUnavailable(text=f"no daemon publishes in {self._config.state.directory}\n")
-            if not user:  # with the token: what this process may read its owner may see
-                return self._state
-            if user not in self._views:
-                if len(self._views) >= _MOST_VIEWS:
-                    self._views.clear()
-                self._views[user] = await asyncio.to_thread(seen_by, self._state, user)
-            return self._views[user]
+    def _look(self, user: str) -> Look:
+        """What a user may see; "" is whoever has the token: what this process may read its owner may see."""
+        if self._visible is None:
+            raise ValueError("nothing is published")
+        if user not in self._looks:
+            if len(self._looks) >= _MOST_VIEWERS:
+                self._looks.clear()
+            if user:
+                own = [entry for entry in self._changes if entry.user == user]
+                self._looks[user] = Look(self._visible.of(user), own, self._fault)
+            else:
+                self._looks[user] = Look(self._visible.state, self._changes, self._fault)
+        return self._looks[user]
 
     def _refresh(self) -> None:
         try:
             status = (self._config.state.directory / FILE).stat()
             stamp = status.st_mtime_ns, status.st_ino
         except OSError:
-            self._state = self._stamp = None
+            self._visible = self._stamp = None
             return
         if stamp == self._stamp:
             return
-        self._state, self._stamp = read(self._config.state.directory), stamp
-        self._views.clear()
+        found = read(self._config.state.directory)
+        self._visible, self._stamp = Visible(found) if found else None, stamp
+        self._looks.clear()
+        self._answers.clear()
         try:
-            self._audit = list(trail.read(self._config.audit.file, time.time() - _DAY_S))
-            self._audit_fault = ""
+            self._changes, self._fault = tuple(self._recent.now(time.time())), ""
         except trail.AuditError as error:
-            self._audit, self._audit_fault = [], str(error)
+            self._changes, self._fault = (), str(error)
             event(_LOG, logging.INFO, "no audit entries", why=str(error))
 
+    async def _watching(self, _app: web.Application) -> AsyncIterator[None]:
+        """Look at the gateways every second for as long as the page is served."""
 
-def _version(state: State) -> str:
-    return f'"{state.written_s}"'
+        async def watch() -> None:
+            while True:
+                for gateway in self._gateways:
+                    await asyncio.to_thread(gateway.look)
+                await asyncio.sleep(_LOOK_S)
+
+        task = asyncio.create_task(watch())
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def _shown_gateways(self, request: web.Request) -> web.StreamResponse:
+        """Where Slurm hides jobs, a gateway is shown to its owner only: it names jobs."""
+        user, now_s = self._access.user(request), time.time()
+        async with self._lock:
+            await asyncio.to_thread(self._refresh)
+            hides = self._visible is None or bool(self._visible.state.private)
+        shown = [one for one in self._gateways if not user or not hides or _is_owner(one.owner(), user)]
+        return Answer.of({"gateways": [one.told(now_s) for one in shown]}).response(request)
 
 
-def _number(request: web.Request, name: str, otherwise: int) -> int:
-    text = request.query.get(name, str(otherwise))
+def _is_owner(uid: int | None, user: str) -> bool:
+    try:
+        return uid is not None and pwd.getpwuid(uid).pw_name == user
+    except KeyError:
+        return False
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "0")
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise web.HTTPBadRequest(text=f"{name}: expected a number\n")
     return int(text)
-
-
-def _json(request: web.Request, told: object, version: str) -> web.StreamResponse:
-    """Compressed; nothing where the viewer has this version already."""
-    if version and request.headers.get("If-None-Match") == version:
-        return web.Response(status=304, headers={"ETag": version})
-    response = web.json_response(told, dumps=_dumps, headers={"ETag": version} if version else None)
-    response.enable_compression()
-    return response
-
-
-def _dumps(told: object) -> str:
-    return json.dumps(told, allow_nan=False)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sched_policy.backfill import ALL, Backfill
 from sched_policy.model import GpuRequest, Job, NodeGpus
-from sched_policy.order.base import Fifo
+from sched_policy.order import Fifo
 from sched_policy.plan import Plan
 from sched_policy.policy import Policy
 from sched_policy.validate import checked_plan

@@ -5,9 +5,9 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy import curves
-from sched_policy import outlook as module
+from sched_policy import improvement as module
+from sched_policy.improvement import remaining_improvement, reported
 from sched_policy.model import Direction, ProgressPoint
-from sched_policy.outlook import outlook, reported
 from tests.sched_policy.builders import EXPLORING, curve, job, running, snapshot
 
 
@@ -63,12 +63,12 @@ def test_not_a_number_is_passed_over() -> None:
 
 def test_one_snapshot_is_looked_at_once(fitted: list[int]) -> None:
     snap = snapshot(running(1, "n1", exploration=EXPLORING, points=curve(0.1, 1.0, 200)), job(2, exploration=EXPLORING))
-    assert outlook(snap.jobs) is outlook(snap.jobs)
+    assert remaining_improvement(snap.jobs) is remaining_improvement(snap.jobs)
     assert fitted == [1]
 
 
 def test_a_sweep_with_nothing_measured_has_no_best_value() -> None:
     silent, best = job(1, exploration=EXPLORING), running(2, "n1", exploration=replace(EXPLORING, sweep="other"))
-    known = outlook((silent, replace(best, points=curve(0.1, 1.0, 200))))
+    known = remaining_improvement((silent, replace(best, points=curve(0.1, 1.0, 200))))
     assert known.best_of_sweep().tolist() == [np.inf, known.best[1]]
     assert known.measured.tolist() == [False, True]

@@ -69,7 +69,8 @@ def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
     """
     base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
     order = {"scope": "partition", "record": str(spool.parent / "site_factors.json")}
-    audit, state = {"file": str(spool.parent / "audit.jsonl")}, {"directory": str(spool.parent / "state")}
+    audit = {"file": str(spool.parent / "audit.jsonl")}
+    state = {"directory": str(spool.parent / "state"), "socket": str(spool.parent / "state.sock")}
     return json.dumps({**base, "order": order, "audit": audit, "state": state, **sections})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from slurm_plugin.audit.trail import read, replayed
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up
 from slurm_plugin.observation.standing import leased_job
+from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED
 from tests.slurm.jobs import a_daemon, config, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
@@ -64,6 +66,44 @@ def test_the_audit_file_tells_what_slurm_has_and_a_reset_takes_it_back(
     again = sexplsched(small, "admin", "reset", "-f", str(tmp_path / "explsched.yaml"))
     assert "nothing of explsched is left in Slurm" in again.output
     assert [entry for entry in read(spool.parent / "audit.jsonl", time.time() - 600) if "reset" in entry.reason]
+
+
+def test_changes_replayed_from_the_audit_are_slurms_own_record(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
+) -> None:
+    """Trainings that take turns on the whole cluster, with others in the queue that are put in order meanwhile."""
+    sections = {
+        "las": {"limits_gpu_s": [16.0, 64.0]},
+        "utility": {"quantum_s": 2.0},
+        "preemption": {"grace_s": 20.0, "max_per_job_per_hour": 12},
+    }
+    whole = ("--nodes=2", "--gpus-per-node=4", "--requeue", "--comment=explsched:checkpoint=USR1")
+    noted = "JS1:abc"
+    with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)) as daemon:
+        for name in "abc":
+            place = open_tmp / f"replayed_{name}"
+            place.mkdir()
+            _ = submit(small, *whole, script=f"exec bash {SCRIPT} {place} {spool} {UNTIL_REQUEUED}")
+        others = [submit(small, "--gpus-per-node=4", f"--time={10 * minutes}") for minutes in range(1, 5)]
+        run(small, "scontrol", "update", f"JobId={others[0]}", f"AdminComment={noted}")
+        until(lambda: sum(job.restarts for job in client.jobs()) >= 3, "three have made room", 150)
+        daemon.terminate()
+        daemon.wait(timeout=60)
+    changes = [entry for entry in read(spool.parent / "audit.jsonl") if not entry.refused]
+    found = {job.job_id: job for job in client.jobs()}
+    requeued = Counter(entry.job for entry in changes if (entry.field, entry.after) == ("JobState", "PENDING"))
+    assert requeued == {job.job_id: job.restarts for job in found.values() if job.restarts}
+    comments = {job_id: job.admin_comment for job_id, job in found.items() if job.admin_comment}
+    assert {**replayed(changes, "AdminComment"), others[0]: noted} == comments
+    waiting = {job_id: job.site_factor for job_id, job in found.items() if job.state == "PENDING"}
+    factors = replayed(changes, "SiteFactor")
+    assert waiting == {job_id: factors.get(job_id, 0) for job_id in waiting}
+    leases: dict[str, int] = Counter()
+    for entry in changes:
+        if entry.field == "Lease":
+            leases[f"explsched_{entry.job}"] += 1 if entry.after else -1
+    ours = {lease.name for lease in client.reservations() if leased_job(lease.name) is not None}
+    assert ours == {name for name, count in leases.items() if count} == set(), "those that are left go with the daemon"
 
 
 @pytest.mark.usefixtures("needs_accounting")

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sched_policy import catalog
-from sched_policy.group.base import Guarantee, Interleaving
-from sched_policy.group.bsbf import best_benefit
+from sched_policy.group.interleave import Interleaving
+from sched_policy.group.pairs import best_benefit
 from sched_policy.model import Exploration, Job, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.plan import Plan
 from sched_policy.validate import checked_plan
 from simulation.cluster.engine import simulate
+from simulation.cluster.interference import Guarantee
 from simulation.cluster.settings import Estimates, Settings
 from simulation.results.outcome import Ending
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob

@@ -16,7 +16,7 @@ from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.model import Exploration, NodeGpus
-from sched_policy.order.base import Fifo
+from sched_policy.order import Fifo
 from sched_policy.plan import Plan, Ranking, Start
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Columns, Snapshot

@@ -11,7 +11,7 @@ import pytest
 from sched_policy.model import NodeGpus
 from sched_policy.plan import Plan, Preemption, Reservation, Score, Stop
 from slurm_plugin.audit.entries import AuditEntry, Before, Reasons, entries
-from slurm_plugin.audit.trail import AuditError, AuditTrail, apply, read, replayed
+from slurm_plugin.audit.trail import AuditError, AuditTrail, RecentEntries, apply, read, replayed
 from slurm_plugin.client import changes as all_changes
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -144,3 +144,22 @@ def test_a_file_that_is_no_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").mkdir()
     with pytest.raises(AuditError, match=r"audit.jsonl: cannot be read"):
         list(read(tmp_path / "audit.jsonl"))
+
+
+def test_who_looks_again_reads_what_was_added_and_misses_nothing_at_a_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    trail, recent = AuditTrail(path, 0.0005, 3), RecentEntries(path, 3600, 10)
+    assert list(recent.now(NOW_S)) == []
+    for number in range(8):
+        trail.write([entry(number + 1, number)])
+        with path.open("ab") as file:
+            file.write(b'{"time_s"')  # a line that is being written
+        assert [one.job for one in recent.now(NOW_S)][-1] == number + 1
+        path.write_bytes(path.read_bytes().removesuffix(b'{"time_s"'))
+    assert path.with_name("audit.jsonl.1").exists()
+    jobs = [one.job or 0 for one in recent.now(NOW_S)]
+    assert jobs == sorted(set(jobs))
+    assert jobs == [one.job for one in read(path)]
+    assert list(recent.now(NOW_S + 3601)) == []
+    many = RecentEntries(path, 3600, 2)
+    assert [one.job for one in many.now(NOW_S)] == [7, 8]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from slurm_plugin.audit.entries import AuditEntry
-from slurm_plugin.audit.usage import FIELDS, Usage, run_of, usage
 from slurm_plugin.cli import report
+from slurm_plugin.cli.report import FIELDS, Usage, run_of, usage
 
 HOUR_S = 3600.0
 PREEMPTED = "explsched-preemption:since=0&n=0&lost=0&p=0%2C7200%2C2%2C1800%2Cworth+less"

@@ -26,8 +26,9 @@ def told(tmp_path: Path) -> set[str]:
     return {found[0] for found in names if found and not found[0].endswith("_created")}
 
 
-def test_the_dashboard_shows_every_metric_and_no_other(told: set[str]) -> None:
-    panels = json.loads((DOCS / "daemon_dashboard.json").read_text())["panels"]
+def test_the_dashboards_show_every_metric_and_no_other(told: set[str]) -> None:
+    files = ("daemon_dashboard.json", "gpus_dashboard.json")
+    panels = [panel for name in files for panel in json.loads((DOCS / name).read_text())["panels"]]
     assert {name for panel in panels for target in panel["targets"] for name in _NAME.findall(target["expr"])} == told
 
 

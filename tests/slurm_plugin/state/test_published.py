@@ -27,8 +27,8 @@ from slurm_plugin.state.published import (
     encoded,
     part,
     read,
-    seen_by,
 )
+from slurm_plugin.state.visible import Visible
 from tests.slurm_plugin.state import HOSTILE, NOW_S, published
 
 
@@ -82,28 +82,29 @@ def test_a_slurm_that_does_not_say_what_it_hides_hides_jobs() -> None:
 
 def test_nobody_sees_another_users_job_where_slurm_hides_jobs(tmp_path: Path) -> None:
     state = published(tmp_path, "jobs")
-    adas = seen_by(state, "ada")
+    adas = Visible(state).of("ada")
     assert {row.jobid for row in adas.jobs} == {41, 43}
     assert "bob" in words(state)
     for hidden in ("bob", "42", "digits"):
         assert hidden not in words(adas), hidden
     assert {one.jobid for one in part(adas.explanations, tuple[Explanation, ...])} == {41, 43}
     assert all(line.jobs == (43,) for line in part(adas.plan, tuple[PlanLine, ...]))
-    assert seen_by(state, "eve").jobs == ()
-    assert seen_by(published(tmp_path, "nodes"), "ada").nodes == ()
-    assert seen_by(published(tmp_path), "eve").jobs == published(tmp_path).jobs
+    assert Visible(state).of("eve").jobs == ()
+    assert Visible(published(tmp_path, "nodes")).of("ada").nodes == ()
+    assert Visible(published(tmp_path)).of("eve").jobs == published(tmp_path).jobs
 
 
 def test_what_jobs_report_is_their_owners(tmp_path: Path) -> None:
     state = published(tmp_path, PROGRESS)
     assert stat.S_IMODE((tmp_path / "state" / FILE).stat().st_mode) == 0o640
     told = [
-        Curve(job_id, user, "j", "digits", "loss", "RUNNING", ((1, 0.123),))
+        Curve(job_id, user, "j", "digits", "loss", "RUNNING", "min", 0.123, 1, 60.0, None, (), ((1, 0.123),))
         for job_id, user in ((41, "ada"), (42, "bob"))
     ]
     rows = tuple(replace(row, value=0.123, params="lr=0.777", reason="learns 9 %") for row in state.jobs)
     sentences = [Explanation(42, "bob", True, ("Job 42 of bob: RUNNING.", "It has reported 0.123."))]  # noqa: FBT003
-    adas = seen_by(replace(state, curves=encoded(told), jobs=rows, explanations=encoded(sentences)), "ada")
+    told_state = replace(state, curves=encoded(told), jobs=rows, explanations=encoded(sentences))
+    adas = Visible(told_state).of("ada")
     assert {row.jobid: (row.value, row.params) for row in adas.jobs} == {
         41: (0.123, "lr=0.777"),
         42: (None, ""),
@@ -176,6 +177,11 @@ def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
     families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
     assert families["explsched_passes"].samples[0].value == 3
     assert families["explsched_gpus_busy"].samples[0].value == 4
+    uses = {sample.labels["use"]: sample.value for sample in families["explsched_gpus_by_use"].samples}
+    assert uses == {"one job": 0, "shared": 2, "free": 2, "unavailable": 4}
+    trainings = {sample.labels["state"]: sample.value for sample in families["explsched_trainings"].samples}
+    assert trainings == {"running": 1, "waiting": 0, "paused": 0}
+    assert families["explsched_gpus_waited_for"].samples[0].value == 4
     assert families["explsched_policy_info"].samples[0].labels == {"policy": "srsf"}
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert not {word for word in ("ada", "bob", "digits") if word in path.read_text()}

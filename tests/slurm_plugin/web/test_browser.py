@@ -2,129 +2,148 @@
 
 from __future__ import annotations
 
-import os
-import select
-import shutil
-import socket
-import subprocess
-import sys
+import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
+from msgspec.structs import replace
 
+from slurm_plugin.audit.entries import AuditEntry
+from slurm_plugin.audit.trail import AuditTrail
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.state.published import FILE, Curve, encoded
 from tests.slurm_kit import record
 from tests.slurm_plugin.state import HOSTILE, JOBS, published
+from tests.slurm_plugin.web.browsing import Tab, a_browser, needs_chromium, served
 
-api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install explsched[browser])")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser (Debian package chromium)")
-VIEWS = ("cluster", "queue", "sweeps", "sweep/digits/bob", "job/43", "plan", "audit")
-SCREENSHOTS = os.environ.get("EXPLSCHED_SCREENSHOTS")
-"""A directory; the test leaves the screenshots of the documentation there."""
+pytestmark = needs_chromium
+VIEWS = ("cluster", "queue", "sweeps", "sweep/digits/bob", "job/43", "gateway", "plan", "audit")
+ADDRESS_OF_HOSTILE = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with a_browser() as started:
         yield started
-        started.close()
 
 
-@contextmanager
-def served(directory: Path) -> Iterator[str]:
-    """The real command; gives the address that it prints."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def serving(directory: Path, *more: str) -> AbstractContextManager[str]:
     path = directory / "explsched.yaml"
     audit, state = {"file": str(directory / "audit.jsonl")}, {"directory": str(directory / "state")}
     path.write_text(yaml.safe_dump({"audit": audit, "state": state}))
-    argv = [sys.executable, "-m", "explsched.cli.main", "web", "-p", str(port), "-f", str(path)]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    assert process.stdout is not None
-    try:
-        ready, _, _ = select.select([process.stdout], [], [], 60)
-        assert ready, "the command prints no address"
-        yield process.stdout.readline().split()[-1]
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        process.stdout.close()
+    return served(path, *more)
 
 
-class Tab:
-    """A page of the browser that notes what goes wrong in it, and where it asks."""
+def hostile_site(directory: Path) -> Path:
+    """A day of a cluster with a sweep and a gateway, all of whose names are hostile; gives the gateway's directory."""
+    for ago_s in (4 * 3600, 3 * 3600, 2 * 3600, 3600):
+        _ = published(directory, jobs=JOBS[: 1 + ago_s % 4], now_s=time.time() - ago_s)
+    state = published(directory, now_s=time.time() - 3)
+    curves = [
+        Curve(
+            42 if number == 3 else 100 + number,
+            "bob",
+            HOSTILE,
+            "digits",
+            HOSTILE[:40],
+            "RUNNING" if number == 3 else "ENDED",
+            "min",
+            1.0 / (number + 1),
+            1,
+            600.0,
+            100,
+            (
+                (HOSTILE[:60], number / 7),
+                ("lr", 10.0**-number),
+                ("opt", ADDRESS_OF_HOSTILE if number % 2 else "nan"),
+                ("w" * 128, "x" * 128),
+            ),
+            tuple((step, 1e300 if step == 1 else 1 / (step + number)) for step in range(1, 20)),
+        )
+        for number in range(12)
+    ]
+    (directory / "state" / FILE).write_bytes(msgspec.json.encode(replace(state, curves=encoded(curves))))
+    changes = [
+        AuditEntry(time.time() - 60, 104, "JobState", "RUNNING", "CANCELLED", "explsched", "stop", HOSTILE, "bob"),
+        AuditEntry(time.time() - 50, 43, "JobState", HOSTILE, "PENDING", "explsched", "preemption", HOSTILE, "ada"),
+    ]
+    AuditTrail(directory / "audit.jsonl", 1, 1).write(changes)
+    return a_gateway(directory / "gateway")
 
-    def __init__(self, browser: Any, address: str, scheme: str = "light") -> None:
-        self.page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 800})
-        self.faults: list[str] = []
-        self.asked: set[str] = set()
-        self.page.on("console", lambda told: self.faults.append(told.text) if told.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("dialog", self._dismiss)
-        self.page.on("request", lambda request: self.asked.add(request.url.split("/")[2]))
-        self.address = address
-        self.page.goto(address)
 
-    def _dismiss(self, dialog: Any) -> None:
-        self.faults.append("a dialog opened")
-        dialog.dismiss()
-
-    def go(self, view: str) -> str:
-        """Open a view and wait for it; gives its text."""
-        self.page.evaluate("view => { location.hash = view }", f"#/{view}")
-        self.page.wait_for_selector(f"main[data-ready={view.split('/')[0].split('?')[0]}]")
-        text: str = self.page.inner_text("main")
-        return text
-
-    def keep(self, name: str) -> None:
-        """A screenshot for the documentation."""
-        if SCREENSHOTS:
-            self.page.screenshot(path=str(Path(SCREENSHOTS) / f"{name}.png"))
+def a_gateway(directory: Path) -> Path:
+    """The files of a gateway, as its control plane writes them."""
+    directory.mkdir()
+    replica = {"name": "r-1", "phase": "serving", "job_id": 42, "host": "n1", "port": 8000, "burst": False}
+    replica |= {"in_flight": 3, "server": "UP", "since_s": time.time() - 300, "ends_s": None, "reason": HOSTILE}
+    service = {"name": "llm", "serving": 1, "coming": 0, "draining": 0, "wanted": 2, "minimum": 0, "maximum": 4}
+    service |= {"reason": HOSTILE, "arrivals": 20, "in_flight": 3, "queued": 1, "start_s": 41.5, "given_up": False}
+    shown = {"gateway": "main", "run_directory": "/r", "time_s": time.time(), "closing": False}
+    (directory / "status.json").write_text(json.dumps({**shown, "services": [{**service, "replicas": [replica]}]}))
+    event = {"unix_s": time.time() - 30, "event": "wanted", "service": "llm", "replicas": 2, "reason": "20 requests/s"}
+    (directory / "events.jsonl").write_text("torn\n" + json.dumps({"time": "x", **event}) + "\n")
+    tokens = {"requests": 9, "prompt": 700, "completion": 34, "estimated": 0}
+    day = time.strftime("%Y-%m-%d")
+    used = [{"day": day, "key": key, "service": "llm", "tokens": tokens} for key in ("ada", "bob")]
+    (directory / "usage.json").write_text(json.dumps({"days": used, "counted": {}}))
+    return directory
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_view_shows_its_jobs_and_runs_nothing_of_theirs(browser: Any, tmp_path: Path, scheme: str) -> None:
-    for ago_s in (4 * 3600, 3 * 3600, 2 * 3600, 3600, 3):
-        _ = published(tmp_path, jobs=JOBS[: 1 + ago_s % 4], now_s=time.time() - ago_s)
-    with served(tmp_path) as address:
-        tab = Tab(browser, address, scheme)
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
+def test_every_view_is_whole_legible_and_runs_nothing_of_the_jobs(
+    browser: Any, tmp_path: Path, scheme: str, width: int
+) -> None:
+    gateway = hostile_site(tmp_path)
+    with serving(tmp_path, "--gateway", str(gateway)) as address:
+        tab = Tab(browser, address, scheme, width)
         assert "token" not in tab.page.url
-        shown = {view: tab.go(view) for view in VIEWS}
-        assert "IDLE+DRAIN" in shown["cluster"]
+        shown = {}
+        for view in VIEWS:
+            shown[view] = tab.go(view)
+            assert tab.is_whole(), view
+            assert tab.serious_findings() == [], view
+        assert "idle+drain" in shown["cluster"]
         assert HOSTILE[:20] in shown["queue"]
         assert "digits" in shown["sweeps"]
         assert "Slurm says: Resources" in shown["job/43"]
+        assert "stopped" in shown["sweep/digits/bob"]
+        assert "1468" in shown["gateway"], "tokens of both keys"
+        assert "200" in shown["gateway"], "4 in the gateway at 20 a second are 200 ms each"
+        assert HOSTILE[:20] in shown["audit"]
+        assert not set("\x1b\u202e") & set("".join(shown.values())), "nothing turns the text behind it"
+        tab.go("sweep/digits/bob")
+        assert tab.page.locator(".parallel path").count() == 12
+        assert tab.page.locator("main script, main img").count() == 0
         assert tab.faults == []
         assert len(tab.asked) == 1, "it asks no other host"
-        tab.go("cluster")
-        tab.keep(f"web-cluster-{scheme}")
         tab.page.close()
 
 
 def test_an_empty_cluster_is_told(browser: Any, tmp_path: Path) -> None:
     _ = published(tmp_path, jobs=(), now_s=time.time())
-    with served(tmp_path) as address:
+    with serving(tmp_path) as address:
         tab = Tab(browser, address)
         assert "none" in tab.go("queue")
         assert "No sweep waits or runs" in tab.go("sweeps")
+        assert "No inference gateway is shown here" in tab.go("gateway")
+        assert tab.serious_findings() == []
         assert tab.faults == []
         tab.page.close()
 
 
 def test_old_and_missing_state_is_told(browser: Any, tmp_path: Path) -> None:
     _ = published(tmp_path, now_s=time.time() - 3600)
-    with served(tmp_path) as address:
+    with serving(tmp_path) as address:
         tab = Tab(browser, address)
         tab.page.wait_for_selector("#age.stale")
         assert "what you see is old" in tab.page.inner_text("#age")
+        assert tab.serious_findings() == []
         (tmp_path / "state" / "state.json").unlink()
         assert "no daemon publishes in" in tab.go("queue")
         tab.page.close()
@@ -139,7 +158,7 @@ def many(count: int) -> tuple[SlurmJob, ...]:
 
 def test_ten_thousand_jobs_are_shown_a_screen_at_a_time_by_keyboard(browser: Any, tmp_path: Path) -> None:
     _ = published(tmp_path, jobs=(*JOBS[:2], *many(10_000)), now_s=time.time())
-    with served(tmp_path) as address:
+    with serving(tmp_path) as address:
         tab = Tab(browser, address)
         assert "1 to 50 of" in tab.go("queue?sort=jobid")
         assert tab.page.locator("tbody tr").count() == 50
@@ -156,5 +175,18 @@ def test_ten_thousand_jobs_are_shown_a_screen_at_a_time_by_keyboard(browser: Any
         assert "Job 9999" in tab.page.inner_text("main h1")
         assert tab.faults == []
         tab.go("queue")
-        tab.keep("web-queue")
+        tab.keep("web-10000-jobs")
+        tab.page.close()
+
+
+def test_what_is_new_appears_without_a_reload_and_the_focus_stays(browser: Any, tmp_path: Path) -> None:
+    _ = published(tmp_path, jobs=JOBS[:2], now_s=time.time() - 5)
+    with serving(tmp_path) as address:
+        tab = Tab(browser, address)
+        assert "43" not in tab.go("queue").split()
+        tab.page.focus("#sort-user")
+        _ = published(tmp_path, now_s=time.time())
+        tab.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        tab.page.get_by_role("link", name="43", exact=True).wait_for()
+        assert tab.page.evaluate("document.activeElement.id") == "sort-user"
         tab.page.close()

@@ -1,4 +1,4 @@
-"""What jobs may still learn: the part of a utility that does not depend on how far ahead one looks."""
+"""By how much jobs may still improve, whatever the quantum; and who should end because that is next to nothing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.curves import CurveTable, LearningCurve, Vector, fit_all, table
-from sched_policy.model import Direction, Exploration, Job, ProgressPoint
-from sched_policy.snapshot import Bools, Floats, Ints
+from sched_policy.model import Direction, Exploration, Job, JobState, ProgressPoint
+from sched_policy.plan import Stop
+from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
 Points = tuple[ProgressPoint, ...]
+
+MIN_REPORTS = 8
+"""A job with fewer reports is never stopped."""
 
 
 class Reported(Struct, frozen=True, eq=False, gc=False):
@@ -96,7 +100,7 @@ def _oriented(points: Points, direction: Direction) -> tuple[Vector, Vector]:
     return x[finite], y[finite]
 
 
-class Outlook(Struct, frozen=True, eq=False, dict=True):
+class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
     """What the jobs that take part in exploration may still learn, whatever the quantum. All arrays have shape (E,).
 
     Attributes:
@@ -129,8 +133,8 @@ class Outlook(Struct, frozen=True, eq=False, dict=True):
     curves: CurveTable
 
     @classmethod
-    def of(cls, jobs: Sequence[Job]) -> Outlook:
-        """The outlook of these jobs. Jobs without an `Exploration` are left out."""
+    def of(cls, jobs: Sequence[Job]) -> RemainingImprovement:
+        """Of these jobs. Jobs without an `Exploration` are left out."""
         taking_part = [(row, job, job.exploration) for row, job in enumerate(jobs) if job.exploration is not None]
         said = reported([(job.points, exploration.direction) for _, job, exploration in taking_part])
         numbers: dict[tuple[str, str | int, str], int] = {}
@@ -176,24 +180,24 @@ class Outlook(Struct, frozen=True, eq=False, dict=True):
 
 
 class _Latest:
-    """Remembers the outlook of the jobs it was asked about last; a tuple of jobs never changes."""
+    """Remembers what was made of the jobs it was asked about last; a tuple of jobs never changes."""
 
     def __init__(self) -> None:
-        self._kept: tuple[tuple[Job, ...], Outlook] | None = None
+        self._kept: tuple[tuple[Job, ...], RemainingImprovement] | None = None
 
-    def recall(self, jobs: tuple[Job, ...]) -> Outlook:
+    def recall(self, jobs: tuple[Job, ...]) -> RemainingImprovement:
         kept = self._kept
         if kept is None or kept[0] is not jobs:
-            kept = self._kept = jobs, Outlook.of(jobs)
+            kept = self._kept = jobs, RemainingImprovement.of(jobs)
         return kept[1]
 
 
 _LATEST = _Latest()
 
 
-def outlook(jobs: Sequence[Job]) -> Outlook:
-    """The outlook of these jobs. Order, early stop and display of one snapshot share one computation."""
-    return _LATEST.recall(jobs) if isinstance(jobs, tuple) else Outlook.of(jobs)
+def remaining_improvement(jobs: Sequence[Job]) -> RemainingImprovement:
+    """What these jobs may still improve. Order, early stop and display of one snapshot share one computation."""
+    return _LATEST.recall(jobs) if isinstance(jobs, tuple) else RemainingImprovement.of(jobs)
 
 
 def _sweep_key(job: Job, exploration: Exploration) -> tuple[str, str | int, str]:
@@ -215,3 +219,50 @@ def _floats(values: Sequence[float]) -> Floats:
 
 def _ints(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
+
+
+class EarlyStop(Struct, frozen=True):
+    """Stop a job that opted in when it has nothing left to learn.
+
+    What it may still improve, even in the optimistic case (mean + 2 standard deviations), is less than a share of its
+    sweep's known improvement: `threshold` for a job that would still end behind the best value of its sweep, and
+    `leader_threshold` for one that may lead it.
+
+    Attributes:
+        threshold: 0 never stops a job that is behind.
+        leader_threshold: 0 never stops a job that leads, however flat its curve has become.
+        least_share: a job is left alone until it has done this share of its steps. Many trainings stay on a plateau
+            before they begin to learn, which no falling curve family can foresee.
+
+    """
+
+    threshold: float = 0.05
+    leader_threshold: float = 0.0
+    least_share: float = 0.1
+
+    def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
+        """Jobs of the snapshot that should end now."""
+        open_to_it = {job.job_id for job in snapshot.running if _may_stop(job, self.least_share)}
+        known = remaining_improvement(snapshot.jobs)
+        hope = known.remaining + 2 * known.remaining_std
+        behind = known.best - hope * known.scale > known.best_of_sweep()
+        exhausted = known.measured & (hope < np.where(behind, self.threshold, self.leader_threshold))
+        stops = []
+        for i in exhausted.nonzero()[0].tolist():
+            job = snapshot.jobs[known.rows[i]]
+            if job.job_id in open_to_it:
+                learns = f"expected to improve by {100 * known.remaining[i]:.2g} % of its sweep"
+                stops.append(Stop(job.job_id, f"{learns} and to end behind its best" if behind[i] else learns))
+        return tuple(stops)
+
+
+def _may_stop(job: Job, least_share: float) -> bool:
+    exploration = job.exploration
+    return (
+        exploration is not None
+        and exploration.may_stop
+        and exploration.sweep is not None
+        and job.state is JobState.RUNNING
+        and len(job.points) >= MIN_REPORTS
+        and job.points[-1].step >= least_share * (job.total_steps or 0)
+    )

@@ -1,4 +1,4 @@
-"""What every way of sharing GPUs has in common, and how much jobs slow each other down: sharing is never free."""
+"""How much jobs that share GPUs slow each other down: sharing is never free."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from sched_policy.group.interleave import MAX_MEMBERS, iteration_s
+from sched_policy.group.interleave import Interleaving
+from sched_policy.group.pairs import Opportunistic
 from sched_policy.model import Job, StageProfile
-from sched_policy.place import Place
-from sched_policy.plan import Group, Preemption, Ranking, Start
-from sched_policy.snapshot import Snapshot
+from sched_policy.policy import Policy, SchedulingPolicy
 
 
 class Interference(Protocol):
@@ -22,22 +21,6 @@ class Interference(Protocol):
     def slowdown(self, job: Job, others: Sequence[Job]) -> float:
         """How many times longer an iteration of `job` takes beside `others` on the same GPUs than alone; at least 1."""
         ...
-
-
-class Interleaving(Struct, frozen=True):
-    """Members of a group take turns on their stages (Muri, SIGCOMM 2022), the measured contention included.
-
-    Jobs of unknown stages, or more than a group may have, slice time: each is as many times slower as there are jobs.
-    """
-
-    def slowdown(self, job: Job, others: Sequence[Job]) -> float:
-        """The group's iteration time over the job's own."""
-        if not others:
-            return 1.0
-        profiles = [member.profile for member in (job, *others) if member.profile is not None]
-        if job.profile is None or len(profiles) <= len(others) or len(profiles) > MAX_MEMBERS:
-            return 1.0 + len(others)
-        return max(1.0, iteration_s(profiles) / job.profile.iteration_s)
 
 
 class Guarantee(Struct, frozen=True):
@@ -95,22 +78,7 @@ def _laps(need_s: float, gap_s: float) -> tuple[int, float]:
     return floor(need_s / gap_s), need_s % gap_s
 
 
-class Shared(Struct, frozen=True):
-    """What a way of sharing decides: all its placements name the GPUs (`NodeGpus.indices`)."""
-
-    starts: tuple[Start, ...] = ()
-    groups: tuple[Group, ...] = ()
-    preemptions: tuple[Preemption, ...] = ()
-
-
-class Sharing(Protocol):
-    """Decides which jobs share GPUs."""
-
-    @property
-    def interference(self) -> Interference:
-        """What sharing costs under the mechanism this relies on."""
-        ...
-
-    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
-        """Starts, groups and preemptions for the jobs of a snapshot, best first."""
-        ...
+def interference_of(policy: SchedulingPolicy) -> Interference:
+    """The mechanism that a policy's groups rely on."""
+    by_class = isinstance(policy, Policy) and isinstance(policy.sharing, Opportunistic)
+    return Guarantee() if by_class else Interleaving()

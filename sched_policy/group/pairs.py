@@ -1,15 +1,15 @@
-"""Sharing by pairs: SJF-FFS and SJF-BSBF (Luo et al., IWQoS 2024, arXiv 2407.13088)."""
+"""Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that both gain by it (SJF-BSBF)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.group.base import Interference, Interleaving, Shared
+from sched_policy.group import Shared
 from sched_policy.group.gpus import GpuMap
+from sched_policy.group.interleave import Interleaving
 from sched_policy.model import GpuRequest, Job, StageProfile
 from sched_policy.place import Place
 from sched_policy.plan import Group, Ranking, Start
@@ -40,7 +40,9 @@ def best_benefit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats
 
 
 class Pairs(Struct, frozen=True):
-    """At most two jobs per GPU, and only if no unused GPUs are left for the newcomer. Non-preemptive.
+    """SJF-FFS and SJF-BSBF (Luo et al., IWQoS 2024, arXiv 2407.13088).
+
+    At most two jobs per GPU, and only if no unused GPUs are left for the newcomer. Non-preemptive.
 
     Attributes:
         worth: what a partner must be worth, `first_fit` or `best_benefit`.
@@ -48,12 +50,11 @@ class Pairs(Struct, frozen=True):
     """
 
     worth: Worth = best_benefit
-    interference: ClassVar[Interference] = Interleaving()
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
         """Waiting jobs in the order of `ranking` on unused GPUs, else beside running jobs that are alone."""
         gpus = GpuMap(snapshot)
-        slowdowns = _Slowdowns(snapshot.jobs, self.interference)
+        slowdowns = _Slowdowns(snapshot.jobs)
         partners = _Partners(gpus)
         left_s = snapshot.columns.left_s
         crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
@@ -104,8 +105,7 @@ class _Partners:
 class _Slowdowns:
     """Interference ratios of pairs. They depend on the jobs' profiles alone, of which there are few."""
 
-    def __init__(self, jobs: Sequence[Job], interference: Interference) -> None:
-        self._interference = interference
+    def __init__(self, jobs: Sequence[Job]) -> None:
         kinds: dict[StageProfile | None, int] = {}
         self._kind: Ints = np.array([kinds.setdefault(job.profile, len(kinds)) for job in jobs], dtype=np.int64)
         self._typical = [jobs[int(np.argmax(self._kind == kind))] for kind in range(len(kinds))]
@@ -123,4 +123,48 @@ class _Slowdowns:
         return self._ratios[mine, theirs], self._ratios[theirs, mine]
 
     def _ratio(self, kind: int, other: int) -> float:
-        return self._interference.slowdown(self._typical[kind], (self._typical[other],))
+        return Interleaving().slowdown(self._typical[kind], (self._typical[other],))
+
+
+class Opportunistic(Struct, frozen=True):
+    """At most one guaranteed and one opportunistic job per GPU (AntMan, OSDI 2020). Non-preemptive.
+
+    A guaranteed job takes GPUs without another guaranteed one, unused ones first; an opportunistic job takes GPUs
+    without another opportunistic one, the least used first. The original lets a guaranteed job that does not fit
+    collect GPUs while they stand idle; here it is promised nothing and waits its turn, since a plan has no half gangs.
+    """
+
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
+        """Guaranteed jobs first, each class in the order of `ranking`; whatever fits starts."""
+        gpus = GpuMap(snapshot)
+        waits = snapshot.columns.waits
+        queue = [row for row in ranking.rows.tolist() if waits[row]]
+        queue.sort(key=lambda row: not snapshot.jobs[row].guaranteed)
+        starts: list[Start] = []
+        groups: list[Group] = []
+        too_large: set[tuple[GpuRequest, str, bool, bool]] = set()  # within a plan room only gets less
+        for row in queue:
+            job = snapshot.jobs[row]
+            shape = (job.request, job.partition, job.guaranteed, job.may_share)
+            if shape in too_large:
+                continue
+            found = gpus.find(job.request, job.partition, place, _cost(gpus, job))
+            if found is None:
+                too_large.add(shape)
+                continue
+            beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
+            gpus.hold(row, found)
+            if beside:
+                neighbours = tuple(snapshot.jobs[other].job_id for other in beside)
+                groups.append(Group((*neighbours, job.job_id), "an opportunistic job in the gaps of a guaranteed one"))
+            kind = "guaranteed" if job.guaranteed else "opportunistic"
+            starts.append(Start(job.job_id, gpus.named(found), f"{kind}; shares with {len(beside)} job(s)"))
+        return Shared(tuple(starts), tuple(groups))
+
+
+def _cost(gpus: GpuMap, job: Job) -> Floats:
+    """Use of each GPU, infinity where a job of the same class is or one of the two shares with none, shape (N, G)."""
+    if not job.may_share:
+        return np.where(gpus.jobs > 0, np.inf, 0.0)
+    same, other = (gpus.guaranteed, gpus.opportunistic) if job.guaranteed else (gpus.opportunistic, gpus.guaranteed)
+    return np.where(same > 0, np.inf, other.astype(np.float64))

@@ -1,0 +1,220 @@
+"""The published state for ordinary users, over a Unix socket: each is sent what he may see, and asks for nothing.
+
+The kernel says who connects (SO_PEERCRED), so there is nothing to claim and nothing to parse: whoever connects is sent
+his state as JSON, and the connection ends. The daemon runs this beside itself as a process of its own, so that readers
+cost its passes nothing; on other hosts that see the state's directory, `sexplschedd --serve-state` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pwd
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from explsched.errors import ExplschedError
+from explsched.log import event
+from slurm_plugin.state.published import FILE, State, decoded, read
+from slurm_plugin.state.visible import Visible
+
+_LOG = logging.getLogger("explsched.state")
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_MOST_OF_A_USER = 4
+_MOST = 128
+_MOST_REMEMBERED = 32
+_PIECE_BYTES = 256 * 1024
+_TO_READ_S = 20.0
+_TO_ANSWER_S = 5.0
+_OPEN_MODE = 0o666
+_WITH_PARENT = "--with-parent"
+
+
+class ServingError(ExplschedError):
+    """The socket cannot be served."""
+
+
+def peer(connection: socket.socket) -> int:
+    """The user id of the process at the other end."""
+    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
+
+
+def ask(path: Path) -> State | None:
+    """What whoever calls may see; None if nobody serves the socket, or somebody who does not own its directory."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_TO_ANSWER_S)
+            connection.connect(str(path))
+            if peer(connection) not in (0, path.parent.stat().st_uid):
+                return None
+            with connection.makefile("rb") as file:
+                return decoded(file.read())
+    except OSError:
+        return None
+
+
+class StateServer:
+    """Sends the newest state in a directory to whoever connects. Bounded in connections, memory and time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / FILE
+        self._stamp: tuple[int, int] | None = None
+        self._visible: Visible | None = None
+        self._encoded: dict[str, bytes] = {}
+        self._connected: Counter[int] = Counter()
+
+    async def answer(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        uid = peer(writer.get_extra_info("socket"))
+        self._connected[uid] += 1
+        try:
+            if self._connected[uid] <= _MOST_OF_A_USER and self._connected.total() <= _MOST:
+                async with asyncio.timeout(_TO_READ_S):
+                    await self._send(writer, self.state_for(uid))
+        except (OSError, TimeoutError) as error:  # the reader has gone, or does not read
+            event(_LOG, logging.DEBUG, "state not sent", uid=uid, why=str(error) or type(error).__name__)
+        finally:
+            self._connected[uid] -= 1
+            if not self._connected[uid]:
+                del self._connected[uid]
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    async def _send(self, writer: asyncio.StreamWriter, text: bytes) -> None:
+        """A piece at a time, so that a reader who does not read costs a piece of memory and no more."""
+        for begin in range(0, len(text), _PIECE_BYTES):
+            writer.write(memoryview(text)[begin : begin + _PIECE_BYTES])
+            await writer.drain()
+        while writer.transport.get_write_buffer_size():
+            await asyncio.sleep(0.01)
+
+    def state_for(self, uid: int) -> bytes:
+        """What a user may see; nothing for a user without a name, and while nothing is published."""
+        self._refresh()
+        if self._visible is None:
+            return b""
+        try:
+            user = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            return b""
+        sees_all = uid in (0, os.geteuid()) or not self._visible.state.private
+        key = "" if sees_all else user
+        if key not in self._encoded:
+            if len(self._encoded) >= _MOST_REMEMBERED:
+                self._encoded.clear()
+            self._encoded[key] = msgspec.json.encode(self._visible.state if sees_all else self._visible.of(user))
+        return self._encoded[key]
+
+    def _refresh(self) -> None:
+        try:
+            status = self._file.stat()
+        except OSError:
+            self._visible = self._stamp = None
+            return
+        stamp = status.st_mtime_ns, status.st_ino
+        if stamp != self._stamp:
+            found = read(self._file.parent)
+            self._visible, self._stamp = Visible(found) if found else None, stamp
+            self._encoded.clear()
+
+
+class Beside:
+    """The server as a child of the daemon: started again when it ends, and gone when the daemon is."""
+
+    def __init__(self, directory: Path, path: Path) -> None:
+        self.path = path
+        self._argv = argv(directory, path, _WITH_PARENT)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._fault = ""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, None before it was started."""
+        return self._process.pid if self._process else None
+
+    def keep(self) -> None:
+        """See to it that it runs. Called once a pass; where it cannot run, users ask Slurm."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is not None:
+            self._told(f"it ended with status {self._process.returncode}")
+            self.end()
+        try:
+            # It reads its standard input, to which nobody writes: that it ends there means that the daemon is gone.
+            self._process = subprocess.Popen(self._argv, stdin=subprocess.PIPE)
+        except OSError as error:
+            self._told(str(error))
+
+    def end(self) -> None:
+        """When the daemon ends, or serves another socket."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_TO_ANSWER_S)
+            self._process = None
+
+    def _told(self, fault: str) -> None:
+        if fault != self._fault:
+            event(_LOG, logging.WARNING, "state not served, users ask Slurm", socket=str(self.path), why=fault)
+        self._fault = fault
+
+
+def argv(directory: Path, path: Path, *more: str) -> list[str]:
+    """The command that serves a state's directory at a socket."""
+    return [sys.executable, "-m", __spec__.name if __spec__ else __name__, str(directory), str(path), *more]
+
+
+def bound(path: Path) -> socket.socket:
+    """The socket, open to all users of this host. Raises `ServingError`."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            if other.connect_ex(str(path)) == 0:
+                raise ServingError(f"{path}: another process serves it")
+        path.unlink(missing_ok=True)
+        listening.bind(str(path))
+        path.chmod(_OPEN_MODE)
+        listening.listen(_MOST)
+    except OSError as error:
+        listening.close()
+        raise ServingError(f"{path}: {error.strerror or error}") from error
+    except ServingError:
+        listening.close()
+        raise
+    return listening
+
+
+async def serve(directory: Path, path: Path, *, with_parent: bool = False) -> None:
+    """Until a signal comes, or with `with_parent` until standard input ends. Raises `ServingError`."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, done.set)
+    if with_parent:
+        loop.add_reader(sys.stdin.fileno(), done.set)
+    server = await asyncio.start_unix_server(StateServer(directory).answer, sock=bound(path))
+    try:
+        await done.wait()
+    finally:
+        server.close()
+        path.unlink(missing_ok=True)
+
+
+def main(directory: str, path: str, *more: str) -> None:
+    """The process."""
+    try:
+        asyncio.run(serve(Path(directory), Path(path), with_parent=_WITH_PARENT in more))
+    except ServingError as error:
+        sys.exit(f"sexplschedd: error: {error}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,206 @@
+"""What an inference gateway shows of itself, read from the files in its state directory.
+
+The gateway writes `status.json` once a second, its decisions to `events.jsonl`, and tokens to `usage.json`. Only its
+user may enter that directory, so a page shows a gateway only where it runs as that user, or as root.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, to_builtins
+
+_KEPT = 360
+_MEAN_S = 60.0
+_STALE_S = 10.0
+_EVENT_BYTES = 256 * 1024
+_MOST_EVENTS = 100
+
+
+class Replica(Struct, frozen=True):
+    """One replica of a service, as the control plane reports it."""
+
+    name: str
+    phase: str
+    job_id: int | None
+    host: str
+    in_flight: int
+    since_s: float
+    ends_s: float | None
+    reason: str
+
+
+class Service(Struct, frozen=True):
+    """One service. `arrivals` is of the last second; `wanted` is None before the first decision."""
+
+    name: str
+    serving: int
+    coming: int
+    draining: int
+    wanted: int | None
+    minimum: int
+    maximum: int
+    reason: str
+    arrivals: int
+    in_flight: int
+    queued: int
+    start_s: float
+    given_up: bool
+    replicas: tuple[Replica, ...]
+
+
+class Report(Struct, frozen=True):
+    """What `sexplsched gateway status` shows."""
+
+    gateway: str
+    time_s: float
+    closing: bool
+    services: tuple[Service, ...]
+
+
+class Event(Struct, frozen=True):
+    """One line of the event log."""
+
+    unix_s: float
+    event: str
+    service: str = ""
+    replica: str = ""
+    replicas: int | list[str] | None = None
+    reason: str | None = None
+
+
+class _Tokens(Struct, frozen=True):
+    requests: int = 0
+    prompt: int = 0
+    completion: int = 0
+
+
+class _DayUsage(Struct, frozen=True):
+    day: str
+    service: str
+    tokens: _Tokens
+
+
+class _Usage(Struct, frozen=True):
+    days: tuple[_DayUsage, ...] = ()
+
+
+class _Load(Struct, frozen=True):
+    """One second of a service."""
+
+    time_s: float
+    arrivals: int
+    in_flight: int
+    queued: int
+    serving: int
+    wanted: int | None
+
+
+class GatewayFiles:
+    """One gateway's state directory, looked at every now and then."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._report: Report | None = None
+        self._fault = "it has not reported yet"
+        self._loads: defaultdict[str, deque[_Load]] = defaultdict(lambda: deque(maxlen=_KEPT))
+
+    def owner(self) -> int | None:
+        """Who runs the gateway; None if that cannot be known."""
+        try:
+            return self.directory.stat().st_uid
+        except OSError:
+            return None
+
+    def look(self) -> None:
+        """Take in the present report."""
+        try:
+            found = msgspec.json.decode((self.directory / "status.json").read_bytes(), type=Report)
+        except OSError as error:
+            self._fault = f"{self.directory}: {error.strerror}"
+            return
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._fault = f"{self.directory}/status.json: {error}"
+            return
+        self._fault = ""
+        if self._report is not None and found.time_s <= self._report.time_s:
+            return
+        self._report = found
+        for one in found.services:
+            load = _Load(found.time_s, one.arrivals, one.in_flight, one.queued, one.serving, one.wanted)
+            self._loads[one.name].append(load)
+
+    def told(self, now_s: float) -> dict[str, object]:
+        """What the page shows."""
+        shown = self._report
+        tokens = self._tokens(time.strftime("%Y-%m-%d", time.localtime(now_s)))
+        return {
+            "directory": str(self.directory),
+            "name": shown.gateway if shown else "",
+            "closing": shown.closing if shown else False,
+            "fault": self._fault,
+            "is_stale": shown is not None and now_s - shown.time_s > _STALE_S,
+            "written_s": shown.time_s if shown else None,
+            "services": [self._service(one, tokens.get(one.name, _Tokens())) for one in shown.services]
+            if shown
+            else [],
+            "events": to_builtins(self._events()),
+        }
+
+    def _service(self, one: Service, tokens: _Tokens) -> dict[str, object]:
+        loads = self._loads[one.name]
+        columns = [[getattr(load, name) for load in loads] for name in _Load.__struct_fields__]
+        latency_s = mean_latency_s([load for load in loads if load.time_s > loads[-1].time_s - _MEAN_S])
+        return {**to_builtins(one), "latency_s": latency_s, "tokens": to_builtins(tokens), "loads": columns}
+
+    def _events(self) -> list[Event]:
+        """The latest decisions, the newest first."""
+        found: list[Event] = []
+        for line in reversed(_tail(self.directory / "events.jsonl").splitlines()):
+            try:
+                found.append(msgspec.json.decode(line, type=Event))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue  # the line that the tail begins with, or one of another release
+            if len(found) == _MOST_EVENTS:
+                break
+        return found
+
+    def _tokens(self, day: str) -> Mapping[str, _Tokens]:
+        """Today's, by service."""
+        try:
+            found = msgspec.json.decode((self.directory / "usage.json").read_bytes(), type=_Usage)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+        sums: dict[str, _Tokens] = {}
+        for one in found.days:
+            if one.day == day:
+                before, now = sums.get(one.service, _Tokens()), one.tokens
+                sums[one.service] = _Tokens(
+                    before.requests + now.requests,
+                    before.prompt + now.prompt,
+                    before.completion + now.completion,
+                )
+        return sums
+
+
+def mean_latency_s(loads: Sequence[_Load]) -> float | None:
+    """Mean time that a request spent in the gateway, waiting included: Little's law, L = lambda W, over these seconds.
+
+    None while nothing arrives.
+    """
+    arrivals = sum(load.arrivals for load in loads)
+    return sum(load.in_flight + load.queued for load in loads) / arrivals if arrivals else None
+
+
+def _tail(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            _ = file.seek(max(0, size - _EVENT_BYTES))
+            return file.read()
+    except OSError:
+        return b""

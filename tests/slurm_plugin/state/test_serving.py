@@ -1,0 +1,151 @@
+"""The socket on which users are sent what they may see."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from explsched.cli.main import root
+from slurm_plugin.devcluster.machine import until
+from slurm_plugin.state import serving
+from slurm_plugin.state.published import PROGRESS, decoded
+from slurm_plugin.state.visible import Visible
+from tests.slurm_plugin.state import JOBS, published
+
+NOBODY = pwd.getpwnam("nobody")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+ASK = """\
+import socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+sys.stdout.buffer.write(connection.makefile("rb").read())
+"""
+
+
+@pytest.fixture
+def here(open_tmp: Path) -> Path:
+    """A directory of this test that other users can reach."""
+    path = Path(tempfile.mkdtemp(dir=open_tmp))
+    path.chmod(0o755)
+    return path
+
+
+@contextmanager
+def a_server(here: Path) -> Iterator[Path]:
+    path = here / "state.sock"
+    process = subprocess.Popen(serving.argv(here / "state", path))
+    try:
+        until(path.exists, "it serves")
+        yield path
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def as_nobody(path: Path) -> bytes:
+    """What the socket sends to another user."""
+    argv = ["/usr/bin/python3", "-c", ASK, str(path)]  # ours may lie where others cannot go
+    return subprocess.run(argv, user=NOBODY.pw_uid, group=NOBODY.pw_gid, capture_output=True, check=True).stdout
+
+
+@needs_root
+@pytest.mark.parametrize("hidden", [(), (PROGRESS,), ("jobs", PROGRESS)])
+def test_each_user_is_sent_what_he_may_see(here: Path, hidden: tuple[str, ...]) -> None:
+    jobs = (*JOBS[:2], replace(JOBS[2], user="nobody"))
+    state = published(here, *hidden, jobs=jobs, now_s=time.time())
+    with a_server(here) as path:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+        assert decoded(as_nobody(path)) == Visible(state).of("nobody")
+        assert serving.ask(path) == state, "root sees all"
+        if "jobs" in hidden:
+            assert {row.jobid for row in Visible(state).of("nobody").jobs} == {43}
+        later = published(here, *hidden, jobs=jobs, now_s=time.time())
+        assert decoded(as_nobody(path)) == Visible(later).of("nobody")
+
+
+def test_status_of_a_user_who_may_not_read_the_file_asks_nobody_else(here: Path) -> None:
+    _ = published(here, "jobs", now_s=time.time())
+    (here / "state").rename(here / "elsewhere")
+    (here / "state").symlink_to(here / "elsewhere")
+    config = here / "explsched.yaml"
+    with a_server(here) as path:
+        sections = {"state": {"directory": str(here / "none"), "socket": str(path)}}
+        config.write_text(yaml.safe_dump({**sections, "progress": {"spool": str(here / "spool")}}))
+        environment = {"PATH": "/nowhere"}
+        found = CliRunner().invoke(root, ["status", "--json", "-f", str(config)], env=environment)
+        assert {row["jobid"] for row in json.loads(found.stdout)["jobs"]} == {41, 42, 43}
+    gone = CliRunner().invoke(root, ["status", "-f", str(config)], env=environment)
+    assert "is not installed" in str(gone.exception), "without a server Slurm is asked"
+
+
+def test_readers_that_do_not_read_keep_nobody_waiting(here: Path) -> None:
+    state = published(here, now_s=time.time())
+    with a_server(here) as path:
+        idle = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
+        for one in idle:
+            one.connect(str(path))
+        assert serving.ask(path) == state
+        for one in idle:
+            one.close()
+
+
+def test_a_user_has_a_few_connections_at_a_time(here: Path) -> None:
+    _ = published(here, now_s=time.time())
+    file = here / "state" / "state.json"
+    told = json.loads(file.read_text())
+    told["changes"] = [{"jobid": None, "text": "x" * 8_000_000}]  # more than a socket takes without a reader
+    file.write_text(json.dumps(told))
+    with a_server(here) as path:
+        idle = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(4)]
+        for one in idle:
+            one.connect(str(path))
+        until(lambda: serving.ask(path) is None, "the fifth connection is refused")
+        for one in idle:
+            one.close()
+        until(lambda: serving.ask(path) is not None, "there is room again")
+
+
+def test_a_socket_that_somebody_else_made_is_not_believed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ = published(here, now_s=time.time())
+    with a_server(here) as path:
+        monkeypatch.setattr(serving, "peer", lambda _connection: 4711)
+        assert serving.ask(path) is None
+
+
+def test_it_ends_with_the_daemon_and_is_started_again_when_it_dies(here: Path) -> None:
+    _ = published(here, now_s=time.time())
+    path = here / "state.sock"
+    beside = serving.Beside(here / "state", path)
+    beside.keep()
+    until(lambda: serving.ask(path) is not None, "it serves")
+    first = beside.pid
+    os.kill(first, 9)
+
+    def again() -> bool:
+        beside.keep()
+        return beside.pid != first and serving.ask(path) is not None
+
+    until(again, "another one serves")
+    beside.end()
+    assert not path.exists()
+
+
+def test_two_do_not_serve_one_socket(here: Path) -> None:
+    with a_server(here) as path:
+        done = subprocess.run(serving.argv(here, path), capture_output=True, text=True, check=False)
+        assert done.returncode != 0
+        assert "another process serves it" in done.stderr
