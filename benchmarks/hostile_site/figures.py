@@ -175,10 +175,11 @@ def out_of_order(arm: Arm) -> tuple[str, ...]:
     """Places of the queue at rest that belong to another user than Slurm's own priorities give them to, in words.
 
     What started jobs have had of the places of jobs that wait is missing from those, as the daemon has noted.
+    Priorities count by one clock: a job that was just written is ahead by its fresh age until Slurm computes them all.
     """
     waiting = [job for job in arm.at_rest if job.state == "PENDING" and job.natives]
     alone = sorted(waiting, key=lambda job: (-_place(job, arm), job.submit_s, job.job_id))
-    ours = sorted(waiting, key=lambda job: (-job.priority, job.submit_s, job.job_id))
+    ours = sorted(waiting, key=lambda job: (-job.priority - job.age_lag, job.submit_s, job.job_id))
     return tuple(
         f"place {place}: {_standing(found, arm)}; by Slurm {_standing(wanted, arm)}"
         for place, (found, wanted) in enumerate(zip(ours, alone, strict=True))

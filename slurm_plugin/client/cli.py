@@ -167,14 +167,26 @@ class CliClient:
         """The jobs with their site factors and native priorities, and with their devices where some share GPUs."""
         some_run = any(job.node_names for job in jobs)
         held = self._devices() if some_run and any(job.shards_per_node for job in jobs) else {}
-        rule, now_s = self._age_rule if priorities else None, time.time()
+        lags = self._lags(jobs, priorities, time.time())
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)
-            known = {} if found is None else _of_priority(found, job, rule, now_s)
+            known = {} if found is None else _of_priority(found, lags.get(job.job_id, 0))
             devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
             completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
         return tuple(completed)
+
+    def _lags(
+        self, jobs: Sequence[SlurmJob], priorities: Mapping[int, parse.Priority], now_s: float
+    ) -> Mapping[int, int]:
+        """How far Slurm is behind with the age of each waiting job."""
+        rule = self._age_rule if priorities else None
+        if rule is None:
+            return {}
+        waiting = [job for job in jobs if job.job_id in priorities and job.accrue_s is not None]
+        return parse.by_one_clock(
+            {job.job_id: rule.lag(priorities[job.job_id].age, job.accrue_s or 0.0, now_s) for job in waiting}
+        )
 
     def _devices(self) -> dict[int, parse.HeldGpus]:
         return parse.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
@@ -258,11 +270,9 @@ def _local(time_s: float) -> str:
     return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _of_priority(found: parse.Priority, job: SlurmJob, rule: parse.AgeRule | None, now_s: float) -> dict[str, Any]:
+def _of_priority(found: parse.Priority, lag: int) -> dict[str, Any]:
     known = {"site_factor": found.site_factor, "natives": found.natives, "fair_share": found.fair_share}
-    if rule is None or job.accrue_s is None:
-        return known
-    return {**known, "age_lag": rule.lag(found.age, job.accrue_s, now_s)}
+    return {**known, "age_lag": lag}
 
 
 def readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:

@@ -265,6 +265,15 @@ class AgeRule(Struct, frozen=True):
         return lag if 0 <= lag <= self.points * _LATE_PERIODS * self.period_s / self.max_age_s else 0
 
 
+def by_one_clock(lags: Mapping[int, int]) -> dict[int, int]:
+    """Lags of jobs that Slurm has computed together are one number: what they differ by is the rounding of their parts.
+
+    Of one point nobody can tell whether it is a lag at all.
+    """
+    most = max(lags.values(), default=0)
+    return {job_id: most if most - lag <= 1 else lag for job_id, lag in lags.items()} if most > 1 else {}
+
+
 _LATE_PERIODS = 3
 """So many periods after it is due a busy slurmctld has computed all priorities anew."""
 

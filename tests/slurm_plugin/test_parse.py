@@ -197,6 +197,12 @@ def test_how_far_slurm_is_behind_with_an_age() -> None:
     assert rule.lag(600, NOW_S - 43_200, NOW_S) == 0
 
 
+def test_rounding_is_no_lag() -> None:
+    assert parse.by_one_clock({1: 1, 2: 0, 3: 1}) == {}
+    assert parse.by_one_clock({1: 90, 2: 89, 3: 0, 4: 40}) == {1: 90, 2: 90, 3: 0, 4: 40}
+    assert parse.by_one_clock({}) == {}
+
+
 @pytest.mark.parametrize(
     "missing",
     [
