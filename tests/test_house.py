@@ -54,7 +54,7 @@ def test_scripts_are_executable_and_short(script: str) -> None:
 
 def test_slurm_is_asked_before_the_policies_load() -> None:
     """What a person waits for: numpy loads while Slurm answers, so nothing that is needed to ask may load it."""
-    modules = ("status", "explain")
+    modules = ("status", "watch")
     code = f"import sys; [__import__('slurm_plugin.cli.' + m) for m in {modules!r}]; print('numpy' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "False"

@@ -86,7 +86,7 @@ def test_changes_replayed_from_the_audit_are_slurms_own_record(
             _ = submit(small, *whole, script=f"exec bash {SCRIPT} {place} {spool} {UNTIL_REQUEUED}")
         others = [submit(small, "--gpus-per-node=4", f"--time={10 * minutes}") for minutes in range(1, 5)]
         run(small, "scontrol", "update", f"JobId={others[0]}", f"AdminComment={noted}")
-        until(lambda: sum(job.restarts for job in client.jobs()) >= 3, "three have made room", 150)
+        until(lambda: sum(job.restarts for job in client.jobs()) >= 2, "two have made room", 150)
         daemon.terminate()
         daemon.wait(timeout=60)
     changes = [entry for entry in read(spool.parent / "audit.jsonl") if not entry.refused]
