@@ -341,7 +341,8 @@ def browser_figures(site: Site) -> dict[str, object]:
             paints.append(_measured(page, "performance.getEntriesByName('first-contentful-paint')[0].startTime"))
             site.publish(site.view())
             page.evaluate("performance.clearMeasures(); document.dispatchEvent(new Event('visibilitychange'))")
-            page.wait_for_function("performance.getEntriesByName('update').length > 0")
+            while not page.evaluate("performance.getEntriesByName('update').length"):
+                page.wait_for_timeout(20)  # the page's policy forbids what wait_for_function does
             updates.append(_measured(page, "performance.getEntriesByName('update')[0].duration"))
             page.close()
         kilobytes = _kilobytes_a_minute(browser, address, site)
