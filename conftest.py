@@ -23,6 +23,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of our own."""
+    parser.addoption("--kills", type=int, default=8, help="so often tests of sudden death kill a process (default: 8)")
+
+
 def _reason_to_skip(*needed: str) -> str | None:
     if os.geteuid() != 0:
         return "a private cluster needs root"

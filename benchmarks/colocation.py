@@ -1,4 +1,7 @@
-"""GPUs that placements need when inference and training share them, beside exclusive placement, on generated events.
+"""GPUs that placements need when inference and training share them, beside exclusive placement.
+
+On generated events, and with `--published DIR` on `instances-N.txt` of Dilu's repository (sigserverless/Dilu,
+`scheduling/simulations/workload`), which nothing was tuned on.
 
 After the large-scale simulation of Dilu (ASPLOS 2025): 3,200 instances on 1,000 nodes with 4 GPUs each, several seeds.
 Prints for each placement, over the seeds, `ratio` (most GPUs in use over those of exclusive placement: mean, worst),
@@ -13,12 +16,13 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean
 
 import click
 
 from simulation.colocation.dilu import SHARE_PLACEMENTS
-from simulation.colocation.events import InstanceTrace, generate
+from simulation.colocation.events import InstanceTrace, generate, read_events
 from simulation.colocation.instance import GpuLoads
 from simulation.colocation.simulator import Colocation, colocate
 
@@ -37,8 +41,22 @@ class Run:
 @click.option("--gpus-per-node", default=4, show_default=True, type=click.IntRange(1, 64), help="GPUs per node.")
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 1000), help="How many seeds.")
 @click.option("--first-seed", default=100, show_default=True, type=click.IntRange(min=0), help="The first of them.")
+@click.option(
+    "--published",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory with Dilu's own instances-100.txt, -800 and -3200.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(*, instances: int, nodes: int, gpus_per_node: int, seeds: int, first_seed: int, as_json: bool) -> None:
+def main(
+    *,
+    instances: int,
+    nodes: int,
+    gpus_per_node: int,
+    seeds: int,
+    first_seed: int,
+    published: Path | None,
+    as_json: bool,
+) -> None:
     """Measure every placement on the same events."""
     runs: dict[str, list[Run]] = {name: [] for name in SHARE_PLACEMENTS}
     for seed in range(first_seed, first_seed + seeds):
@@ -46,6 +64,7 @@ def main(*, instances: int, nodes: int, gpus_per_node: int, seeds: int, first_se
         for name, done in runs.items():
             done.append(_run(name, trace, nodes, gpus_per_node))
     figures = {name: _figures(done, runs["exclusive"]) for name, done in runs.items()}
+    theirs = _published(published, nodes, gpus_per_node) if published else {}
     if as_json:
         shape = {
             "instances": instances,
@@ -54,10 +73,23 @@ def main(*, instances: int, nodes: int, gpus_per_node: int, seeds: int, first_se
             "seeds": seeds,
             "first_seed": first_seed,
         }
-        print(json.dumps({**shape, "placements": figures}))
+        print(json.dumps({**shape, "placements": figures, "published": theirs}))
         return
     for name, values in figures.items():
         print(f"{name:<14}" + " ".join(f"{key} {value:.4g}" for key, value in values.items()))
+    for size, ratios in theirs.items():
+        print(f"instances-{size}.txt  " + " ".join(f"{name} {value:.3f}" for name, value in ratios.items()))
+
+
+def _published(directory: Path, nodes: int, gpus_per_node: int) -> Mapping[str, Mapping[str, float]]:
+    """Number of instances -> placement -> most GPUs in use over those of exclusive placement."""
+    ratios: dict[str, dict[str, float]] = {}
+    for size in ("100", "800", "3200"):
+        trace = read_events(directory / f"instances-{size}.txt")
+        runs = {name: _run(name, trace, nodes, gpus_per_node) for name in SHARE_PLACEMENTS}
+        alone = runs["exclusive"].found.max_active_gpus
+        ratios[size] = {name: round(run.found.max_active_gpus / alone, 4) for name, run in runs.items()}
+    return ratios
 
 
 def _run(name: str, trace: InstanceTrace, nodes: int, gpus_per_node: int) -> Run:

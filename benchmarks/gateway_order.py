@@ -26,7 +26,7 @@ import click
 from benchmarks.gateway_cases import Case, cases
 from inference_gateway.model import ScaleRule
 from inference_gateway.queueing import Fleet
-from inference_gateway.scaling import build
+from inference_gateway.scaling.rules import build
 from simulation.requests.engine import simulate
 from simulation.requests.replay import RequestMetrics, RequestReplay, measure
 

@@ -129,6 +129,7 @@ def _service(name: str, service: ServiceSection) -> ServiceSettings:
         cold_start_deadline_s=service.cold_start_deadline_s,
         response_timeout_s=service.response_timeout_s,
         retry_after_s=retry_after_s(service.scale.start_s),
+        affinity=service.affinity,
         repeat_posts=service.repeat_posts,
         health=HealthSettings(
             path=health.path,

@@ -17,7 +17,7 @@ from msgspec import Meta
 from explsched import strict_yaml
 from explsched.atomic_file import replace_file
 from explsched.strict_yaml import ConfigError, Section
-from inference_gateway.dataplane.settings import ApiKey, digest_of
+from inference_gateway.dataplane.settings import ApiKey, Priority, digest_of
 from inference_gateway.errors import GatewayError
 
 _Owner = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.-]{0,62}$")]
@@ -31,6 +31,16 @@ class KeySection(Section, frozen=True):
     requests_per_minute: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000_000)] | None, Meta(description="requests admitted per minute; null: any")
     ] = None
+    tokens_per_minute: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000_000_000)] | None, Meta(description="tokens per minute; null: any")
+    ] = None
+    tokens_per_day: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000_000_000)] | None, Meta(description="tokens from midnight on; null: any")
+    ] = None
+    weight: Annotated[
+        int, Meta(ge=1, le=1000, description="so many of its waiting requests go before those of keys that have more")
+    ] = 1
+    priority: Annotated[Priority, Meta(description="batch: waits for all requests of interactive keys")] = "interactive"
     account: Annotated[str, Meta(pattern=r"^[\w.-]*$", description="Slurm account that `usage` shows it under")] = ""
     expires: Annotated[datetime.date | None, Meta(description="last day on which it is good; null: any")] = None
 
@@ -72,12 +82,26 @@ def parse(text: str, path: Path) -> tuple[ApiKey, ...]:
     keys: list[ApiKey] = []
     for name, key in found.keys.items() if found else ():
         try:
-            keys.append(ApiKey(name, key.sha256.upper(), key.services, key.requests_per_minute, key.expires_s))
+            keys.append(_api_key(name, key))
         except GatewayError as error:
             faults.append(f"keys.{name}: {error}")
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return tuple(keys)
+
+
+def _api_key(name: str, key: KeySection) -> ApiKey:
+    return ApiKey(
+        name,
+        key.sha256.upper(),
+        key.services,
+        key.requests_per_minute,
+        key.expires_s,
+        key.tokens_per_minute,
+        key.tokens_per_day,
+        key.weight,
+        key.priority,
+    )
 
 
 def sections(path: Path) -> dict[str, KeySection]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,9 +12,9 @@ class Observation:
     """One second of a service, as the autoscaler sees it.
 
     `arrivals` counts the requests of this second that hit a replica or should have: those refused with 503 and those
-    that wait are in it, wrong keys (401) and used-up quotas (429) are not. `ready` replicas serve, `starting` ones are
-    pending in Slurm or loading, `leaving` ones drain and take nothing new; an expiring replica is in none of them once
-    its successor is asked for.
+    that wait are in it; wrong keys (401), used-up quotas (429) and what a replica answered with 4xx are not. `ready`
+    replicas serve, `starting` ones are pending in Slurm or loading, `leaving` ones drain and take nothing new; an
+    expiring replica is in none of them once its successor is asked for.
     """
 
     now_s: float
@@ -97,6 +97,12 @@ class Traffic:
     responses_5xx: int
     in_flight: int
     queued: int
+    responses_4xx: int = 0
+
+    @property
+    def load(self) -> int:
+        """The arrivals without those that were errors of clients, which cost a replica next to nothing."""
+        return max(0, self.arrivals - self.responses_4xx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,10 @@ class DataPlane(Protocol):
 
     def traffic(self) -> Sequence[Traffic]:
         """One entry per service."""
+        ...
+
+    def hold_back(self, until_s: Mapping[str, int]) -> None:
+        """Refuse what these keys ask until the times given, since the epoch; all others are free."""
         ...
 
     def expect(self, service: str, starts: StartForecast) -> None:

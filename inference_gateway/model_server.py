@@ -8,9 +8,12 @@ Run it with `python -m inference_gateway.examples.model_server --port 8000`.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import os
 import signal
+import struct
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -90,6 +93,7 @@ class ModelServer:
         """The routes. Bodies up to 64 MiB are read."""
         application = web.Application(client_max_size=64 * 2**20)
         application.router.add_post("/v1/chat/completions", self._complete)
+        application.router.add_post("/v1/embeddings", self._embed)
         application.router.add_get("/v1/models", self._list_models)
         application.router.add_get("/health", self._health)
         application.router.add_get("/state", self._state)
@@ -126,6 +130,23 @@ class ModelServer:
             raise
         finally:
             self.seen.in_flight -= 1
+
+    async def _embed(self, request: web.Request) -> web.Response:
+        """Vectors that another text has otherwise, of the digest of the text."""
+        try:
+            asked = await request.json()
+            texts = [asked["input"]] if isinstance(asked["input"], str) else [str(text) for text in asked["input"]]
+            form = asked.get("encoding_format", "float")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return problem(400, f"not a request for embeddings: {error}")
+        vectors = [[byte / 255 for byte in hashlib.sha256(text.encode()).digest()[:8]] for text in texts]
+        data = [
+            {"object": "embedding", "index": index, "embedding": _packed(vector) if form == "base64" else vector}
+            for index, vector in enumerate(vectors)
+        ]
+        words = sum(len(text.split()) for text in texts)
+        usage = {"prompt_tokens": words, "total_tokens": words}
+        return web.json_response({"object": "list", "data": data, "model": self.models[0], "usage": usage})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
@@ -170,6 +191,11 @@ class ModelServer:
             # Against the clock, so that the rate holds however long writing takes.
             await asyncio.sleep(began_s + index * self.behaviour.token_ms / 1000 - asyncio.get_running_loop().time())
             yield _WORDS[index % len(_WORDS)] + " "
+
+
+def _packed(vector: list[float]) -> str:
+    """As OpenAI's interface has it: base64 of 32-bit floats, little-endian."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def _wants_usage(asked: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from explsched.strict_yaml import ConfigError, Key, Section
 from inference_gateway.dataplane.settings import USUAL_PATHS, path_faults
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import Capacity
-from inference_gateway.scaling import Bounds, build
+from inference_gateway.scaling.rules import Bounds, build
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", description="letters, digits and -")]
 _Plain = Annotated[str, Meta(pattern=r"^[\w.:@%+,-]*$")]
@@ -164,6 +164,10 @@ class ServiceSection(Section, frozen=True):
     cold_start_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 300.0
     response_timeout_s: Annotated[float, _seconds("longest silence of a replica")] = 600.0
     drain_deadline_s: Annotated[float, _seconds("longest a leaving replica may finish its requests")] = 300.0
+    affinity: Annotated[
+        Literal["none", "prefix"],
+        Meta(description="prefix: requests that begin alike, or have the same x-session-id, go to the same replica"),
+    ] = "none"
     repeat_posts: Annotated[
         Literal["never-sent", "unanswered"], Meta(description="which POSTs may be sent to a second replica")
     ] = "never-sent"

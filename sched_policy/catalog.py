@@ -25,7 +25,7 @@ OBJECTIVES = ("best", "total")
 SWEEP_STRATEGIES = ("adaptive", "asha", "hyperband", "median-stop")
 """Who decides inside a sweep under the objective `best`."""
 
-SILENT_ORDERS = ("srsf", "fifo")
+NO_REPORT_ORDERS = ("srsf", "fifo")
 """Orders for jobs that report nothing."""
 
 
@@ -47,7 +47,7 @@ class PolicyOptions(Struct, frozen=True):
         las_limits_gpu_s: attained service at which a job falls into the next queue (tiresias, muri-l).
         objective: what `explsched` is after, `best` or `total`.
         sweep_strategy: who decides inside a sweep, one of `SWEEP_STRATEGIES`.
-        silent_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
+        no_report_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
     """
 
@@ -63,7 +63,7 @@ class PolicyOptions(Struct, frozen=True):
     resize_gain: float = 3.0
     resize_lead_s: float = 180.0
     las_limits_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
-    silent_order: str = "srsf"
+    no_report_order: str = "srsf"
     objective: str = "best"
     sweep_strategy: str = "adaptive"
 
@@ -104,13 +104,13 @@ def fault(entry: EntryPoint) -> str | None:
 def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     """The policy of that name. Raises `PolicyError`: unknown (naming the nearest known one), or a package's fault."""
     options = options or PolicyOptions()
-    if options.silent_order not in SILENT_ORDERS:
-        raise PolicyError(f"unknown order {options.silent_order!r} for silent jobs (known: {', '.join(SILENT_ORDERS)})")
-    if options.objective not in OBJECTIVES:
-        raise PolicyError(f"unknown objective {options.objective!r} (known: {', '.join(OBJECTIVES)})")
-    if options.sweep_strategy not in SWEEP_STRATEGIES:
-        known = ", ".join(SWEEP_STRATEGIES)
-        raise PolicyError(f"unknown sweep strategy {options.sweep_strategy!r} (known: {known})")
+    for what, found, known in (
+        ("order for jobs that report nothing", options.no_report_order, NO_REPORT_ORDERS),
+        ("objective", options.objective, OBJECTIVES),
+        ("sweep strategy", options.sweep_strategy, SWEEP_STRATEGIES),
+    ):
+        if found not in known:
+            raise PolicyError(f"unknown {what} {found!r} (known: {', '.join(known)})")
     if entry := entry_points.own(_GROUP).get(name):
         policy: SchedulingPolicy = entry.load()(options)
         return policy

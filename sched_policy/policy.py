@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.admission import PayoffAdmission
-from sched_policy.backfill import Backfill
+from sched_policy.backfill import Backfill, PayoffAdmission
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing
 from sched_policy.group import Sharing

@@ -73,6 +73,12 @@ files:
 """
 _LOG = logging.getLogger("explsched.daemon")
 _WATCHDOG_S = 60.0
+_LOOK_S = 0.25
+"""So often it is looked whether a job that was asked to make room has saved its checkpoint."""
+
+_SOONEST = 0.25
+"""Passes are at least this share of their interval apart."""
+
 _BEATS_MISSED = 2
 _COMMANDS_OF_A_PASS = 4
 """A daemon is taken for dead when it has missed so many passes, and so many of Slurm's commands may have hung."""
@@ -125,18 +131,27 @@ class Daemon:
             self._pass()
             took_s = time.monotonic() - began_s
             notify(f"STATUS=policy {self._config.policy}, the last pass took {took_s:.2f} s")
-            self._rest(until_s=began_s + self._interval_s)
+            self._rest(began_s, began_s + self._interval_s)
         notify("STOPPING=1")
         if self._only_one.is_settled:
             self._withdraw()
         log.event(_LOG, logging.INFO, "stopped")
 
-    def _rest(self, until_s: float) -> None:
-        """Wait for the next pass or a signal; systemd hears all the while that the daemon does not hang."""
+    def _rest(self, began_s: float, until_s: float) -> None:
+        """Wait for the next pass or a signal; systemd hears all the while that the daemon does not hang.
+
+        A job that was asked to make room trains on when it has saved, and loses that. So as soon as one has, the next
+        pass is made, unless slurmctld is busy.
+        """
+        soonest_s = began_s + _SOONEST * self._interval_s
+        is_quiet = self._interval_s <= self._config.interval_s
         while True:
             notify("WATCHDOG=1")
-            left_s = until_s - time.monotonic()
-            if self._wake.wait(min(max(0.0, left_s), _WATCHDOG_S)) or left_s <= _WATCHDOG_S:
+            now_s = time.monotonic()
+            if until_s <= now_s or (is_quiet and soonest_s <= now_s and self._controller.is_awaited(time.time())):
+                return
+            longest_s = _LOOK_S if is_quiet and self._controller.has_asked else _WATCHDOG_S
+            if self._wake.wait(min(until_s - now_s, longest_s)):
                 return
 
     def once(self) -> int:

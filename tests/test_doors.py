@@ -35,7 +35,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.job_options",
             "explsched.parameters",
             "explsched.progress",
-            "sbatch_templates.shell",
+            "sbatch_templates",
         }
     ),
     "slurm_plugin": frozenset(
@@ -77,7 +77,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.log",
             "explsched.process",
             "explsched.strict_yaml",
-            "sbatch_templates.shell",
+            "sbatch_templates",
             "slurm_plugin.client",
         }
     ),

@@ -29,7 +29,7 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
     if share.priority is None and not share.mps:
         yield command | _memory(share, environment, command)
         return
-    _remove_stale({place(environment).parent, place({}).parent})
+    remove_stale({place(environment).parent, place({}).parent})
     room = _joined(place(environment))
     together = shared_place(environment)
     gpu_room = _joined(together) if together and share.priority else None
@@ -89,7 +89,7 @@ def _served(
         return {}
 
 
-def _remove_stale(directories: set[Path]) -> None:
+def remove_stale(directories: set[Path]) -> None:
     """Whoever was killed could not put its room away. What cannot be looked at is only told of."""
     for directory in directories:
         with _told_of(directory):

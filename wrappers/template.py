@@ -16,7 +16,7 @@ from pathlib import Path
 
 from explsched.checkpoint import DEFAULT_SIGNAL
 from explsched.job_options import CHECKPOINT
-from sbatch_templates import shell
+from sbatch_templates import shell_environment
 
 _CHECKPOINT_SIGNAL = f"${{{CHECKPOINT.variable}:-{DEFAULT_SIGNAL}}}"
 """Shell, for double quotes: the signal that asks the job for a checkpoint."""
@@ -42,7 +42,7 @@ def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence
     try:
         import jinja2
 
-        environment = shell.environment()
+        environment = shell_environment()
     except ImportError as error:
         raise TemplateError("templates need Jinja2: pip install jinja2") from error
     text, declared = _load(name)

@@ -58,7 +58,7 @@ def main(
     result = {
         "command": " ".join(("python -m benchmarks.hostile_site", *words)),
         "setting": {"minutes": minutes, "seed": seed, "chaos": chaos_seed},
-        "bars": {policy: asdict(figures.bars(found[policy], found[None])) for policy in policies},
+        "bars": {policy: asdict(figures.bars(found[policy])) for policy in policies},
         "arms": {policy or "Slurm alone": asdict(one) for policy, one in found.items()},
     }
     if out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
@@ -27,7 +28,6 @@ from slurm_plugin.devcluster.machine import until
 from slurm_plugin.devcluster.product import DAEMON
 
 INTERVAL_S = 2.0
-_BACKLOG = 5
 _POLL_S = 0.5
 _SETTLE_PASSES = 4
 _CALCULATION_S = 70.0
@@ -50,7 +50,10 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What happened: all that the figures are made of. Times are Unix seconds. `cancelled` by their own users."""
+    """What happened: all that the figures are made of. Times are Unix seconds. `cancelled` by their own users.
+
+    `used_up` are the waiting jobs whose places started jobs have had, and how much of them, by the daemon's notes.
+    """
 
     submitted: tuple[Submitted, ...]
     cancelled: frozenset[int]
@@ -59,6 +62,7 @@ class Arm:
     accounting: str
     records: str
     at_rest: tuple[SlurmJob, ...]
+    used_up: Mapping[int, int]
     daemon_log: str
     chaos: tuple[str, ...] = ()
 
@@ -104,9 +108,9 @@ class _Load:
             elif state == "PD" and not job_id.endswith("+1"):
                 waiting[name] = waiting.get(name, 0) + 1
         order = self._chance.sample(sites.USERS, len(sites.USERS))  # neither of a pair is first more often
-        most = max((_BACKLOG - waiting.get(user.name, 0) for user in order), default=0)
+        most = max((load.backlog(user) - waiting.get(user.name, 0) for user in order), default=0)
         for _round in range(most):
-            missing = [user for user in order if waiting.get(user.name, 0) < _BACKLOG]
+            missing = [user for user in order if waiting.get(user.name, 0) < load.backlog(user)]
             list(pool.map(self._submit_next, missing))
             for user in missing:
                 waiting[user.name] = waiting.get(user.name, 0) + 1
@@ -197,6 +201,7 @@ def _run(
         _accounting(site),
         site.run("scontrol", "show", "job", "--oneliner"),
         at_rest,
+        _used_up(site.product.directory / "lent_places.json"),
         site.product.log.read_text() if site.product.log.exists() else "",
         chaos.events,
     )
@@ -205,8 +210,7 @@ def _run(
 def _at_rest(site: Site, chaos: Chaos, tell: Callable[[str], None]) -> tuple[SlurmJob, ...]:
     """The queue while one job holds all nodes, so that nothing starts and each pass has settled the order.
 
-    The daemon is started anew before: while jobs start it remembers whose places have been used up, and Slurm alone
-    would have other jobs in its queue. A new one must keep to the order between users that Slurm's priorities give.
+    The daemon is started anew before: it must know from its notes whose places have been used up.
     """
     tell("waiting for a queue at rest")
     for name in CliClient(environment=site.environment).reservations():
@@ -229,6 +233,13 @@ def _at_rest(site: Site, chaos: Chaos, tell: Callable[[str], None]) -> tuple[Slu
         passes = _passes(site)
         until(lambda: _passes(site) >= passes + _SETTLE_PASSES, "the daemon makes some passes", 120.0)
     return tuple(client.jobs())
+
+
+def _used_up(notes: Path) -> dict[int, int]:
+    """What is missing of places, by job; none without a daemon."""
+    if not notes.exists():
+        return {}
+    return {int(job_id): points for job_id, points in json.loads(notes.read_text())["used"].items()}
 
 
 def _passes(site: Site) -> int:

@@ -172,23 +172,31 @@ def harmed(arm: Arm) -> Harmed:
 
 
 def out_of_order(arm: Arm) -> tuple[str, ...]:
-    """Places of the queue at rest that belong to another user than Slurm's own priorities give them to, in words."""
+    """Places of the queue at rest that belong to another user than Slurm's own priorities give them to, in words.
+
+    What started jobs have had of the places of jobs that wait is missing from those, as the daemon has noted.
+    """
     waiting = [job for job in arm.at_rest if job.state == "PENDING" and job.natives]
-    alone = sorted(waiting, key=lambda job: (-(job.native_priority or 0), job.submit_s, job.job_id))
+    alone = sorted(waiting, key=lambda job: (-_place(job, arm), job.submit_s, job.job_id))
     ours = sorted(waiting, key=lambda job: (-job.priority, job.submit_s, job.job_id))
     return tuple(
-        f"place {place}: {_standing(found)}; by Slurm {_standing(wanted)}"
+        f"place {place}: {_standing(found, arm)}; by Slurm {_standing(wanted, arm)}"
         for place, (found, wanted) in enumerate(zip(ours, alone, strict=True))
         if _kind(found) != _kind(wanted)
     )
+
+
+def _place(job: SlurmJob, arm: Arm) -> int:
+    return (job.native_priority or 0) + arm.used_up.get(job.job_id, 0)
 
 
 def _kind(job: SlurmJob) -> str:
     return f"{job.user} {job.partition} {job.qos} nice {job.nice}"
 
 
-def _standing(job: SlurmJob) -> str:
-    return f"{job.job_id} ({_kind(job)}) with {job.priority}, Slurm's own {job.native_priority}"
+def _standing(job: SlurmJob, arm: Arm) -> str:
+    place = f"Slurm's own {job.native_priority}, used up {-arm.used_up.get(job.job_id, 0)}"
+    return f"{job.job_id} ({_kind(job)}) with {job.priority}, {place}"
 
 
 def steered(arm: Arm) -> int:
@@ -241,29 +249,23 @@ def of(arm: Arm) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """The figures of an arm with the daemon that have a bar, and whether all meet it. Counts must be 0."""
+    """The figures of an arm with the daemon that have a bar: counts that must be 0, and whether all are.
+
+    Shares of accounts and what lying brings have theirs in virtual time (`virtual`): Slurm gives nearly all GPUs to the
+    account that is owed most when it computes priorities, each minute at the soonest, so that a few minutes are a few
+    throws of dice. Two runs of Slurm alone gave an account 16 and 47 percent.
+    """
 
     evictions_in_vain: int
     at_rest_out_of_order: int
     lost: int
     held: int
     requeued_without_consent: int
-    lying_over_honest: float
-    shares_points: float
     met: bool
 
 
-MOST_LYING = 1.02
-"""GPU-time that liars may get over that of the honest."""
-
-MOST_POINTS = 2.0
-"""Points by which an account's share may differ from what it is with Slurm alone."""
-
-
-def bars(ours: Figures, alone: Figures) -> Bars:
-    """The figures of an arm against the bars, beside Slurm alone under the same load."""
+def bars(ours: Figures) -> Bars:
+    """The figures of an arm against the bars."""
     lost = len(ours.lost), len(ours.held), len(ours.requeued_without_consent)
     counts = (len(ours.evictions_in_vain), len(ours.at_rest_out_of_order), *lost)
-    lies = ours.lying_over_honest["all"]
-    points = max(abs(share - alone.shares_percent[name]) for name, share in ours.shares_percent.items())
-    return Bars(*counts, lies, round(points, 1), not any(counts) and lies <= MOST_LYING and points <= MOST_POINTS)
+    return Bars(*counts, not any(counts))

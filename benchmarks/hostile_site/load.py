@@ -9,6 +9,9 @@ from itertools import count
 
 from benchmarks.hostile_site.site import Lie, SiteUser
 
+BACKLOG = 5
+"""Jobs that each user keeps waiting."""
+
 PARKED = 2
 """Jobs that a user of `Lie.PARKED` keeps in the queue besides."""
 
@@ -53,6 +56,15 @@ def jobs(user: SiteUser, seed: int) -> Iterator[JobSpec]:
             size = "--gres=gpu:1" if kind < 0.75 else "--gres=gpu:2" if kind < 0.92 else "--gres=gpu:4"
             comment = _comment(user, number, consents=consents)
             yield JobSpec((*base, size, "--requeue", *comment), _reports(user), work_s, consents)
+
+
+def backlog(user: SiteUser) -> int:
+    """Jobs that a user keeps waiting, parked ones apart: who has more in the queue gets more, with Slurm alone as well.
+
+    So the honest one of the pair with `Lie.PARKED` has as many in it, all meant to run: what is compared is the lie.
+    """
+    is_twin = user.lie is None and user.pair == tuple(Lie).index(Lie.PARKED)
+    return BACKLOG + PARKED if is_twin else BACKLOG
 
 
 def parked(user: SiteUser) -> JobSpec:

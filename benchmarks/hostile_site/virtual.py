@@ -38,7 +38,12 @@ TICK_S = 15.0
 PASS_S = 30.0
 REPORT_S = 30.0
 WARM_UP_S = 7200.0
-BACKLOG = 5
+MOST_LYING = 1.02
+"""GPU-time that liars may get over that of the honest."""
+
+MOST_POINTS = 2.0
+"""Points by which an account's share may differ from what it is with Slurm alone."""
+
 ALONE = "Slurm alone"
 AGAIN = "Slurm alone, another order of submission"
 
@@ -113,7 +118,7 @@ class _Site:
         for user in self._chance.sample(USERS, len(USERS)):
             parked = [job for job in jobs[user.name] if job.name.startswith("parked")]
             waiting = sum(job.state == "PENDING" for job in jobs[user.name] if job not in parked)
-            for _ in range(BACKLOG - waiting):
+            for _ in range(load.backlog(user) - waiting):
                 self._submit(user, next(self._specs[user.name]))
             for job in parked:
                 if job.state == "RUNNING":
@@ -186,7 +191,7 @@ def lying(used_s: Mapping[str, float]) -> dict[str, float]:
     """GPU-time of the lying user of each pair over that of the honest one, and of all over all."""
     honest = {user.pair: used_s[user.name] for user in USERS if not user.lie}
     liars = {user.pair: used_s[user.name] for user in USERS if user.lie}
-    of_pairs = {str(user.lie): liars[user.pair] / honest[user.pair] for user in USERS if user.lie}
+    of_pairs = {str(user.lie): liars[user.pair] / max(1.0, honest[user.pair]) for user in USERS if user.lie}
     return {"all": sum(liars.values()) / sum(honest.values()), **of_pairs}
 
 
@@ -209,6 +214,7 @@ def figures(found: Mapping[tuple[str, int], Mapping[str, float]], policies: Sequ
             "shares_percent": of_accounts,
             "points_from_slurm_alone": round(max(points), 2),
             "lying_over_honest": {name: _mean([one[name] for one in lies]) for name in lies[0]},
+            "met": max(points) <= MOST_POINTS and _mean([one["all"] for one in lies])["mean"] <= MOST_LYING,
             "gpu_hours": round(sum(sum(found[policy, seed].values()) for seed in seeds) / 3600 / len(seeds)),
         }
     return result

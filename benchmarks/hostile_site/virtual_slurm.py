@@ -53,7 +53,10 @@ class Times:
 
 @dataclass(slots=True)
 class VirtualJob:
-    """A job. `saved_s` is what a requeue leaves of `done_s`; `native` is the priority without a site factor."""
+    """A job. `saved_s` is what a requeue leaves of `done_s`.
+
+    `native` is the priority without a site factor, `age` a part of it.
+    """
 
     job_id: int
     name: str
@@ -79,6 +82,7 @@ class VirtualJob:
     restarts: int = 0
     site_factor: int = 0
     native: int = 0
+    age: int = 0
     admin_comment: str = ""
 
     @property
@@ -86,8 +90,8 @@ class VirtualJob:
         """The one in force."""
         return max(1, self.native + self.site_factor)
 
-    def record(self) -> SlurmJob:
-        """As the daemon reads it."""
+    def record(self, age_by_now: int) -> SlurmJob:
+        """As the daemon reads it; `age_by_now` is what its waiting would count had Slurm just computed it."""
         runs = self.state == "RUNNING"
         return SlurmJob(
             job_id=self.job_id,
@@ -117,6 +121,7 @@ class VirtualJob:
             node_names=(self.node,) if runs else (),
             natives=() if runs else (self.native,),
             nice=self.nice,
+            age_lag=age_by_now - self.age,
             requeues=self.requeues,
         )
 
@@ -186,9 +191,12 @@ class VirtualSlurm:
                 self._compute(job)
 
     def _compute(self, job: VirtualJob) -> None:
-        aged = min(1.0, max(0.0, self.now_s - job.eligible_s) / self._times.max_age_s)
+        job.age = self._age(job)
         extra = _HIGH_QOS * (job.qos == "high") + _LONG_PARTITION * (job.partition == "long")
-        job.native = int(_AGE * aged + _FAIR_SHARE * self._fair_share[job.account] + extra - job.nice)
+        job.native = int(job.age + _FAIR_SHARE * self._fair_share[job.account] + extra - job.nice)
+
+    def _age(self, job: VirtualJob) -> int:
+        return int(_AGE * min(1.0, max(0.0, self.now_s - job.eligible_s) / self._times.max_age_s))
 
     def _schedule(self) -> None:
         """Start what fits in the order of tiers and priorities, and what fits behind them without a delay."""
@@ -219,7 +227,7 @@ class VirtualSlurm:
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait or run."""
-        return tuple(job.record() for job in self.known.values())
+        return tuple(job.record(self._age(job)) for job in self.known.values())
 
     def load(self) -> ControllerLoad:
         """Never busy."""

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.gateway_oracle import BLOCK_S, PRICES, Plan, _cheapest, fewest_misses, plans
 from inference_gateway.model import Observation
-from inference_gateway.scaling import Bounds
+from inference_gateway.scaling.rules import Bounds
 from simulation.requests.replay import RequestReplay, measure
 from simulation.requests.settings import RequestSettings
 from simulation.requests.trace import Request, RequestTrace

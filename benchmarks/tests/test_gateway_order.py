@@ -5,7 +5,7 @@ from itertools import permutations
 
 from benchmarks.gateway_order import InTimeFirst, in_time_first
 from inference_gateway.queueing import Fleet
-from inference_gateway.scaling import Bounds, build
+from inference_gateway.scaling.rules import Bounds, build
 from simulation.requests.replay import RequestReplay
 from simulation.requests.settings import RequestSettings
 from simulation.requests.trace import Request, RequestTrace

@@ -23,7 +23,7 @@ def row(job_id: int, user: str, start: object, end: object, gpus: int = 1, state
 
 
 def an_arm(accounting: list[str], records: str = "", submitted: tuple[Submitted, ...] = (), log: str = "") -> Arm:
-    return Arm(submitted, frozenset({9}), 100.0, 200.0, "\n".join(accounting), records, (), log)
+    return Arm(submitted, frozenset({9}), 100.0, 200.0, "\n".join(accounting), records, (), {}, log)
 
 
 def test_the_two_of_a_pair_ask_for_the_same() -> None:
@@ -35,6 +35,11 @@ def test_the_two_of_a_pair_ask_for_the_same() -> None:
             assert asked[0] == asked[1]
             assert (one.work_s, one.consents) == (other.work_s, other.consents)
     assert {user.lie for user in USERS} == {None, *Lie}
+
+
+def test_the_two_of_a_pair_have_as_many_jobs_in_the_queue() -> None:
+    for honest, liar in zip(USERS[::2], USERS[1::2], strict=True):
+        assert load.backlog(honest) == load.backlog(liar) + load.PARKED * (liar.lie is Lie.PARKED)
 
 
 def test_gpu_time_counts_within_the_load_alone() -> None:
@@ -101,12 +106,13 @@ def test_only_places_that_belong_to_others_are_out_of_order() -> None:
         )  # fmt: skip
 
     own = (job(1, "ada", 10, 30), job(2, "ada", 30, 10), job(3, "bob", 20, 20))
-    assert figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", own, "")) == ()
+    assert figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", own, {}, "")) == ()
     others = (job(1, "ada", 10, 30), job(3, "bob", 20, 20))
-    assert len(figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", others, ""))) == 2
+    assert len(figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", others, {}, ""))) == 2
+    assert figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", others, {1: -20}, "")) == ()  # 20 were lent
 
 
 def test_all_figures_can_be_written_down() -> None:
     arm = an_arm([row(1, HONEST.name, 110, 140)])
-    alone = ours = figures.of(arm)
-    assert json.loads(json.dumps([asdict(ours), asdict(figures.bars(ours, alone))]))[0]["runs"] == {"COMPLETED": 1}
+    ours = figures.of(arm)
+    assert json.loads(json.dumps([asdict(ours), asdict(figures.bars(ours))]))[0]["runs"] == {"COMPLETED": 1}

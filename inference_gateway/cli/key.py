@@ -23,6 +23,10 @@ from inference_gateway.keys import new_key
 from inference_gateway.replicas.reports import Tokens
 
 _GROUPS = ("day", "key", "account", "service")
+_KEY_COLUMNS = (
+    *("KEY", "ACCOUNT", "EXPIRES", "PRIORITY", "WEIGHT"),
+    *("REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "SERVICES"),
+)
 _COUNTS = ("requests", "prompt", "completion", "estimated")
 
 
@@ -52,9 +56,12 @@ def key(
     if action is not None and path is None:
         raise click.UsageError(f"--{action} needs --services")
     if action == "list" and path is not None:
-        columns = [Column(name) for name in ("KEY", "ACCOUNT", "EXPIRES", "PER MINUTE", "SERVICES")]
+        columns = [Column(name) for name in _KEY_COLUMNS]
         rows = (
-            (name, one.account, one.expires, one.requests_per_minute, ",".join(one.services))
+            (
+                *(name, one.account, one.expires, one.priority, one.weight),
+                *(one.requests_per_minute, one.tokens_per_minute, one.tokens_per_day, ",".join(one.services)),
+            )
             for name, one in keys.sections(path).items()
         )
         click.echo("\n".join(lines(columns, rows, room())))

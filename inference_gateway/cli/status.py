@@ -22,7 +22,7 @@ from inference_gateway.services import keys
 _STALE_S = 10.0
 _SERVICE = (
     Column("SERVICE"),
-    *(Column(title, ">") for title in ("READY", "STARTING", "DRAINING", "DESIRED", "RPS", "BUSY", "QUEUE")),
+    *(Column(title, ">") for title in ("READY", "STARTING", "DRAINING", "DESIRED", "RPS", "BUSY", "QUEUE", "NEXT IN")),
     Column("REASON"),
 )
 _REPLICA = (
@@ -60,7 +60,8 @@ def _print(shown: Report, url: str) -> None:
 
 def _service(service: ServiceReport) -> tuple[object, ...]:
     counts = (service.serving, service.coming, service.draining, service.wanted)
-    load = (service.arrivals, service.in_flight, service.queued)
+    next_in = None if service.next_in_s is None else f"{service.next_in_s:.0f} s"
+    load = (service.arrivals, service.in_flight, service.queued, next_in)
     return service.name, *counts, *load, "given up after failed starts" if service.given_up else service.reason
 
 

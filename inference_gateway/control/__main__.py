@@ -117,7 +117,7 @@ def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str
                     client = CliClient(section.slurm.timeout_s)
                     with ThreadPoolExecutor(1) as slurm, ThreadPoolExecutor(_PROBES) as probes:
                         where = (run_directory, gateway_host)
-                        process.run(ControlPlane(section, paths, data_plane, client, *where, slurm, probes))
+                        process.run(ControlPlane(section, paths, data_plane, client, *where, slurm, probes, now.keys))
                     return
             process.pause()
     except ExplschedError as error:

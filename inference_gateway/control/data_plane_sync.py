@@ -25,6 +25,7 @@ class DataPlaneSync:
         self._events = events
         self._outage = Outage("data plane", events)
         self._forecasts: dict[str, StartForecast] = {}
+        self._held_back: Mapping[str, int] = {}
 
     def servers(self) -> Sequence[ServerState]:
         """All that it has. Raises `GatewayError`."""
@@ -36,6 +37,7 @@ class DataPlaneSync:
             found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
         except GatewayError as error:
             self._outage.note(str(error))
+            self._held_back = {}
             self._forecasts.clear()  # a new HAProxy begins with what is configured
             return None, {}
         self._outage.note("")
@@ -59,6 +61,16 @@ class DataPlaneSync:
                 except GatewayError as error:
                     self._events.note("data plane refused", name, change="Retry-After", reason=str(error))
                 self._forecasts[name] = starts
+
+    def hold_back(self, until_s: Mapping[str, int]) -> None:
+        """Let keys that have used up their tokens wait."""
+        if until_s != self._held_back:
+            try:
+                self._plane.hold_back(until_s)
+            except GatewayError as error:
+                self._events.note("data plane refused", change="keys without tokens", reason=str(error))
+                return
+            self._held_back = dict(until_s)
 
     def _make(self, change: PlaneChange) -> None:
         if isinstance(change, Add):

@@ -19,6 +19,7 @@ from inference_gateway.control.report import Report, report
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog, Memory, Outage, Override, ServiceMemory
 from inference_gateway.control.usage import UsageSums
+from inference_gateway.dataplane.settings import ApiKey
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
@@ -48,6 +49,7 @@ class ControlPlane:
         gateway_host: str,
         slurm: Executor,
         probes: Executor,
+        keys: Sequence[ApiKey] = (),
     ) -> None:
         self._section = section
         self._paths = paths
@@ -65,7 +67,7 @@ class ControlPlane:
         self._registry = ReplicaRegistry(self._services, (), self._events)
         self._remembered: Memory | None = None
         self._overrides: dict[str, Override] = {}
-        self._usage = UsageSums(paths)
+        self._usage = UsageSums(paths, keys)
 
     def adopt(self, now_s: float) -> None:
         """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
@@ -108,6 +110,8 @@ class ControlPlane:
             self._events.note("cancellation refused", reason=words)
         self._observer.ask(self._registry.all())
         self._usage.update(self._registry.all(), now_s)
+        if servers is not None:
+            self._plane.hold_back(self._usage.held_back(now_s))
         about = (self._section.name, self._run_directory, self._services, self._registry.all(), servers or ())
         shown = report(*about, now_s, closing=closing)
         state.show(self._paths.status, shown)
@@ -131,6 +135,7 @@ class ControlPlane:
         new: list[Replica] = []
         for name, service in self._services.items():
             found = service.classify(of[name], now_s)
+            service.expect(found.coming, self._slurm.listing.jobs, now_s)
             if closing:
                 wanted, why = 0, "the gateway is closing"
             elif name in traffic:

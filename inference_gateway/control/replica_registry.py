@@ -95,8 +95,10 @@ class ReplicaRegistry:
             self._events.note(
                 done.event, replica.service, replica=replica.name, job=job_id, reason=reason, after_s=after_s
             )
+        if service and done.event == "started":
+            service.started(now_s - replica.asked_s)
         if service and done.served_after_s is not None:
-            service.served(done.served_after_s)
+            service.served(done.served_after_s, load_s=now_s - replica.since_s)
         if service and done.failed:
             self._failed(service, replica, now_s)
 

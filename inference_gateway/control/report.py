@@ -34,7 +34,11 @@ class ReplicaReport:
 
 @dataclass(frozen=True, slots=True)
 class ServiceReport:
-    """One service. `arrivals` is of the last second; `wanted` is None before the first decision."""
+    """One service.
+
+    `arrivals` is of the last second; `wanted` is None before the first decision. `next_in_s` is when the next replica
+    will serve, from Slurm's estimate or from measured times; None if none is on its way.
+    """
 
     name: str
     serving: int
@@ -49,6 +53,7 @@ class ServiceReport:
     queued: int
     start_s: float
     given_up: bool
+    next_in_s: float | None
     replicas: tuple[ReplicaReport, ...]
 
 
@@ -103,6 +108,7 @@ def _service(service: ServiceControl, replicas: Sequence[Replica], servers: Mapp
         queued=seen.queued if seen else 0,
         start_s=round(service.start_s, 1),
         given_up=service.given_up,
+        next_in_s=None if service.next_in_s is None else round(service.next_in_s, 1),
         replicas=tuple(_replica(replica, servers.get(replica.name)) for replica in replicas),
     )
 

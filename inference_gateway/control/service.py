@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from inference_gateway.accepted import retry_after_s
 from inference_gateway.control import service as fleet
 from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Replica
+from inference_gateway.control.start_times import Start, StartTimes, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
-from inference_gateway.scaling import BoundedRule, Bounds, build
+from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.services import ServiceSection
+from slurm_plugin.client.records import SlurmJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +117,15 @@ class ArrivalCounter:
         self._last: dict[str, int] = {}
 
     def since_last(self, traffic: Traffic) -> int:
-        """ArrivalCounter since the last call for this service; none at the first.
+        """Requests since the last call for this service that were no errors of clients; none at the first.
 
         A counter that has fallen was reset by a restart of the data plane: what it shows has arrived since.
         """
         last = self._last.get(traffic.service)
-        self._last[traffic.service] = traffic.arrivals
+        self._last[traffic.service] = traffic.load
         if last is None:
             return 0
-        return traffic.arrivals - last if traffic.arrivals >= last else traffic.arrivals
+        return traffic.load - last if traffic.load >= last else traffic.load
 
 
 KEPT_STARTS = 50
@@ -136,6 +138,7 @@ class ServiceControl:
         attempts: failed starts in a row.
         decision: the latest decision, None before the first.
         observation: what it was made from.
+        next_in_s: when the next replica will serve; None if none is on its way.
 
     """
 
@@ -147,7 +150,12 @@ class ServiceControl:
         self.attempts: Attempts = memory.attempts
         self.decision: Decision | None = None
         self.observation: Observation | None = None
-        self._starts_s = list(memory.starts_s)
+        self._starts_s = memory.starts_s
+        self._waits_s = memory.waits_s
+        self._loads_s = memory.loads_s
+        self._going_on_s: tuple[float, ...] = ()
+        self.next_in_s: float | None = None
+        self._estimated = False
         self._forecast: StartForecast | None = None
         self._arrivals = ArrivalCounter()
         self._hold_until_s = now_s + scale.hold_s
@@ -178,28 +186,44 @@ class ServiceControl:
 
     @property
     def start_s(self) -> float:
-        """The median of the latest start times; the configured one while there are none."""
-        return _quantile(self._starts_s, 0.5) if self._starts_s else self.section.scale.start_s
+        """The median of the latest start times; the configured one while there are none. Those going on count."""
+        return self._start_quantile_s(0.5)
 
     @property
     def slow_start_s(self) -> float:
         """Their 90th percentile: how early a successor has to be asked for."""
-        return _quantile(self._starts_s, 0.9) if self._starts_s else self.section.scale.start_s
+        return self._start_quantile_s(0.9)
 
     def forecast(self) -> StartForecast | None:
         """What clients are told that find no room; None while there is nothing to add to the configuration."""
-        if not (self._starts_s or self.given_up or self._forecast):
+        if not (self._starts_s or self._estimated or self.given_up or self._forecast):
             return None
-        self._forecast = StartForecast(retry_after_s(self.start_s), self.given_up)
+        expected_s = self.start_s if self.next_in_s is None else _coarse(self.next_in_s)
+        self._forecast = StartForecast(retry_after_s(expected_s), self.given_up)
         return self._forecast
+
+    def expect(self, coming: Sequence[Replica], jobs: Mapping[str, SlurmJob], now_s: float) -> None:
+        """Work out when the replicas on their way will serve; `jobs` are Slurm's, by replica."""
+        starts = [_start(replica, jobs.get(replica.name), now_s) for replica in coming]
+        self._estimated = any(start.expected_in_s is not None for start in starts)
+        self.next_in_s = StartTimes(self._waits_s, self._loads_s).next_in_s(starts, self.section.scale.start_s)
+        before_s = self.start_s
+        self._going_on_s = tuple(now_s - replica.asked_s for replica in coming)
+        if self.start_s != before_s:
+            self._rule.calibrate(self._capacity())
 
     def memory(self) -> ServiceMemory:
         """What is to be remembered."""
-        return ServiceMemory(self.attempts, tuple(self._starts_s))
+        return ServiceMemory(self.attempts, self._starts_s, self._waits_s, self._loads_s)
 
-    def served(self, after_s: float) -> None:
-        """A replica has begun to serve, so long after it was asked for."""
-        self._starts_s = [*self._starts_s, after_s][-KEPT_STARTS:]
+    def started(self, after_s: float) -> None:
+        """The job of a replica has started, so long after it was asked for."""
+        self._waits_s = (*self._waits_s, after_s)[-KEPT_STARTS:]
+
+    def served(self, after_s: float, load_s: float) -> None:
+        """A replica has begun to serve, so long after it was asked for, and after its job started."""
+        self._starts_s = (*self._starts_s, after_s)[-KEPT_STARTS:]
+        self._loads_s = (*self._loads_s, load_s)[-KEPT_STARTS:]
         self.attempts = self.attempts.succeeded()
         self._rule.calibrate(self._capacity())
 
@@ -240,11 +264,23 @@ class ServiceControl:
         startable = self.attempts.startable(wanted, len(found.coming), self.section.scale.attempts, now_s)
         return fleet.moves(found, wanted, startable, in_flight)
 
+    def _start_quantile_s(self, share: float) -> float:
+        if not self._starts_s:
+            return max((self.section.scale.start_s, *self._going_on_s))
+        return quantile(self._starts_s, self._going_on_s, share)
+
     def _capacity(self) -> Capacity:
         return replace(self.section.capacity(), start_s=self.start_s)
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of the values do not exceed (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+def _start(replica: Replica, job: SlurmJob | None, now_s: float) -> Start:
+    if replica.phase is Phase.STARTING:
+        return Start(running=True, age_s=now_s - replica.since_s)
+    estimate = None if job is None or job.start_s is None else job.start_s - now_s
+    return Start(running=False, age_s=now_s - replica.asked_s, expected_in_s=estimate)
+
+
+def _coarse(time_s: float) -> float:
+    """Not less, in steps of a tenth to a half: what clients are told is not to change every second."""
+    step = max(1.0, 10.0 ** math.floor(math.log10(max(time_s, 1.0))) / 2)
+    return math.ceil(time_s / step) * step

@@ -79,10 +79,16 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class ServiceMemory:
-    """What is known of a service. `starts_s` are its latest start times, submission to serving."""
+    """What is known of a service.
+
+    `starts_s` are its latest start times, submission to serving; `waits_s` are their parts in Slurm's queue, `loads_s`
+    those from the start of the job on.
+    """
 
     attempts: Attempts = field(default_factory=Attempts)
     starts_s: tuple[float, ...] = ()
+    waits_s: tuple[float, ...] = ()
+    loads_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,22 @@ the control plane nor a replica that is read twice counts anything twice.
 
 from __future__ import annotations
 
+import datetime
+import math
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from inference_gateway.control import state
 from inference_gateway.control.replica import Replica
+from inference_gateway.dataplane.settings import ApiKey
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas import reports
 from inference_gateway.replicas.reports import Tokens, UsageReport
 
 _READ_S = 5.0
+_MINUTE_S = 60.0
 _KEPT_DAYS = 400
 
 
@@ -46,10 +51,12 @@ def read(paths: GatewayPaths) -> UsageState:
 class UsageSums:
     """Adds up what the replicas report, every few seconds."""
 
-    def __init__(self, paths: GatewayPaths) -> None:
+    def __init__(self, paths: GatewayPaths, keys: Iterable[ApiKey] = ()) -> None:
         self._paths = paths
         self._known = read(paths)
         self._due_s = 0.0
+        self._keys = tuple(key for key in keys if key.metered)
+        self._latest: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> None:
         """Read the reports if it is time. Of a replica that is gone the last one is read, and then forgotten."""
@@ -63,9 +70,61 @@ class UsageSums:
             report = reports.usage_of(self._paths.replica(name))
             if report is not None:
                 known = _with(known, name, service, report, now_s)
+        self._note(known, now_s)
         known = replace(known, counted={name: found for name, found in known.counted.items() if name in here})
         if known != self._known and state.save(self._paths.usage, known):
             self._known = known
+
+    def held_back(self, now_s: float) -> dict[str, int]:
+        """The keys that have used up their tokens, and when each may come again (since the epoch).
+
+        What is asked before the report of a replica is read goes through: some ten seconds' worth.
+        """
+        found: dict[str, int] = {}
+        today = _by_key(self._known, _day(now_s))
+        for key in self._keys:
+            free_s = now_s
+            if key.tokens_per_day is not None and today.get(key.name, 0) >= key.tokens_per_day:
+                free_s = _midnight_after(now_s)
+            if key.tokens_per_minute is not None:
+                spent = [(at_s, used.get(key.name, 0)) for at_s, used in self._latest]
+                free_s = max(free_s, _free_s(spent, key.tokens_per_minute, now_s))
+            if free_s > now_s:
+                found[key.name] = math.ceil(free_s)
+        return found
+
+    def _note(self, known: UsageState, now_s: float) -> None:
+        """Keep what has come in since the last look, for a minute."""
+        if self._keys:
+            before, after = _by_key(self._known), _by_key(known)
+            self._latest.append((now_s, {key: total - before.get(key, 0) for key, total in after.items()}))
+            while self._latest[0][0] <= now_s - _MINUTE_S:
+                self._latest.popleft()
+
+
+def _by_key(known: UsageState, day: str | None = None) -> dict[str, int]:
+    """The tokens of each key, of all days or of one."""
+    found: dict[str, int] = {}
+    for entry in known.days:
+        if day in (None, entry.day):
+            found[entry.key] = found.get(entry.key, 0) + entry.tokens.prompt + entry.tokens.completion
+    return found
+
+
+def _free_s(spent: Sequence[tuple[float, int]], limit: int, now_s: float) -> float:
+    """When less than `limit` of what was spent, with its time and oldest first, is left in the minute before."""
+    left = sum(tokens for _, tokens in spent)
+    for at_s, tokens in spent:
+        if left < limit:
+            break
+        left -= tokens
+        now_s = max(now_s, at_s + _MINUTE_S)
+    return now_s
+
+
+def _midnight_after(now_s: float) -> float:
+    day = datetime.datetime.fromtimestamp(now_s).astimezone().date() + datetime.timedelta(days=1)
+    return datetime.datetime.combine(day, datetime.time.min).astimezone().timestamp()
 
 
 def _with(known: UsageState, name: str, service: str, report: UsageReport, now_s: float) -> UsageState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,7 +71,22 @@ _TEMPLATE = jinja2.Environment(
 )
 
 
-_TEMPLATE.globals |= {"look_s": LOOK_S} | {
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """How requests that begin alike find the same replica.
+
+    A replica takes up to `factor_percent` of the mean of all. The beginning is the longest of `steps_bytes` that a body
+    has, so that the next turn of a conversation, which is longer, mostly has the same one; bodies shorter than all are
+    spread. With weight 1 a replica has 16 places on the ring, which are then far from even.
+    """
+
+    factor_percent: int = 200
+    steps_bytes: tuple[int, ...] = (8192, 2048, 512)
+    weight: int = 8
+
+
+AFFINITY = Affinity()
+_TEMPLATE.globals |= {"look_s": LOOK_S, "affinity": AFFINITY} | {
     name: getattr(_TEMPLATE.get_template("macros.j2").module, name) for name in ("answer", "ms", "problem")
 }
 
@@ -78,7 +94,7 @@ _TEMPLATE.globals |= {"look_s": LOOK_S} | {
 def server_arguments(settings: GatewaySettings, service: ServiceSettings, endpoint: Endpoint) -> str:
     """What follows a replica's name in `add server`, which knows no defaults."""
     proof = f" check-ssl{_proof(settings)}" if settings.trust else ""
-    return f"{_address(settings, endpoint)} {_watch(service)}{proof}"
+    return f"{_address(settings, endpoint)}{_ring_id(service, endpoint)} {_watch(service)}{proof}"
 
 
 def trust(settings: GatewaySettings) -> dict[Path, str]:
@@ -102,7 +118,7 @@ def render(
     files = Files(settings.directory)
     services = (
         _service(service, files, settings.authentication, _proof(settings))
-        + _replicas(settings, endpoints.get(service.name, ()))
+        + _replicas(settings, service, endpoints.get(service.name, ()))
         for service in settings.services
     )
     return _TEMPLATE.get_template("haproxy.cfg.j2").render(
@@ -116,6 +132,7 @@ def render(
         limited=any(key.requests_per_minute is not None for key in settings.keys),
         restricted=any(key.services for key in settings.keys),
         expiring=any(key.expires_s is not None for key in settings.keys),
+        metered=any(key.metered for key in settings.keys),
         paths=exact(_all_paths(settings)),
         prefixes=prefixes(_all_paths(settings)),
         narrowed=bool(_narrow(settings)),
@@ -144,8 +161,20 @@ def _service(service: ServiceSettings, files: Files, authentication: str, proof:
     )
 
 
-def _replicas(settings: GatewaySettings, endpoints: Sequence[Endpoint]) -> str:
-    return "".join(f"    server {endpoint.name} {_address(settings, endpoint)}\n" for endpoint in endpoints)
+def _replicas(settings: GatewaySettings, service: ServiceSettings, endpoints: Sequence[Endpoint]) -> str:
+    return "".join(
+        f"    server {endpoint.name} {_address(settings, endpoint)}{_ring_id(service, endpoint)}\n"
+        for endpoint in endpoints
+    )
+
+
+def _ring_id(service: ServiceSettings, endpoint: Endpoint) -> str:
+    """What a replica's places on the ring are made from, where there is one: the same after a reload.
+
+    HAProxy 2.6 gives a server that is added at run time a number only after it has made the places, so that without
+    this all such servers have the same ones, and of three the second gets nothing.
+    """
+    return f" id {zlib.crc32(endpoint.name.encode()) >> 1 or 1}" if service.affinity == "prefix" else ""
 
 
 def _address(settings: GatewaySettings, endpoint: Endpoint) -> str:
@@ -163,11 +192,12 @@ def _proof(settings: GatewaySettings) -> str:
 
 def _watch(service: ServiceSettings) -> str:
     health = service.health
+    weight = f" weight {AFFINITY.weight}" if service.affinity == "prefix" else ""
     return (
         f"check inter {round(health.interval_s * 1000)}ms fall {health.fall} rise {health.rise} "
         f"observe layer7 error-limit {health.error_limit} on-error mark-down "
         # Without its words a dynamic server of HAProxy 2.6 keeps no idle connections: three times the CPU per request.
-        "pool-max-conn -1 pool-purge-delay 1s"
+        f"pool-max-conn -1 pool-purge-delay 1s{weight}"
     )
 
 
@@ -182,6 +212,10 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
             (key.name, str(key.requests_per_minute)) for key in settings.keys if key.requests_per_minute is not None
         ),
         files.expiries: _lines((key.name, str(key.expires_s)) for key in settings.keys if key.expires_s is not None),
+        # The control plane tells at run time who has used up what.
+        files.spent: "",
+        files.weights: _lines((key.name, str(key.weight)) for key in settings.keys if key.weight > 1),
+        files.batch: _lines((key.name, "1") for key in settings.keys if key.priority == "batch"),
         files.restricted: _lines((key.name, "1") for key in restricted),
         files.grants: _lines((f"{key.name}/{service}", "1") for key in restricted for service in key.services),
         files.narrow: _lines((service.name, "1") for service in narrow),

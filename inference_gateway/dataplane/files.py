@@ -126,6 +126,21 @@ class Files:
         return self.directory / "expiries.map"
 
     @property
+    def spent(self) -> Path:
+        """Name of a key that has used up its tokens -> when it may come again, seconds since the epoch."""
+        return self.directory / "spent.map"
+
+    @property
+    def weights(self) -> Path:
+        """Name of a key -> how many of its waiting requests go before those of others; 1 where there is none."""
+        return self.directory / "weights.map"
+
+    @property
+    def batch(self) -> Path:
+        """Names of the keys whose requests wait for all others."""
+        return self.directory / "batch.map"
+
+    @property
     def restricted(self) -> Path:
         """Names of the keys that may not use every service."""
         return self.directory / "restricted.map"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -205,6 +205,11 @@ class HaproxyDataPlane:
         except OSError as error:
             raise DataPlaneError(f"{self.files.starts}: cannot be written: {error.strerror}") from error
         self._api.order([f"set map {self.files.retry_after} {service} {max(1, starts.retry_after_s)}"])
+
+    def hold_back(self, until_s: Mapping[str, int]) -> None:
+        """Refuse what these keys ask until the times given, since the epoch; all others may ask. Until `apply`."""
+        path = self.files.spent
+        self._api.order([f"clear map {path}", *(f"add map {path} {key} {at_s}" for key, at_s in until_s.items())])
 
     def _texts(self, settings: GatewaySettings) -> dict[Path, str]:
         endpoints = {service.name: self._ready(service.name) for service in settings.services}

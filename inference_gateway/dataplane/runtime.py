@@ -105,6 +105,7 @@ class BackendRow:
     present: int
     queued: int
     usable: int
+    responses_4xx: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,7 @@ def backends(text: str) -> list[BackendRow]:
             present=int(row["scur"]),
             queued=int(row["qcur"]),
             usable=int(row["act"]),
+            responses_4xx=int(row["hrsp_4xx"] or 0),
         )
         for row in _statistics(text)
     ]

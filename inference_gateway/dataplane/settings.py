@@ -119,6 +119,13 @@ def unique(what: str, found: list[str]) -> None:
         seen.add(name)
 
 
+Priority = Literal["interactive", "batch"]
+PRIORITIES = ("interactive", "batch")
+
+Route = Literal["none", "prefix"]
+"""`prefix`: requests of a session (`x-session-id`), or whose bodies begin alike, go to the same replica while it has
+not twice as many as the mean. `none`: to the replica with the fewest."""
+
 Repeat = Literal["never-sent", "unanswered"]
 """Which POST requests may be sent to a second replica: those no replica has received, or also those that a replica
 received and did not answer (it died, closed or said 502 or 503 before the first byte of its answer)."""
@@ -185,6 +192,7 @@ class ServiceSettings:
     cold_start_deadline_s: float = 300.0
     response_timeout_s: float = 600.0
     retry_after_s: int = 30
+    affinity: Route = "none"
     repeat_posts: Repeat = "never-sent"
     health: HealthSettings = field(default_factory=HealthSettings)
 
@@ -223,7 +231,11 @@ class ApiKey:
 
     Keys are long random texts, so a plain hash is enough: there is no dictionary to try. `services` names what it may
     use; empty: everything. `requests_per_minute` counts admitted requests over the last minute; None: no limit. From
-    `expires_s` (since the epoch) on it is as good as unknown; None: never.
+    `expires_s` (since the epoch) on it is as good as unknown; None: never. `tokens_per_minute` and `tokens_per_day` are
+    counted by the control plane (`DataPlane.hold_back`).
+
+    Where requests wait, those of `interactive` keys go first, and of these the first `weight` of each key; a `batch`
+    key's go where no interactive one waits.
     """
 
     name: str
@@ -231,6 +243,10 @@ class ApiKey:
     services: tuple[str, ...] = ()
     requests_per_minute: int | None = None
     expires_s: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    weight: int = 1
+    priority: Priority = "interactive"
 
     def __post_init__(self) -> None:
         matches("key name", self.name, NAME, "letters, digits, `_`, `.` and `-`, at most 63")
@@ -238,8 +254,17 @@ class ApiKey:
         matches(where + "digest", self.digest, DIGEST, "64 capital hex digits, a SHA-256", shown="something else")
         for service in self.services:
             matches(where + "services", service, NAME, "names of services")
-        if self.requests_per_minute is not None:
-            within(where + "requests_per_minute", self.requests_per_minute, 1, 1_000_000_000)
+        for limit in ("requests_per_minute", "tokens_per_minute", "tokens_per_day"):
+            found = getattr(self, limit)
+            if found is not None:
+                within(where + limit, found, 1, 1_000_000_000_000)
+        within(where + "weight", self.weight, 1, 1000)
+        one_of(where + "priority", self.priority, PRIORITIES)
+
+    @property
+    def metered(self) -> bool:
+        """Whether its tokens are limited."""
+        return self.tokens_per_minute is not None or self.tokens_per_day is not None
 
 
 def digest_of(key: str) -> str:

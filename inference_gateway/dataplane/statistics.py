@@ -24,6 +24,7 @@ from inference_gateway.model import ServerState, Traffic
 class _Counters:
     arrivals: int = 0
     responses_5xx: int = 0
+    responses_4xx: int = 0
 
 
 @dataclass(slots=True)
@@ -58,12 +59,14 @@ class TrafficCounters:
             count = counters.get(service, _Counters())
             waiting = queued.get(service, 0) + holding.get(service, 0)
             served = max(0, present.get(service, 0) - waiting)
-            found.append(Traffic(service, count.arrivals, count.responses_5xx, served, waiting))
+            found.append(Traffic(service, count.arrivals, count.responses_5xx, served, waiting, count.responses_4xx))
         return found
 
 
 def _plus(count: _Counters, row: BackendRow) -> _Counters:
-    return _Counters(count.arrivals + row.arrivals, count.responses_5xx + row.responses_5xx)
+    return _Counters(
+        count.arrivals + row.arrivals, count.responses_5xx + row.responses_5xx, count.responses_4xx + row.responses_4xx
+    )
 
 
 @dataclass(slots=True)

@@ -11,30 +11,38 @@ local LONGEST_LOOK_MS = 1000
 local FRONT = 50 -- so many look each time; who stands further behind looks the more seldom
 local STEPS = 200 -- HAProxy interrupts an action after 10,000 instructions, and others would see half of a change
 
--- Requests by place, which is their order of arrival. From `first` on they are late, from `in_time` on in time. GatewayPaths
+-- Requests by place, which is their order of arrival. From `first` on they are late, from `in_time` on in time. Places
 -- behind may have been left already: they count until those before have gone, too.
 local Line = {}
 Line.__index = Line
 
--- `all` counts the requests of several lines together.
-function Line.new(all)
-  return setmetatable({ first = 1, in_time = 1, last = 0, held = 0, places = {}, all = all or { held = 0 } }, Line)
+-- `all` counts the requests of several lines together. A line of `batch` requests goes where no other request waits.
+function Line.new(all, batch)
+  all = all or { held = 0, batch = 0 }
+  return setmetatable({ first = 1, in_time = 1, last = 0, held = 0, places = {}, all = all, batch = batch }, Line)
 end
 
 function Line:enter(now)
   self.last = self.last + 1
   self.held = self.held + 1
-  self.all.held = self.all.held + 1
+  self:count_all(1)
   local request = { came = now, looked = now, place = self.last }
   self.places[self.last] = request
   return request
+end
+
+function Line:count_all(more)
+  self.all.held = self.all.held + more
+  if self.batch then
+    self.all.batch = self.all.batch + more
+  end
 end
 
 function Line:leave(request)
   if not request.left then
     request.left = true
     self.held = self.held - 1
-    self.all.held = self.all.held - 1
+    self:count_all(-1)
   end
 end
 
@@ -75,6 +83,10 @@ end
 -- How many are before a request in its class, and how many of them may go at once. `fleet` is that of queueing.py.
 function Line:standing(request, now, fleet, rules)
   self:settle(now, rules.in_time_ms)
+  if self.batch then
+    local open = self.all.held == self.all.batch and fleet.free - fleet.queued - rules.reserve * fleet.ready or 0
+    return request.place - self.first, open
+  end
   if request.place >= self.in_time then
     local buffer = math.max(1, math.floor(rules.buffer * fleet.ready))
     return request.place - self.in_time, fleet.free + buffer - fleet.queued
@@ -100,17 +112,17 @@ local function now_ms()
   return now.sec * 1000 + now.usec // 1000
 end
 
-local function line_of(queue, key)
-  queue.lines[key] = queue.lines[key] or Line.new(queue)
+local function line_of(queue, key, batch)
+  queue.lines[key] = queue.lines[key] or Line.new(queue, batch)
   return queue.lines[key]
 end
 
 -- http-request lua.wait_for_turn BACKEND LIMIT IN_TIME_MS PATIENCE_MS DEADLINE_MS BUFFER RESERVE LOOK_MS
 -- Buffer and reserve are per replica. Sets txn.turn to `full` if too many wait, to `never` at the deadline.
 local function wait_for_turn(txn, backend, limit, in_time, patience, deadline, buffer, reserve, look)
-  queues[backend] = queues[backend] or { held = 0, lines = {} }
+  queues[backend] = queues[backend] or { held = 0, batch = 0, lines = {} }
   local queue, key = queues[backend], txn:get_var("txn.key") or ""
-  local line = line_of(queue, key)
+  local line = line_of(queue, key, txn:get_var("txn.batch") ~= nil)
   line:settle(now_ms(), tonumber(in_time))
   if queue.held + txn.f:queue(backend) >= tonumber(limit) then
     txn:set_var("txn.turn", "full")

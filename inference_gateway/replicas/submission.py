@@ -16,7 +16,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.serve import AUTHORITY, IDENTITY
 from inference_gateway.services import KernelSection, ReplicaSection, ServiceSection
-from sbatch_templates import shell
+from sbatch_templates import shell_environment
 
 NOTICE_S = 120
 """A replica is signalled this long before its time limit."""
@@ -114,7 +114,7 @@ def script(service: ServiceSection, name: str, paths: GatewayPaths, gateway_host
 def _template() -> jinja2.Template:
     """Compiled once: for a thousand services that takes seconds."""
     text = (resources.files("sbatch_templates") / "replica.sh.j2").read_text(encoding="utf-8")
-    return shell.environment().from_string(text)
+    return shell_environment().from_string(text)
 
 
 def kernel_share(kernel: KernelSection) -> list[str]:

@@ -7,8 +7,8 @@ from collections import deque
 from typing import Literal
 
 from inference_gateway.model import Capacity, Decision, Observation
-from inference_gateway.scaling import Factor, Options, RuleKind, Seconds, Share, Window
 from inference_gateway.scaling.arrivals import RecentMean, RecentMost
+from inference_gateway.scaling.rules import Factor, Options, RuleKind, Seconds, Share, Window
 
 
 class DiluOptions(Options, frozen=True):

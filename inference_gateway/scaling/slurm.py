@@ -33,8 +33,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from inference_gateway.model import Capacity, Decision, Observation
-from inference_gateway.scaling import Factor, Options, RuleKind, Seconds, Share, Window
 from inference_gateway.scaling.arrivals import Arrivals, RecentMean
+from inference_gateway.scaling.rules import Factor, Options, RuleKind, Seconds, Share, Window
 
 _PANIC_S = 3
 _PANIC_DEVIATIONS = 5.0

@@ -21,7 +21,7 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import Processes
 from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
-from sbatch_templates import shell
+from sbatch_templates import shell_environment
 from slurm_plugin.client.changes import CancelJob, ClearDependency
 from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
@@ -78,7 +78,7 @@ def script(now: Accepted, extra: Sequence[str]) -> str:
     program = [sys.executable, "-m", "inference_gateway.supervisor"]
     files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
     command = [*program, *files, *(f"--sbatch={option}" for option in extra)]
-    return shell.environment().from_string(text).render(command=command).strip("\n") + "\n"
+    return shell_environment().from_string(text).render(command=command).strip("\n") + "\n"
 
 
 def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from sched_policy.admission import PayoffAdmission
+from sched_policy.backfill import PayoffAdmission
 from sched_policy.catalog import PolicyOptions
 from sched_policy.displace import Displace
 from sched_policy.improvement import EarlyStop
@@ -18,7 +18,7 @@ from sched_policy.policy import JobData, Need, Policy
 from sched_policy.sweep import strategies
 from sched_policy.sweep.choice import Sweeps
 
-_SILENT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
+_NO_REPORT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
 
 
 def explsched(options: PolicyOptions) -> Policy:
@@ -47,7 +47,7 @@ def _total(options: PolicyOptions) -> Policy:
     return Policy(
         "explsched",
         "expected improvement per GPU-second first; preempts and stops jobs that opted in",
-        ByUtility(options.quantum_s, _SILENT[options.silent_order]),
+        ByUtility(options.quantum_s, _NO_REPORT[options.no_report_order]),
         backfill=backfill,
         admission=PayoffAdmission(),
         preempt=Displace(
@@ -55,5 +55,5 @@ def _total(options: PolicyOptions) -> Policy:
         ),
         resize=resizing(options),
         stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
-        needs=(Need(JobData.LEARNING_CURVES, f"{untried} {options.silent_order}"), *reserving(backfill)),
+        needs=(Need(JobData.LEARNING_CURVES, f"{untried} {options.no_report_order}"), *reserving(backfill)),
     )

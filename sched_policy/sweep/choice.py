@@ -139,10 +139,11 @@ def _key(job: Job) -> SweepKey | None:
 
 
 def _members(snapshot: Snapshot) -> dict[SweepKey, list[Job]]:
+    """Those that run or may start. Of the tasks of an array that wait, the next one stands for all."""
     members: dict[SweepKey, list[Job]] = {}
     for job in snapshot.jobs:
         key = _key(job)
-        if key is not None and (job.holds_gpus or job.eligible) and job.array_tasks == 1:
+        if key is not None and (job.holds_gpus or job.eligible):
             members.setdefault(key, []).append(job)
     return members
 
@@ -162,7 +163,8 @@ def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
         gpus=job.request.total,
         step_s=last.gpu_s / last.step / max(1, job.request.total) if last is not None and known else None,
         may_pause=job.may_yield,
-        may_stop=job.exploration is not None and job.exploration.may_stop,
+        # Tasks of an array are stopped one by one, once they run: who cancels the array cancels those, too.
+        may_stop=job.exploration is not None and job.exploration.may_stop and job.array_tasks == 1,
         settled=_is_settled(job, now_s),
     )
 
@@ -217,7 +219,8 @@ def _shares(
     snapshot: Snapshot,
 ) -> dict[str, int]:
     """GPUs for each user: max-min fair. An odd GPU goes to who holds it already, else to who has used least."""
-    demand = {user: sum(jobs[v.trial_id].request.total for v in wanted[user]) for user in users}
+    own = {user: [jobs[v.trial_id] for v in wanted[user]] for user in users}
+    demand = {user: sum(job.request.total * job.array_tasks for job in own[user]) for user in users}
     held = dict.fromkeys(users, 0)
     used = dict.fromkeys(users, 0.0)
     for job in (*jobs.values(), *(job for job in snapshot.ended if job.user in used)):

@@ -3,8 +3,9 @@
     study = optuna.create_study(pruner=SweepPruner(total_steps=100))
 
 Optuna's trials hold their GPUs until they end, so a trial that the strategy would pause in favour of others is pruned,
-as in Optuna's own successive halving. The trial with the best value so far is never pruned. Needs Optuna
-(explsched[optuna]).
+as in Optuna's own successive halving; but none that is as good as any other was after as many steps: a strategy pauses
+those, too, where it waits for more trials to compare with. The default strategy prunes late and surely, when hardly
+anybody can still beat the leader; `asha` and `median-stop` prune early. Needs Optuna (explsched[optuna]).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class SweepPruner(optuna.pruners.BasePruner):
         trials = [self._trial(one, sign) for one in others if one.number != trial.number]
         own = self._trial(trial, sign)
         if not own.values.size or own.values.min() <= min(
-            (one.values.min() for one in trials if one.values.size), default=np.inf
+            (_best_by(one, own.steps[-1]) for one in trials), default=np.inf
         ):
             return False
         running = 1 + sum(one.state is TrialState.RUNNING for one in trials)
@@ -68,3 +69,8 @@ class SweepPruner(optuna.pruners.BasePruner):
             self._total_steps,
             {name: value if isinstance(value, bool | str) else float(value) for name, value in trial.params.items()},
         )
+
+
+def _best_by(trial: Trial, step: float) -> float:
+    """Its best value up to a step, infinity if it had none by then."""
+    return float(trial.values[trial.steps <= step].min(initial=np.inf))

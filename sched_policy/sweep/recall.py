@@ -59,6 +59,10 @@ class DecisionMemory:
 
 def _oriented(points: Points, direction: Direction) -> tuple[Floats, Floats]:
     sign = 1.0 if direction is Direction.MIN else -1.0
+    steps: Floats = np.array([point.step for point in points], dtype=np.float64)
+    values: Floats = np.array([point.value for point in points], dtype=np.float64)
+    if np.isfinite(values).all() and (steps[1:] > steps[:-1]).all():  # nearly always; after a restart all are read anew
+        return steps, sign * values
     table = np.array([(point.step, point.value) for point in points], dtype=np.float64).reshape(-1, 2)
     table = table[np.isfinite(table).all(axis=1)]
     highest = np.maximum.accumulate(table[:, 0]) if len(table) else table[:, 0]

@@ -14,7 +14,7 @@ import click
 from explsched.cli.options import json_option
 from explsched.cli.tables import room
 from inference_gateway.errors import GatewayError
-from inference_gateway.scaling import DEFAULT, Bounds, ScalingError, build, rules
+from inference_gateway.scaling.rules import DEFAULT, Bounds, ScalingError, build, rules
 from simulation.cli.outputs import PolicyColumn, picture_file, table
 from simulation.cli.parallel import bars
 from simulation.cli.replay import report_rejected

@@ -3,10 +3,11 @@
     {"Time": 12, "Action": "start", "Instance": {"service_name": "bert", "type": "inference", "gpu_num": 1,
      "sm_requests": 0.1, "sm_limits": 0.2, "memory": [5]}}
 
-`Time` is in seconds, shares are fractions of a GPU, `memory` is in GiB with one entry per GPU (a single number stands
-for one GPU), `Action` is start or delete, `type` is inference, llm-inference or training. An `Instance` may have an
-`instance_id`; a delete without one ends the newest instance of its service, as Dilu's scaler does. Lines in Python's
-notation for the same are read as well, because Dilu's authors publish theirs so. Blank lines are skipped.
+`Time` is in seconds, or all of them are dates (`2024-06-19 15:46:09`), counted from the first. Shares are fractions of
+a GPU, `memory` is in GiB with one entry per GPU (a single number stands for one GPU), `Action` is start or delete,
+`type` is inference, llm-inference or training. An `Instance` may have an `instance_id`; a delete without one ends the
+newest instance of its service, as Dilu's scaler does. Lines in Python's notation for the same are read as well, because
+Dilu's authors publish theirs so, with dates. Blank lines are skipped.
 
 `generate` makes events with the distributions of Dilu's large-scale simulation (ASPLOS 2025).
 """
@@ -25,6 +26,7 @@ from msgspec import Meta, Struct
 
 from explsched.errors import ExplschedError
 from simulation.colocation.instance import Instance, InstanceKind
+from simulation.traces.formats.table import RowError, date_time_s
 from simulation.traces.trace import Rejected, TraceError
 
 
@@ -72,7 +74,7 @@ class _Instance(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _EventLine(msgspec.Struct, frozen=True, rename="pascal"):
-    time: Annotated[float, Meta(ge=0, le=1e12)]
+    time: Annotated[float, Meta(ge=0, le=1e12)] | str
     action: Action
     instance: _Instance
 
@@ -105,7 +107,7 @@ def write_events(path: Path, events: Iterable[InstanceEvent]) -> None:
 
 def parse_events(lines: Iterable[str]) -> InstanceTrace:
     """Events of lines. A line that cannot be used is left out and reported with its number and why."""
-    running = _Running()
+    running, clock = _Running(), _Clock()
     events: list[InstanceEvent] = []
     rejected: list[Rejected] = []
     for number, text in enumerate(lines, start=1):
@@ -113,12 +115,37 @@ def parse_events(lines: Iterable[str]) -> InstanceTrace:
             continue
         try:
             line = _decoded(text)
-            if events and line.time < events[-1].time_s:
-                raise _RefusedError(f"Time {line.time:g} lies before {events[-1].time_s:g} of an earlier line")
-            events.append(running.start(line) if line.action is Action.START else running.delete(line))
+            time_s = clock.seconds(line.time)
+            if events and time_s < events[-1].time_s:
+                raise _RefusedError(f"Time {line.time} lies before that of an earlier line")
+            events.append(running.start(line, time_s) if line.action is Action.START else running.delete(line, time_s))
         except _RefusedError as reason:
             rejected.append(Rejected(number, str(reason)))
     return InstanceTrace(tuple(events), tuple(rejected))
+
+
+class _Clock:
+    """Seconds of times that are numbers, or dates: those since the first date. A file has either."""
+
+    def __init__(self) -> None:
+        self._first_date_s: float | None = None
+        self._has_numbers = False
+
+    def seconds(self, time: float | str) -> float:
+        """Raises `_RefusedError` for what is no date, or where numbers and dates are mixed."""
+        if isinstance(time, str):
+            if self._has_numbers:
+                raise _RefusedError(f"Time {time!r} is a date, accepted: seconds, as on the lines before")
+            try:
+                date_s = date_time_s("Time", time)
+            except RowError as error:
+                raise _RefusedError(str(error)) from error
+            self._first_date_s = date_s if self._first_date_s is None else self._first_date_s
+            return date_s - self._first_date_s
+        if self._first_date_s is not None:
+            raise _RefusedError(f"Time {time:g} is a number, accepted: dates, as on the lines before")
+        self._has_numbers = True
+        return time
 
 
 class _Running:
@@ -130,7 +157,7 @@ class _Running:
         self._key_of_id: dict[int | str, int] = {}
         self._keys_of_service: dict[str, list[int]] = {}
 
-    def start(self, line: _EventLine) -> InstanceEvent:
+    def start(self, line: _EventLine, time_s: float) -> InstanceEvent:
         """A new instance with a key of its own."""
         instance = _checked(line.instance)
         name = line.instance.instance_id
@@ -142,9 +169,9 @@ class _Running:
         self._started += 1
         self._instances[key] = instance
         self._keys_of_service.setdefault(instance.service, []).append(key)
-        return InstanceEvent(line.time, Action.START, key, instance)
+        return InstanceEvent(time_s, Action.START, key, instance)
 
-    def delete(self, line: _EventLine) -> InstanceEvent:
+    def delete(self, line: _EventLine, time_s: float) -> InstanceEvent:
         """The end of the instance of that id, or of the newest one of that service."""
         name, service = line.instance.instance_id, line.instance.service_name
         keys = self._keys_of_service.get(service, [])
@@ -158,7 +185,7 @@ class _Running:
                 raise _RefusedError(f"no instance_id {name!r} of service {service!r} runs that could be deleted")
             key = self._key_of_id.pop(name)
         keys.remove(key)
-        return InstanceEvent(line.time, Action.DELETE, key, self._instances.pop(key))
+        return InstanceEvent(time_s, Action.DELETE, key, self._instances.pop(key))
 
 
 def _decoded(text: str) -> _EventLine:
@@ -216,7 +243,7 @@ _DECIMALS = 4
 class InstanceMix(Struct, frozen=True):
     """What is drawn. Shares are of the number of instances; U is the uniform distribution, memory in GiB.
 
-    * training (`training_share`): 2 or 4 GPUs, memory of each one of 25, 30, 35, 40, request U(0.4, 0.8),
+    * training (`training_share`): 2 or 4 GPUs, memory of all of them one of 25, 30, 35, 40, request U(0.4, 0.8),
       limit max(request + 0.2, U(0.6, 1.0)).
     * llm-inference (`llm_share`): memory U(20, 30) whole, request U(0.4, 0.6), limit U(request + 0.2, 0.8).
     * inference (the rest): memory U(3, 10) whole, request U(0.2, 0.4), limit max(request + 0.2, U(0.3, 0.6)).
@@ -271,7 +298,7 @@ def _instances(count: int, mix: InstanceMix, random: np.random.Generator) -> Seq
 
 def _training(name: str, random: np.random.Generator) -> Instance:
     gpus = int(random.choice([2, 4]))
-    memory_mib = tuple(_GIB * int(gib) for gib in random.choice([25, 30, 35, 40], size=gpus))
+    memory_mib = (_GIB * int(random.choice([25, 30, 35, 40])),) * gpus
     request = random.uniform(0.4, 0.8)
     limit = max(request + 0.2, random.uniform(0.6, 1.0))
     return _instance(name, InstanceKind.TRAINING, request, limit, memory_mib)

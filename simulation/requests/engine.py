@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from inference_gateway.model import Decision, Observation, ScaleRule
 from inference_gateway.queueing import LOOK_S, Turns
-from inference_gateway.scaling import BoundedRule
+from inference_gateway.scaling.rules import BoundedRule
 from simulation.requests.service import FirstInFirstOut, InTurn, RequestQueue, SimulatedReplica, SimulatedReplicas
 from simulation.requests.settings import RequestReplayError, RequestSettings
 

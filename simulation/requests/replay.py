@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from inference_gateway.model import Capacity
-from inference_gateway.scaling import build
+from inference_gateway.scaling.rules import build
 from simulation.requests.engine import RequestOutcome, simulate
 from simulation.requests.service import SimulatedReplica
 from simulation.requests.settings import RequestReplayError, RequestSettings, ServiceTime, service_times

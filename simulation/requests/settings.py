@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from inference_gateway.errors import GatewayError
-from inference_gateway.scaling import Bounds
+from inference_gateway.scaling.rules import Bounds
 from simulation.requests.trace import Request
 
 _LONGEST_S = 86_400.0

@@ -20,6 +20,7 @@ from slurm_plugin.client.changes import (
     CreateReservation,
     DeleteReservation,
     ExtendReservation,
+    JobChange,
     RequeueJob,
     SetAdminComment,
     SetGres,
@@ -147,22 +148,9 @@ def _lease(name: str, old: str, new: str, reasons: Reasons, why: str) -> _Descri
 
 
 _OfJob = tuple[str, Value, Value, str, str]
-_JobChange = (
-    SetSiteFactor
-    | AttachReservation
-    | SignalJob
-    | RequeueJob
-    | CancelJob
-    | StartAtOnce
-    | SetAdminComment
-    | TargetJob
-    | SetGres
-    | SetNodeCount
-    | ClearDependency
-)
 
 
-def _of_job(change: _JobChange, job: SlurmJob | None, reasons: Reasons) -> tuple[_OfJob, ...]:
+def _of_job(change: JobChange, job: SlurmJob | None, reasons: Reasons) -> tuple[_OfJob, ...]:
     """(field, before, after, rule, reason) of a change of one job; `job` is None if it was not seen before."""
     interrupted = reasons.interruptions.get(change.job_id, "")
     sized, grouped = reasons.resizes.get(change.job_id, ""), reasons.groups.get(change.job_id, "")

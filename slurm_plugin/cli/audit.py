@@ -87,7 +87,7 @@ def admin() -> None:
 @click.option("--all-site-factors", is_flag=True, help="Set all site factors to 0, also where nothing tells whose.")
 @config_option
 def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> None:  # noqa: FBT001
-    """Take everything of explsched back.
+    """Undo every change that explsched has made in Slurm.
 
     Site factors become what others had set, leases and pins go, our words leave AdminComments. Stop the daemon first.
     Jobs that run go on. Exit status 1 if Slurm refused a change.

@@ -200,7 +200,7 @@ _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
 @json_option
 @config_option
 def doctor(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
-    """Check the installation. Exit status 1 if something must be mended."""
+    """Check the installation. Exit status 1 if something must be fixed."""
     findings = list(_findings(config_path))
     if as_json:
         click.echo(json.dumps([to_builtins(finding) for finding in findings], indent=1))

@@ -178,7 +178,7 @@ Managers are looked for where sxrun starts them, and at EXPLSCHED_KM_SOCKET. For
 srun --jobid=42 --overlap sexplsched kernels --job 42
 
 SM% and MEM% are the shares of the SMs' throughput and of the memory bandwidth that a kernel uses while it runs alone.
-FROM tells what they come from: ncu and nvml are measured, timing is only reckoned from the occupancy.
+FROM tells what they come from: ncu and nvml are measured, timing is only estimated from the occupancy.
 """
 _IMPORT_HELP = """Take over what Nsight Compute measured. FILE is what this prints:
 

@@ -1,13 +1,15 @@
-"""`sexplsched submit --config task.json`: the task files of the Go training scheduler, run by Slurm.
+"""`sexplsched submit`: tasks of the Go training scheduler (Pewpenguin/training-scheduler), run by Slurm.
 
-Fields: name, required_gpus, min_gpu_memory (MB), params. In params, `command` is what to run (a list of words, or one
-shell line); every other entry is given to it as --key=value.
+Fields of a task file: name, required_gpus, min_gpu_memory (MB), params. In params, `command` is what to run (a list of
+words, or one shell line); every other entry is given to it as --key=value. Their own files name no command: it then
+stands behind `--` on the command line.
 """
 
 from __future__ import annotations
 
 import shlex
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,11 +18,16 @@ import msgspec
 from msgspec import Meta
 
 from explsched.errors import ExplschedError
+from slurm_plugin.client.cli import CliClient
 
 _EXAMPLES = """\b
-example:
-  sexplsched submit --config task.json --dry-run
+examples:
+  sexplsched submit --config task.json --dry-run -- python train.py
+  sexplsched submit --name resnet --gpus 2 -- python train.py --epochs=90
 """
+
+
+_MB_PER_MIB = 1.048576
 
 
 class TaskError(ExplschedError):
@@ -35,47 +42,60 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_gpu_memory: Annotated[int, Meta(ge=0)] = 0
     params: dict[str, str | int | float | bool | list[str]] = {}
 
-    def command(self) -> list[str]:
-        """The words to run. Raises `TaskError` if the task names none."""
-        given = self.params.get("command")
+    def command(self, typed: Sequence[str] = ()) -> list[str]:
+        """The words to run: those typed, else the task's own. Raises `TaskError` if there are none."""
+        given = list(typed) or self.params.get("command")
         if isinstance(given, str):
             words = shlex.split(given)
         elif isinstance(given, list):
             words = list(given)
         else:
-            raise TaskError('params.command is missing: the program to run, e.g. ["python", "train.py"]')
+            raise TaskError(
+                "no command: give the program behind --, as in `submit --config task.json -- python train.py`, "
+                'or in the file as params.command, e.g. ["python", "train.py"]'
+            )
         return words + [f"--{key}={value}" for key, value in self.params.items() if key != "command"]
 
 
-def sbatch_arguments(task: Task, gpu_memory_feature: str | None) -> tuple[list[str], str]:
-    """The sbatch command line and script of a task.
-
-    Slurm knows no GPU memory; a site that marks its nodes with a feature per memory size names it.
-    """
+def sbatch_arguments(task: Task, constraint: str | None, typed: Sequence[str] = ()) -> tuple[list[str], str]:
+    """The sbatch command line and script of a task; `constraint` are features of nodes with enough GPU memory."""
     argv = ["sbatch", "--parsable", f"--job-name={task.name}"]
     if task.required_gpus:
         argv.append(f"--gpus={task.required_gpus}")
-    if gpu_memory_feature:
-        argv.append(f"--constraint={gpu_memory_feature}")
-    return argv, f"#!/bin/bash\nexec {shlex.join(['sxrun', '--', *task.command()])}\n"
+    if constraint:
+        argv.append(f"--constraint={constraint}")
+    return argv, f"#!/bin/bash\nexec {shlex.join(['sxrun', '--', *task.command(typed)])}\n"
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--config", "task_path", required=True, type=click.Path(path_type=Path), help="Task file (JSON).")
-@click.option("--constraint", help="Feature of nodes with enough GPU memory, needed if min_gpu_memory is set.")
+@click.option("--config", "task_path", type=click.Path(path_type=Path), help="Task file (JSON).")
+@click.option("--name", help="Name of the task, in place of a file's.")
+@click.option("--gpus", type=click.IntRange(0, 100_000), help="GPUs, in place of a file's required_gpus.")
+@click.option("--memory", "memory_mb", type=click.IntRange(min=0), help="MB of each GPU, as min_gpu_memory.")
+@click.option("--constraint", help="Features of nodes with enough GPU memory.  [default: found out]")
 @click.option("--dry-run", is_flag=True, help="Show the command and script, submit nothing.")
-def submit(task_path: Path, constraint: str | None, dry_run: bool) -> None:  # noqa: FBT001  click passes by name
-    """Submit a task file (JSON).
+@click.argument("command", nargs=-1)
+def submit(
+    *,
+    task_path: Path | None,
+    name: str | None,
+    gpus: int | None,
+    memory_mb: int | None,
+    constraint: str | None,
+    dry_run: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Submit a task of the Go training scheduler.
 
-    It has name, required_gpus, min_gpu_memory and params.
+    It is a file (JSON) with name, required_gpus, min_gpu_memory and params, or options, or both.
+
+    Memory is asked for by the features of nodes: those that name a size (gpumem80g, 80gb ...) or a model whose size is
+    known (a100-80gb, h100 ...), see `sexplsched gpus`.
     """
-    task = read_task(task_path)
+    task = _task(task_path, {"name": name, "required_gpus": gpus, "min_gpu_memory": memory_mb})
     if task.min_gpu_memory and not constraint:
-        raise TaskError(
-            f"{task_path}: min_gpu_memory is {task.min_gpu_memory}, but Slurm knows no GPU memory; name the feature of "
-            "the nodes that have as much with --constraint (see `sinfo -o '%N %f %G'`), or set it to 0"
-        )
-    argv, script = sbatch_arguments(task, constraint)
+        constraint = _with_memory(task.min_gpu_memory)
+    argv, script = sbatch_arguments(task, constraint, command)
     if dry_run:
         click.echo(f"# {shlex.join(argv)}\n{script}", nl=False)
         return
@@ -84,8 +104,34 @@ def submit(task_path: Path, constraint: str | None, dry_run: bool) -> None:  # n
     except FileNotFoundError as error:
         raise TaskError("sbatch is not installed or not on PATH (Debian package slurm-client)") from error
     if done.returncode:
-        raise TaskError(f"{task_path}: sbatch refused the task: {done.stderr.strip()}")
+        raise TaskError(f"{task.name}: sbatch refused the task: {done.stderr.strip()}")
     click.echo(f"Submitted batch job {done.stdout.strip()}")
+
+
+def _task(path: Path | None, given: Mapping[str, object]) -> Task:
+    """The task of a file, with what was given instead. Raises `TaskError`."""
+    typed = {field: value for field, value in given.items() if value is not None}
+    if path is None and "name" not in typed:
+        raise click.UsageError("give --config FILE or --name NAME")
+    fields = {**(msgspec.to_builtins(read_task(path)) if path else {}), **typed}
+    try:
+        return msgspec.convert(fields, Task)
+    except msgspec.ValidationError as error:
+        raise TaskError(str(error)) from error
+
+
+def _with_memory(least_mb: int) -> str:
+    """Features of the nodes whose GPUs have so much memory. Raises `TaskError` where none is known to."""
+    nodes = [node for node in CliClient().nodes() if node.gpus]
+    found = sorted({node.gpu_memory_feature for node in nodes if node.gpu_memory_mib * _MB_PER_MIB >= least_mb} - {""})
+    if found:
+        return "|".join(found)
+    largest = max((node.gpu_memory_mib for node in nodes), default=0)
+    known = f"the largest known has {largest} MiB" if largest else "no node has a feature that tells"
+    raise TaskError(
+        f"no GPU is known to have {least_mb} MB: {known}; name the feature of nodes that have with --constraint "
+        "(see `sexplsched gpus`), or ask for 0"
+    )
 
 
 def read_task(path: Path) -> Task:

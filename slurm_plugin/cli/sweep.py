@@ -41,7 +41,7 @@ class NoSweepError(ExplschedError):
 
 @click.group(epilog=_EXAMPLES)
 def sweep() -> None:
-    """Show sweeps, those that are over too, and run searches."""
+    """Show sweeps, past ones included, and run searches."""
 
 
 _user = click.option("-u", "--user", help="Only sweeps of this user.")
@@ -54,7 +54,7 @@ _me = click.option("--me", is_flag=True, help="Only my sweeps.")
 @json_option
 @config_option
 def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
-    """List sweeps: how many of their trainings are where, the best value, GPU-hours used and saved."""
+    """List sweeps: how many of their trainings are in which state, the best value, GPU-hours used and saved."""
     found = _found(look(config_path), None, getpass.getuser() if me else user)
     if as_json:
         click.echo(json.dumps({"sweeps": [_summary(one) for one in found]}, indent=1))
@@ -123,7 +123,7 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
 @json_option
 @config_option
 def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001
-    """Search for the best hyper-parameters, as a YAML file says: begin, or go on where it was left.
+    """Search for the best hyper-parameters as a YAML file describes; a search that was left is resumed.
 
     Trials are Slurm jobs. Slurm itself makes the next pass when one of them ends, so nothing has to stay running; the
     command may be called again at any time. Trials and their state are in NAME.sweep beside the file.

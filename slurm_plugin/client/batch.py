@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from slurm_plugin.client import process
 from slurm_plugin.client.changes import (
@@ -27,6 +28,7 @@ from slurm_plugin.client.changes import (
     CreateReservation,
     DeleteReservation,
     ExtendReservation,
+    JobChange,
     RequeueJob,
     SetAdminComment,
     SetGres,
@@ -44,6 +46,8 @@ _GRES = re.compile(r"[A-Za-z0-9_.:-]+")
 _SAFE_NOTE = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
 
 _SITE_FACTORS_PER_MARK = 50
+
+_NO_NAMES: Mapping[int, str] = MappingProxyType({})
 
 Group = tuple[Change, ...]
 """Changes with one marker behind them."""
@@ -68,11 +72,11 @@ def single(changes: Iterable[Change]) -> list[Group]:
     return [(change,) for change in changes]
 
 
-def text(groups: Sequence[Group], mark: str) -> str:
+def text(groups: Sequence[Group], mark: str, names: Mapping[int, str] = _NO_NAMES) -> str:
     """Standard input for scontrol. Raises `SlurmError` for a name that scontrol might read as something else."""
     lines = []
     for i, group in enumerate(groups):
-        lines += [command(change) for change in group]
+        lines += [command(change, names) for change in group]
         lines.append(f"{mark}-{i}")
     return "\n".join(lines) + "\n"
 
@@ -93,31 +97,29 @@ def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[tuple[G
     return tuple(found)
 
 
-def command(change: Change) -> str:
-    """One line of scontrol for one change."""
+def command(change: Change, names: Mapping[int, str] = _NO_NAMES) -> str:
+    """One line of scontrol for one change. `names` are how jobs are called where an id would mean more."""
+    job = names.get(change.job_id, str(int(change.job_id))) if isinstance(change, JobChange) else ""
     match change:
-        case SetSiteFactor(job_id, factor):
-            return f"u job={int(job_id)} sitef={int(factor)}"  # scontrol reads its input byte by byte: short is fast
-        case AttachReservation(job_id, name):
-            return f"update JobId={int(job_id)} ReservationName={_safe(name) if name else ''}"
-        case RequeueJob(job_id):
-            return f"requeue Incomplete {int(job_id)}"
-        case StartAtOnce(job_id):
-            return f"update JobId={int(job_id)} StartTime=now"
-        case SetGres(job_id, gres):
-            return f"update JobId={int(job_id)} Gres={','.join(_safe(part, _GRES) for part in gres.split(','))}"
-        case SetNodeCount(job_id, nodes, tasks, cpus):
+        case SetSiteFactor(_, factor):
+            return f"u job={job} sitef={int(factor)}"  # scontrol reads its input byte by byte: short is fast
+        case AttachReservation(_, name):
+            return f"update JobId={job} ReservationName={_safe(name) if name else ''}"
+        case RequeueJob(_):
+            return f"requeue Incomplete {job}"
+        case StartAtOnce(_):
+            return f"update JobId={job} StartTime=now"
+        case SetGres(_, gres):
+            return f"update JobId={job} Gres={','.join(_safe(part, _GRES) for part in gres.split(','))}"
+        case SetNodeCount(_, nodes, tasks, cpus):
             # A range, or the old count stays the largest; all in one, or Slurm checks the nodes against the old tasks.
-            return (
-                f"update JobId={int(job_id)} NumNodes={int(nodes)}-{int(nodes)} "
-                f"NumTasks={int(tasks)} NumCPUs={int(cpus)}"
-            )
-        case ClearDependency(job_id):
-            return f"update JobId={int(job_id)} Dependency="
-        case TargetJob(job_id, nodes, note):
-            return f"update JobId={int(job_id)} ReqNodeList={_list(nodes)} AdminComment={_note(note)}"
-        case SetAdminComment(job_id, note):
-            return f"update JobId={int(job_id)} AdminComment={_note(note)}"
+            return f"update JobId={job} NumNodes={int(nodes)}-{int(nodes)} NumTasks={int(tasks)} NumCPUs={int(cpus)}"
+        case ClearDependency(_):
+            return f"update JobId={job} Dependency="
+        case TargetJob(_, nodes, note):
+            return f"update JobId={job} ReqNodeList={_list(nodes)} AdminComment={_note(note)}"
+        case SetAdminComment(_, note):
+            return f"update JobId={job} AdminComment={_note(note)}"
         case DeleteReservation(name):
             return f"delete ReservationName={_safe(name)}"
         case ExtendReservation(name, end_s):
@@ -154,12 +156,13 @@ def fits_a_line(change: Change) -> bool:
     return not isinstance(change, TargetJob | SetAdminComment) or _SAFE_NOTE.fullmatch(change.admin_comment) is not None
 
 
-def arguments(change: Change) -> list[str]:
+def arguments(change: Change, names: Mapping[int, str] = _NO_NAMES) -> list[str]:
     """A change that does not fit a line as arguments of a scontrol process of its own. Raises `SlurmError`."""
     if not isinstance(change, TargetJob | SetAdminComment):
         raise SlurmError(f"scontrol has no arguments for {change}")
     nodes = [f"ReqNodeList={_list(change.nodes)}"] if isinstance(change, TargetJob) else []
-    return ["update", f"JobId={int(change.job_id)}", *nodes, f"AdminComment={change.admin_comment}"]
+    job = names.get(change.job_id, str(int(change.job_id)))
+    return ["update", f"JobId={job}", *nodes, f"AdminComment={change.admin_comment}"]
 
 
 def _note(text: str) -> str:

@@ -113,6 +113,10 @@ TABLE = (
 )
 
 
+_FLAT = frozenset({"", "(null)", "none", "default", "flat"})
+"""TopologyPlugin of clusters whose nodes are all equally near each other. Some releases print these without a path."""
+
+
 class RateLimit(Struct, frozen=True):
     """slurmctld's token bucket for each user: requests let through at once, and per second in the long run."""
 
@@ -161,6 +165,11 @@ class Capabilities(Struct, frozen=True):
         """The plugin that sets site factors by itself, empty for none."""
         name = self.settings.get("PrioritySiteFactorPlugin", "")
         return "" if name in ("(null)", "site_factor/none") else name
+
+    @property
+    def has_topology(self) -> bool:
+        """Whether Slurm chooses the nodes of a gang by where they are in the network (switch tree, blocks, torus)."""
+        return self.settings.get("TopologyPlugin", "").removeprefix("topology/") not in _FLAT
 
     @property
     def cluster(self) -> str:

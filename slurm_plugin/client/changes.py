@@ -118,11 +118,8 @@ class SetNodeCount(Struct, frozen=True):
     cpus: int
 
 
-Change = (
+JobChange = (
     SetSiteFactor
-    | CreateReservation
-    | ExtendReservation
-    | DeleteReservation
     | AttachReservation
     | SignalJob
     | RequeueJob
@@ -134,6 +131,7 @@ Change = (
     | SetGres
     | SetNodeCount
 )
+Change = JobChange | CreateReservation | ExtendReservation | DeleteReservation
 
 
 class ChangeFailure(Struct, frozen=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,7 @@ class CliClient:
         self._timeout_s = timeout_s
         self._environment = process.environment(environment or {})
         self._reader = parse.JobReader()
+        self._names: Mapping[int, str] = {}
 
     def capabilities(self) -> Capabilities:
         """What this Slurm can do."""
@@ -57,7 +59,7 @@ class CliClient:
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
-        jobs = self._squeue(self._reader)
+        jobs = self._present()
         priorities = self._priorities() if any(job.state == "PENDING" for job in jobs) else {}
         return self._completed(jobs, priorities)
 
@@ -92,7 +94,7 @@ class CliClient:
             priorities = readers.submit(self._priorities)
             nodes = readers.submit(self.nodes)
             reservations = readers.submit(self.reservations)
-            jobs = self._squeue(self._reader)
+            jobs = self._present()
             completed = self._completed(jobs, priorities.result())
             rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
             return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
@@ -154,6 +156,10 @@ class CliClient:
             raise SlurmError(f"scontrol -V: {error}") from error
 
     @cached_property
+    def _age_rule(self) -> parse.AgeRule | None:
+        return parse.AgeRule.of(settings(self._read("scontrol", "show", "config")))
+
+    @cached_property
     def _shard_rule(self) -> ShardRule:
         return parse.shard_rule(self._read("scontrol", "show", "config"))
 
@@ -161,10 +167,11 @@ class CliClient:
         """The jobs with their site factors and native priorities, and with their devices where some share GPUs."""
         some_run = any(job.node_names for job in jobs)
         held = self._devices() if some_run and any(job.shards_per_node for job in jobs) else {}
+        rule, now_s = self._age_rule if priorities else None, time.time()
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)
-            known = {} if found is None else _of_priority(found)
+            known = {} if found is None else _of_priority(found, job, rule, now_s)
             devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
             completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
         return tuple(completed)
@@ -175,6 +182,13 @@ class CliClient:
     @cached_property
     def _site_factor_program(self) -> str | None:
         return batch.find(self._version.release, self._timeout_s, self._environment)
+
+    def _present(self) -> tuple[SlurmJob, ...]:
+        """The jobs that have not ended, and by which names: the last task has the id of its array, which means all."""
+        jobs = self._squeue(self._reader)
+        last = (job for job in jobs if job.job_id == job.array_job_id and job.array_task_id is not None)
+        self._names = {job.job_id: f"{job.array_job_id}_{job.array_task_id}" for job in last}
+        return jobs
 
     def _squeue(self, reader: parse.JobReader, *selection: str) -> tuple[SlurmJob, ...]:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""
@@ -201,12 +215,14 @@ class CliClient:
         if not groups:
             return ()
         mark = f"explsched-{os.urandom(4).hex()}"
-        answer = process.run(["scontrol"], self._timeout_s, self._environment, stdin=batch.text(groups, mark))
+        answer = process.run(
+            ["scontrol"], self._timeout_s, self._environment, stdin=batch.text(groups, mark, self._names)
+        )
         return batch.complaints(groups, answer.err, mark)
 
     def _apply_alone(self, change: TargetJob | SetAdminComment) -> Iterator[ChangeFailure]:
         # Not through the standard input of scontrol: other people's words in a comment may hold anything.
-        answer = process.run(["scontrol", *batch.arguments(change)], self._timeout_s, self._environment)
+        answer = process.run(["scontrol", *batch.arguments(change, self._names)], self._timeout_s, self._environment)
         if answer.returncode != 0:
             yield ChangeFailure(change, (answer.err or answer.out).strip())
 
@@ -214,14 +230,17 @@ class CliClient:
         # --state: for a job that no longer runs, scancel would retry for a minute. --batch: slurmctld answers a --full
         # signal of a batch job with "try again later".
         how = [f"--signal={signal}", "--batch", "--state=RUNNING"] if signal else []
-        argv = ["scancel", "--verbose", *how, *(str(change.job_id) for change in group)]
+        argv = ["scancel", "--verbose", *how, *(self._name(change.job_id) for change in group)]
         answer = process.run(argv, self._timeout_s, self._environment)
         failed = []
         for change in group:
-            complaint = re.search(rf"^.*error.*\b{change.job_id}\b.*$", answer.err, re.MULTILINE)
+            complaint = re.search(rf"^.*error.*\b{self._name(change.job_id)}\b.*$", answer.err, re.MULTILINE)
             if complaint:
                 failed.append(ChangeFailure(change, complaint[0].removeprefix("scancel: ")))
         return failed
+
+    def _name(self, job_id: int) -> str:
+        return self._names.get(job_id, str(job_id))
 
     def _priorities(self) -> dict[int, parse.Priority]:
         """Site factors and natives of pending jobs; none where the site does not run priority/multifactor."""
@@ -239,8 +258,11 @@ def _local(time_s: float) -> str:
     return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _of_priority(found: parse.Priority) -> dict[str, Any]:
-    return {"site_factor": found.site_factor, "natives": found.natives, "fair_share": found.fair_share}
+def _of_priority(found: parse.Priority, job: SlurmJob, rule: parse.AgeRule | None, now_s: float) -> dict[str, Any]:
+    known = {"site_factor": found.site_factor, "natives": found.natives, "fair_share": found.fair_share}
+    if rule is None or job.accrue_s is None:
+        return known
+    return {**known, "age_lag": rule.lag(found.age, job.accrue_s, now_s)}
 
 
 def readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:

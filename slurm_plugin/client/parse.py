@@ -69,6 +69,8 @@ JOB_FIELDS = (
     "Licenses",
     "OverSubscribe",
     "cpus-per-tres",
+    "ReqSwitch",
+    "AccrueTime",
     "Name",
     "Comment",
 )
@@ -143,6 +145,8 @@ def job(fields: Sequence[str]) -> SlurmJob:
         sharing=text_of(f["OverSubscribe"]),
         cpus_per_gpu=gpu_count(f["cpus-per-tres"]),
         memory_mib=memory_mib(f["tres-alloc"]),
+        most_switches=_number(f, "ReqSwitch"),
+        accrue_s=time_s(f["AccrueTime"]),
         gpu_type=",".join(sorted(gpu_types(*(f[name] for name in _GPU_FIELDS)))),
     )
 
@@ -223,12 +227,46 @@ PRIORITY_FORMAT = "%i|%Y|%S|%A|%B|%F|%J|%P|%Q|%T|%N"
 class Priority(Struct, frozen=True, gc=False):
     """A job's site factor, and its priority without it: one for each of its partitions.
 
-    `fair_share` is the part of the priority that its association has for being served less than it is due (weighted).
+    `fair_share` is the part of the priority that its association has for being served less than it is due, `age` the
+    part for its waiting, both weighted.
     """
 
     site_factor: int
     natives: tuple[int, ...]
     fair_share: int = 0
+    age: int = 0
+
+
+class AgeRule(Struct, frozen=True):
+    """What a job's waiting counts in its priority: `points` after `max_age_s`, computed each `period_s`."""
+
+    points: float
+    max_age_s: float
+    period_s: float
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> AgeRule | None:
+        """From `scontrol show config`; None where age counts nothing, or it does not say what."""
+        try:
+            times_s = [duration_s(settings.get(f"Priority{name}", "")) for name in ("MaxAge", "CalcPeriod")]
+            points = float(whole(settings.get("PriorityWeightAge", "0")))
+        except ValueError:
+            return None
+        max_age_s, period_s = (time_s or 0.0 for time_s in times_s)
+        return cls(points, max_age_s, period_s) if points and max_age_s and period_s else None
+
+    def lag(self, age: int, accrue_s: float, now_s: float) -> int:
+        """How much more than `age` the waiting counts by now.
+
+        0 where that is more than Slurm may be behind: then ages are not what is assumed here.
+        """
+        due = self.points * min(1.0, max(0.0, now_s - accrue_s) / self.max_age_s)
+        lag = round(due) - age
+        return lag if 0 <= lag <= self.points * _LATE_PERIODS * self.period_s / self.max_age_s else 0
+
+
+_LATE_PERIODS = 3
+"""So many periods after it is due a busy slurmctld has computed all priorities anew."""
 
 
 def priorities(text: str) -> dict[int, Priority]:
@@ -245,14 +283,14 @@ def priorities(text: str) -> dict[int, Priority]:
             job_id, shown, site = (signed(field) for field in fields[:3])
             *parts, tres, nice = fields[3:]
             native = shown - site
-            fair_share = signed(parts[2])
+            age, fair_share = signed(parts[0]), signed(parts[2])
             if shown <= LEAST_PRIORITY:
                 of_tres = sum(signed(part) for part in re.findall(r"=(-?\d+)", tres))
                 native = sum(map(signed, parts)) + of_tres - signed(nice)
         except ValueError:
             continue  # of this job no priority is known, and it is left where it stands
         before = found[job_id].natives if job_id in found else ()
-        found[job_id] = Priority(site, (*before, native), fair_share)
+        found[job_id] = Priority(site, (*before, native), fair_share, age)
     return found
 
 

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from slurm_plugin.client.gpu_memory import of_node
+
 _OUT_OF_USE = frozenset({
     *("DOWN", "UNKNOWN", "ERROR", "FUTURE", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "NOT_RESPONDING"),
     *("MAINT", "MAINTENANCE", "POWER_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG", "BLOCKED", "EXTERNAL"),
@@ -40,7 +42,11 @@ class SlurmJob(Struct, frozen=True, gc=False):
     YES, USER, ...) are as squeue prints them, empty for none. `cpus` is less than a waiting job with `cpus_per_gpu`
     will get. `fair_share` is that part of a waiting job's priority, None where Slurm tells
     none. `requeues` is false where its owner has said --no-requeue, then or since. `gpu_type` is the type
-    of GPU that is asked for, empty for any; several are separated by commas.
+    of GPU that is asked for, empty for any; several are separated by commas. `most_switches` is what --switches says, 0
+    without it. `accrue_s` is from when on its age counts, None where it does not.
+
+    `age_lag` is how much higher its natives would be by now, had Slurm just computed them: it does that of a job that
+    is changed at once, of all others each PriorityCalcPeriod. So jobs are compared by one clock, as Slurm will itself.
     """
 
     job_id: int
@@ -87,6 +93,9 @@ class SlurmJob(Struct, frozen=True, gc=False):
     gpu_type: str = ""
     requeues: bool = True
     fair_share: int | None = None
+    most_switches: int = 0
+    accrue_s: float | None = None
+    age_lag: int = 0
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -99,10 +108,10 @@ class SlurmJob(Struct, frozen=True, gc=False):
         return self.priority_with(0) if self.natives else None
 
     def priority_with(self, site_factor: int) -> int:
-        """The best priority that it would have with a site factor; only where Slurm tells its own."""
+        """The best priority that it has by now with a site factor; only where Slurm tells its own."""
         natives = self.natives
         best = natives[0] if len(natives) == 1 else max(natives)
-        return max(LEAST_PRIORITY, best + site_factor)
+        return max(LEAST_PRIORITY, best + self.age_lag + site_factor)
 
     @property
     def is_in_force(self) -> bool:
@@ -138,6 +147,16 @@ class SlurmNode(Struct, frozen=True, gc=False):
     memory_taken_mib: int = 0
     features: frozenset[str] = frozenset()
     gpu_types: frozenset[str] = frozenset()
+
+    @property
+    def gpu_memory_mib(self) -> int:
+        """Memory of each GPU, as far as its type or a feature tells; 0 where neither does."""
+        return of_node(self.gpu_types, self.features)[0]
+
+    @property
+    def gpu_memory_feature(self) -> str:
+        """The feature that tells, for --constraint; empty where none does."""
+        return of_node(self.gpu_types, self.features)[1]
 
     @property
     def schedulable(self) -> bool:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from slurm_plugin.devcluster import machine
+from slurm_plugin.devcluster.cluster import Layout
+from slurm_plugin.devcluster.machine import DevClusterError
 from slurm_plugin.devcluster.slurm_conf import DATABASE, Host, Ports, slurmdbd_conf
-from slurm_plugin.devcluster.spec import DevClusterError, Layout
 
 ACCOUNT = "explsched"
 """The account whose users are root and daemon.

@@ -18,10 +18,10 @@ from explsched.atomic_file import drafts
 from explsched.process import ProcessId
 from slurm_plugin.devcluster import machine, processes
 from slurm_plugin.devcluster.accounting import database_socket_path, start_accounting
-from slurm_plugin.devcluster.cluster import Cluster, State
+from slurm_plugin.devcluster.cluster import Cluster, ClusterSpec, Layout, ProductState, State
+from slurm_plugin.devcluster.machine import DevClusterError
 from slurm_plugin.devcluster.product import DAEMON, Product
 from slurm_plugin.devcluster.slurm_conf import Host, Ports, cgroup_conf, gres_conf, slurm_conf
-from slurm_plugin.devcluster.spec import ClusterSpec, DevClusterError, Layout, ProductState
 
 Progress = Callable[[str], None]
 """Called with one line for each step."""

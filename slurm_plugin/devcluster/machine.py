@@ -11,8 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from explsched.errors import ExplschedError
 from slurm_plugin.client.capabilities import SlurmVersion
-from slurm_plugin.devcluster.spec import DevClusterError
+
+
+class DevClusterError(ExplschedError):
+    """A private cluster cannot be started, used or stopped."""
+
 
 PREFIX_VARIABLE = "EXPLSCHED_SLURM_PREFIX"
 """Names the installation prefix of a Slurm built from source; without it Slurm is found on PATH.

@@ -16,7 +16,7 @@ import psutil
 
 from explsched import process
 from explsched.process import ProcessId
-from slurm_plugin.devcluster.spec import DevClusterError
+from slurm_plugin.devcluster.machine import DevClusterError
 
 MARKER = "EXPLSCHED_DEVCLUSTER"
 """Environment variable of the daemons, holding the cluster's directory; jobs do not inherit it."""

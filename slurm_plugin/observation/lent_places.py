@@ -31,7 +31,7 @@ from slurm_plugin.observation.observe import Observation
 _LOG = logging.getLogger("explsched.lent_places")
 
 
-class _Seat(Struct, frozen=True, array_like=True):
+class _Loan(Struct, frozen=True, array_like=True):
     """Where a waiting job stands: on the place of which of its peers, and how much higher than on its own."""
 
     lender: int
@@ -45,7 +45,7 @@ class _Notes(Struct, frozen=True):
     """
 
     used: dict[int, int] = {}
-    seats: dict[int, _Seat] = {}
+    loans: dict[int, _Loan] = {}
     counted: frozenset[int] = frozenset()
 
 
@@ -75,25 +75,25 @@ class LentPlaces:
         Where a lender itself has left from somebody's place, that one pays for both: so those that are left have the
         places that Slurm alone would have left them. Who started on a place below his own has used up no more.
         """
-        seats, counted = self._notes.seats, self._notes.counted
+        loans, counted = self._notes.loans, self._notes.counted
         waiting = {job_id for job_id, record in records.items() if record.state == "PENDING"}
-        left = {job_id: job_id for job_id in seats.keys() - waiting}
+        left = {job_id: job_id for job_id in loans.keys() - waiting}
         for record in records.values():  # tasks that have left an array, which itself stays
-            if record.array_job_id in seats and record.job_id not in waiting:
+            if record.array_job_id in loans and record.job_id not in waiting:
                 left[record.job_id] = record.array_job_id
-        gone = {seat for job_id, seat in left.items() if job_id not in counted}
+        gone = {loan for job_id, loan in left.items() if job_id not in counted}
         used = {job_id: points for job_id, points in self._notes.used.items() if job_id in waiting}
-        sitter = {seat.lender: job_id for job_id, seat in seats.items()}
-        for lender in sitter.keys() & waiting:
-            points, at = 0, sitter.get(lender)
+        borrower = {loan.lender: job_id for job_id, loan in loans.items()}
+        for lender in borrower.keys() & waiting:
+            points, at = 0, borrower.get(lender)
             while at in gone:
-                points += seats[at].gain
-                at = None if at in waiting else sitter.get(at)
+                points += loans[at].gain
+                at = None if at in waiting else borrower.get(at)
             if points > 0:
                 used[lender] = used.get(lender, 0) - points
         # One that waits again, after a requeue, may stand on a lent place again.
         counted = frozenset(job_id for job_id in counted | left.keys() if job_id in records and job_id not in waiting)
-        self._notes = _Notes(used, {job_id: seat for job_id, seat in seats.items() if job_id not in gone}, counted)
+        self._notes = _Notes(used, {job_id: loan for job_id, loan in loans.items() if job_id not in gone}, counted)
 
     def note(self, ranked: Iterable[int], seen: Observation, changes: Iterable[Change], most: int) -> None:
         """Write down who is given whose place in this pass; `ranked` are the snapshot's jobs in the wanted order.
@@ -104,9 +104,9 @@ class LentPlaces:
         row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
         waiting = [row[job_id] for job_id in ranked if records[job_id].state == "PENDING"]
         written = {one.job_id: one.site_factor for one in changes if isinstance(one, SetSiteFactor)}
-        seats = {}
-        owners, sitters = assignment(np.array(waiting, dtype=np.int64), snapshot)
-        for own, given in zip(owners.tolist(), sitters.tolist(), strict=True):
+        loans = {}
+        owners, borrowers = assignment(np.array(waiting, dtype=np.int64), snapshot)
+        for own, given in zip(owners.tolist(), borrowers.tolist(), strict=True):
             if own == given or not snapshot.jobs[given].scope:
                 continue
             lender, job = snapshot.jobs[own], snapshot.jobs[given]
@@ -114,8 +114,8 @@ class LentPlaces:
             if gain > 0 and len(written) >= most:
                 factor = written.get(job.job_id, records[job.job_id].site_factor or 0)
                 gain = min(gain, max(0, factor - seen.others_factors.get(job.job_id, 0)))
-            seats[job.job_id] = _Seat(lender.job_id, gain)
-        self._notes = _Notes(self._notes.used, seats, self._notes.counted)
+            loans[job.job_id] = _Loan(lender.job_id, gain)
+        self._notes = _Notes(self._notes.used, loans, self._notes.counted)
 
     def save(self) -> None:
         """Write the notes down, before Slurm is asked for what they say. Without a file all goes on."""

@@ -129,11 +129,15 @@ class SweepTrainings:
     """The trainings of sweeps that have others waiting or running, those that have ended among them.
 
     What an ended training reported tells what the others of its sweep can be expected to reach; its best value is the
-    one to beat. Kept in memory: a restarted daemon knows the present trainings only.
+    one to beat. A daemon that starts learns of those from the notes of the last one (`sweep_record.ended_before`).
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, SeenTraining] = {}
+
+    def adopt(self, ended: Mapping[int, SeenTraining]) -> None:
+        """Take in trainings that ended before this daemon began."""
+        self._seen = {**ended, **self._seen}
 
     @property
     def seen(self) -> Mapping[int, SeenTraining]:

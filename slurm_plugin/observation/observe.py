@@ -104,7 +104,7 @@ def observe(
     """
     rules = order or OrderSection()
     wanted = frozenset(partitions)
-    records = {job.job_id: job for job in seen.jobs if job.state in _STATES}
+    records = {job.job_id: job for job in seen.jobs if is_present(job)}
     by_name = {node.name: node for node in seen.nodes}
     nodes = tuple(by_name.values())
     known = remembered or Remembered()
@@ -178,6 +178,11 @@ def observe(
     )
 
 
+def is_present(record: SlurmJob) -> bool:
+    """Whether the job has not ended: Slurm may tell of one for some minutes longer."""
+    return record.state in _STATES
+
+
 def asks_for_gpus(record: SlurmJob, shards_per_gpu: int) -> bool:
     """Whether the job asks for GPUs, or for parts of some. Others are none of ours: nothing of them is ever changed."""
     return gpu_request(record, shards_per_gpu).total > 0
@@ -193,12 +198,17 @@ def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
     """A training that has ended, with what it reported since it was last seen."""
     if progress is None or job.exploration is None:
         return job
-    points = progress.points(job.exploration.metric, max(job.request.total, 1))
-    return replace(job, points=points, exploration=_with_params(job.exploration, progress))
+    return replace(
+        job,
+        points=progress.points(job.exploration.metric, max(job.request.total, 1)),
+        exploration=_with_params(job.exploration, progress),
+        total_steps=progress.total_steps,
+        earlier_s=max(job.earlier_s, sum(run.end_s - run.start_s for run in progress.runs)),
+    )
 
 
 def _node(node: SlurmNode, sets: frozenset[str]) -> Node:
-    return Node(node.name, node.gpus, node.partitions | sets, node.schedulable)
+    return Node(node.name, node.gpus, node.partitions | sets, node.schedulable, node.gpu_memory_mib)
 
 
 def _absences(reservations: Iterable[SlurmReservation], now_s: float) -> Iterator[Absence]:

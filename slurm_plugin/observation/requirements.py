@@ -113,6 +113,8 @@ def unmodelled(record: SlurmJob) -> str:
         return f"it must have certain nodes ({','.join(record.required_nodes)})"
     if record.features and not _SIMPLE.fullmatch(record.features):
         return f"its constraint is not a plain list of features ({record.features})"
+    if record.most_switches:
+        return f"it wants nodes behind so many switches at most: {record.most_switches} (--switches)"
     if "," in record.gpu_type:
         return f"it asks for GPUs of several types ({record.gpu_type})"
     return ""

@@ -1,8 +1,9 @@
-"""What the daemon notes of sweeps, for people: who belonged to one, and who was paused or stopped, and why.
+"""What the daemon notes of sweeps: who belonged to one, and who was paused or stopped, and why.
 
-Slurm forgets jobs minutes after their end, and never knew why a policy ended one. Nothing is decided by these notes.
-They lie in the spool, `sweeps.jsonl`, where every host of the cluster reads them; a line is one note. Notes of
-trainings that nobody mentioned for `KEPT_S` are dropped when a daemon starts.
+Slurm forgets jobs minutes after their end, and never knew why a policy ended one. People read these notes, and so does
+a daemon that has just started: who ended before, and what it reported, tells what the others can reach. They lie in the
+spool, `sweeps.jsonl`, where every host of the cluster and every user reads them, other than the audit file; a line is
+one note. Notes of trainings that nobody mentioned for `KEPT_S` are dropped when a daemon starts.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ from msgspec import Struct
 
 from explsched.atomic_file import replace_file
 from explsched.log import event
-from sched_policy.model import Direction, Job
+from sched_policy.model import Direction, Exploration, GpuRequest, Job
 from sched_policy.plan import Plan
+from slurm_plugin import job_options
 from slurm_plugin.client.changes import CancelJob, Change, SignalJob
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.memory import SeenTraining
+from slurm_plugin.observation.observe import is_present
+from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.standing import Scope, standing_of
 
 NAME = "sweeps.jsonl"
 KEPT_S = 90 * 86_400.0
@@ -102,6 +108,50 @@ def read(spool: Path) -> tuple[Note, ...]:
         if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid(), spool.stat().st_uid):
             return ()
         return tuple(_notes(file))
+
+
+def ended_before(
+    notes: Iterable[Note], jobs: Iterable[SlurmJob], spool: ProgressSpool, scope: Scope, now_s: float
+) -> dict[int, SeenTraining]:
+    """The trainings that have ended, of the sweeps of which others wait or run, as `memory.SweepTrainings` has them.
+
+    `jobs` are those that Slurm tells of. A name may be used for a new sweep when the last has ended: so a training
+    counts only if it had not ended when the first of the others was submitted.
+    """
+    present = {job.job_id: job for job in jobs if is_present(job)}
+    sweeps: dict[tuple[int, str], list[SlurmJob]] = {}
+    for job in present.values():
+        if (name := _sweep_of(job)) is not None:
+            sweeps.setdefault((job.uid, name), []).append(job)
+    joined: dict[int, Note] = {}
+    until_s: dict[int, float] = {}
+    for note in notes:
+        if (note.uid, note.sweep) in sweeps and note.job not in present:
+            joined[note.job] = joined.get(note.job, note)
+            until_s[note.job] = note.time_s
+    progress = spool.read({job_id: note.uid for job_id, note in joined.items()}, now_s)
+    for job_id, reported in progress.items():
+        until_s[job_id] = max([until_s[job_id], *(run.end_s for run in reported.runs)])
+    found: dict[int, SeenTraining] = {}
+    since_s = {key: min(job.submit_s for job in own) for key, own in sweeps.items()}
+    for note in sorted(joined.values(), key=lambda note: (-until_s[note.job], note.job)):
+        key = note.uid, note.sweep
+        if until_s[note.job] >= since_s[key]:
+            since_s[key] = min(since_s[key], note.submit_s)
+            told = Exploration(note.sweep, note.metric, note.direction)
+            whose = standing_of(sweeps[key][0], scope, 0).scope
+            request = GpuRequest(note.gpus)
+            training = Job(note.job, request, note.submit_s, user=note.user, exploration=told, scope=whose)
+            found[note.job] = SeenTraining(training, note.uid)
+    return found
+
+
+def _sweep_of(job: SlurmJob) -> str | None:
+    try:
+        options = job_options.parse(job.comment)
+    except job_options.JobOptionError:
+        return None
+    return options.exploration.sweep if options and options.exploration else None
 
 
 def _notes(lines: Iterable[bytes]) -> Iterator[Note]:

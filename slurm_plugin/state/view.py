@@ -18,6 +18,7 @@ from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.sweep_record import ended_before, read
 from slurm_plugin.steering.groups.annotation import GroupAnnotation
 from slurm_plugin.steering.groups.grouping import LiveGroup, device_name, live_groups
 from slurm_plugin.steering.preemption import without_vain_preemptions
@@ -114,12 +115,14 @@ class View(Struct, frozen=True):
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of what Slurm has told. Raises `PolicyError` if the policy fails."""
         own_factors = OwnFactors.of_visitor(config.order.site_factor_file)
+        spool = ProgressSpool(config.progress.spool)
+        ended = ended_before(read(config.progress.spool), records.jobs, spool, config.order.scope, now_s)
         seen = observe(
             records,
-            ProgressSpool(config.progress.spool),
+            spool,
             now_s,
             config.slurm.partitions,
-            Remembered(others_factors=own_factors.others(records.jobs)),
+            Remembered(others_factors=own_factors.others(records.jobs), trainings=ended),
             config.preemption_budget(),
             config.order,
         )

@@ -21,7 +21,7 @@ from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
-from slurm_plugin.client.records import ControllerLoad, SlurmNode
+from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.lent_places import LentPlaces
 from slurm_plugin.observation.memory import HiddenReasons, LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
@@ -29,7 +29,7 @@ from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import LearntRunTimes
-from slurm_plugin.observation.sweep_record import SweepRecord
+from slurm_plugin.observation.sweep_record import SweepRecord, ended_before, read
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
 from slurm_plugin.steering.preemption import PreemptionTracker, served_in_vain, without_vain_preemptions
@@ -67,6 +67,8 @@ class Controller:
         self._lease_use = LeaseUse()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
+        self._has_adopted = False
+        self._uids: dict[int, int] = {}
         self._sweep_record: SweepRecord | None = None
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
@@ -82,6 +84,7 @@ class Controller:
         self._policy = catalog.build(config.policy, config.policy_options())
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
+        self._saves = ProgressSpool(config.progress.spool)
         self._sweep_record = None
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
@@ -102,6 +105,7 @@ class Controller:
         found = self._client.look()
         found = replace(found, jobs=self._hidden_reasons.restored(found.jobs, now_s))
         limits = self._limits = self._limits or self._probe(found.nodes)
+        self._adopt(found.jobs, now_s)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
         others = self._own_factors.others(found.jobs)
         self._lent_places.take_in({job.job_id: job for job in found.jobs})
@@ -127,8 +131,8 @@ class Controller:
             self._run_times,
         )
         self._runs_without_reports.note(seen.snapshot.jobs, now_s)
-        uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
-        self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, uids, now_s)
+        self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
+        self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, self._uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
         wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
         return Pass(seen, plan, wanted, ())
@@ -168,6 +172,16 @@ class Controller:
         return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
 
     @property
+    def has_asked(self) -> bool:
+        """Whether there are jobs that have been asked to make room."""
+        return bool(self._tracker.underway)
+
+    def is_awaited(self, now_s: float) -> bool:
+        """Whether a job that was asked to make room has done what the next pass waits for. Asks nothing of Slurm."""
+        asked = {job_id: uid for job_id, uid in self._uids.items() if job_id in self._tracker.underway}
+        return bool(asked) and self._tracker.is_any_ready(self._saves.read(asked, now_s), now_s)
+
+    @property
     def trail(self) -> AuditTrail:
         """Where changes are written down."""
         return self._trail
@@ -179,6 +193,13 @@ class Controller:
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         return self._client.load()
+
+    def _adopt(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
+        """Learn, once, which trainings ended while an earlier daemon steered."""
+        if not self._has_adopted:
+            notes, scope = read(self._config.progress.spool), self._config.order.scope
+            self._trainings.adopt(ended_before(notes, jobs, self._spool, scope, now_s))
+            self._has_adopted = True
 
     def _note_sweeps(self, decided: Pass, failures: Sequence[ChangeFailure]) -> None:
         """For people who ask what became of a sweep. Only a daemon writes: a dry run does not come here."""
@@ -198,7 +219,8 @@ class Controller:
         self._yields_after_s = found.backfill_yields_after_s
         limits = SteeringLimits.of(self._config)
         most = most_written(found.rate_limit(), self._config.interval_s, limits.order.max_per_pass)
-        return replace(limits, order=replace(limits.order, max_per_pass=most))
+        widest = 1 if found.has_topology else limits.widest_lease
+        return replace(limits, order=replace(limits.order, max_per_pass=most), widest_lease=widest)
 
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}

@@ -71,7 +71,7 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
         stays = priority == item.has
         if not item.is_steered or (stays and item.job.is_in_force):
             continue
-        factor = item.job.site_factor or 0 if stays else priority - max(item.job.natives)
+        factor = item.job.site_factor or 0 if stays else priority - max(item.job.natives) - item.job.age_lag
         if abs(factor) <= _HIGHEST:
             # Who stands too high does as much harm at the head of the queue as who is missing there.
             wrong.append((max(priority, item.job.priority), SetSiteFactor(item.job.job_id, factor)))

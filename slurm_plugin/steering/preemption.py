@@ -73,6 +73,11 @@ class PreemptionTracker:
         """Jobs that have been signalled and not yet requeued."""
         return frozenset(self._underway)
 
+    def is_any_ready(self, progress: Mapping[int, JobProgress], now_s: float) -> bool:
+        """Whether a job that was signalled may be requeued now: it has saved, or its grace period is over."""
+        asked = ((job_id, step) for job_id, step in self._underway.items() if not step.noted)
+        return any(self._is_ready(step, progress.get(job_id, JobProgress()), now_s) for job_id, step in asked)
+
     @property
     def victims(self) -> Mapping[int, AbstractSet[int]]:
         """By the waiting job that needs their GPUs: jobs that have been signalled and are not being requeued yet."""

@@ -51,11 +51,16 @@ LEAD_S = 60.0
 
 
 class SteeringLimits(Struct, frozen=True):
-    """What an admin allows: how the order is written, and how far a promised start may drift unmoved."""
+    """What an admin allows: how the order is written, and how far a promised start may drift unmoved.
+
+    `widest_lease` is how many nodes a lease has at most: one where Slurm chooses those of gangs by its network, which
+    plans do not know.
+    """
 
     order: OrderLimits
     slack_s: float
     scope: Literal["user", "account", "partition"] = "partition"
+    widest_lease: float = math.inf
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -113,7 +118,12 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
     changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
-    wanted = {r.job_id: r for r in plan.reservations if _whole_nodes(r, seen) and _can_be_leased(seen, r.job_id)}
+    wanted = {
+        promise.job_id: promise
+        for promise in plan.reservations
+        if len(promise.placement) <= limits.widest_lease and _whole_nodes(promise, seen)
+        if _can_be_leased(seen, promise.job_id)
+    }
     result: list[Change] = []
     standing: set[int] = set()
     for lease in seen.reservations:

@@ -49,7 +49,9 @@ def report(time_s: float) -> Report:
     where = {"host": "127.0.0.1", "port": 20001, "burst": True, "in_flight": 3, "server": "up"}
     replica = ReplicaReport("chat-1", "serving", 7, **where, since_s=0.0, ends_s=1.8e9, reason="")
     counts = (1, 0, 0, 1, 1, 4)
-    one = ServiceReport("chat", *counts, "needs 0.5", 5, 3, 0, 30.0, given_up=False, replicas=(replica,))
+    one = ServiceReport(
+        "chat", *counts, "needs 0.5", 5, 3, 0, 30.0, given_up=False, next_in_s=75.4, replicas=(replica,)
+    )
     return Report("t", "/run", time_s, closing=False, services=(one,))
 
 
@@ -119,7 +121,7 @@ def test_status_says_what_a_person_has_to_know(place: Path) -> None:
     head, _columns, service, gap, _titles, first, second, third = invoke("status").output.splitlines()
     assert (head, gap) == ("gateway t: not up, closing", "")
     assert service.split() == [
-        *["chat", "1", "0", "0", "-", "5", "3", "0"],
+        *["chat", "1", "0", "0", "-", "5", "3", "0", "75", "s"],
         *["given", "up", "after", "failed", "starts"],
     ]
     assert "127.0.0.1:20001" in first

@@ -129,12 +129,14 @@ class TestKeys:
         """The hash may stand in either case; HAProxy compares capital letters."""
         path = tmp_path / "keys.yaml"
         path.write_text(
-            "keys:\n  a: {sha256: " + 64 * "a" + ", services: [chat], requests_per_minute: 9, expires: 2031-03-30}\n"
+            "keys:\n  a: {sha256: " + 64 * "a" + ", services: [chat], requests_per_minute: 9, expires: 2031-03-30, "
+            "tokens_per_minute: 10, tokens_per_day: 11, weight: 4, priority: batch}\n"
         )
         (key,) = keys.load(path)
         assert key.expires_s is not None
         assert time.strftime("%F %T", time.localtime(key.expires_s)) == "2031-03-31 00:00:00"
         assert (key.name, key.digest, key.services, key.requests_per_minute) == ("a", 64 * "A", ("chat",), 9)
+        assert (key.tokens_per_minute, key.tokens_per_day, key.weight, key.priority) == (10, 11, 4, "batch")
 
     @pytest.mark.parametrize(
         ("text", "words"),

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from explsched.errors import PolicyError
 from sched_policy import catalog
-from sched_policy.admission import Market
+from sched_policy.backfill import Market
 from sched_policy.model import Direction, Exploration, GpuRequest, Job, JobState, ProgressPoint
 from sched_policy.order.utility import estimate
 from sched_policy.plan import Plan

@@ -16,7 +16,7 @@ from sched_policy.place import Consolidate
 from sched_policy.plan import Plan, Reservation, Start
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Snapshot
-from simulation.placements import Simple
+from simulation.baselines import Simple
 from tests.sched_policy.builders import NOW_S, job, running
 from tests.sched_policy.hash_seeds import outputs
 from tests.sched_policy.plain_backfill import PlainBackfill, most_held, whole

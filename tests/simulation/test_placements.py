@@ -7,7 +7,7 @@ from sched_policy import catalog
 from sched_policy.model import GpuRequest, Node
 from sched_policy.place import Place, Room
 from sched_policy.snapshot import Nodes
-from simulation.placements import Balanced, Simple
+from simulation.baselines import Balanced, Simple
 from tests.sched_policy.builders import job, nodes, running, snapshot
 
 

@@ -21,6 +21,12 @@ def spool(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def kills(request: pytest.FixtureRequest) -> int:
+    """How often tests of sudden death kill a process: --kills."""
+    return int(request.config.getoption("--kills"))
+
+
 @pytest.fixture(scope="session")
 def cluster(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
     """A running cluster of 4 nodes with 8 GPUs and 32 shards each, shared by all tests."""

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -102,10 +103,38 @@ def test_gpu_requests(
     assert job.submit_s <= job.start_s
 
 
+def test_what_a_job_says_of_switches_is_read(client: SlurmClient, cluster: Cluster) -> None:
+    asks, other = submit(cluster, "--hold", "--switches=2@00:30:00"), submit(cluster, "--hold")
+    found = {job.job_id: job.most_switches for job in client.jobs()}
+    assert (found[asks], found[other]) == (2, 0)
+
+
 def test_a_waiting_array_is_one_record(client: SlurmClient, cluster: Cluster) -> None:
     array = submit(cluster, "--array=0-9%2", "--hold", "--gres=gpu:1")
     (job,) = client.jobs()
     assert (job.job_id, job.array_tasks, job.gpus) == (array, 10, 1)
+
+
+def test_the_task_that_has_its_arrays_id_is_changed_alone(
+    client: SlurmClient, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The last task to start keeps the id of the array, by which Slurm's commands mean all of its tasks."""
+    tmp_path.chmod(0o755)
+    words = f"trap 'touch {tmp_path}/$SLURM_ARRAY_TASK_ID' USR1; touch {tmp_path}/ready-$SLURM_ARRAY_TASK_ID"
+    script = f"{words}; while :; do sleep 0.1; done"
+    array = submit(cluster, "--array=0-1", "--requeue", "--gres=gpu:1", script=script)
+    until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, "both tasks listen")
+    numbers = {job.job_id: job.array_task_id for job in client.jobs()}
+    (other,) = numbers.keys() - {array}
+    assert client.apply([SignalJob(array, "USR1")]) == ()
+    until((tmp_path / str(numbers[array])).exists, "the task has its signal")
+    assert client.apply([RequeueJob(array)]) == ()
+    until(lambda: any(job.job_id == array and job.restarts == 1 for job in client.jobs()), "it was requeued")
+    assert client.apply([CancelJob(array)]) == ()
+    until(lambda: [job.job_id for job in client.jobs()] == [other], "it is gone")
+    (left,) = client.jobs()
+    assert (left.state, left.restarts) == ("RUNNING", 0)
+    assert not (tmp_path / str(numbers[other])).exists()
 
 
 def test_site_factors_are_written_read_and_reset(client: SlurmClient, cluster: Cluster) -> None:

@@ -6,12 +6,14 @@ Between users the order stays exactly that of Slurm alone; a policy moves a user
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from explsched import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
@@ -29,6 +31,7 @@ SETTINGS = (
     ("PriorityWeightPartition", "20000"),
     ("PriorityCalcPeriod", "1"),
     ("PartitionName", "long Nodes=n2 MaxTime=INFINITE PriorityJobFactor=1000 State=UP"),
+    ("PartitionName", "urgent Nodes=n2 MaxTime=INFINITE PriorityTier=10 State=UP"),
 )
 SCOPE = {"order": {"scope": "user"}}
 
@@ -68,7 +71,7 @@ def a_queue(site: Cluster) -> dict[int, str]:
     kinds: dict[int, str] = {}
     for minutes in (90, 60, 30, 10):
         for user in ACCOUNTS:
-            for options in ((), ("--nice=3000",), ("--qos=urgent",), ("--partition=long",)):
+            for options in ((), ("--nice=3000",), ("--qos=urgent",), ("--partition=long",), ("--partition=urgent",)):
                 job = submit_as(site, user, f"--time={minutes}", *options)
                 kinds[job] = " ".join((user, *options))
     return kinds
@@ -77,13 +80,18 @@ def a_queue(site: Cluster) -> dict[int, str]:
 def in_order(client: CliClient, jobs: dict[int, str]) -> list[SlurmJob]:
     """The waiting jobs as Slurm orders them."""
     waiting = [job for job in client.jobs() if job.job_id in jobs and job.state == "PENDING"]
-    return sorted(waiting, key=lambda job: (-job.priority, job.submit_s, job.job_id))
+    return sorted(waiting, key=lambda job: (_tier(job), -job.priority, job.submit_s, job.job_id))
 
 
 def by_slurm_alone(client: CliClient, jobs: dict[int, str]) -> list[SlurmJob]:
     """As Slurm would order them now without any site factor."""
     waiting = [job for job in client.jobs() if job.job_id in jobs and job.state == "PENDING"]
-    return sorted(waiting, key=lambda job: (-(job.native_priority or 0), job.submit_s, job.job_id))
+    return sorted(waiting, key=lambda job: (_tier(job), -(job.native_priority or 0), job.submit_s, job.job_id))
+
+
+def _tier(job: SlurmJob) -> bool:
+    """Slurm sorts by PriorityTier first, whatever the priorities."""
+    return job.partition != "urgent"
 
 
 def every_priority_is_known(client: CliClient, jobs: dict[int, str]) -> bool:
@@ -101,7 +109,7 @@ def settings(spool: Path, tmp_path: Path, scope: str = "user", policy: str = "sr
     return config(spool, policy, order=order)
 
 
-def test_fair_share_nice_qos_and_partition_decide_between_users(
+def test_fair_share_nice_qos_partition_and_tier_decide_between_users(
     site: Cluster, client: CliClient, spool: Path, tmp_path: Path
 ) -> None:
     kinds = a_queue(site)
@@ -174,3 +182,19 @@ def test_site_factors_survive_a_restart_of_the_daemon(
     order = [job.job_id for job in in_order(client, jobs)]
     once(site, tmp_path / "explsched.yaml")  # without its notes it takes them for somebody else's, and keeps them
     assert [job.job_id for job in in_order(client, jobs)] == order == sorted(jobs, reverse=True)
+
+
+def test_without_slurmdbd_jobs_are_put_in_order_all_the_same(
+    site: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    jobs = {submit_as(site, "news", f"--time={minutes}"): "news" for minutes in (60, 30, 10)}
+    until(lambda: every_priority_is_known(client, jobs), "Slurm has computed all priorities")
+    (slurmdbd,) = [daemon for daemon in site.daemons if daemon.name == "slurmdbd"]
+    process.send(slurmdbd, signal.SIGSTOP)
+    try:
+        path = tmp_path / "explsched.yaml"
+        path.write_text(settings(spool, tmp_path))
+        once(site, path)
+        assert [job.job_id for job in in_order(client, jobs)] == sorted(jobs, reverse=True)
+    finally:
+        process.send(slurmdbd, signal.SIGCONT)

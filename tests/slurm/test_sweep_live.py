@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,10 @@ from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import load
 from slurm_plugin.devcluster import Cluster
+from slurm_plugin.observation.sweep_record import read
 from slurm_plugin.steering.controller import Controller
-from tests.slurm.jobs import config, state_of, submit, until
+from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED, done
+from tests.slurm.jobs import a_daemon, config, final_state, start_daemon, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
 SWEEP = ("--gres=gpu:1", "--requeue", "--comment=explsched:sweep=s&checkpoint=USR1")
@@ -37,3 +42,84 @@ def test_a_job_whose_site_factor_was_just_written_may_still_displace_others(
     assert written
     assert "None" in reasons()
     assert all(job.may_displace for job in loop.decide(time.time()).seen.snapshot.jobs if job.job_id in waiting)
+
+
+def test_a_saved_job_makes_room_at_once_however_long_the_interval_is(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
+) -> None:
+    """If the next pass were waited for, this test would run out of patience."""
+    work = open_tmp / "saved"
+    work.mkdir()
+    script = f"FLOOR=1000 exec bash {SCRIPT} {work} {spool} {UNTIL_REQUEUED}"
+    flat = submit(small, "--nodes=2", "--gpus-per-node=4", *SWEEP[1:], script=script)
+    until(lambda: len(done(work)) > 20, "the first training has a curve")
+    untried = submit(small, *SWEEP)
+    until(lambda: any(j.reason == "Resources" for j in client.jobs()), "Slurm says that the other one waits for room")
+    sections = {"utility": {"quantum_s": 1.0, "objective": "total"}, "preemption": {"grace_s": 3000.0}}
+    with a_daemon(small, tmp_path, config(spool, **{"interval_s": 100.0, **sections})):
+        until(lambda: state_of(client, untried) == "RUNNING", "the untried one has its GPUs")
+    assert state_of(client, flat) == "PENDING"
+
+
+STEPS = 40
+
+
+def training(cluster: Cluster, directory: Path, spool: Path, number: int) -> int:
+    """Submit a training of a sweep; one in eight is far better than the others."""
+    directory.mkdir()
+    floor = 100 if number % 8 == 5 else 1000 * (number + 1)
+    options = ("--gres=gpu:1", "--requeue", "--comment=explsched:sweep=s&checkpoint=USR1&early-stop=1")
+    script = f"FLOOR={floor} exec bash {SCRIPT} {directory} {spool} {STEPS}"
+    return submit(cluster, *options, script=script)
+
+
+def passes(log: Path) -> int:
+    return log.read_text().count(" pass ") if log.exists() else 0
+
+
+def check_ran_once(spool: Path, directory: Path, job_id: int) -> None:
+    """No step is missing, and each run goes on from what the one before it had saved."""
+    steps = [(run, step) for run, step, *_ in done(directory)]
+    assert sorted({step for _, step in steps}) == list(range(1, STEPS + 1))
+    lines = [json.loads(line) for line in (spool / f"{job_id}.jsonl").read_text().splitlines()]
+    assert [line.get("event") for line in lines].count("end") == 1
+    saved: dict[int, int] = {}
+    for before, line in pairwise(lines):
+        if line.get("event") == "checkpoint":
+            saved[line["restart"]] = before["step"]
+    for run in {run for run, _ in steps if run > 0}:
+        first = next(step for found, step in steps if found == run)
+        assert first == 1 + max((step for earlier, step in saved.items() if earlier < run), default=0)
+
+
+def test_a_daemon_that_is_killed_again_and_again_loses_no_training(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path, kills: int
+) -> None:
+    draw = random.Random(1)
+    work = open_tmp / "killed"
+    work.mkdir()
+    jobs = [training(small, work / str(number), spool, number) for number in range(16 + 2 * kills)]
+    sections = {"utility": {"quantum_s": 2.0}, "preemption": {"grace_s": 10.0, "max_per_hour": 1000}}
+    told = config(spool, **sections)
+    log = tmp_path / "log"
+    for number in range(kills):
+        before = passes(log)
+        daemon = start_daemon(small, tmp_path, told)
+        if number % 2:  # every second one dies later than while it starts
+            until(lambda before=before: passes(log) > before, "the daemon has made a pass")  # type: ignore[misc]
+        time.sleep(draw.uniform(0.0, 4.0))
+        daemon.kill()
+        daemon.wait()
+    assert "Held" not in " ".join(job.reason for job in client.jobs())
+    assert "RequeueJob" in log.read_text()
+    with a_daemon(small, tmp_path, told):
+        until(lambda: not client.jobs(), "all trainings have ended", patience_s=120.0)
+    ends = {job_id: final_state(small, job_id) for job_id in jobs}
+    stopped = {note.job for note in read(spool) if note.what == "stopped"}
+    assert {job_id for job_id, state in ends.items() if state == "CANCELLED"} <= stopped
+    assert set(ends.values()) <= {"COMPLETED", "CANCELLED"}
+    completed = [(number, job_id) for number, job_id in enumerate(jobs) if ends[job_id] == "COMPLETED"]
+    assert completed
+    for number, job_id in completed:
+        check_ran_once(spool, work / str(number), job_id)
+    assert client.reservations() == ()

@@ -84,18 +84,18 @@ def test_a_search_goes_on_without_us(client: CliClient, small: Cluster, spool: P
 
 
 def test_killed_at_any_moment_no_trial_is_lost_or_run_twice(
-    client: CliClient, small: Cluster, spool: Path, tmp_path: Path
+    client: CliClient, small: Cluster, spool: Path, tmp_path: Path, kills: int
 ) -> None:
-    draw = random.Random(1)
-    argv, env = search(tmp_path, spool, small, trials=12, parallel=4), in_cluster(small, spool)
-    for _ in range(15):
+    draw, trials = random.Random(1), 4 + kills
+    argv, env = search(tmp_path, spool, small, trials=trials, parallel=4), in_cluster(small, spool)
+    for _ in range(kills):
         process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(draw.uniform(0.3, 4.0))
         process.send_signal(signal.SIGKILL)
         process.wait()
     standing = passed([*argv, "--wait"], env)
-    assert (standing["ended"], standing["failed"], standing["finished"]) == (12, 0, True)
-    trials = tmp_path / "digits.sweep" / "trials"
-    results = [json.loads(path.read_text()) for path in trials.glob("*/result")]
-    assert len({result["job"] for result in results}) == len(results) == 12
-    assert len(began(tmp_path)) == len(set(began(tmp_path))) == 12
+    assert (standing["ended"], standing["failed"], standing["finished"]) == (trials, 0, True)
+    directories = tmp_path / "digits.sweep" / "trials"
+    results = [json.loads(path.read_text()) for path in directories.glob("*/result")]
+    assert len({result["job"] for result in results}) == len(results) == trials
+    assert len(began(tmp_path)) == len(set(began(tmp_path))) == trials

@@ -90,3 +90,20 @@ def test_the_rate_limit(version: str, parameters: str, limit: RateLimit | None) 
 def test_a_full_bucket_is_all_that_a_pass_can_take_at_once() -> None:
     limit = RateLimit(30, 2.0)
     assert (limit.requests(5), limit.requests(15), limit.requests(300)) == (10, 30, 30)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_known"),
+    [
+        ("TopologyPlugin          = topology/none", False),  # 22.05
+        ("TopologyPlugin          = topology/default", False),
+        ("TopologyPlugin          = topology/flat", False),  # 24.05
+        ("TopologyPlugin          = (null)", False),
+        ("", False),
+        ("TopologyPlugin          = topology/tree", True),
+        ("TopologyPlugin          = topology/block", True),
+        ("TopologyPlugin          = topology/3d_torus", True),
+    ],
+)
+def test_whether_slurm_places_gangs_by_its_network(line: str, is_known: bool) -> None:  # noqa: FBT001  a case's values
+    assert Capabilities(SlurmVersion(24, 11), settings(line)).has_topology is is_known

@@ -12,6 +12,7 @@ from slurm_plugin.cli.submit import TaskError, read_task, sbatch_arguments
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
+from slurm_plugin.client.records import SlurmNode
 
 
 def tool(directory: Path, name: str, body: str) -> None:
@@ -121,12 +122,57 @@ def test_a_tasks_parameters_are_quoted(tmp_path: Path) -> None:
     assert script.splitlines()[-1] == "exec sxrun -- python 'a b.py' --lr=0.1 '--note=$(touch x)'"
 
 
-def test_gpu_memory_needs_a_feature(tmp_path: Path) -> None:
-    path = tmp_path / "task.json"
-    path.write_text(json.dumps({"name": "t", "min_gpu_memory": 1, "params": {"command": "true"}}))
-    result = CliRunner().invoke(root, ["submit", "--config", str(path)])
-    assert isinstance(result.exception, TaskError)
-    assert "--constraint" in str(result.exception)
+SAMPLE = {
+    "name": "ResNet50 Training",
+    "required_gpus": 2,
+    "min_gpu_memory": 8192,
+    "params": {"model": "resnet50", "batch_size": "64", "learning_rate": "0.001"},
+}
+"""As the Go scheduler's own sample is made: parameters as strings, and no command."""
+
+
+def nodes_with(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
+    found = [SlurmNode(f"n{i}", "IDLE", 4, frozenset(), features=frozenset({name})) for i, name in enumerate(features)]
+    monkeypatch.setattr(CliClient, "nodes", lambda _self: tuple(found))
+
+
+def submitted(*words: str) -> str:
+    return CliRunner().invoke(root, ["submit", "--dry-run", *words], catch_exceptions=False).output
+
+
+def test_the_go_schedulers_sample_runs_with_a_typed_command_where_gpus_have_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sample.json"
+    path.write_text(json.dumps(SAMPLE))
+    nodes_with(monkeypatch, "gpumem4g", "a100-80gb", "vram-24gb")
+    out = submitted("--config", str(path), "--", "python", "train.py")
+    assert "'--job-name=ResNet50 Training' --gpus=2 '--constraint=a100-80gb|vram-24gb'" in out
+    assert "sxrun -- python train.py --model=resnet50 --batch_size=64 --learning_rate=0.001" in out
+    with pytest.raises(TaskError, match="no command"):
+        submitted("--config", str(path))
+
+
+def test_a_task_may_be_given_by_options_which_come_before_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sample.json"
+    path.write_text(json.dumps(SAMPLE))
+    nodes_with(monkeypatch, "a100-80gb")
+    assert "--job-name=x --gpus=3 --constraint=a100-80gb\n" in submitted(
+        "--config", str(path), "--name", "x", "--gpus", "3", "--memory", "40000", "--", "true"
+    )
+    assert "--job-name=y --gpus=1\n" in submitted("--name", "y", "--", "true")
+    assert CliRunner().invoke(root, ["submit", "--", "true"]).exit_code == 2
+
+
+def test_memory_that_no_gpu_is_known_to_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes_with(monkeypatch, "gpumem4g")
+    with pytest.raises(TaskError, match="largest known has 4096 MiB.*--constraint"):
+        submitted("--name", "t", "--memory", "8192", "--", "true")
+    nodes_with(monkeypatch, "fast")
+    with pytest.raises(TaskError, match="no node has a feature that tells"):
+        submitted("--name", "t", "--memory", "1", "--", "true")
 
 
 @pytest.mark.parametrize("command", root.list_commands(click.Context(root)))

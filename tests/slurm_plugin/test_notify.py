@@ -41,7 +41,8 @@ def test_a_daemon_that_waits_for_its_next_pass_tells_systemd_that_it_lives(
     config = tmp_path / "explsched.yaml"
     config.write_text(f"order: {{site_factor_file: {tmp_path}/site_factors.json}}\naudit: {{file: {tmp_path}/audit}}\n")
     daemon = Daemon(config, "info", None)
-    daemon._rest(time.monotonic() + 0.05)
+    now_s = time.monotonic()
+    daemon._rest(now_s, now_s + 0.05)
     assert told[:3] == ["WATCHDOG=1"] * 3
     daemon._wake.set()
-    daemon._rest(time.monotonic() + 3600)  # a signal ends it
+    daemon._rest(now_s, now_s + 3600)  # a signal ends it

@@ -183,6 +183,35 @@ def test_priorities_without_the_site_factor() -> None:
     assert found[9] == parse.Priority(700, (500, 100))  # two partitions
 
 
+NOW_S = 1_800_000_000.0
+SETTINGS = {"PriorityWeightAge": "1000", "PriorityMaxAge": "1-00:00:00", "PriorityCalcPeriod": "00:05:00"}
+
+
+def test_how_far_slurm_is_behind_with_an_age() -> None:
+    rule = parse.AgeRule.of(SETTINGS)
+    assert rule is not None
+    assert rule.lag(499, NOW_S - 43_200, NOW_S) == 1
+    assert rule.lag(1000, NOW_S - 200_000, NOW_S) == 0  # age counts no more from a day on
+    assert rule.lag(0, NOW_S + 60, NOW_S) == 0
+    assert rule.lag(300, NOW_S - 43_200, NOW_S) == 0  # no period explains so much: its age is not what is assumed
+    assert rule.lag(600, NOW_S - 43_200, NOW_S) == 0
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"PriorityWeightAge": "0"},
+        {"PriorityMaxAge": "UNLIMITED"},
+        {"PriorityCalcPeriod": "00:00:00"},
+        {"PriorityWeightAge": "(null)"},
+        {"PriorityMaxAge": ""},
+    ],
+)
+def test_where_age_counts_nothing_slurm_is_never_behind(missing: dict[str, str]) -> None:
+    assert parse.AgeRule.of({**SETTINGS, **missing}) is None
+    assert parse.AgeRule.of({}) is None
+
+
 def test_a_priority_below_the_floor_is_added_up_from_its_parts() -> None:
     """Slurm shows 1 whatever lies below: then the difference would be no priority of anybody's."""
     found = parse.priorities("8|1|-5000|300|10|400|20|30|40|cpu=5,gres/gpu=45|50\n9|1|0|0|0|0|0|0|0||3000\n")

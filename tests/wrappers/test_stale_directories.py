@@ -62,7 +62,7 @@ def test_a_directory_that_cannot_be_read_keeps_no_command_from_running(
     tmp_path: Path, stale: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Slurm's own temporary directory of a job may go while its `sxrun` starts."""
-    sharing._remove_stale({tmp_path / "gone", stale.parent})
+    sharing.remove_stale({tmp_path / "gone", stale.parent})
     assert not stale.exists()
     assert capfd.readouterr().err == f"sxrun: {tmp_path / 'gone'}: No such file or directory\n"
 

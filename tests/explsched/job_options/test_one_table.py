@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import subprocess
@@ -83,8 +84,8 @@ def test_names_are_unlike() -> None:
 
 
 def test_commands_have_the_options_of_the_table() -> None:
-    def flags(parser) -> set[str]:  # type: ignore[no-untyped-def]  # noqa: ANN001
-        return {flag for action in parser._actions for flag in action.option_strings}
+    def flags(parser: argparse.ArgumentParser) -> set[str]:
+        return set(re.findall(r"--[a-z-]+", parser.format_help()))
 
     assert {option.flag for option in SCHEDULED} <= flags(sxbatch.options_parser())
     assert {option.flag for option in SHARING} <= flags(sxrun.options_parser())

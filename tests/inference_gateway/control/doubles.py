@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ class FakePlane:
     in_flight: dict[str, int] = field(default_factory=dict)
     counters: dict[str, Traffic] = field(default_factory=dict)
     told: list[tuple[str, StartForecast]] = field(default_factory=list)
+    held_back: dict[str, int] = field(default_factory=dict)
     dead: bool = False
 
     def add(self, service: str, endpoint: Endpoint) -> None:
@@ -64,6 +65,10 @@ class FakePlane:
     def expect(self, service: str, starts: StartForecast) -> None:
         self._answer()
         self.told.append((service, starts))
+
+    def hold_back(self, until_s: Mapping[str, int]) -> None:
+        self._answer()
+        self.held_back = dict(until_s)
 
     def _answer(self) -> None:
         if self.dead:

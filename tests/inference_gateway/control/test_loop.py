@@ -319,6 +319,22 @@ def test_a_minimum_that_a_person_has_set_holds_over_a_restart(rig: Rig) -> None:
     assert rig.tick(3).serving == 1
 
 
+def test_what_slurm_expects_is_shown_and_told(rig: Rig) -> None:
+    """slurmctld's own estimate for a job that waits, and the configured 30 s for the rest."""
+    rig.tick(2)
+    (number,) = rig.slurm.known
+    assert rig.tick().next_in_s == pytest.approx(30, abs=5), "without an estimate what is configured"
+    assert rig.plane.told == []
+    rig.slurm.set(number, start_s=rig.now_s + 300)
+    shown = rig.tick(2)
+    assert shown.next_in_s == pytest.approx(328)
+    assert rig.plane.told[-1][1].retry_after_s == 350
+    rig.run(number)
+    assert rig.tick(2).next_in_s == pytest.approx(29, abs=1), "it loads"
+    rig.serve(1)
+    assert rig.tick().next_in_s is None
+
+
 def test_refused_clients_are_told_how_long_a_start_takes_once_that_is_known(rig: Rig) -> None:
     rig.tick(9)
     assert rig.plane.told == [], "what is configured is told already"

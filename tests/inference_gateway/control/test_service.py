@@ -86,13 +86,13 @@ class TestStartTimes:
     def test_the_median_and_the_slow_ones_of_those_measured(self) -> None:
         service = control()
         for seconds in (50, 10, 20, 40, 30, 60, 70, 80, 100, 90):
-            service.served(seconds)
+            service.served(seconds, load_s=1.0)
         assert (service.measured, service.start_s, service.slow_start_s) == (True, 50, 90)
 
     def test_the_latest_are_remembered_over_a_restart(self) -> None:
         service = control()
         for seconds in range(KEPT_STARTS + 5):
-            service.served(float(seconds))
+            service.served(float(seconds), load_s=1.0)
         memory = service.memory()
         assert memory.starts_s == tuple(float(seconds) for seconds in range(5, KEPT_STARTS + 5))
         assert control(memory).start_s == service.start_s
@@ -101,9 +101,20 @@ class TestStartTimes:
         service = control(ServiceMemory(starts_s=(77.0,)))
         told: list[float] = []
         monkeypatch.setattr(service._rule.rule, "calibrate", lambda capacity: told.append(capacity.start_s))
-        service.served(99.0)
-        service.served(99.0)
+        service.served(99.0, load_s=1.0)
+        service.served(99.0, load_s=1.0)
         assert told == [77.0, 99.0]
+
+    def test_those_that_go_on_for_longer_count(self) -> None:
+        """Two starts of 10 s, and two jobs that have waited for 100 s already: half of all take at least so long."""
+        service = control(ServiceMemory(starts_s=(10.0, 10.0)))
+        waiting = replicas(service, Phase.PENDING, Phase.PENDING)
+        service.expect(waiting, {}, NOW_S + 5)
+        assert (service.start_s, service.slow_start_s) == (10.0, 10.0), "they may be as quick still"
+        service.expect(waiting, {}, NOW_S + 100)
+        assert (service.start_s, service.slow_start_s) == (10.0, 100.0)
+        service.expect(waiting * 2, {}, NOW_S + 100)
+        assert service.start_s == 100.0
 
     @pytest.mark.parametrize(("left_s", "expires"), [(129.0, True), (130.0, False)])
     def test_a_successor_is_asked_for_as_early_as_slow_ones_take(self, left_s: float, *, expires: bool) -> None:
@@ -143,7 +154,7 @@ class TestFailedStarts:
         service.attempts = Attempts().failed(NOW_S, NOW_S)
         coming = service.classify(replicas(service, Phase.SUBMITTING), NOW_S)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 0
-        service.served(5.0)
+        service.served(5.0, load_s=1.0)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 7
 
     def test_after_as_many_as_configured_it_gives_up_and_remembers(self) -> None:

@@ -1,7 +1,9 @@
 """Tokens by day, key and service: nothing is counted twice, and nothing of a replica that has gone is lost."""
 
+import math
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 from inference_gateway.cli.key import usage
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.usage import DayUsage, UsageSums, read
+from inference_gateway.dataplane.settings import ApiKey, digest_of
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.reports import Tokens, UsageCounter
 from tests.slurm_kit import NOW_S
@@ -63,6 +66,35 @@ def test_a_requeued_replica_begins_anew_and_the_last_report_of_one_that_is_gone_
         sums.update([], NOW_S + after_s)
         assert days(paths) == {(DAY, "alice", "chat"): Tokens(6, 6, 6)}
     assert read(paths).counted == {}
+
+
+def key(**limits: Any) -> ApiKey:
+    return ApiKey("alice", digest_of("a"), **limits)
+
+
+def test_a_key_waits_until_what_it_used_is_a_minute_old(paths: GatewayPaths) -> None:
+    counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_minute=100)])
+    counter.add("bob", Tokens(1, 1000, 1000))
+    for after_s, tokens, until_s in ((0, 60, None), (10, 39, None), (20, 30, 60), (70, 0, None), (76, 100, 136)):
+        counter.add("alice", Tokens(1, tokens, 0))
+        counter.write(paths.replica(A.name))
+        sums.update([A], NOW_S + after_s)
+        expected = {} if until_s is None else {"alice": math.ceil(NOW_S + until_s)}
+        assert sums.held_back(NOW_S + after_s) == expected, after_s
+    assert sums.held_back(NOW_S + 137) == {}
+
+
+def test_a_key_that_has_used_up_its_day_waits_for_midnight(paths: GatewayPaths) -> None:
+    counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_day=100)])
+    counter.add("alice", Tokens(1, 50, 50))
+    counter.write(paths.replica(A.name))
+    sums.update([A], NOW_S)
+    found = sums.held_back(NOW_S + 120)["alice"]
+    assert time.strftime("%H:%M:%S", time.localtime(found)) == "00:00:00"
+    assert 0 < found - NOW_S <= 86_400
+    assert sums.held_back(found) == {}
+    assert UsageSums(paths, [key(tokens_per_day=100)]).held_back(NOW_S) == {"alice": found}, "also after a restart"
+    assert UsageSums(paths, [key(tokens_per_day=101)]).held_back(NOW_S) == {}
 
 
 def test_the_command_sums_by_what_is_asked(paths: GatewayPaths, tmp_path: Path) -> None:

@@ -25,6 +25,14 @@ def test_counts_only_rise() -> None:
     assert ledger.traffic(["s", "new"], {}) == [Traffic("s", 17, 1, 0, 0), Traffic("new", 0, 0, 0, 0)]
 
 
+def test_errors_of_clients_are_no_load() -> None:
+    ledger = TrafficCounters()
+    ledger.update({1: [BackendRow("s", 10, 0, 0, 0, usable=1, responses_4xx=4)]})
+    ledger.update({2: [BackendRow("s", 5, 0, 0, 0, usable=1, responses_4xx=5)]})
+    (traffic,) = ledger.traffic(["s"], {})
+    assert (traffic.arrivals, traffic.load) == (15, 6)
+
+
 def test_what_the_activator_holds_waits() -> None:
     ledger = TrafficCounters()
     ledger.update({1: counts(10, present=5, queued=1)})

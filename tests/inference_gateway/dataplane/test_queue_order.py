@@ -115,7 +115,12 @@ class Clients:
 @contextmanager
 def one_place(directory: Path, service: ServiceSettings, port: int) -> Iterator[Clients]:
     """A gateway whose replica takes one request at a time, which it has already: `a`."""
-    keys = (ALICE, ApiKey("bob", digest_of("bobs-key")))
+    keys = (
+        ALICE,
+        ApiKey("bob", digest_of("bobs-key")),
+        ApiKey("carol", digest_of("carols-key"), weight=3),
+        ApiKey("dave", digest_of("daves-key"), priority="batch"),
+    )
     with gateway(directory, service, keys=keys) as rig, ThreadPoolExecutor(12) as pool:
         rig.add(service.name, Endpoint("r1", "127.0.0.1", port, 1))
         clients = Clients(rig, service.name, pool)
@@ -187,6 +192,46 @@ def test_a_key_with_one_request_does_not_wait_behind_all_of_another(
         assert "".join(replica.taken) == "abycz"
         replica.released.release(10)
         assert clients.statuses("abcdefghyz") == [200] * 10
+
+
+@pytest.mark.parametrize("target_s", [10 * TARGET_S, 0.0], ids=["in turn", "fifo"])
+def test_a_key_of_weight_three_has_three_requests_in_front(
+    directory: Path, gate: tuple[Gate, int], target_s: float
+) -> None:
+    """Alice has b to d when carol sends w to y: w, x and y go before c and d."""
+    replica, port = gate
+    with one_place(directory, service_of(f"weighted-{target_s:g}", queue_target_s=target_s), port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        clients.queue_up("bcd")
+        for waiting, name in enumerate("wxy", start=4):
+            clients.send(name, "carols-key")
+            wait_until(partial(has_queued, clients.rig, waiting))
+        for taken in range(2, 6):
+            replica.released.release()
+            wait_until(partial(has_taken, replica, taken))
+        assert "".join(replica.taken) == "abwxy"
+        replica.released.release(10)
+        assert clients.statuses("abcdwxy") == [200] * 7
+
+
+@pytest.mark.parametrize("target_s", [10 * TARGET_S, 0.0], ids=["in turn", "fifo"])
+def test_a_batch_key_waits_for_all_others(directory: Path, gate: tuple[Gate, int], target_s: float) -> None:
+    """Dave's requests came before those of alice and bob, and go when nobody else waits."""
+    replica, port = gate
+    with one_place(directory, service_of(f"batch-{target_s:g}", queue_target_s=target_s), port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        for waiting, (name, key) in enumerate(
+            [("p", "daves-key"), ("q", "daves-key"), ("b", CLIENT_KEY), ("c", CLIENT_KEY), ("y", "bobs-key")], start=1
+        ):
+            clients.send(name, key)
+            wait_until(partial(has_queued, clients.rig, waiting))
+        for taken in range(2, 7):
+            replica.released.release()
+            wait_until(partial(has_taken, replica, taken))
+        replica.released.release(10)
+        assert clients.statuses("abcpqy") == [200] * 6
+    assert sorted(replica.taken[1:4]) == ["b", "c", "y"]
+    assert replica.taken[4:] == ["p", "q"]
 
 
 def test_no_more_wait_than_may(directory: Path, gate: tuple[Gate, int]) -> None:

@@ -12,13 +12,14 @@ from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest
 from tests.inference_gateway.rig import ALICE, CLIENT_KEY, PATIENCE_S, Answer, Replica, Rig, ask, gateway, wait_until
 
 BOB = ApiKey("bob", digest_of("bobs-key"), services=("small",), requests_per_minute=3)
+CAROL = ApiKey("carol", digest_of("carols-key"), tokens_per_minute=100)
 
 
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
     big = ServiceSettings("big", models=("org/big-7b",))
     small = ServiceSettings("small")
-    with gateway(directory, big, small, keys=(ALICE, BOB), body_limit_mib=1, body_buffer_kib=64) as rig:
+    with gateway(directory, big, small, keys=(ALICE, BOB, CAROL), body_limit_mib=1, body_buffer_kib=64) as rig:
         yield rig
 
 
@@ -69,6 +70,23 @@ def test_what_leads_nowhere_is_told_why(
     answer = rig.ask(method, path, body)
     assert (answer.status, answer.json["error"]["code"]) == (status, status)
     assert words in answer.json["error"]["message"]
+
+
+def test_who_has_used_up_their_tokens_is_told_when_to_come_again(rig: Rig) -> None:
+    def status(key: str) -> Answer:
+        return rig.complete("small", authorization=f"Bearer {key}")
+
+    rig.plane.hold_back({"carol": int(time.time()) + 50})
+    refused = status("carols-key")
+    assert (refused.status, refused.json["error"]["message"]) == (429, "this key has used up its tokens")
+    assert 45 <= int(refused.headers["retry-after"]) <= 50
+    assert status(CLIENT_KEY).status == 200
+    rig.plane.hold_back({"carol": int(time.time()) - 1})
+    assert status("carols-key").status == 200, "the time has come"
+    rig.plane.hold_back({"carol": int(time.time()) + 50})
+    assert status("carols-key").status == 429
+    rig.plane.hold_back({})
+    assert status("carols-key").status == 200
 
 
 def test_a_large_body_is_routed_by_a_model_near_its_start_and_by_path(rig: Rig) -> None:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_gateway.model import Capacity, Observation
-from inference_gateway.scaling import build
 from inference_gateway.scaling.published import Dilu, DiluOptions
+from inference_gateway.scaling.rules import build
 from tests.inference_gateway.scaling.seconds import Service
 
 TEN = Capacity(requests_per_s=10.0, concurrency=4, start_s=60.0)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_gateway.model import Capacity, Decision, Observation
-from inference_gateway.scaling import DEFAULT, BoundedRule, Bounds, ScalingError, bounded, build, rules
+from inference_gateway.scaling.rules import DEFAULT, BoundedRule, Bounds, ScalingError, bounded, build, rules
 from tests.inference_gateway.scaling.seconds import Service
 
 CAPACITY = Capacity(requests_per_s=2.0, concurrency=4, start_s=20.0)

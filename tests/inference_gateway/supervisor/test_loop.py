@@ -165,7 +165,8 @@ class Gateway:
         """The control plane reports."""
         one = ReplicaReport("chat-1", "serving", 7, "h", 1, burst=False, in_flight=0, server="up", since_s=0.0,
                             ends_s=None, reason="")  # fmt: skip
-        service = ServiceReport("chat", 0, 0, 0, 1, 1, 8, "", 0, 0, 0, 1.0, given_up=False, replicas=(one,) * replicas)
+        counts = (0, 0, 0, 1, 1, 8, "", 0, 0, 0, 1.0)
+        service = ServiceReport("chat", *counts, given_up=False, next_in_s=None, replicas=(one,) * replicas)
         known = {"run_directory": str(self.plane.settings.directory), **fields}
 
         def write() -> None:

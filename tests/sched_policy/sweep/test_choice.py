@@ -74,6 +74,26 @@ def test_a_sweep_that_is_done_stops_its_waiting_trainings_too() -> None:
     assert not plan.starts
 
 
+def test_room_is_made_for_the_next_task_of_an_array() -> None:
+    asha = row("explsched", catalog.PolicyOptions(objective="best", sweep_strategy="asha"))
+    behind = [
+        running(i, f"n{1 + (i > 4)}", exploration=consent(), total_steps=54, points=reports(0.1 * i, 2))
+        for i in range(1, 9)
+    ]
+    plan = checked_plan(asha, snapshot(*behind, member(9, array_tasks=16)))
+    assert {preemption.job_id for preemption in plan.preemptions} == {3, 4, 5, 6, 7, 8}
+    assert "has not reached the first rung yet" in next(score.reason for score in plan.scores if score.job_id == 9)
+
+
+def test_an_array_is_never_stopped_its_tasks_that_run_would_end_with_it() -> None:
+    flat = tuple(ProgressPoint(s, 10.0 * s, 1.0) for s in range(1, 54))
+    ended = [member(1, points=reports(0.05, 54)), *(member(i, points=flat) for i in range(2, 12))]
+    waiting = [member(20, array_tasks=5, points=flat, restarts=1), member(21, points=flat, restarts=1)]
+    plan = checked_plan(POLICY, Snapshot.of(NOW_S, nodes(), waiting, ended))
+    assert {stop.job_id for stop in plan.stops} == {21}
+    assert {start.job_id for start in plan.starts} == {20}
+
+
 def test_values_that_are_no_numbers_are_passed_over_and_steps_that_go_back_too() -> None:
     odd = (
         ProgressPoint(1, 10.0, 0.9),

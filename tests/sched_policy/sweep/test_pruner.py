@@ -46,6 +46,18 @@ def test_hopeless_trials_are_pruned() -> None:
     assert states.count("PRUNED") >= 6
 
 
+@pytest.mark.parametrize("strategy", strategies.names())
+def test_who_leads_at_equal_progress_is_not_pruned_for_starting_late(strategy: str) -> None:
+    """A strategy pauses the second of two at the first rung, until there is a third; nobody could resume a trial."""
+    study = optuna.create_study(pruner=SweepPruner(STEPS, strategy))
+    first, second = study.ask(), study.ask()
+    for step in range(1, 10):
+        first.report(5.0 / step, step)
+    for step in range(1, 9):
+        second.report(4.9 / step, step)
+        assert not second.should_prune()
+
+
 def test_values_that_are_not_finite_prune_nobody_and_break_nothing() -> None:
     assert study_of(SweepPruner(STEPS, "asha"), [1.0, 2.0, float("nan")])[::2] == ["COMPLETE", "FAIL"]
 

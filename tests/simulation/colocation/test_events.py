@@ -49,6 +49,24 @@ def test_python_notation_is_read() -> None:
     assert event.instance == Instance("t", InstanceKind.TRAINING, 0.4, 0.6, (25600, 30720))
 
 
+def test_dates_count_from_the_first_and_do_not_mix_with_numbers() -> None:
+    times = ['"2024-06-19 23:59:50"', '"2024-06-20 00:00:05"', '"yesterday"', 20, '"2024-06-19 23:59:55"']
+    trace = parse_events([line(time) for time in times])
+    assert [event.time_s for event in trace.events] == [0.0, 15.0]
+    assert [row.line for row in trace.rejected] == [3, 4, 5]
+    assert "accepted: times such as" in trace.rejected[0].reason
+    assert "accepted: dates" in trace.rejected[1].reason
+    assert "before that of an earlier line" in trace.rejected[2].reason
+    mixed = parse_events([line(0), line('"2024-06-19 23:59:50"')])
+    assert "accepted: seconds" in mixed.rejected[0].reason
+
+
+def test_the_gpus_of_a_generated_training_need_the_same_memory() -> None:
+    trainings = [e.instance for e in generate(200, seed=3).events if e.instance.kind is InstanceKind.TRAINING]
+    assert {len(set(each.memory_mib)) for each in trainings} == {1}
+    assert len({each.memory_mib[0] for each in trainings}) == 4
+
+
 def test_a_delete_without_id_ends_the_newest_of_its_service() -> None:
     trace = parse_events([line(0), line(1), line(2, "delete"), line(3, "delete"), line(4, "delete")])
     assert [(e.action, e.key) for e in trace.events] == [
@@ -86,7 +104,7 @@ def test_a_delete_with_id_ends_that_one() -> None:
         ("[]", "Expected `object`, got `array`"),
         (line() + " " * LONGEST_LINE, "characters, at most 4096 are read"),
         (line(-1), "Expected `float` >= 0.*Time"),
-        (line('"x"'), "Expected `float`, got `str`.*Time"),
+        (line('"x"'), "Time .x. is a date, accepted: seconds"),
         (line(action="stop"), "Invalid enum value 'stop'.*Action"),
         (line(instance=INSTANCE.replace("inference", "serving")), "Invalid enum value 'serving'.*type"),
         (line(instance=INSTANCE.replace("0.1", "1.1")), r"<= 1.*sm_requests"),
@@ -111,7 +129,7 @@ def test_a_line_that_cannot_be_used_is_left_out_with_its_reason(text: str, reaso
 
 def test_time_does_not_run_backwards() -> None:
     trace = parse_events([line(5), line(4), line(5)])
-    assert [r.reason for r in trace.rejected] == ["Time 4 lies before 5 of an earlier line"]
+    assert [r.reason for r in trace.rejected] == ["Time 4.0 lies before that of an earlier line"]
     assert len(trace.events) == 2
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inference_gateway.model import Capacity, Decision, Observation
 from inference_gateway.queueing import Fleet, Turns
-from inference_gateway.scaling import Bounds, build, rules
+from inference_gateway.scaling.rules import Bounds, build, rules
 from simulation.requests import engine
 from simulation.requests.engine import RequestOutcome, simulate
 from simulation.requests.replay import measure, replica_seconds_of

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from inference_gateway.scaling import Bounds
+from inference_gateway.scaling.rules import Bounds
 from simulation.requests.replay import measure, replica_seconds_of
 from simulation.requests.service import SimulatedReplica
 from simulation.requests.settings import RequestSettings, StartTime

@@ -144,7 +144,7 @@ def test_what_starts_while_the_daemon_is_away_counts(tmp_path: Path) -> None:
     assert used(LentPlaces(file), jobs) == {1: -200}  # once, however often the daemon starts
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"used": {"1": "x"}}', '{"seats": {"1": ["a", 3]}}', "\\0"])
+@pytest.mark.parametrize("text", ["", "[1]", '{"used": {"1": "x"}}', '{"loans": {"1": ["a", 3]}}', "\\0"])
 def test_a_broken_file_is_no_file(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "lent_places.json"
     file.write_text(text)

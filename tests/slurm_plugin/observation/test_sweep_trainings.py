@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
-from slurm_plugin.observation.memory import Remembered, SweepTrainings
+from slurm_plugin.observation.memory import Remembered, SeenTraining, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.sweep_record import Note, ended_before
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0
@@ -21,6 +23,9 @@ class Daemon:
     def __init__(self, spool: Path) -> None:
         self._spool = ProgressSpool(spool)
         self._trainings = SweepTrainings()
+
+    def adopts(self, ended: dict[int, SeenTraining]) -> None:
+        self._trainings.adopt(ended)
 
     def sees(self, now_s: float, *records: SlurmJob) -> Observation:
         remembered = Remembered(trainings=self._trainings.seen)
@@ -67,3 +72,45 @@ def test_a_requeued_training_has_not_ended(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     daemon.sees(NOW_S, training(1), training(2))
     assert daemon.sees(NOW_S + 15, training(1, state="PENDING"), training(2)).snapshot.ended == ()
+
+
+def note(job_id: int, time_s: float, what: Any = "joined", *, sweep: str = "s", submit_s: float = NOW_S - 200) -> Note:
+    return Note(time_s, what, job_id, "ada", os.getuid(), sweep, submit_s=submit_s, gpus=4)
+
+
+def adopted(spool: Path, notes: list[Note], *records: SlurmJob) -> dict[int, SeenTraining]:
+    return ended_before(notes, records, ProgressSpool(spool), "user", NOW_S)
+
+
+def test_a_daemon_that_starts_knows_what_the_last_one_knew(tmp_path: Path) -> None:
+    last, new = Daemon(tmp_path), Daemon(tmp_path)
+    both = training(1), training(2, state="PENDING")
+    reports(tmp_path, 1, 3.0, 2.0)
+    last.sees(NOW_S - 88, *both)
+    left = training(2, state="PENDING")
+    knew = last.sees(NOW_S, left)
+    notes = [note(1, NOW_S - 100), note(2, NOW_S - 100)]
+    new.adopts(adopted(tmp_path, notes, left))
+    (one,) = knew.snapshot.ended
+    (same,) = new.sees(NOW_S, left).snapshot.ended
+    assert one.points and (same.job_id, same.user, same.scope) == (1, one.user, one.scope)
+    assert (same.points, same.total_steps, same.request.total) == (one.points, one.total_steps, one.request.total)
+    assert same.exploration == one.exploration
+    assert same.executed_s(NOW_S) == 11.0  # from its first line to its last: what Slurm knew is forgotten
+
+
+def test_another_sweep_of_that_name_long_ago_is_none_of_this_one(tmp_path: Path) -> None:
+    old = [note(1, NOW_S - 9000, submit_s=NOW_S - 9100), note(2, NOW_S - 8000, "stopped", submit_s=NOW_S - 9100)]
+    # 3 was there when the present ones came, and 4 when 3 came, as its reports tell.
+    own = [note(3, NOW_S - 50, submit_s=NOW_S - 99), note(4, NOW_S - 110, submit_s=NOW_S - 120)]
+    reports(tmp_path, 4, 3.0, 2.0)
+    present = record(5, comment="explsched:sweep=s", uid=os.getuid(), submit_s=NOW_S - 60)
+    assert sorted(adopted(tmp_path, [*old, *own], present)) == [3, 4]
+
+
+def test_who_is_there_or_of_another_sweep_or_user_is_not_adopted(tmp_path: Path) -> None:
+    notes = [note(1, NOW_S), note(2, NOW_S), note(3, NOW_S, sweep="t")]
+    others = record(4, comment="explsched:sweep=t", uid=os.getuid() + 1)
+    assert sorted(adopted(tmp_path, notes, training(1), others)) == [2]
+    assert adopted(tmp_path, notes, record(1, comment="explsched:sweep=")) == {}
+    assert sorted(adopted(tmp_path, notes, training(1), training(2, state="COMPLETED"))) == [2]

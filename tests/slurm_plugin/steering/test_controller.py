@@ -204,3 +204,16 @@ def test_a_restarted_daemon_lends_no_place_twice(tmp_path: Path, monkeypatch: py
     slurm.carried_out.clear()
     Controller(slurm, config).reconcile(NOW_S + 1)
     assert set(slurm.carried_out) == {SetSiteFactor(1, -250), SetSiteFactor(3, 50)}  # the place of 700 is left
+
+
+@pytest.mark.parametrize("step_s", [-86_400.0, -3600.0, -1.0])
+def test_a_clock_that_is_set_back_requeues_nobody_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    slurm = FakeSlurm((holding(5, comment=ELASTIC),))
+    daemon = controller(slurm, tmp_path, monkeypatch, resized(5, 2))
+    for now_s in (NOW_S, NOW_S + 15, NOW_S + 30 + step_s, NOW_S + 45 + step_s):
+        daemon.reconcile(now_s)
+    assert slurm.carried_out == [SignalJob(5, "USR1")]
+    daemon.reconcile(NOW_S + 121)  # its grace is over by the clock by which it began
+    assert RequeueJob(5) in slurm.carried_out

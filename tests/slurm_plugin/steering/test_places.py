@@ -89,6 +89,17 @@ def test_a_job_that_moves_to_the_front_costs_a_write_for_each_user_it_passes() -
     assert sum(writes) <= 6
 
 
+def test_a_job_that_was_just_written_is_compared_by_the_same_clock() -> None:
+    """Slurm computes its age anew at once, of the others later: nothing is written because of that."""
+    jobs = [waiting(1, "ada", 900), waiting(2, "bob", 800), waiting(3, "ada", 700), waiting(4, "bob", 750)]
+    after, _ = settled(jobs, [3, 1, 2, 4])
+    aged = [replace(job, age_lag=150) for job in after]
+    aged[2] = replace(after[2], natives=(850,), priority=1050)  # written again, or later than the others
+    assert place_changes(look(aged), [3, 1, 2, 4], ALL) == ()
+    behind = [replace(job, age_lag=0) for job in aged]  # as if Slurm's own priorities were really so
+    assert place_changes(look(behind), [3, 1, 2, 4], ALL) != ()
+
+
 def test_jobs_that_are_not_steered_keep_their_place_and_are_not_written() -> None:
     jobs = [waiting(1, "ada", 900), waiting(2, "bob", 800, gpus=0, gpus_per_node=None), waiting(3, "ada", 700)]
     after, writes = settled(jobs, [3, 1])

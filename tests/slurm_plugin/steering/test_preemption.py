@@ -46,6 +46,16 @@ def test_requeue_when_the_grace_is_over() -> None:
     assert steps(tracker, 100, 5) == [RequeueJob(5)]
 
 
+def test_what_a_pass_waits_for_is_told_once() -> None:
+    tracker, saved = PreemptionTracker(PreemptionBudget(100, 10)), JobProgress(checkpoint_s=15)
+    assert not tracker.is_any_ready({5: saved}, 20)
+    steps(tracker, 10, 5)
+    told = [tracker.is_any_ready(reports, now_s) for reports, now_s in (({}, 20), ({5: saved}, 20), ({}, 110))]
+    assert told == [False, True, True]
+    assert steps(tracker, 20, progress=saved) == [RequeueJob(5)]
+    assert not tracker.is_any_ready({5: saved}, 200)
+
+
 def test_a_job_that_is_still_starting_is_not_signalled() -> None:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     earlier = ProgressReport(1.0, restart=0, step=1, metric="loss", value=1.0)

@@ -56,6 +56,15 @@ def test_a_promise_becomes_a_short_lease() -> None:
     )
 
 
+def test_where_slurm_places_gangs_by_its_network_only_single_nodes_are_leased() -> None:
+    two = replace(promise(6), placement=(NodeGpus("n1", 4), NodeGpus("n2", 4)))
+    plan = Plan(reservations=(promise(5), two))
+    flat = lease_changes(plan, seen(record(5), record(6, nodes=2)), LIMITS)
+    assert [c.name for c in flat if isinstance(c, CreateReservation)] == ["explsched_5", "explsched_6"]
+    tree = lease_changes(plan, seen(record(5), record(6, nodes=2)), replace(LIMITS, widest_lease=1))
+    assert [c.name for c in tree if isinstance(c, CreateReservation)] == ["explsched_5"]
+
+
 def test_a_lease_never_starts_in_the_past() -> None:
     (create, _attach) = lease_changes(Plan(reservations=(promise(5, NOW_S - 5),)), seen(record(5)), LIMITS)
     assert isinstance(create, CreateReservation)

@@ -1,0 +1,76 @@
+"""How long a replica takes to start, from starts that have ended and those that still go on.
+
+A replica that waits in Slurm's queue has not told yet how long it waits, but that it is more than until now: its age is
+a censored observation. Leaving it out would make a full cluster look as quick as it was yesterday (Kaplan and Meier,
+Nonparametric estimation from incomplete observations, 1958).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+def quantile(ended_s: Sequence[float], going_on_s: Sequence[float], share: float) -> float:
+    """The time within which `share` of all have ended; the longest seen if so many have not. There must be one."""
+    return _reached(ended_s, going_on_s, 1.0 - share) or max((*ended_s, *going_on_s))
+
+
+def median_left_s(ended_s: Sequence[float], going_on_s: Sequence[float], age_s: float) -> float:
+    """How long one of this age will still take: the median of those that took longer.
+
+    Without any it may take as long again: nothing else is known of what has lasted longer than all before it.
+    """
+    longer = [found for found in ended_s if found > age_s]
+    end_s = _reached(longer, [found for found in going_on_s if found > age_s], 0.5)
+    return age_s if end_s is None else end_s - age_s
+
+
+def _reached(ended_s: Sequence[float], going_on_s: Sequence[float], left: float) -> float | None:
+    """When no more than this share is left (Kaplan-Meier); None if that was not seen."""
+    survival = 1.0
+    for time_s in sorted(set(ended_s)):
+        at_risk = sum(found >= time_s for found in (*ended_s, *going_on_s))
+        survival *= 1.0 - ended_s.count(time_s) / at_risk
+        if survival <= left + 1e-9:
+            return time_s
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A replica on its way, now. `age_s` is since its job runs, else since it was asked for.
+
+    `expected_in_s` is Slurm's own estimate for a job that waits, None while it has none: the backfill scheduler has not
+    looked at the job yet. It is optimistic where jobs of higher priority may still come.
+    """
+
+    running: bool
+    age_s: float
+    expected_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimes:
+    """The latest times of one service: in Slurm's queue, and from the start of the job until it serves."""
+
+    waits_s: Sequence[float]
+    loads_s: Sequence[float]
+
+    def next_in_s(self, starts: Iterable[Start], configured_s: float) -> float | None:
+        """When the first of these will serve; None if there is none. `configured_s` stands for what is not measured."""
+        known = tuple(starts)
+        return min((self._left_s(start, known, configured_s) for start in known), default=None)
+
+    def _left_s(self, start: Start, known: Sequence[Start], configured_s: float) -> float:
+        loading = [other.age_s for other in known if other.running]
+        if start.running:
+            if not self.loads_s and start.age_s < configured_s:
+                return configured_s - start.age_s
+            return median_left_s(self.loads_s, loading, start.age_s)
+        load_s = quantile(self.loads_s, loading, 0.5) if self.loads_s else configured_s
+        if start.expected_in_s is not None:
+            return max(0.0, start.expected_in_s) + load_s
+        if not self.waits_s and start.age_s < configured_s:
+            return max(load_s, configured_s - start.age_s)
+        return median_left_s(self.waits_s, [other.age_s for other in known if not other.running], start.age_s) + load_s

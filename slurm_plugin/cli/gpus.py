@@ -1,0 +1,130 @@
+"""`sexplsched gpus`: the GPUs of the cluster as Slurm knows them, or those of this machine as the driver does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from msgspec import Struct, to_builtins
+
+from explsched.cli.options import config_option, json_option
+from explsched.cli.tables import Column, lines, room
+from explsched.errors import ExplschedError
+from slurm_plugin import config as configuration
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import ClusterRecords, SlurmJob
+
+_EXAMPLES = """\b
+examples:
+  sexplsched gpus
+  sexplsched gpus --here
+
+MEMORY is that of each GPU in MiB, as far as the GPUs' type or a feature of the node tells. With --here the driver is
+asked (NVML), which also knows how much of it is used.
+"""
+
+
+class NodeGpus(Struct, frozen=True):
+    """The GPUs of one node: `used` are those that jobs hold, whole or in part."""
+
+    node: str
+    state: str
+    model: str
+    memory_mib: int
+    gpus: int
+    used: int
+    jobs: tuple[int, ...]
+
+
+class LocalGpu(Struct, frozen=True):
+    """One GPU of this machine; `busy_percent` is the time in which kernels ran, over the last moment."""
+
+    index: int
+    model: str
+    memory_mib: int
+    used_mib: int
+    busy_percent: int
+
+
+class NvmlError(ExplschedError):
+    """The driver cannot be asked."""
+
+
+def of_cluster(seen: ClusterRecords) -> list[NodeGpus]:
+    """A line for each node that has GPUs, by name."""
+    running = [job for job in seen.jobs if job.node_names or job.gpu_nodes]
+    found = []
+    for node in sorted(seen.nodes, key=lambda node: node.name):
+        if node.gpus:
+            here = [job for job in running if _gpus_on(job, node.name)]
+            whole = sum(_gpus_on(job, node.name) for job in here if job.gpus)
+            shared = {index for job in here if not job.gpus for index in dict(job.gpu_indices).get(node.name, ())}
+            jobs = tuple(job.job_id for job in here)
+            model = ",".join(sorted(node.gpu_types))
+            used = min(node.gpus, whole + len(shared))
+            found.append(NodeGpus(node.name, node.state, model, node.gpu_memory_mib, node.gpus, used, jobs))
+    return found
+
+
+def _gpus_on(job: SlurmJob, node: str) -> int:
+    """GPUs that the job holds there, or has a part of."""
+    return dict(job.gpu_nodes).get(node, 0) or len(dict(job.gpu_indices).get(node, ()))
+
+
+def of_this_machine() -> list[LocalGpu]:
+    """What NVML tells. Raises `NvmlError` where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            return [_local(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise NvmlError(f"NVML: {error}: no NVIDIA driver can be asked here") from error
+
+
+def _local(index: int) -> LocalGpu:
+    import pynvml
+
+    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(device)
+    name = pynvml.nvmlDeviceGetName(device)
+    busy = pynvml.nvmlDeviceGetUtilizationRates(device).gpu
+    return LocalGpu(index, str(name), memory.total >> 20, memory.used >> 20, int(busy))
+
+
+_LOCAL = (*(Column(title) for title in ("GPU", "MODEL")), *(Column(title, ">") for title in ("MEMORY", "USED", "BUSY")))
+_CLUSTER = (
+    *(Column(title) for title in ("NODE", "STATE", "MODEL")),
+    *(Column(title, ">") for title in ("MEMORY", "USED")),
+    Column("JOBS"),
+)
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--here", is_flag=True, help="The GPUs of this machine, as the driver sees them.")
+@json_option
+@config_option
+def gpus(here: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+    """List GPUs: nodes, models, memory, use and jobs."""
+    found: Sequence[NodeGpus | LocalGpu] = of_this_machine() if here else _of_slurm(config_path)
+    if as_json:
+        click.echo(json.dumps(to_builtins(found), indent=1))
+        return
+    columns = _LOCAL if here else _CLUSTER
+    click.echo("\n".join(lines(columns, (_cells(one) for one in found), room())))
+
+
+def _of_slurm(config_path: Path | None) -> list[NodeGpus]:
+    return of_cluster(CliClient(configuration.load(config_path).slurm.timeout_s).look())
+
+
+def _cells(one: NodeGpus | LocalGpu) -> tuple[object, ...]:
+    if isinstance(one, LocalGpu):
+        return (one.index, one.model, one.memory_mib, one.used_mib, f"{one.busy_percent} %")
+    jobs = ",".join(map(str, one.jobs)) or None
+    return (one.node, one.state, one.model or None, one.memory_mib or None, f"{one.used}/{one.gpus}", jobs)
