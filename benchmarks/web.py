@@ -48,7 +48,7 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.config import Config, load
 from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher
-from slurm_plugin.state.published import PROGRESS, Totals
+from slurm_plugin.state.published import PROGRESS, Totals, ask
 from slurm_plugin.state.view import View
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def status_figures(site: Site) -> dict[str, object]:
     hidden.write_text(yaml.safe_dump(told))
     server = subprocess.Popen(serving.argv(site.config.state.directory, site.config.state.socket))
     try:
-        while serving.ask(site.config.state.socket) is None:
+        while ask(site.config.state.socket) is None:
             time.sleep(0.1)
         walls, cpus = [], []
         argv = [sys.executable, "-m", "explsched.cli.main", "status", "-f", str(hidden)]
@@ -341,7 +341,8 @@ def browser_figures(site: Site) -> dict[str, object]:
             paints.append(_measured(page, "performance.getEntriesByName('first-contentful-paint')[0].startTime"))
             site.publish(site.view())
             page.evaluate("performance.clearMeasures(); document.dispatchEvent(new Event('visibilitychange'))")
-            page.wait_for_function("performance.getEntriesByName('update').length > 0")
+            while not page.evaluate("performance.getEntriesByName('update').length"):
+                page.wait_for_timeout(20)  # the page's policy forbids what wait_for_function does
             updates.append(_measured(page, "performance.getEntriesByName('update')[0].duration"))
             page.close()
         kilobytes = _kilobytes_a_minute(browser, address, site)

@@ -26,8 +26,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin import instance
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import Config
-from slurm_plugin.state.published import COLUMNS, Change, JobRow, PlanLine, State, part, read
-from slurm_plugin.state.serving import ask
+from slurm_plugin.state.published import COLUMNS, Change, JobRow, PlanLine, State, ask, part, read
 
 if TYPE_CHECKING:
     from slurm_plugin.client.records import SlurmJob

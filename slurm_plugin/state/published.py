@@ -6,7 +6,9 @@ Light: reading it needs neither numpy nor the policies. What only some readers w
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import struct
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +25,8 @@ PROGRESS = "progress"
 _FORM = 2
 _STALE_PASSES = 3
 _STALE_S = 60.0
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_TO_ANSWER_S = 5.0
 HIDDEN = 0
 """Stands for the id of a job that the reader may not see."""
 
@@ -213,6 +217,26 @@ def read(directory: Path) -> State | None:
         return None
     with os.fdopen(descriptor, "rb") as file:
         return decoded(file.read()) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+
+
+def peer(connection: socket.socket) -> int:
+    """The user id of the process at the other end."""
+    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
+
+
+def ask(path: Path) -> State | None:
+    """What whoever calls may see, from the daemon's socket; None if nobody serves it who owns its directory."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_TO_ANSWER_S)
+            connection.connect(str(path))
+            if peer(connection) not in (0, path.parent.stat().st_uid):
+                return None
+            with connection.makefile("rb") as file:
+                return decoded(file.read())
+    except OSError:
+        return None
 
 
 def decoded(text: bytes) -> State | None:

@@ -13,7 +13,6 @@ import os
 import pwd
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections import Counter
@@ -24,11 +23,10 @@ import msgspec
 
 from explsched.errors import ExplschedError
 from explsched.log import event
-from slurm_plugin.state.published import FILE, State, decoded, read
+from slurm_plugin.state.published import FILE, peer, read
 from slurm_plugin.state.visible import Visible
 
 _LOG = logging.getLogger("explsched.state")
-_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _MOST_OF_A_USER = 4
 _MOST = 128
 _MOST_REMEMBERED = 32
@@ -41,26 +39,6 @@ _WITH_PARENT = "--with-parent"
 
 class ServingError(ExplschedError):
     """The socket cannot be served."""
-
-
-def peer(connection: socket.socket) -> int:
-    """The user id of the process at the other end."""
-    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(uid)
-
-
-def ask(path: Path) -> State | None:
-    """What whoever calls may see; None if nobody serves the socket, or somebody who does not own its directory."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_TO_ANSWER_S)
-            connection.connect(str(path))
-            if peer(connection) not in (0, path.parent.stat().st_uid):
-                return None
-            with connection.makefile("rb") as file:
-                return decoded(file.read())
-    except OSError:
-        return None
 
 
 class StateServer:

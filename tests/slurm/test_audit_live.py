@@ -86,7 +86,7 @@ def test_changes_replayed_from_the_audit_are_slurms_own_record(
             _ = submit(small, *whole, script=f"exec bash {SCRIPT} {place} {spool} {UNTIL_REQUEUED}")
         others = [submit(small, "--gpus-per-node=4", f"--time={10 * minutes}") for minutes in range(1, 5)]
         run(small, "scontrol", "update", f"JobId={others[0]}", f"AdminComment={noted}")
-        until(lambda: sum(job.restarts for job in client.jobs()) >= 3, "three have made room", 150)
+        until(lambda: sum(job.restarts for job in client.jobs()) >= 2, "two have made room", 150)
         daemon.terminate()
         daemon.wait(timeout=60)
     changes = [entry for entry in read(spool.parent / "audit.jsonl") if not entry.refused]
@@ -95,7 +95,10 @@ def test_changes_replayed_from_the_audit_are_slurms_own_record(
     assert requeued == {job.job_id: job.restarts for job in found.values() if job.restarts}
     comments = {job_id: job.admin_comment for job_id, job in found.items() if job.admin_comment}
     assert {**replayed(changes, "AdminComment"), others[0]: noted} == comments
-    waiting = {job_id: job.site_factor for job_id, job in found.items() if job.state == "PENDING"}
+    # Slurm tells no factor of a job that may not start yet, as one that was just requeued.
+    told = {job_id: job for job_id, job in found.items() if job.site_factor is not None}
+    waiting = {job_id: job.site_factor for job_id, job in told.items() if job.state == "PENDING"}
+    assert set(others) <= waiting.keys()
     factors = replayed(changes, "SiteFactor")
     assert waiting == {job_id: factors.get(job_id, 0) for job_id in waiting}
     leases: dict[str, int] = Counter()

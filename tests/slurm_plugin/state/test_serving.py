@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from explsched.cli.main import root
 from slurm_plugin.devcluster.machine import until
 from slurm_plugin.state import serving
-from slurm_plugin.state.published import PROGRESS, decoded
+from slurm_plugin.state.published import PROGRESS, ask, decoded
 from slurm_plugin.state.visible import Visible
 from tests.slurm_plugin.state import JOBS, published
 
@@ -70,7 +70,7 @@ def test_each_user_is_sent_what_he_may_see(here: Path, hidden: tuple[str, ...]) 
     with a_server(here) as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
         assert decoded(as_nobody(path)) == Visible(state).of("nobody")
-        assert serving.ask(path) == state, "root sees all"
+        assert ask(path) == state, "root sees all"
         if "jobs" in hidden:
             assert {row.jobid for row in Visible(state).of("nobody").jobs} == {43}
         later = published(here, *hidden, jobs=jobs, now_s=time.time())
@@ -98,7 +98,7 @@ def test_readers_that_do_not_read_keep_nobody_waiting(here: Path) -> None:
         idle = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
         for one in idle:
             one.connect(str(path))
-        assert serving.ask(path) == state
+        assert ask(path) == state
         for one in idle:
             one.close()
 
@@ -113,17 +113,17 @@ def test_a_user_has_a_few_connections_at_a_time(here: Path) -> None:
         idle = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(4)]
         for one in idle:
             one.connect(str(path))
-        until(lambda: serving.ask(path) is None, "the fifth connection is refused")
+        until(lambda: ask(path) is None, "the fifth connection is refused")
         for one in idle:
             one.close()
-        until(lambda: serving.ask(path) is not None, "there is room again")
+        until(lambda: ask(path) is not None, "there is room again")
 
 
 def test_a_socket_that_somebody_else_made_is_not_believed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _ = published(here, now_s=time.time())
     with a_server(here) as path:
-        monkeypatch.setattr(serving, "peer", lambda _connection: 4711)
-        assert serving.ask(path) is None
+        monkeypatch.setattr("slurm_plugin.state.published.peer", lambda _connection: 4711)
+        assert ask(path) is None
 
 
 def test_it_ends_with_the_daemon_and_is_started_again_when_it_dies(here: Path) -> None:
@@ -131,13 +131,13 @@ def test_it_ends_with_the_daemon_and_is_started_again_when_it_dies(here: Path) -
     path = here / "state.sock"
     beside = serving.Beside(here / "state", path)
     beside.keep()
-    until(lambda: serving.ask(path) is not None, "it serves")
+    until(lambda: ask(path) is not None, "it serves")
     first = beside.pid
     os.kill(first, 9)
 
     def again() -> bool:
         beside.keep()
-        return beside.pid != first and serving.ask(path) is not None
+        return beside.pid != first and ask(path) is not None
 
     until(again, "another one serves")
     beside.end()
