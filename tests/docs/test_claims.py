@@ -171,6 +171,13 @@ CLAIMS = (
         _live_ratios,
     ),
     Claim(
+        "docs/simulation.md",
+        "run_times.json",
+        "under `srsf` is {} s with time limits (the trace has none), {} s with learnt run times and {} s with exact "
+        "ones",
+        lambda report: [report["mean_jct_s"][arm] for arm in ("limit", "learnt", "exact")],
+    ),
+    Claim(
         "docs/gateway-scaling.md",
         "gateway_rules.json",
         "| Azure, conversation | {} at {} | {} at {} | {} at {} |",
