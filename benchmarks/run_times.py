@@ -2,8 +2,9 @@
 
 The first half is the history that is known at the start; jobs that end are learnt from as the replay goes on, as the
 daemon does. Philly has virtual clusters and GPUs, neither users nor names, and no time limits: with limits alone SRSF
-knows nothing and keeps the order of submission. All constants of `sched_policy.run_times` were chosen on the second
-quarter of the trace, and the cluster before the second half was looked at.
+knows nothing and keeps the order of submission, which flatters what is learnt. The constants in
+`sched_policy.run_times` were chosen on the second quarter of the trace; the cluster with the second half's mean demand
+in view, before any JCT.
 """
 
 from __future__ import annotations
