@@ -26,6 +26,7 @@ from sched_policy.sweep.trials import Sweep
 
 _LEAST_SEEN = 3
 _LATE = 0.5  # of a training: nothing that has not come so far tells how late values follow from early ones
+_SHORTEST_S = 1e-6  # of a training whose length is known to be 0
 _SWAP = 1.3  # a training that runs is left for one that is better by more than this factor: restarts cost
 
 
@@ -139,7 +140,7 @@ class AdaptiveHalving(Struct, frozen=True):
         gone_s, left_s = sweep.progress * sweep.length_s, (1.0 - sweep.progress) * sweep.length_s
         more_s = np.maximum(np.minimum(np.maximum(gone_s, sweep.restart_s), left_s), 1e-3 * sweep.length_s)
         hope = np.where(runs, _SWAP, 1.0) * np.maximum(chance, 1e-3 / len(runs))
-        doubtful: Floats = hope / (moving_s + more_s)
+        doubtful: Floats = hope / np.maximum(moving_s + more_s, _SHORTEST_S)
         return doubtful
 
     def _value(self, sweep: Sweep, now: Standing) -> Floats:

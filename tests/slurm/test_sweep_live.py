@@ -82,7 +82,8 @@ def check_ran_once(spool: Path, directory: Path, job_id: int) -> None:
     steps = [(run, step) for run, step, *_ in done(directory)]
     assert sorted({step for _, step in steps}) == list(range(1, STEPS + 1))
     lines = [json.loads(line) for line in (spool / f"{job_id}.jsonl").read_text().splitlines()]
-    assert [line.get("event") for line in lines].count("end") == 1
+    # One that is requeued before Slurm has noticed its end begins at its last checkpoint, and ends again.
+    assert any(line.get("event") == "end" for line in lines)
     saved: dict[int, int] = {}
     for before, line in pairwise(lines):
         if line.get("event") == "checkpoint":
