@@ -82,7 +82,7 @@ def check_ran_once(spool: Path, directory: Path, job_id: int) -> None:
     steps = [(run, step) for run, step, *_ in done(directory)]
     assert sorted({step for _, step in steps}) == list(range(1, STEPS + 1))
     lines = [json.loads(line) for line in (spool / f"{job_id}.jsonl").read_text().splitlines()]
-    # One that is requeued before Slurm has noticed its end begins at its last checkpoint, and ends again.
+    # Seen twice once: it may be requeued before Slurm has noticed its end, and end again from its last checkpoint.
     assert any(line.get("event") == "end" for line in lines)
     saved: dict[int, int] = {}
     for before, line in pairwise(lines):
