@@ -1,9 +1,16 @@
-"""Places in the queue that have been used up: a job's age is lent to its owner's other jobs once, not again and again.
+"""What the daemon has noted of site factors: which part of one is ours, and which places in the queue are used up.
 
-Where a policy puts a young job on the place of an old one of the same owner, and it starts, Slurm alone
-would have started the old one: the owner is left with the young one's place. Without this the old job's place, which
-rises with its age, would be taken by one young job after the other: whoever keeps jobs in the queue that the policy
-never prefers would come before other users for good.
+**Ours or not.** Slurm keeps one number per job, and a site's job_submit plugin, site_factor plugin or admin may have
+set it. What is not ours counts as a part of Slurm's own priority: it is kept, and ours is added to it. So what the
+daemon writes is noted in a file. Without the file (the first start, or a disk that was lost) everything that is found
+counts as somebody else's: in scope `user` and `account` the daemon's former work only exchanged places, so that is
+harmless.
+
+**Lent places.** A job's age is lent to its owner's other jobs once, not again and again. Where a policy puts a young
+job on the place of an old one of the same owner, and it starts, Slurm alone would have started the old one: the owner
+is left with the young one's place. Without this the old job's place, which rises with its age, would be taken by one
+young job after the other: whoever keeps jobs in the queue that the policy never prefers would come before other users
+for good.
 
 So the order between users is Slurm's over the places that are left: those of Slurm's own priorities, less what started
 jobs had above their own. Only jobs that are alike (account, partition, QOS, nice) lend to each other, so nothing but
@@ -13,22 +20,92 @@ order of submission.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Self
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 
-from explsched.atomic_file import atomic_write
-from explsched.log import event
 from sched_policy.queue_order import assignment
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.memory import NotesFile
 from slurm_plugin.observation.observe import Observation
 
-_LOG = logging.getLogger("explsched.lent_places")
+_KEPT = 3
+"""Writes that are remembered: slurmctld may lose its last seconds, and an older one is back then."""
+
+
+class _Entry(Struct, frozen=True, array_like=True):
+    """Somebody else's part, and the sums that we have written, the newest last."""
+
+    others: int
+    written: tuple[int, ...] = ()
+
+
+class OwnFactors:
+    """The notes on one cluster."""
+
+    def __init__(self, file: NotesFile[dict[int, _Entry]], entries: Mapping[int, _Entry] | None) -> None:
+        self._file = file
+        self._entries = dict(entries or {})
+        self._is_known = entries is not None
+
+    @classmethod
+    def of_daemon(cls, path: Path) -> Self:
+        """The notes of an earlier daemon; none, and so everything is somebody else's, if there is no file."""
+        file = _notes_of_factors(path)
+        return cls(file, file.read() or {})
+
+    @classmethod
+    def of_visitor(cls, path: Path) -> Self:
+        """For commands that only look, perhaps on a host without the file: all is ours then."""
+        file = _notes_of_factors(path)
+        return cls(file, file.read())
+
+    @property
+    def path(self) -> Path:
+        """Where the notes are."""
+        return self._file.path
+
+    def others(self, jobs: Iterable[SlurmJob]) -> dict[int, int]:
+        """Somebody else's part of each site factor that has one."""
+        found: dict[int, int] = {}
+        for job in jobs if self._is_known else ():
+            part = self._others_part(job)
+            if part:
+                found[job.job_id] = part
+        return found
+
+    def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob]) -> None:
+        """Write down what is about to be written to Slurm, and forget jobs that are gone."""
+        entries = {job_id: entry for job_id, entry in self._entries.items() if job_id in jobs}
+        for change in changes:
+            if isinstance(change, SetSiteFactor) and change.job_id in jobs:
+                job = jobs[change.job_id]
+                others = self._others_part(job)
+                known = self._entry(job)
+                written = known.written if known is not None and known.others == others else ()
+                latest = (*(one for one in written if one != change.site_factor), change.site_factor)
+                entries[job.job_id] = _Entry(others, latest[-_KEPT:])
+        if entries != self._entries:
+            self._entries = entries
+            self._file.write(entries, mode=0o644)  # commands of any user read it
+
+    def _others_part(self, job: SlurmJob) -> int:
+        if not job.site_factor:
+            return 0
+        entry = self._entry(job)
+        return entry.others if entry is not None and job.site_factor in entry.written else job.site_factor
+
+    def _entry(self, job: SlurmJob) -> _Entry | None:
+        """A task that Slurm has split off its array has the array's site factor."""
+        return self._entries.get(job.job_id) or self._entries.get(job.array_job_id or job.job_id)
+
+
+def _notes_of_factors(path: Path) -> NotesFile[dict[int, _Entry]]:
+    return NotesFile(path, dict[int, _Entry], "own site factors", "will keep them")
 
 
 class _Loan(Struct, frozen=True, array_like=True):
@@ -56,9 +133,8 @@ class LentPlaces:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._notes = self._saved = _read(path) if path else _Notes()
-        self._is_writable = True
+        self._file = NotesFile(path, _Notes, "lent places", "lends them again") if path else None
+        self._notes = self._saved = (self._file.read() if self._file else None) or _Notes()
 
     def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
         """By waiting job, how much lower its place is: a negative site factor. None of one that waited too long."""
@@ -119,26 +195,5 @@ class LentPlaces:
 
     def save(self) -> None:
         """Write the notes down, before Slurm is asked for what they say. Without a file all goes on."""
-        if self._path is None or self._notes == self._saved:
-            return
-        text = msgspec.json.encode(self._notes)
-        try:
-            atomic_write(self._path, lambda file: file.write(text))
-        except OSError as error:
-            if self._is_writable:
-                why = f"{self._path}: {error.strerror}"
-                event(_LOG, logging.WARNING, "lent places not noted; a restarted daemon lends them again", why=why)
-            self._is_writable = False
-        else:
-            self._saved, self._is_writable = self._notes, True
-
-
-def _read(path: Path) -> _Notes:
-    """The notes of an earlier daemon; none where there is no file that can be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Notes)
-    except FileNotFoundError:
-        return _Notes()
-    except (OSError, msgspec.DecodeError) as error:
-        event(_LOG, logging.WARNING, "notes of lent places ignored", why=f"{path}: {error}")
-        return _Notes()
+        if self._file is not None and self._notes != self._saved and self._file.write(self._notes):
+            self._saved = self._notes
