@@ -16,19 +16,25 @@ So the order between users is Slurm's over the places that are left: those of Sl
 jobs had above their own. Only jobs that are alike (account, partition, QOS, nice) lend to each other, so nothing but
 age and size is ever lent; nobody stands higher than Slurm would put him, and no lower than if his jobs had started in
 order of submission.
+
+A job that makes room waits on the place that it has cleared: that of the job which runs in its stead, or where none
+does, the one from which it had started. Slurm itself would let it begin anew, with no age: whoever's jobs are
+interrupted would have fewer GPUs than who reports nothing and is never interrupted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
+from sched_policy.model import JobState
 from sched_policy.queue_order import assignment
-from slurm_plugin.client.changes import Change, SetSiteFactor
+from slurm_plugin.client.changes import Change, RequeueJob, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.memory import NotesFile
 from slurm_plugin.observation.observe import Observation
@@ -115,15 +121,25 @@ class _Loan(Struct, frozen=True, array_like=True):
     gain: int
 
 
+class _Swap(Struct, frozen=True, array_like=True):
+    """The priority that a job which makes room waits with, as soon as the job that needs its GPUs runs, if one does."""
+
+    beneficiary: int | None
+    priority: int
+
+
 class _Notes(Struct, frozen=True):
     """By job: how much of its place has been used up, and where it stands if that is not its own place.
 
-    `counted` are jobs that run, and whose start has been taken in.
+    `counted` are jobs that run, and whose start has been taken in. `began` has, of running jobs that may be asked to
+    make room, the priorities with which they had waited; `swaps` has those that have been requeued for it.
     """
 
     used: dict[int, int] = {}
     loans: dict[int, _Loan] = {}
     counted: frozenset[int] = frozenset()
+    began: dict[int, int] = {}
+    swaps: dict[int, _Swap] = {}
 
 
 class LentPlaces:
@@ -135,9 +151,13 @@ class LentPlaces:
     def __init__(self, path: Path | None = None) -> None:
         self._file = NotesFile(path, _Notes, "lent places", "lends them again") if path else None
         self._notes = self._saved = (self._file.read() if self._file else None) or _Notes()
+        self._waited: dict[int, int] = {}
 
     def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
-        """By waiting job, how much lower its place is: a negative site factor. None of one that waited too long."""
+        """By waiting job, how much lower its place is: a negative site factor, positive for one that made room.
+
+        None of one that waited too long.
+        """
         return {
             job.job_id: points
             for job in jobs
@@ -169,12 +189,37 @@ class LentPlaces:
                 used[lender] = used.get(lender, 0) - points
         # One that waits again, after a requeue, may stand on a lent place again.
         counted = frozenset(job_id for job_id in counted | left.keys() if job_id in records and job_id not in waiting)
-        self._notes = _Notes(used, {job_id: loan for job_id, loan in loans.items() if job_id not in gone}, counted)
+        swaps, settled = {}, {}
+        for job_id, swap in self._notes.swaps.items():
+            job = records.get(job_id)
+            other = None if swap.beneficiary is None else records.get(swap.beneficiary)
+            if job is None or (swap.beneficiary is not None and (other is None or other.state == "CANCELLED")):
+                continue  # who does not run in its stead has cleared no place for it
+            if job.state == "PENDING" and job.natives and (other is None or other.state != "PENDING"):
+                settled[job_id] = swap.priority - job.priority_with(0)
+            else:
+                swaps[job_id] = swap
+        began = self._notes.began | {job_id: at for job_id, at in self._waited.items() if job_id not in waiting}
+        self._notes = _Notes(
+            used | settled,
+            {job_id: loan for job_id, loan in loans.items() if job_id not in gone},
+            counted,
+            {job_id: at for job_id, at in began.items() if job_id in records and job_id not in waiting},
+            swaps,
+        )
 
-    def note(self, ranked: Iterable[int], seen: Observation, changes: Iterable[Change], most: int) -> None:
+    def note(
+        self,
+        ranked: Iterable[int],
+        seen: Observation,
+        changes: Sequence[Change],
+        most: int,
+        beneficiaries: Mapping[int, int | None],
+    ) -> None:
         """Write down who is given whose place in this pass; `ranked` are the snapshot's jobs in the wanted order.
 
         A pass writes `most` site factors: where it has written as many, some may have only what they had before.
+        `beneficiaries` are, by job that is requeued, the jobs that need their GPUs.
         """
         snapshot, records = seen.snapshot, seen.jobs
         row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
@@ -191,9 +236,35 @@ class LentPlaces:
                 factor = written.get(job.job_id, records[job.job_id].site_factor or 0)
                 gain = min(gain, max(0, factor - seen.others_factors.get(job.job_id, 0)))
             loans[job.job_id] = _Loan(lender.job_id, gain)
-        self._notes = _Notes(self._notes.used, loans, self._notes.counted)
+        stands = {
+            job.job_id: round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0)
+            for job in snapshot.jobs
+            if job.state is JobState.PENDING and job.native_priority
+        }
+        self._waited = {
+            job.job_id: stands[job.job_id] for job in snapshot.jobs if job.consents and job.job_id in stands
+        }
+        swaps = dict(self._notes.swaps)
+        for job_id in (one.job_id for one in changes if isinstance(one, RequeueJob) and one.job_id in records):
+            other = beneficiaries.get(job_id)
+            if other is None:
+                cleared = self._notes.began.get(job_id)
+            else:
+                cleared = stands.get(other) if _are_alike(records[job_id], records[other]) else None
+            if cleared is not None:
+                swaps[job_id] = _Swap(other, cleared)
+        self._notes = replace(self._notes, loans=loans, swaps=swaps)
 
     def save(self) -> None:
         """Write the notes down, before Slurm is asked for what they say. Without a file all goes on."""
         if self._file is not None and self._notes != self._saved and self._file.write(self._notes):
             self._saved = self._notes
+
+
+def _are_alike(job: SlurmJob, other: SlurmJob) -> bool:
+    """Whether the two may exchange their places, of which one runs: it has no priority any more."""
+    return _kind(job) == _kind(other)
+
+
+def _kind(job: SlurmJob) -> tuple[object, ...]:
+    return job.user, job.account, job.partition, job.qos, job.nice

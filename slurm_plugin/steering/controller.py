@@ -141,7 +141,8 @@ class Controller:
         self._hidden_reasons.note(decided.changes)
         if self._limits and self._limits.scope != "partition":
             ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
-            self._lent_places.note(ranked, decided.seen, decided.changes, most)
+            beneficiaries = self._tracker.beneficiaries
+            self._lent_places.note(ranked, decided.seen, decided.changes, most, beneficiaries)
         self._lent_places.save()
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)

@@ -84,6 +84,11 @@ class PreemptionTracker:
         return found
 
     @property
+    def beneficiaries(self) -> Mapping[int, int | None]:
+        """By job that has been signalled, the waiting job that needs its GPUs; None if the job itself gains."""
+        return {job_id: step.beneficiary for job_id, step in self._underway.items()}
+
+    @property
     def served_s(self) -> Mapping[int, float]:
         """Jobs for which others have been requeued, and when last; only jobs that wait."""
         return self._served_s
