@@ -214,7 +214,7 @@ def _learn(setup: Setup, arms: Mapping[str, Sequence[Side]], uuid: str, profiles
         trace = setup.directory / f"trace-{side.role}"
         trace.touch()
         windows = int(setup.seconds / _LEARN_WINDOW_S)
-        argv = [sys.executable, "-m", "explsched.cli.main", "kernels", "refine", "--trace", str(trace)]
+        argv = [sys.executable, "-m", "explsched.cli", "kernels", "refine", "--trace", str(trace)]
         argv += ["--gpu", uuid, "--windows", str(windows), "--window", str(_LEARN_WINDOW_S)]
         observer = subprocess.Popen(
             argv, env=setup.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

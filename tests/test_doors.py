@@ -50,6 +50,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.process",
             "explsched.spool",
             "explsched.strict_yaml",
+            "explsched.tables",
             "kernel_intercept.profile",
             "sched_policy.catalog",
             "sched_policy.curves",
@@ -77,6 +78,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.log",
             "explsched.process",
             "explsched.strict_yaml",
+            "explsched.tables",
             "sbatch_templates",
             "slurm_plugin.client",
         }
@@ -87,6 +89,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.cli",
             "explsched.errors",
             "explsched.preemption_record",
+            "explsched.tables",
             "inference_gateway.errors",
             "inference_gateway.model",
             "inference_gateway.queueing",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from explsched.job_options import MPS
+from explsched.job_options.table import MPS
 from wrappers import kernel_manager, mps, native_parts, node_mps, runtime_directory
 from wrappers.kernel_manager import kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, place, shared_place

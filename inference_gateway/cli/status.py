@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from explsched.cli.options import json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import json_option
+from explsched.tables import Column, lines, room
 from inference_gateway.cli import known_service, opened, services_option
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport

@@ -17,9 +17,9 @@ import click
 from msgspec import Struct, to_builtins
 
 from explsched import spool as spools
-from explsched.cli.options import config_option, json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import config_option, json_option
 from explsched.errors import ExplschedError
+from explsched.tables import Column, lines, room
 from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin import instance

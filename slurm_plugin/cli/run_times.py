@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
-from explsched.cli.options import MOMENT, config_option, json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import MOMENT, config_option, json_option
+from explsched.tables import Column, lines, room
 from sched_policy.run_times import Coverage, coverage
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient

@@ -255,7 +255,7 @@ class Search:
         waiting = [job.job_id for job in jobs if job.comment == comment and job.state == "PENDING"]
         if under_way:
             options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
-            command = [sys.executable, "-m", "explsched.cli.main", "sweep", "run", str(self._path), *options]
+            command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
             script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
             ends = "?".join(f"afterany:{job_id}" for job_id in under_way[:_MOST_WATCHED])
             words = [f"--dependency={ends}", f"--comment={comment}", f"--job-name={self._file.name}-next", "--ntasks=1"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from explsched.job_options import SCHEDULED
+from explsched.job_options.table import SCHEDULED
 from slurm_plugin import job_options
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from explsched.cli.main import root
+from explsched.cli import root
 from slurm_plugin.audit.entries import AuditEntry
 from slurm_plugin.audit.trail import AuditTrail
 

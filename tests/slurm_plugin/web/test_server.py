@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.cli.main import root
+from explsched.cli import root
 from slurm_plugin.audit.entries import AuditEntry
 from slurm_plugin.audit.trail import AuditTrail
 from slurm_plugin.config import AuditSection
