@@ -61,10 +61,10 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.queue_order",
             "sched_policy.run_times",
             "sched_policy.snapshot",
+            "sched_policy.utility",
             "sched_policy.validate",
             "wrappers.kernel_manager",
             "wrappers.mps",
-            "wrappers.native_parts",
             "wrappers.own_options",
             "wrappers.sxbatch",
         }
