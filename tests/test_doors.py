@@ -30,7 +30,6 @@ DOORS: Mapping[str, frozenset[str]] = {
     "kernel_intercept": frozenset({"explsched.atomic_file", "explsched.errors"}),
     "wrappers": frozenset(
         {
-            "explsched.atomic_file",
             "explsched.checkpoint",
             "explsched.job_options",
             "explsched.parameters",
@@ -55,7 +54,6 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.catalog",
             "sched_policy.curves",
             "sched_policy.model",
-            "sched_policy.order",
             "sched_policy.plan",
             "sched_policy.policy",
             "sched_policy.queue_order",
@@ -97,6 +95,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.backfill",
             "sched_policy.catalog",
             "sched_policy.curves",
+            "sched_policy.gittins",
             "sched_policy.group",
             "sched_policy.model",
             "sched_policy.order",

@@ -18,7 +18,7 @@ import click
 
 from explsched import log
 from explsched.atomic_file import replace_file
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, SlurmError
 from inference_gateway import accepted
 from inference_gateway.control import state
 from inference_gateway.control.loop import ControlPlane
@@ -29,7 +29,6 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.statistics import exposition
 from inference_gateway.errors import ActivatorError, GatewayError
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError
 
 _LOG = logging.getLogger("explsched.gateway")
 TICK_S = 1.0

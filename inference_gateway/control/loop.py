@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
+from explsched.errors import SlurmUnreachableError
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import DataPlaneSync
 from inference_gateway.control.observations import Readiness, ReplicaObserver, SlurmSync
@@ -25,7 +26,6 @@ from inference_gateway.model import DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.services import GatewaySection
-from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.protocol import SlurmClient
 
 KEPT_DIRECTORIES = 100

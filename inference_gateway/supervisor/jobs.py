@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from explsched import log
+from explsched.errors import SlurmError
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.state import GatewayRecord
@@ -23,7 +24,6 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from sbatch_templates import shell_environment
 from slurm_plugin.client.changes import CancelJob, ClearDependency
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob
 

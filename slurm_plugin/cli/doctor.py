@@ -18,14 +18,13 @@ from msgspec import Struct, to_builtins
 
 from explsched import spool as spools
 from explsched.cli import config_option, json_option
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, SlurmError
 from explsched.tables import Column, lines, room
 from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import probe_pyslurm
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config

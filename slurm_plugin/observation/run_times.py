@@ -13,10 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from msgspec.structs import replace
 
+from explsched.errors import SlurmError
 from explsched.log import event
 from sched_policy.model import Job
 from sched_policy.run_times import Likeness, PastJob, RunTimes, of_history
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.spelling import gpus_of
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")

@@ -42,12 +42,12 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from explsched.atomic_file import create_file_durably, replace_file_durably
+from explsched.errors import SlurmError
 from explsched.job_options.values import PAIRS_BYTES
 from explsched.parameters import listed, of_value, shown
 from slurm_plugin.client import process
 from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool

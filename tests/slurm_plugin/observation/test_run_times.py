@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from slurm_plugin.client.errors import SlurmError
+from explsched.errors import SlurmError
 from slurm_plugin.observation.run_times import FIELDS, LearntRunTimes, past_jobs
 from tests.sched_policy.builders import NOW_S, job, running
 
