@@ -20,7 +20,7 @@ from scripts.manual.__main__ import pages, render
 from wrappers import sxbatch, sxrun
 
 ROOT = Path(__file__).parents[3]
-TABLE = ROOT / "explsched/job_options/__init__.py"
+TABLE = ROOT / "explsched/job_options/table.py"
 PRODUCT = (
     *("explsched", "wrappers", "slurm_plugin", "sched_policy", "simulation", "kernel_intercept"),
     *("inference_gateway", "sbatch_templates", "benchmarks", "scripts", "cmake"),
