@@ -12,7 +12,7 @@ from pathlib import Path
 from explsched.atomic_file import replace_file
 from explsched.strict_yaml import ConfigError
 from inference_gateway import keys, services
-from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, HealthSettings, ServiceSettings
+from inference_gateway.dataplane.settings import ApiKey, BatchSettings, GatewaySettings, HealthSettings, ServiceSettings
 from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.identity import Authority
@@ -50,6 +50,7 @@ class Accepted:
             host=listen.host,
             services=tuple(_service(name, service) for name, service in self.section.services.items()),
             trust=Authority.of(self.paths.identity).trust,
+            batches=self.batches(),
             authentication="none" if listen.keys is None else "keys",
             keys=self.keys,
             certificate=listen.certificate,
@@ -60,6 +61,14 @@ class Accepted:
             request_timeout_s=listen.request_timeout_s,
             body_limit_mib=listen.body_limit_mib,
         )
+
+    def batches(self) -> BatchSettings | None:
+        """The batch lane; None where no service opens it."""
+        if all(service.batches == "none" for service in self.section.services.values()):
+            return None
+        given = self.section.batches
+        limits = (given.file_limit_mib << 20, given.files_per_key, given.requests_per_batch)
+        return BatchSettings(self.paths.batches, *limits)
 
     def check(self) -> None:
         """Make the gateway's directories, and see whether HAProxy takes the values. Raises as `settings`, `OSError`."""
@@ -118,7 +127,8 @@ def _service(name: str, service: ServiceSection) -> ServiceSettings:
     health = service.health
     return ServiceSettings(
         name=name,
-        models=service.models,
+        models=(*service.models, *service.also_serves),
+        adapters=service.also_serves,
         paths=service.paths,
         queue_limit=service.queue_limit,
         queue_deadline_s=service.queue_deadline_s,

@@ -86,12 +86,16 @@ class Gateway:
         return len(began) >= times and self.status()["time_s"] > began[-1]["unix_s"]
 
     def control_plane(self) -> int:
-        """The process id of its control plane: a child of the supervisor. Raises `GatewayError` if none runs."""
+        """The process id of its control plane. Raises `GatewayError` if none runs."""
+        return self.child("inference_gateway.control")
+
+    def child(self, module: str) -> int:
+        """The process id of the supervisor's child that runs this module. Raises `GatewayError` if none does."""
         parent = json.loads((self.state / "gateway.json").read_text())["pid"]
         for child in psutil.Process(parent).children():
-            if "inference_gateway.control" in child.cmdline():
+            if module in child.cmdline():
                 return child.pid
-        raise GatewayError("no control plane runs")
+        raise GatewayError(f"no {module} runs")
 
 
 def services_file(

@@ -109,6 +109,21 @@ class GatewayPaths:
         return self.root / "replicas" / name
 
     @property
+    def batches(self) -> Path:
+        """Directory of the files and batches of each key; see `batches.store`."""
+        return self.root / "batches"
+
+    @property
+    def batch_lock(self) -> Path:
+        """Held by the worker that works off the batches."""
+        return self.root / "batches.lock"
+
+    @property
+    def batch_load(self) -> Path:
+        """JSON: what that worker has sent."""
+        return self.root / "batch-load.json"
+
+    @property
     def identity(self) -> Path:
         """Directory of the authority that says which replicas are the gateway's; see `identity`."""
         return self.root / "identity"

@@ -150,6 +150,9 @@ class ServiceSection(Section, frozen=True):
 
     replica: ReplicaSection
     models: Annotated[tuple[_Model, ...], Meta(description="values of `model` that lead here, besides the name")] = ()
+    also_serves: Annotated[
+        tuple[_Model, ...], Meta(description="more of them: names of LoRA adapters that its replicas have loaded")
+    ] = ()
     paths: Annotated[
         tuple[str, ...], Meta(description="paths that clients reach; /v1/files/* for all below; others get 404")
     ] = USUAL_PATHS
@@ -167,6 +170,10 @@ class ServiceSection(Section, frozen=True):
     affinity: Annotated[
         Literal["none", "prefix"],
         Meta(description="prefix: requests that begin alike, or have the same x-session-id, go to the same replica"),
+    ] = "none"
+    batches: Annotated[
+        Literal["none", "idle", "start"],
+        Meta(description="/v1/batches: closed; only on replicas that are idle; may also start replicas"),
     ] = "none"
     repeat_posts: Annotated[
         Literal["never-sent", "unanswered"], Meta(description="which POSTs may be sent to a second replica")
@@ -189,6 +196,14 @@ class ServiceSection(Section, frozen=True):
         return hashlib.sha256(msgspec.json.encode([_WRAPPER, chosen])).hexdigest()[:8]
 
 
+class BatchesSection(Section, frozen=True):
+    """What each key may keep in the batch lane, which services open with `batches`."""
+
+    file_limit_mib: Annotated[int, Meta(ge=1, le=4096, description="larger files get 413")] = 100
+    files_per_key: Annotated[int, Meta(ge=3, le=100_000, description="files of a key, results too, at a time")] = 200
+    requests_per_batch: Annotated[int, Meta(ge=1, le=1_000_000, description="requests of one batch")] = 50_000
+
+
 class GatewaySection(Section, frozen=True):
     """All of a services file."""
 
@@ -200,6 +215,7 @@ class GatewaySection(Section, frozen=True):
     listen: ListenSection = ListenSection()
     slurm: SlurmSection = SlurmSection()
     job: JobSection = JobSection()
+    batches: BatchesSection = BatchesSection()
 
     @property
     def state_directory(self) -> Path:
@@ -259,10 +275,11 @@ def _faults(section: GatewaySection) -> Iterator[str]:
             yield f"services.{name}.{fault}"
     owners: dict[str, str] = {}
     for name, service in section.services.items():
-        for model in dict.fromkeys((name, *service.models)):
+        for model in dict.fromkeys((name, *service.models, *service.also_serves)):
             first = owners.setdefault(model, name)
             if first != name:
-                yield f"services.{name}.models: {model!r} leads to service {first!r} already"
+                key = "also_serves" if model in service.also_serves else "models"
+                yield f"services.{name}.{key}: {model!r} leads to service {first!r} already"
     if section.listen.keys is None and section.listen.host not in _LOOPBACK:
         yield (
             f"listen.keys: without keys everybody who reaches {section.listen.host} may use the services; name a file "

@@ -6,14 +6,14 @@ call waits for the data plane's answer, with the data plane's own time-out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog, Outage
 from inference_gateway.errors import GatewayError
-from inference_gateway.model import DataPlane, Endpoint, ServerState, StartForecast, Traffic
+from inference_gateway.model import BatchLoad, DataPlane, Endpoint, ServerState, StartForecast, Traffic
 
 
 class DataPlaneSync:
@@ -79,6 +79,50 @@ class DataPlaneSync:
             self._plane.drain(change.service, change.name)
         else:
             self._plane.remove(change.service, change.name)  # False: in the next tick again
+
+
+class WithoutBatches:
+    """Takes what the batch lane has sent out of the traffic of services that are not to be scaled for it.
+
+    What HAProxy counts and what the worker tells are read at different moments. So what was sent is a debt that
+    arrivals pay off, and arrivals only rise: one that falls would be taken for a restart.
+    """
+
+    def __init__(self) -> None:
+        self._last = BatchLoad("")
+        self._debts: dict[str, int] = {}
+        self._loads: dict[str, int] = {}
+        self._others: dict[str, int] = {}
+
+    def of(self, traffic: Mapping[str, Traffic], load: BatchLoad, idle: Container[str]) -> Mapping[str, Traffic]:
+        """The same without the load of batches on the services `idle`."""
+        before = self._last.sent if self._last.run == load.run else {}
+        self._last = load
+        return {
+            name: self._without(one, load.sent.get(name, 0) - before.get(name, 0), load.in_flight.get(name, 0))
+            if name in idle
+            else one
+            for name, one in traffic.items()
+        }
+
+    def _without(self, one: Traffic, sent: int, in_flight: int) -> Traffic:
+        name = one.service
+        last = self._loads.get(name)
+        self._loads[name] = one.load
+        came = 0 if last is None else one.load - last if one.load >= last else one.load
+        debt = self._debts.get(name, 0) + sent
+        paid = min(debt, came)
+        self._debts[name] = min(debt - paid, in_flight)  # what never got to HAProxy is not owed
+        self._others[name] = self._others.get(name, 0) + came - paid
+        # Those that wait in HAProxy are the batch's own last.
+        left = max(0, in_flight - one.in_flight)
+        return replace(
+            one,
+            arrivals=self._others[name],
+            responses_4xx=0,
+            in_flight=max(0, one.in_flight - in_flight),
+            queued=max(0, one.queued - left),
+        )
 
 
 @dataclass(frozen=True, slots=True)

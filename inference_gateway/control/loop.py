@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import DataPlaneSync
+from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
 from inference_gateway.control.observations import Readiness, ReplicaObserver, SlurmSync
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
@@ -21,7 +21,7 @@ from inference_gateway.control.state import EventLog, Memory, Outage, Override, 
 from inference_gateway.control.usage import UsageSums
 from inference_gateway.dataplane.settings import ApiKey
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.model import DataPlane, ServerState, Traffic
+from inference_gateway.model import BatchLoad, DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.services import GatewaySection
@@ -68,6 +68,8 @@ class ControlPlane:
         self._remembered: Memory | None = None
         self._overrides: dict[str, Override] = {}
         self._usage = UsageSums(paths, keys)
+        self._without_batches = WithoutBatches()
+        self._idle = frozenset(name for name, service in section.services.items() if service.batches == "idle")
 
     def adopt(self, now_s: float) -> None:
         """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
@@ -91,6 +93,9 @@ class ControlPlane:
         self._read_overrides()
         self._take_submissions(now_s)
         servers, traffic = self._plane.read()
+        if self._idle:
+            load = state.read(self._paths.batch_load, BatchLoad) or BatchLoad("")
+            traffic = self._without_batches.of(traffic, load, self._idle)
         known = self._registry.names()
         strangers = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
         self._registry.join(adopted(strangers, (), servers or (), now_s))

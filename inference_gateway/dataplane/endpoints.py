@@ -111,6 +111,7 @@ class HeldService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     models: tuple[str, ...]
+    adapters: tuple[str, ...]
     limit: int
     deadline_s: float
     response_timeout_s: float
@@ -125,6 +126,7 @@ def services_text(services: Iterable[ServiceSettings]) -> str:
         HeldService(
             name=service.name,
             models=service.served_models,
+            adapters=service.adapters,
             limit=service.cold_start_limit,
             deadline_s=service.cold_start_deadline_s,
             response_timeout_s=service.response_timeout_s,

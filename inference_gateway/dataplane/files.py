@@ -66,6 +66,11 @@ class Files:
         return self.directory / "services.json"
 
     @property
+    def batches(self) -> Path:
+        """What the activator knows of the batch lane: see `settings.BatchSettings`."""
+        return self.directory / "batches.json"
+
+    @property
     def starts(self) -> Path:
         """What the control plane expects of starting replicas, by service: see `endpoints.StartForecast`."""
         return self.directory / "starts.json"

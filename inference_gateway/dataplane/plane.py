@@ -218,6 +218,7 @@ class HaproxyDataPlane:
         return {
             **maps(settings),
             **trust(settings),
+            self.files.batches: msgspec.json.encode(settings.batches, enc_hook=str).decode(),
             self.files.services: services_text(settings.services),
             self.files.turns: TURNS.read_text(encoding="utf-8"),
             self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),

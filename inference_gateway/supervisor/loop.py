@@ -112,7 +112,7 @@ class Supervisor:
         self._client = CliClient(now.section.slurm.timeout_s)
         listen = now.section.listen.host
         self._host = listen if listen not in ("0.0.0.0", "::") else socket.getfqdn()  # noqa: S104
-        self._control = Child("control plane", self._control_plane(now))
+        self._children = self._wanted_children(now)
         self._succession = Succession(self._client, self._paths, sbatch, self._job_id)
         self._revision = Revision(now, self._apply)
         self._wake = threading.Event()
@@ -141,14 +141,15 @@ class Supervisor:
                 self._wake.clear()
                 self._check()
         finally:
-            self._control.end()
+            self._end_children()
             state.withdraw(self._paths, os.getpid(), self._began_s)
             self._data_plane.stop(grace_s=self._grace_s())
             gateway_paths.clean_up(self._run_directory, self._data_plane.files.access_log, self._paths.access_log)
 
     def _check(self) -> None:
         self._check_data_plane()
-        self._control.keep_running()
+        for child in self._children:
+            child.keep_running()
         if not self._announced:
             self._announce()
         else:
@@ -236,14 +237,21 @@ class Supervisor:
         except GatewayError:
             self._data_plane.apply(old)
             raise
-        self._control.end()  # the next one reads what was kept, and finds the replicas that are there
+        self._end_children()
+        self._children = self._wanted_children(new)  # they read what was kept, and find what is there
 
-    def _control_plane(self, now: Accepted) -> list[str]:
-        return [
-            *(sys.executable, "-m", "inference_gateway.control"),
-            *("--services", str(now.services_path), "--accepted", str(self._paths.accepted)),
-            *("--run-directory", str(self._run_directory), "--gateway-host", self._host),
-        ]
+    def _end_children(self) -> None:
+        for child in self._children:
+            child.end()
+
+    def _wanted_children(self, now: Accepted) -> list[Child]:
+        """The control plane, and what works off batches where a service takes any."""
+        files = ("--services", str(now.services_path), "--accepted", str(self._paths.accepted))
+        common = (*files, "--run-directory", str(self._run_directory))
+        control = (sys.executable, "-m", "inference_gateway.control", *common, "--gateway-host", self._host)
+        batches = (sys.executable, "-m", "inference_gateway.batches.worker", *common)
+        found = [Child("control plane", control)]
+        return found if now.batches() is None else [*found, Child("batch worker", batches)]
 
 
 def run(now: Accepted, sbatch: Sequence[str]) -> None:
