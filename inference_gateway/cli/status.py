@@ -43,7 +43,8 @@ def status(*, services_path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
     else:
-        _print(shown, paths.address.read_text(encoding="ascii").strip() if paths.address.exists() else "not up")
+        urls = paths.address.read_text(encoding="ascii").split() if paths.address.exists() else []
+        _print(shown, ", ".join(urls) or "not up")
     age_s = time.time() - shown.time_s
     if age_s > _STALE_S:
         click.echo(f"the control plane has not reported for {age_s:.0f} s", err=True)

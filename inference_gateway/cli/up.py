@@ -65,10 +65,12 @@ def up(
         run(now, extra)
         return
     before = _announced_s(now.paths)
-    click.echo(f"Submitted batch job {jobs.start(CliClient(now.section.slurm.timeout_s), now, extra)}")
+    for job_id in jobs.start(CliClient(now.section.slurm.timeout_s), now, extra):
+        click.echo(f"Submitted batch job {job_id}")
+    addresses = 1 if now.section.job.second is None else len(now.paths.slots)
     deadline_s = time.monotonic() + wait_s
     while time.monotonic() < deadline_s:
-        if _announced_s(now.paths) > before:
+        if _announced_s(now.paths) > before and len(now.paths.address.read_text(encoding="ascii").split()) == addresses:
             click.echo(now.paths.address.read_text(encoding="ascii"), nl=False)
             return
         time.sleep(0.5)
@@ -107,7 +109,7 @@ def down(services_path: Path, how: str | None) -> None:
         deadline_s = time.monotonic() + longest_s + _MARGIN_S
         while time.monotonic() < deadline_s and _replicas(client, section.name):
             time.sleep(_POLL_S)
-        while time.monotonic() < deadline_s and paths.gateway.exists():
+        while time.monotonic() < deadline_s and any(own.gateway.exists() for own in paths.slots):
             time.sleep(_POLL_S)  # the supervisor ends by itself when its control plane has nothing left
     left = _replicas(client, section.name)
     jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, section.name))])
@@ -128,16 +130,18 @@ def reload(services_path: Path, wait_s: float) -> None:
     """Let a running gateway take its services file and keys again. No request is lost; a wrong file changes nothing."""
     now = accepted.read(services_path)
     section, paths = now.section, now.paths
-    if not paths.gateway.exists():
+    present = [own for own in paths.slots if own.gateway.exists()]
+    if not present:
         raise GatewayError(f"gateway {section.name} is not up")
-    request = reloading.ask(paths)
+    asked = [(own, reloading.ask(own)) for own in present]
     deadline_s = time.monotonic() + wait_s
-    while (found := reloading.outcome(paths, request)) is None:
-        if time.monotonic() > deadline_s:
-            raise GatewayError(f"gateway {section.name} does not answer; it takes the file as soon as it can")
-        time.sleep(_ANSWER_POLL_S)
-    if found.fault:
-        raise GatewayError(found.fault)
+    for own, request in asked:
+        while (found := reloading.outcome(own, request)) is None:
+            if time.monotonic() > deadline_s:
+                raise GatewayError(f"gateway {section.name} does not answer; it takes the file as soon as it can")
+            time.sleep(_ANSWER_POLL_S)
+        if found.fault:
+            raise GatewayError(found.fault)
     click.echo(f"gateway {section.name}: {services_path} is in force")
 
 

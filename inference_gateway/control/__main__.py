@@ -20,9 +20,13 @@ from explsched import log
 from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError
 from inference_gateway import accepted
+from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
+from inference_gateway.control.data_plane_sync import DataPlaneSync
 from inference_gateway.control.loop import ControlPlane
+from inference_gateway.control.planes import Follower
 from inference_gateway.control.report import ControlPlaneCollector, Report
+from inference_gateway.control.state import EventLog
 from inference_gateway.dataplane.activator_link import WakeListener
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
@@ -91,9 +95,24 @@ class _Process:
         except OSError as error:
             log.event(_LOG, logging.ERROR, "metrics not written", file=str(path), why=error.strerror or "")
 
+    def follow(self, follower: Follower) -> None:
+        """Do for half a second what the gateway that leads has ordered."""
+        try:
+            follower.tick(time.time())
+        except Exception:
+            _LOG.exception("tick failed, will try again")
+        self.pause()
+
     def pause(self) -> None:
         """Wait a little, or until told to stop."""
         self._stop.wait(_RETRY_S)
+
+
+def _follower(now: Accepted, run_directory: Path) -> Follower:
+    concurrency = {name: service.concurrency for name, service in now.section.services.items()}
+    plane = HaproxyDataPlane(now.settings(run_directory))
+    sync = DataPlaneSync(plane, concurrency, EventLog(now.paths.events))
+    return Follower(sync, now.paths, str(run_directory), concurrency)
 
 
 @click.command()
@@ -101,15 +120,17 @@ class _Process:
 @click.option("--accepted", "kept", required=True, type=click.Path(path_type=Path))
 @click.option("--run-directory", required=True, type=click.Path(path_type=Path))
 @click.option("--gateway-host", required=True)
-def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str) -> None:
+@click.option("--slot", type=click.IntRange(1, 2), default=1)
+def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str, slot: int) -> None:
     """Run the control plane of a gateway."""
     log.set_up("info", None)
     process = _Process(Files(run_directory))
     try:
-        now = accepted.kept(kept, services_path) or accepted.read(services_path)
+        now = accepted.kept(kept, services_path, slot) or accepted.read(services_path, slot)
         section = now.section
         paths = now.paths
         paths.make()
+        follower: Follower | None = None
         while not process.stopping:
             with state.locked(paths.lock) as ours:
                 if ours:
@@ -119,7 +140,11 @@ def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str
                         where = (run_directory, gateway_host)
                         process.run(ControlPlane(section, paths, data_plane, client, *where, slurm, probes, now.keys))
                     return
-            process.pause()
+            if section.job.second is None:
+                process.pause()
+            else:
+                follower = follower or _follower(now, run_directory)
+                process.follow(follower)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error
 

@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog, Outage
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import BatchLoad, DataPlane, Endpoint, ServerState, StartForecast, Traffic
@@ -24,6 +23,7 @@ class DataPlaneSync:
         self._concurrency = concurrency
         self._events = events
         self._outage = Outage("data plane", events)
+        self._given: dict[tuple[str, str], int] | None = None
         self._forecasts: dict[str, StartForecast] = {}
         self._held_back: Mapping[str, int] = {}
 
@@ -45,17 +45,23 @@ class DataPlaneSync:
 
     def bring_in_line(self, replicas: Iterable[Replica], have: Sequence[ServerState]) -> None:
         """Change what is not as it should be. `have` is what was read last."""
-        for change in changes(replicas, have, self._concurrency):
+        for change in changes(replicas, have, self._concurrency, self._given):
             try:
                 self._make(change)
+                if self._given is not None and isinstance(change, Add):
+                    self._given[change.service, change.endpoint.name] = change.endpoint.concurrency
             except GatewayError as error:
                 self._events.note("data plane refused", change.service, change=str(change), reason=str(error))
 
-    def update_forecasts(self, services: Mapping[str, ServiceControl]) -> None:
+    def limit(self, concurrency: Mapping[str, int]) -> None:
+        """Of two gateways: how many requests of a replica of each service go through this one."""
+        self._concurrency = concurrency
+        self._given = {} if self._given is None else self._given
+
+    def update_forecasts(self, forecasts: Mapping[str, StartForecast]) -> None:
         """Let refused clients know how long a replica takes to start, by what has been measured."""
-        for name, service in services.items():
-            starts = service.forecast()
-            if starts is not None and self._forecasts.get(name) != starts:
+        for name, starts in forecasts.items():
+            if self._forecasts.get(name) != starts:
                 try:
                     self._plane.expect(name, starts)
                 except GatewayError as error:
@@ -153,24 +159,33 @@ PlaneChange = Add | Drain | Remove
 
 
 def changes(
-    replicas: Iterable[Replica], have: Sequence[ServerState], concurrency: Mapping[str, int]
+    replicas: Iterable[Replica],
+    have: Sequence[ServerState],
+    concurrency: Mapping[str, int],
+    given: Mapping[tuple[str, str], int] | None = None,
 ) -> tuple[PlaneChange, ...]:
-    """Calls that bring the data plane in line. `concurrency` is by service; other services are left alone."""
+    """Calls that bring the data plane in line. `concurrency` is by service; other services are left alone.
+
+    `given` is what each replica was added with; None where that never changes.
+    """
     wanted = {(replica.service, replica.name): replica for replica in replicas if replica.service in concurrency}
     known = {(server.service, server.name): server for server in have}
     found: list[PlaneChange] = []
     for key, replica in wanted.items():
-        found += _for_replica(replica, known.get(key), concurrency[replica.service])
+        count = concurrency[replica.service]
+        found += _for_replica(replica, known.get(key), count, count if given is None else given.get(key))
     for key, server in known.items():
         if key not in wanted and server.service in concurrency:
             found += _gone(server)
     return tuple(found)
 
 
-def _for_replica(replica: Replica, server: ServerState | None, concurrency: int) -> list[PlaneChange]:
+def _for_replica(
+    replica: Replica, server: ServerState | None, concurrency: int, given: int | None
+) -> list[PlaneChange]:
     if replica.phase is Phase.SERVING:
         right = server is not None and (server.host, server.port) == (replica.host, replica.port)
-        if right and server is not None and server.state in ("up", "down"):
+        if right and server is not None and server.state in ("up", "down") and given == concurrency:
             return []
         return [Add(replica.service, Endpoint(replica.name, replica.host, replica.port, concurrency))]
     if server is None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
 from inference_gateway.control.observations import Readiness, ReplicaObserver, SlurmSync
+from inference_gateway.control.planes import Orders, OtherPlane, PlaneReport
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
-from inference_gateway.control.report import Report, report
+from inference_gateway.control.report import Report, report, router_endpoints
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog, Memory, Outage, Override, ServiceMemory
 from inference_gateway.control.usage import UsageSums
@@ -58,8 +59,9 @@ class ControlPlane:
         self._events = EventLog(paths.events)
         self._slurm = SlurmSync(client, section.name, section.slurm.poll_s, slurm)
         self._slurm_outage = Outage("Slurm", self._events)
-        concurrency = {name: service.concurrency for name, service in section.services.items()}
-        self._plane = DataPlaneSync(data_plane, concurrency, self._events)
+        self._concurrency = {name: service.concurrency for name, service in section.services.items()}
+        self._plane = DataPlaneSync(data_plane, self._concurrency, self._events)
+        self._other = None if section.job.second is None else OtherPlane(paths)
         self._authority = Authority.of(paths.identity)
         readiness = Readiness(probes, gateway_context(paths.identity))
         self._observer = ReplicaObserver(section.services, paths, self._slurm, readiness)
@@ -68,6 +70,7 @@ class ControlPlane:
         self._remembered: Memory | None = None
         self._overrides: dict[str, Override] = {}
         self._usage = UsageSums(paths, keys)
+        self._endpoints: dict[str, str] = {}
         self._without_batches = WithoutBatches()
         self._idle = frozenset(name for name, service in section.services.items() if service.batches == "idle")
 
@@ -92,20 +95,29 @@ class ControlPlane:
         closing = self._paths.closing.exists()
         self._read_overrides()
         self._take_submissions(now_s)
-        servers, traffic = self._plane.read()
-        if self._idle:
-            load = state.read(self._paths.batch_load, BatchLoad) or BatchLoad("")
-            traffic = self._without_batches.of(traffic, load, self._idle)
+        servers, own_traffic = self._plane.read()
+        traffic = own_traffic
         known = self._registry.names()
         strangers = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
         self._registry.join(adopted(strangers, (), servers or (), now_s))
-        for replica, seen in self._observer.gather(self._registry.all(), servers):
+        in_all = servers
+        if self._other is not None and servers is not None:
+            self._other.read(now_s)
+            traffic = self._other.with_traffic(traffic)
+            in_all = self._other.with_servers(servers, self._registry.all())
+            self._plane.limit(self._other.share(self._concurrency, now_s))
+        if self._idle:
+            load = state.read(self._paths.batch_load, BatchLoad) or BatchLoad("")
+            traffic = self._without_batches.of(traffic, load, self._idle)
+        for replica, seen in self._observer.gather(self._registry.all(), in_all):
             self._registry.step(replica, seen, now_s)
-        new = self._decide(traffic, servers or (), now_s, closing=closing)
+        new = self._decide(traffic, in_all or (), now_s, closing=closing)
         self._remember()
+        told = {name: service.forecast() for name, service in self._services.items()}
+        forecasts = {name: starts for name, starts in told.items() if starts is not None}
         if servers is not None:
             self._plane.bring_in_line(self._registry.all(), servers)
-            self._plane.update_forecasts(self._services)
+            self._plane.update_forecasts(forecasts)
         for replica in new:
             self._submit(replica, now_s)
         if new:
@@ -115,12 +127,25 @@ class ControlPlane:
             self._events.note("cancellation refused", reason=words)
         self._observer.ask(self._registry.all())
         self._usage.update(self._registry.all(), now_s)
+        held_back = self._usage.held_back(now_s)
         if servers is not None:
-            self._plane.hold_back(self._usage.held_back(now_s))
-        about = (self._section.name, self._run_directory, self._services, self._registry.all(), servers or ())
+            self._plane.hold_back(held_back)
+        if self._other is not None:
+            state.show(self._paths.orders, Orders(now_s, self._registry.all(), forecasts, held_back))
+            own = PlaneReport(self._run_directory, now_s, now_s, tuple(servers or ()), tuple(own_traffic.values()))
+            state.show(self._paths.plane, own)
+        about = (self._section.name, self._run_directory, self._services, self._registry.all(), in_all or ())
         shown = report(*about, now_s, closing=closing)
         state.show(self._paths.status, shown)
+        self._show_endpoints()
         return shown
+
+    def _show_endpoints(self) -> None:
+        """Tell other routers the serving replicas of each service, where they have changed."""
+        for name, replicas in self._registry.by_service().items():
+            text = router_endpoints(replicas)
+            if self._endpoints.get(name) != text and state.write_text(self._paths.router_endpoints(name), text):
+                self._endpoints[name] = text
 
     def _take_submissions(self, now_s: float) -> None:
         for ended in self._slurm.advance(now_s):

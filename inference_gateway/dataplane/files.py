@@ -31,6 +31,11 @@ class Files:
         return self.directory / "gateway.pem"
 
     @property
+    def page(self) -> Path:
+        """The chat page."""
+        return self.directory / "chat.html"
+
+    @property
     def turns(self) -> Path:
         """The order of waiting requests, in Lua."""
         return self.directory / "turns.lua"

@@ -163,6 +163,23 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Canary:
+    """A share of the requests of a service for another one, while that has a replica."""
+
+    service: str
+    share: float
+
+    def __post_init__(self) -> None:
+        matches("canary.service", self.service, NAME, "names of services")
+        within("canary.share", self.share, 0, 1)
+
+    @property
+    def of_ten_thousand(self) -> int:
+        """The share as HAProxy compares it."""
+        return round(self.share * 10_000)
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """One service: what it is called, and how long its requests wait.
 
@@ -195,6 +212,7 @@ class ServiceSettings:
     response_timeout_s: float = 600.0
     retry_after_s: int = 30
     affinity: Route = "none"
+    canary: Canary | None = None
     repeat_posts: Repeat = "never-sent"
     health: HealthSettings = field(default_factory=HealthSettings)
 
@@ -303,7 +321,7 @@ class GatewaySettings:
     `trust` is how replicas are told from strangers who listen at their address: nothing is sent before the other end
     has proved to be the replica of that name. None is for tests and measurements: plain HTTP to whoever listens.
 
-    `batches` opens `/v1/files` and `/v1/batches`.
+    `batches` opens `/v1/files` and `/v1/batches`, `page` the chat page at `/chat`, which itself needs no key.
     """
 
     directory: Path
@@ -315,6 +333,7 @@ class GatewaySettings:
     certificate: Path | None = None
     trust: Trust | None = None
     batches: BatchSettings | None = None
+    page: Literal["none", "chat"] = "none"
     threads: int = 1
     connection_limit: int = 8_000
     source_connections: int | None = None

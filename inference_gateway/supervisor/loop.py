@@ -22,6 +22,7 @@ from explsched.process import TERM_THEN_KILL, Steps
 from inference_gateway import gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
+from inference_gateway.control.planes import PlaneReport
 from inference_gateway.control.report import Report
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
@@ -88,7 +89,9 @@ class Child:
 
 
 _LOG = logging.getLogger("explsched.gateway")
-_POLL_S = 0.5
+_POLL_S = 0.2
+"""An HAProxy that was killed is missed for so long, and for as long as it takes to start."""
+
 _ADOPTION_S = 30.0
 """The address is announced when the control plane has filled the data plane, and after this time at the latest."""
 
@@ -193,11 +196,12 @@ class Supervisor:
         """Tell the world the address, once requests find the replicas that are there."""
         if self._job_id is not None and not self._paths.handover.exists():
             self._paths.handover.write_text(str(self._job_id), encoding="ascii")
-        if self._reported() is None and time.time() < self._began_s + _ADOPTION_S:
+        if self._reported() is None and not self._follows() and time.time() < self._began_s + _ADOPTION_S:
             return
         listen = self._revision.now.section.listen
-        url = f"{'https' if listen.certificate else 'http'}://{self._host}:{listen.port}"
-        who = (url, self._host, listen.port, os.getpid(), self._job_id)
+        port = self._revision.now.port
+        url = f"{'https' if listen.certificate else 'http'}://{self._host}:{port}"
+        who = (url, self._host, port, os.getpid(), self._job_id)
         record = state.GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
         if not state.announce(self._paths, record):
             return
@@ -211,8 +215,14 @@ class Supervisor:
         ours = shown is not None and shown.run_directory == str(self._run_directory) and shown.time_s > self._began_s
         return shown if ours else None
 
+    def _follows(self) -> bool:
+        """Whether our HAProxy has what the other gateway's control plane, which leads, has ordered."""
+        shown = state.read(self._paths.plane, PlaneReport) if self._revision.now.section.job.second else None
+        ours = shown is not None and shown.run_directory == str(self._run_directory)
+        return shown is not None and ours and shown.orders_s > 0 and shown.time_s > self._began_s
+
     def _drained(self) -> bool:
-        shown = self._reported()
+        shown = state.read(self._paths.status, Report) if self._follows() else self._reported()
         return shown is not None and shown.closing and not any(service.replicas for service in shown.services)
 
     def _grace_s(self) -> float:
@@ -248,8 +258,9 @@ class Supervisor:
         """The control plane, and what works off batches where a service takes any."""
         files = ("--services", str(now.services_path), "--accepted", str(self._paths.accepted))
         common = (*files, "--run-directory", str(self._run_directory))
-        control = (sys.executable, "-m", "inference_gateway.control", *common, "--gateway-host", self._host)
-        batches = (sys.executable, "-m", "inference_gateway.batches.worker", *common)
+        slot = ("--slot", str(now.slot)) if now.slot > 1 else ()
+        control = [sys.executable, "-m", "inference_gateway.control", *common, *slot, "--gateway-host", self._host]
+        batches = [sys.executable, "-m", "inference_gateway.batches.worker", *common]
         found = [Child("control plane", control)]
         return found if now.batches() is None else [*found, Child("batch worker", batches)]
 

@@ -92,7 +92,7 @@ class Revision:
             answer(self.now.paths, request, fault)
 
     def _take(self) -> None:
-        new = accepted.read(self.now.services_path)
+        new = accepted.read(self.now.services_path, self.now.slot)
         fault = accepted.unchangeable(self.now.section, new.section)
         if fault:
             raise ConfigError(f"{self.now.services_path}: {fault} while the gateway is up")
