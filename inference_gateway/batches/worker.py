@@ -40,6 +40,9 @@ _LOG = logging.getLogger("explsched.gateway")
 _LOOK_S = 0.5
 _SAVE_S = 1.0
 _RETRY_S = 2.0
+_LONGEST_WAIT_S = 30.0
+"""For a key that has used up its tokens."""
+
 _LOCK_S = 0.5
 _RESERVE = 0.15
 """This share of a service's places stays free for its other requests, as in `queueing`."""
@@ -227,6 +230,8 @@ class Job:
     attempts: Counter[int] = field(default_factory=Counter)
     in_flight: int = 0
     saved_s: float = 0.0
+    resume_s: float = 0.0
+    """While requests find no room, or their key has no tokens left, none is sent."""
 
     @classmethod
     def of(cls, owned: Owned, batch: Batch, requests: Requests) -> Job:
@@ -376,7 +381,8 @@ class Worker:
     def send(self) -> None:
         """Send one request of each batch in turn, while there is room."""
         now_s = time.time()
-        open_jobs = [job for job in self._jobs.values() if job.pending and not self._ending(job, now_s)]
+        going_on = [job for job in self._jobs.values() if job.pending and now_s >= job.resume_s]
+        open_jobs = [job for job in going_on if not self._ending(job, now_s)]
         left = {name: self._room(name) for name in {job.requests.service for job in open_jobs}}
         while open_jobs := [job for job in open_jobs if job.pending and left[job.requests.service] > 0]:
             self._turn += 1
@@ -407,13 +413,14 @@ class Worker:
         if answered:
             self.send()
         else:
-            asyncio.get_running_loop().call_later(_RETRY_S, job.pending.append, index)
+            job.pending.append(index)
+            job.resume_s = max(job.resume_s, time.time() + _RETRY_S)
 
     async def _write(self, job: Job, index: int) -> bool:
         """Ask, and write what came; False if it is to be asked again. Raises `OSError` of the disk."""
         custom_id = job.requests.custom_ids[index]
         try:
-            status, body = await self._post(job, job.body(index))
+            status, wait_s, body = await self._post(job, job.body(index))
         except aiohttp.ClientConnectorError:
             return False  # HAProxy is being started: nobody has it
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -424,6 +431,7 @@ class Worker:
             return True
         if status in _AGAIN:
             job.attempts[index] += status not in _NOBODY_HAD_IT
+            job.resume_s = time.time() + (wait_s if status == HTTPStatus.TOO_MANY_REQUESTS else 0.0)
             if job.attempts[index] < _ATTEMPTS:
                 return False
         response = _Response(status, _request_name(), _json(body))
@@ -431,7 +439,8 @@ class Worker:
         results.add(_Result(_request_name(), custom_id, response))
         return True
 
-    async def _post(self, job: Job, body: bytes) -> tuple[int, bytes]:
+    async def _post(self, job: Job, body: bytes) -> tuple[int, float, bytes]:
+        """Status, the seconds that the gateway wants to be left alone, and the answer."""
         headers = {
             "content-type": "application/json",
             "x-gateway-service": job.requests.service,
@@ -440,7 +449,9 @@ class Worker:
             **({"x-gateway-key": job.owned.owner} if job.owned.owner else {}),
         }
         async with self._again.post(f"http://haproxy{job.batch.endpoint}", data=body, headers=headers) as answer:
-            return answer.status, await answer.read()
+            after = answer.headers.get("retry-after", "")
+            wait_s = min(_LONGEST_WAIT_S, float(after)) if after.isdigit() else 0.0
+            return answer.status, wait_s, await answer.read()
 
 
 def _json(body: bytes) -> msgspec.Raw:

@@ -6,6 +6,7 @@ import json
 import time
 from collections import deque
 from datetime import datetime
+from ipaddress import ip_interface
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ from inference_gateway.cli import known_service, opened, services_option
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.errors import GatewayError
-from inference_gateway.services import keys
+from inference_gateway.services import GatewaySection, keys
 
 _STALE_S = 10.0
 _SERVICE = (
@@ -105,13 +106,81 @@ def services(*, services_path: Path, as_json: bool, show: str | None) -> None:
 
 @click.command()
 @services_option
-def address(services_path: Path) -> None:
-    """Print the URL of a running gateway. The file it is read from is named by `gateway services`."""
+@click.option(
+    "--keepalived", "shared", metavar="ADDRESS/PREFIX", help="Show keepalived's files for one address of two."
+)
+@click.option("--interface", default="eth0", show_default=True, help="Network interface of that address.")
+@click.option("--router-id", default=51, show_default=True, type=click.IntRange(1, 255), help="VRRP's, of the network.")
+def address(services_path: Path, shared: str | None, interface: str, router_id: int) -> None:
+    """Print the URL of a running gateway, of two a line each.
+
+    The file it is read from is named by `gateway services`.
+    """
     section, paths = opened(services_path)
+    if shared is not None:
+        for node, priority in _pair(section, shared):
+            click.echo(_keepalived(section, node, shared, interface, router_id, priority), nl=False)
+        return
     try:
         click.echo(paths.address.read_text(encoding="ascii"), nl=False)
     except OSError as error:
         raise GatewayError(f"gateway {section.name} is not up: {paths.address}: {error.strerror}") from error
+
+
+def _pair(section: GatewaySection, shared: str) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Both nodes with their VRRP priorities. Raises `GatewayError` where no address can move between the gateways."""
+    try:
+        ip_interface(shared)
+    except ValueError as error:
+        raise GatewayError(
+            f"--keepalived: found {shared!r}, accepted: an address with its prefix, 10.0.0.9/24"
+        ) from error
+    first, second = section.job, section.job.second
+    if second is None or not (first.node and second.node) or second.port not in (None, section.listen.port):
+        raise GatewayError(
+            "an address moves between two nodes: name them in job.node and job.second.node, with one port"
+        )
+    if section.listen.host not in ("0.0.0.0", "::"):  # noqa: S104
+        raise GatewayError(
+            f"listen.host: is {section.listen.host}; to take an address that moves it must be 0.0.0.0 or ::"
+        )
+    return (first.node, 150), (second.node, 100)
+
+
+_KEEPALIVED = """\
+# {node}: /etc/keepalived/keepalived.conf
+global_defs {{
+    enable_script_security
+    script_user nobody
+}}
+vrrp_script {name} {{
+    script "/usr/bin/curl --insecure --fail --silent --output /dev/null --max-time 1 {scheme}://127.0.0.1:{port}/healthz"
+    interval 1
+    fall 2
+    rise 2
+}}
+vrrp_instance {name} {{
+    state BACKUP
+    interface {interface}
+    virtual_router_id {router_id}
+    priority {priority}
+    advert_int 1
+    virtual_ipaddress {{
+        {shared}
+    }}
+    track_script {{
+        {name}
+    }}
+}}
+"""
+
+
+def _keepalived(section: GatewaySection, node: str, shared: str, interface: str, router_id: int, priority: int) -> str:
+    """The file of one node: it has the address while its gateway answers, the first before the second."""
+    listen = section.listen
+    scheme = "http" if listen.certificate is None else "https"
+    about = {"node": node, "name": f"gateway_{section.name.replace('-', '_')}", "scheme": scheme, "port": listen.port}
+    return _KEEPALIVED.format(**about, interface=interface, router_id=router_id, priority=priority, shared=shared)
 
 
 @click.command()

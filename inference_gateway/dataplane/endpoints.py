@@ -111,13 +111,13 @@ class HeldService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     models: tuple[str, ...]
-    adapters: tuple[str, ...]
     limit: int
     deadline_s: float
     response_timeout_s: float
     retry_after_s: int
     floor_share: float
     ejection_s: float
+    adapters: tuple[str, ...] = ()
 
 
 def services_text(services: Iterable[ServiceSettings]) -> str:

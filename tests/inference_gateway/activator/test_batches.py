@@ -1,6 +1,8 @@
 """`/v1/files` and `/v1/batches` through HAProxy: whose they are, what is refused; nobody works anything off here."""
 
 import json
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from inference_gateway.dataplane.settings import ApiKey, BatchSettings, ServiceS
 from inference_gateway.services import ServiceSection
 from tests.inference_gateway.rig import ALICE, Answer, Replica, Rig, gateway
 
-BOB = ApiKey("bob", digest_of("bobs-key"))
+BOB = ApiKey("bob", digest_of("bobs-key"), tokens_per_minute=10)
 FORM = "multipart/form-data; boundary=x"
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "chat"}}
 ENDPOINT = "/v1/chat/completions"
@@ -93,6 +95,31 @@ def test_limits_and_bad_input(rig: Rig) -> None:
         asked = {"input_file_id": files[1], "endpoint": ENDPOINT, **changed}
         answer = rig.ask("POST", "/v1/batches", asked, **bob)
         assert (answer.status, words in answer.body) == (400, True)
+
+
+def of_batch(rig: Rig, key: str) -> int:
+    """The status of a request as the worker sends it."""
+    body = b'{"model": "chat", "max_tokens": 1}'
+    headers = (
+        f"x-gateway-service: chat\r\nx-gateway-key: {key}\r\nx-gateway-batch: 1\r\ncontent-length: {len(body)}\r\n"
+    )
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(rig.plane.files.again_socket))
+        link.sendall(f"POST {ENDPOINT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n".encode() + body)
+        return int(link.makefile("rb").readline().split()[1])
+
+
+def test_a_key_without_tokens_waits_and_may_look(rig: Rig, servers: list[Replica]) -> None:
+    rig.add("chat", servers[0].endpoint)
+    assert of_batch(rig, "bob") == 200
+    rig.plane.hold_back({"bob": int(time.time()) + 60})
+    bob = {"authorization": "Bearer bobs-key"}
+    assert (of_batch(rig, "bob"), of_batch(rig, "alice")) == (429, 200)
+    assert rig.complete("chat", **bob).status == 429
+    assert rig.ask("GET", "/v1/batches", **bob).status == 200
+    assert rig.ask("GET", "/v1/files", x_service="own", **bob).status == 429
+    rig.plane.hold_back({})
+    rig.clear()
 
 
 def test_a_service_may_have_files_of_its_own(rig: Rig, servers: list[Replica]) -> None:
