@@ -46,7 +46,7 @@ def measure(directory: Path, requests: int, kills: int) -> dict[str, float]:
     try:
         with reserved(1) as (port,):
             replica = {"command": f"{SERVER} --token-ms 2"}
-            about = {"concurrency": _CONCURRENCY, "requests_per_s": 500, "batches": "idle"}
+            about: dict[str, Any] = {"concurrency": _CONCURRENCY, "requests_per_s": 500, "batches": "idle"}
             services = services_file(place, port, replica, {"min": _REPLICAS, "attempts": 100}, **about)
             gateway = Gateway(cluster.env(), services, f"http://127.0.0.1:{port}", place / "gateway")
             gateway.command("up", "--wait", "60", "--sbatch", f"--export=ALL,TMPDIR={place}")
@@ -96,7 +96,7 @@ def _kill(gateway: Gateway, kind: str) -> bool:
         record = json.loads((gateway.state / "gateway.json").read_text())
         run = Path(record["run_directory"])
         if kind in ("worker", "control"):
-            module = {"worker": "inference_gateway.batches.worker", "control": "inference_gateway.control"}[kind]
+            module = {"worker": "inference_gateway.batches.worker", "control": "inference_gateway.control.loop"}[kind]
             os.kill(gateway.child(module), signal.SIGKILL)
         elif kind == "haproxy":
             _kill_recorded(run / "haproxy.pid")

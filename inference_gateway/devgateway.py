@@ -96,7 +96,7 @@ class Gateway:
 
     def control_plane(self) -> int:
         """The process id of its control plane. Raises `GatewayError` if none runs."""
-        return self.child("inference_gateway.control")
+        return self.child("inference_gateway.control.loop")
 
     def haproxy(self) -> int:
         """The process id of its HAProxy's worker."""
@@ -179,7 +179,7 @@ def second(gateway: Gateway) -> Gateway:
 
 @contextmanager
 def _supervisor(gateway: Gateway, directory: Path, paths: GatewayPaths) -> Iterator[None]:
-    program = [sys.executable, "-m", "inference_gateway.supervisor", "--services", str(gateway.services)]
+    program = [sys.executable, "-m", "inference_gateway.supervisor.loop", "--services", str(gateway.services)]
     env = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
     env |= {**gateway.environment, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
     with (directory / ("log" if paths.slot == 1 else f"log-{paths.slot}")).open("wb") as log:
