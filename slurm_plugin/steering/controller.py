@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,7 +19,16 @@ from sched_policy.validate import checked_plan
 from slurm_plugin.audit.entries import Before, Reasons
 from slurm_plugin.audit.trail import AuditTrail, apply
 from slurm_plugin.client.capabilities import Capabilities
-from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
+from slurm_plugin.client.changes import (
+    CancelJob,
+    Change,
+    ChangeFailure,
+    RequeueJob,
+    SetAdminComment,
+    SetGres,
+    SetNodeCount,
+    SignalJob,
+)
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
@@ -150,7 +160,14 @@ class Controller:
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
         at_once, in_gap = split(decided.changes, decided.seen.jobs)
-        failures = apply(self._client, self._trail, at_once, before, reasons, now_s)
+        first, leaving = _requeues_apart(at_once)
+        failures = apply(self._client, self._trail, first, before, reasons, now_s)
+        if leaving:
+            ended = self._ended_meanwhile({change.job_id for change in leaving}, now_s)
+            dropped = [change for change in leaving if change.job_id in ended]
+            decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
+            leaving = tuple(change for change in leaving if change not in dropped)
+            failures += apply(self._client, self._trail, leaving, before, reasons, now_s)
         if in_gap and self._gap.is_open(self._yields_after_s):
             failures += apply(self._client, self._trail, in_gap, before, reasons, now_s)
         elif in_gap:
@@ -222,6 +239,18 @@ class Controller:
         widest = 1 if found.has_topology else limits.widest_lease
         return replace(limits, order=replace(limits.order, max_per_pass=most), widest_lease=widest)
 
+    def _ended_meanwhile(self, job_ids: AbstractSet[int], now_s: float) -> frozenset[int]:
+        """Jobs that have told their end since the pass looked, which Slurm may not have noticed yet.
+
+        A requeue would run them again. How long this pass has written other things until now makes no difference so.
+        """
+        owners = {job_id: self._uids[job_id] for job_id in job_ids}
+        told = self._saves.read(owners, now_s)
+        ended = frozenset(job_id for job_id, progress in told.items() if progress.ended)
+        for job_id in sorted(ended):
+            event(_LOG, logging.INFO, "not requeued, its work is done", job=job_id)
+        return ended
+
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
@@ -229,6 +258,17 @@ class Controller:
         in_vain = served_in_vain(plan, seen, asked)
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s, in_vain)
         return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
+
+
+def _requeues_apart(
+    changes: Sequence[Change],
+) -> tuple[tuple[Change, ...], tuple[RequeueJob | SetAdminComment, ...]]:
+    """The other changes, and requeues with the records of what they cost."""
+    requeued = {change.job_id for change in changes if isinstance(change, RequeueJob)}
+    leaving = tuple(
+        change for change in changes if isinstance(change, RequeueJob | SetAdminComment) and change.job_id in requeued
+    )
+    return tuple(change for change in changes if change not in leaving), leaving
 
 
 def _trail(config: Config) -> AuditTrail:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
+    Change,
     DeleteReservation,
     RequeueJob,
+    SetAdminComment,
     SetGres,
     SetNodeCount,
     SetSiteFactor,
@@ -115,6 +118,28 @@ def test_a_new_configuration_holds_for_preemptions_underway(tmp_path: Path, monk
     assert not any(isinstance(change, RequeueJob) for change in daemon.decide(NOW_S + 20).changes)
     daemon.reconfigure(configured(tmp_path, preemption=PreemptionSection(grace_s=10)))
     assert RequeueJob(5) in daemon.decide(NOW_S + 20).changes
+
+
+def test_a_job_that_ends_while_the_pass_writes_other_things_is_not_requeued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm, that has not noticed yet, would run it once more."""
+
+    def ends_meanwhile(change: Change) -> bool:
+        if isinstance(change, SetNodeCount):
+            (tmp_path / "5.jsonl").write_text('{"time_s": 10121, "event": "end"}\n')
+        return False
+
+    own = {"comment": ELASTIC, "uid": os.geteuid()}
+    slurm = FakeSlurm((holding(5, **own), holding(6, **own)), refuses=ends_meanwhile)
+    daemon = controller(slurm, tmp_path, monkeypatch, Plan(resizes=(*resized(5, 2).resizes, *resized(6, 2).resizes)))
+    daemon.reconcile(NOW_S)
+    slurm.known[7] = asking(7, comment=ELASTIC)
+    monkeypatch.setattr(daemon, "_policy", Fixed(resized(7, 2)))
+    done = daemon.reconcile(NOW_S + 121)
+    assert RequeueJob(6) in slurm.carried_out
+    assert RequeueJob(5) not in {*slurm.carried_out, *done.changes}
+    assert [change.job_id for change in slurm.carried_out if isinstance(change, SetAdminComment)] == [6]
 
 
 def test_a_new_configuration_holds_for_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
