@@ -42,7 +42,7 @@ from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before, read
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
-from slurm_plugin.steering.preemption import PreemptionTracker, served_in_vain, without_vain_preemptions
+from slurm_plugin.steering.preemption import PreemptionTracker, heirs, served_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
 from slurm_plugin.steering.reset import without_leases
 
@@ -255,9 +255,11 @@ class Controller:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
         asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in seen.jobs}
-        in_vain = served_in_vain(plan, seen, asked)
+        in_vain = heirs(plan, seen, asked, served_in_vain(plan, seen, asked))
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s, in_vain)
-        return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
+        # One that was cancelled holds its GPUs until it is gone.
+        stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)
+        return (*steps, *(CancelJob(stop.job_id) for stop in stops))
 
 
 def _requeues_apart(

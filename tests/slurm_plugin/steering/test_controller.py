@@ -98,6 +98,14 @@ def test_a_job_that_the_plan_stops_is_cancelled(tmp_path: Path, monkeypatch: pyt
     assert slurm.applied == [(CancelJob(5),)]
 
 
+def test_a_job_that_was_cancelled_and_is_not_gone_yet_is_not_cancelled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm((holding(5, comment="explsched:sweep=digits&stop=1", state="COMPLETING"),))
+    controller(slurm, tmp_path, monkeypatch, Plan(stops=(Stop(5, "nothing left to learn"),))).reconcile(NOW_S)
+    assert slurm.applied == []
+
+
 def test_nothing_is_sent_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = FakeSlurm((holding(5),))
     assert controller(slurm, tmp_path, monkeypatch, Plan()).reconcile(NOW_S).failures == ()
