@@ -39,7 +39,7 @@ from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import LearntRunTimes
-from slurm_plugin.observation.sweep_record import SweepRecord, ended_before, read
+from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
 from slurm_plugin.steering.preemption import PreemptionTracker, heirs, served_in_vain, without_vain_preemptions
@@ -79,7 +79,7 @@ class Controller:
         self._trainings = SweepTrainings()
         self._has_adopted = False
         self._uids: dict[int, int] = {}
-        self._sweep_record: SweepRecord | None = None
+        self._sweep_record = SweepRecord(config.progress.spool)
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
@@ -95,7 +95,7 @@ class Controller:
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
         self._saves = ProgressSpool(config.progress.spool)
-        self._sweep_record = None
+        self._sweep_record = SweepRecord(config.progress.spool)
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
         if config.audit.file != self._trail.path:
@@ -213,15 +213,14 @@ class Controller:
 
     def _adopt(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
         """Learn, once, which trainings ended while an earlier daemon steered."""
-        if not self._has_adopted:
-            notes, scope = read(self._config.progress.spool), self._config.order.scope
+        if not self._has_adopted and (notes := self._sweep_record.read()) is not None:
+            scope = self._config.order.scope
             self._trainings.adopt(ended_before(notes, jobs, self._spool, scope, now_s))
             self._has_adopted = True
 
     def _note_sweeps(self, decided: Pass, failures: Sequence[ChangeFailure]) -> None:
         """For people who ask what became of a sweep. Only a daemon writes: a dry run does not come here."""
         seen = decided.seen
-        self._sweep_record = self._sweep_record or SweepRecord(self._config.progress.spool, seen.snapshot.now_s)
         refused = [failure.change for failure in failures]
         done = [change for change in decided.changes if change not in refused]
         self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, seen.snapshot.now_s)

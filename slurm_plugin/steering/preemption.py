@@ -122,7 +122,7 @@ class PreemptionTracker:
         changes: list[Change] = []
         for job_id, step in tuple(self._underway.items()):
             if not step.noted and step.beneficiary is not None and in_vain.get(step.beneficiary) is not None:
-                step = self._underway[job_id] = replace(step, beneficiary=in_vain[step.beneficiary])  # noqa: PLW2901
+                step = self._underway[job_id] = replace(step, beneficiary=in_vain[step.beneficiary])
             job = jobs.get(job_id)
             reported = progress.get(job_id, JobProgress())
             if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
