@@ -17,10 +17,10 @@ from benchmarks.best_model.simulated import Reached
 from benchmarks.best_model.small_cluster import CHECKPOINT_S, RESTART_S
 from explsched.errors import ExplschedError
 
-NAMES = ("asha-stopping", "asha-promotion", "pasha", "bohb", "mobster", "hyper-tune", "dyhpo")
+NAMES = ("asha-stopping", "asha-promotion", "pasha", "mobster", "hyper-tune", "dyhpo")
 """As `syne_tune_arm` names them."""
 
-INSTALL = "pip install 'syne-tune[gpsearchers,kde,blackbox-repository]==0.13.0'"
+INSTALL = "pip install 'syne-tune[gpsearchers,blackbox-repository]==0.13.0'"
 """The last release with MOBSTER, Hyper-Tune and DyHPO."""
 
 ETA = 3

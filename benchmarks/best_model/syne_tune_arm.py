@@ -21,7 +21,8 @@ from syne_tune.backend.simulator_backend.simulator_callback import SimulatorCall
 from syne_tune.blackbox_repository.blackbox import Blackbox  # noqa: E402
 from syne_tune.blackbox_repository.simulated_tabular_backend import UserBlackboxBackend  # noqa: E402
 from syne_tune.config_space import choice, loguniform, uniform  # noqa: E402
-from syne_tune.optimizer.baselines import ASHA, BOHB, MOBSTER, PASHA, DyHPO, HyperTune  # noqa: E402
+from syne_tune.optimizer.baselines import ASHA, MOBSTER, PASHA, DyHPO, HyperTune  # noqa: E402
+from syne_tune.optimizer.schedulers.searchers import model_based_searcher  # noqa: E402
 
 Params = dict[str, float]
 POLL_S = 10.0
@@ -33,12 +34,11 @@ _SCHEDULERS = {
     "asha-stopping": (ASHA, {"type": "stopping"}),
     "asha-promotion": (ASHA, {"type": "promotion"}),
     "pasha": (PASHA, {}),
-    "bohb": (BOHB, {"type": "promotion"}),
     "mobster": (MOBSTER, {"type": "promotion"}),
     "hyper-tune": (HyperTune, {"type": "promotion"}),
     "dyhpo": (DyHPO, {}),
 }
-_BY_MODEL = ("bohb", "mobster", "hyper-tune", "dyhpo")
+_BY_MODEL = ("mobster", "hyper-tune", "dyhpo")
 
 
 class Drawn(Blackbox):
@@ -66,6 +66,11 @@ class Recorded(UserBlackboxBackend):
     def resource_attr(self) -> str:
         """What counts a training's progress."""
         return "epoch"
+
+    @property
+    def has_started_all(self) -> bool:
+        """Whether there is no configuration left."""
+        return len(self.trial_ids) >= len(self._rows)
 
     def held_s(self, now_s: float) -> float:
         """GPU-seconds that all trials have had."""
@@ -114,6 +119,17 @@ class Recorded(UserBlackboxBackend):
             self.end_s = max(self.end_s, time_event)
 
 
+class Left(model_based_searcher.RandomFromSetCandidateGenerator):
+    """The configurations that have not been tried; none of them where Syne Tune's own fails with a ValueError."""
+
+    def generate_candidates_en_bulk(self, num_cands: int, exclusion_list: object = None) -> list[Params]:
+        """What is left of them."""
+        try:
+            return list(super().generate_candidates_en_bulk(num_cands, exclusion_list))
+        except ValueError:
+            return []
+
+
 class Patient(Tuner):
     """Goes on while trials run: when all have been started, one may still be promoted later.
 
@@ -151,7 +167,16 @@ def main() -> None:
         random_seed=sweep["seed"],
         **options,
     )
+    model_based_searcher.RandomFromSetCandidateGenerator = Left
     backend = Recorded(sweep, space)
+    propose = scheduler.searcher.get_config
+
+    def propose_while_some_are_left(**more: object) -> Params | None:
+        """None when all have been started; some searchers would make up others then."""
+        found: Params | None = None if backend.has_started_all else propose(**more)
+        return found
+
+    scheduler.searcher.get_config = propose_while_some_are_left
     tuner = Patient(
         trial_backend=backend,
         scheduler=scheduler,
