@@ -89,6 +89,7 @@ def show(
     found = _found(look(config_path), name, getpass.getuser() if me else user)
     if plot is not None:
         results.draw(_only(found, "--plot"), plot)
+        click.echo(f"picture: {plot}", err=True)
     if as_csv:
         click.echo(results.table(_only(found, "--csv")), nl=False)
     elif as_json:

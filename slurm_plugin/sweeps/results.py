@@ -200,7 +200,8 @@ def _training(
     if job is None:
         is_stopped = last_word is not None and last_word.what == "stopped"
         state = "stopped" if is_stopped else "done" if progress.ended or why == _COMPLETED else "ended"
-        reason = last_word.reason if last_word and is_stopped else f"Slurm says {why}" if why else ""
+        explains = state == "ended" and why  # COMPLETED tells of one that is done what its state tells
+        reason = last_word.reason if last_word and is_stopped else f"Slurm says {why}" if explains else ""
     elif job.state is JobState.PENDING:
         state = "paused" if curve or job.restarts else "waiting"
         past = seen.preempted.get(job_id)
@@ -256,7 +257,9 @@ def table(found: SweepResults) -> str:
     writer.writerow([*_FIELDS, *(f"param.{name}" for name in names)])
     for training in found.trainings:
         told = {name: shown(value) for name, value in training.params}
-        writer.writerow([*(getattr(training, name) for name in _FIELDS), *(told.get(name, "") for name in names)])
+        own = {name: getattr(training, name) for name in _FIELDS}
+        own |= {name: round(own[name], 6) for name in ("gpu_h", "saved_gpu_h")}
+        writer.writerow([*own.values(), *(told.get(name, "") for name in names)])
     return text.getvalue()
 
 
