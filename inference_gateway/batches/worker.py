@@ -319,7 +319,10 @@ class Worker:
         self._seen = {service.name: service for service in shown.services} if shown else {}
         for owned in owners(self._settings):
             for batch in owned.unfinished(self._ended.setdefault(owned.owner, set())):
-                self._tend(owned, batch)
+                try:
+                    self._tend(owned, batch)
+                except (OSError, msgspec.MsgspecError) as error:  # the others go on
+                    log.event(_LOG, logging.ERROR, "batch waits", batch=batch.id, why=str(error))
         self.send()
         load = BatchLoad(self._run, dict(self._sent), dict(self._in_flight))
         if load != self._told and state.show(self._now.paths.batch_load, load):
@@ -404,8 +407,8 @@ class Worker:
         self._sent[service] += 1
         try:
             answered = await self._write(job, index)
-        except OSError as error:
-            log.event(_LOG, logging.ERROR, "results not written", batch=job.batch.id, why=error.strerror or str(error))
+        except (OSError, msgspec.MsgspecError) as error:
+            log.event(_LOG, logging.ERROR, "results not written", batch=job.batch.id, why=str(error))
             answered = False
         finally:
             job.in_flight -= 1
