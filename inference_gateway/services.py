@@ -237,7 +237,7 @@ class BatchesSection(Section, frozen=True):
     """What each key may keep in the batch lane, which services open with `batches`."""
 
     file_limit_mib: Annotated[int, Meta(ge=1, le=4096, description="larger files get 413")] = 100
-    files_per_key: Annotated[int, Meta(ge=3, le=100_000, description="files of a key, results too, at a time")] = 200
+    files_per_key: Annotated[int, Meta(ge=3, le=100_000, description="files of a key, results too, at a time")] = 100
     requests_per_batch: Annotated[int, Meta(ge=1, le=1_000_000, description="requests of one batch")] = 50_000
 
 

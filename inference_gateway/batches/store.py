@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,15 +154,16 @@ class Owned:
 
     def files(self) -> list[FileRecord]:
         """All files, the newest first."""
-        return [self.file(name) for name in self._names("file-")]
+        return list(self._known(self._names("file-"), self.file))
 
     def batches(self) -> list[Batch]:
         """All batches, the newest first."""
-        return [self.batch(name) for name in self._names("batch_")]
+        return list(self._known(self._names("batch_"), self.batch))
 
     def unfinished(self, ended: set[str]) -> list[Batch]:
         """The batches that are to be worked on, the oldest first; those in `ended` are not read, others join them."""
-        found = [self.batch(name) for name in reversed(self._names("batch_")) if name not in ended]
+        names = [name for name in reversed(self._names("batch_")) if name not in ended]
+        found = list(self._known(names, self.batch))
         ended.update(batch.id for batch in found if batch.status in TERMINAL)
         return [batch for batch in found if batch.status not in TERMINAL]
 
@@ -235,11 +236,18 @@ class Owned:
             return sorted((path.stem for path in self.directory.glob(f"{kind}*.json")), reverse=True)
         return []
 
+    @staticmethod
+    def _known(names: Sequence[str], read: Callable[[str], _Record]) -> Iterator[_Record]:
+        """Those that are still there."""
+        for name in names:
+            with suppress(NotFoundError):
+                yield read(name)
+
     def _read(self, name: str, kind: type[_Record]) -> _Record:
         path = self.path(name, "json")
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
-        except (FileNotFoundError, msgspec.ValidationError) as error:
+        except (FileNotFoundError, msgspec.MsgspecError) as error:
             raise NotFoundError(f"no such file or batch: {name!r}") from error
 
     def _write(self, record: FileRecord | Batch) -> None:

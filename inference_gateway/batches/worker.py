@@ -1,9 +1,8 @@
 """Works off the batches: `python -m inference_gateway.batches.worker`, kept running by the gateway's supervisor.
 
 Of several gateways one works, the one that has the lock. Requests go through its HAProxy, as those of the batch's key
-and of class `batch`, and only as many at a time as leave the service's other requests their room. An answer is a line
-of the results once it was written as a whole; who begins anew reads the results and asks for what is missing. So each
-request has one line, and may have been sent more often.
+and of class `batch`, and only as many at a time as leave the service's other requests their room. What was in flight
+when a worker ended is asked again by the next one.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import os
 import secrets
 import signal
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 
@@ -28,17 +26,17 @@ from explsched import log
 from explsched.errors import ExplschedError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
-from inference_gateway.batches.store import Batch, Counts, Fault, Faults, Owned, owners
+from inference_gateway.batches.job import Job, finish, read_requests
+from inference_gateway.batches.store import Batch, Fault, Faults, Owned, owners
 from inference_gateway.control import state
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.settings import ApiKey, BatchSettings
+from inference_gateway.dataplane.settings import BatchSettings
 from inference_gateway.model import BatchLoad
 from inference_gateway.services import ServiceSection
 
 _LOG = logging.getLogger("explsched.gateway")
 _LOOK_S = 0.5
-_SAVE_S = 1.0
 _RETRY_S = 2.0
 _LONGEST_WAIT_S = 30.0
 """For a key that has used up its tokens."""
@@ -52,52 +50,7 @@ _ATTEMPTS = 10
 
 _NOBODY_HAD_IT = frozenset({429, 503})
 _AGAIN = _NOBODY_HAD_IT | {502, 504}
-_SHOWN_FAULTS = 100
 _DRAFT_S = 3600.0
-
-
-class _Body(msgspec.Struct):
-    model: str
-    stream: bool = False
-
-
-class _Line(msgspec.Struct):
-    """A line of the input."""
-
-    custom_id: str
-    url: str
-    body: _Body
-    method: str = "POST"
-
-
-class _Sent(msgspec.Struct):
-    """What of such a line goes to a replica, as it is written."""
-
-    body: msgspec.Raw
-
-
-class _Response(msgspec.Struct):
-    status_code: int
-    request_id: str
-    body: msgspec.Raw
-
-
-class _Error(msgspec.Struct):
-    code: str
-    message: str
-
-
-class _Result(msgspec.Struct):
-    """A line of the results."""
-
-    id: str
-    custom_id: str
-    response: _Response | None = None
-    error: _Error | None = None
-
-
-class _Answered(msgspec.Struct):
-    custom_id: str
 
 
 def room(service: ServiceSection, seen: ServiceReport | None, own: int) -> int:
@@ -113,186 +66,6 @@ def room(service: ServiceSection, seen: ServiceReport | None, own: int) -> int:
     others = max(0, seen.in_flight - own) if service.batches == "start" else seen.in_flight
     places = seen.serving * service.concurrency
     return max(0, places - int(_RESERVE * places) - others - seen.queued)
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """A checked input: the service that all its requests are for, and where each lies in the file."""
-
-    service: str
-    custom_ids: tuple[str, ...]
-    places: tuple[tuple[int, int], ...]
-
-
-def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, most: int) -> Requests | Faults:
-    """Check an input. Raises `OSError`."""
-    service_of = {
-        model: name for name, one in now.section.services.items() for model in (name, *one.models, *one.also_serves)
-    }
-    faults: list[Fault] = []
-    places: dict[str, tuple[int, int]] = {}
-    services: set[str] = set()
-    offset = 0
-    with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
-            place, offset = (offset, len(text)), offset + len(text)
-            if not text.strip():
-                continue
-            try:
-                line = msgspec.json.decode(text, type=_Line)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                faults.append(Fault("invalid_json_line", str(error), number))
-                continue
-            service = service_of.get(line.body.model, "")
-            faults += _line_faults(line, number, endpoint, line.custom_id in places)
-            faults += _service_faults(line.body.model, service, number, endpoint, now, key)
-            services.add(service)
-            places[line.custom_id] = place
-            if len(places) > most:
-                faults.append(Fault("too_many_requests", f"more than {most} (batches.requests_per_batch)", number))
-            if len(faults) >= _SHOWN_FAULTS:
-                break
-    if not places and not faults:
-        faults.append(Fault("empty_file", "the file has no requests"))
-    if len(services) > 1:
-        faults.append(Fault("mismatched_model", "all requests of a batch are for one service"))
-    if faults:
-        return Faults(tuple(faults[:_SHOWN_FAULTS]))
-    return Requests(services.pop(), tuple(places), tuple(places.values()))
-
-
-def _line_faults(line: _Line, number: int, endpoint: str, seen: object) -> Iterator[Fault]:
-    if seen:
-        yield Fault("duplicate_custom_id", f"{line.custom_id!r} is there twice", number, "custom_id")
-    if line.method != "POST":
-        yield Fault("invalid_method", f"found {line.method!r}, accepted: POST", number, "method")
-    if line.url != endpoint:
-        yield Fault("invalid_url", f"found {line.url!r}, accepted: {endpoint}, as the batch says", number, "url")
-    if line.body.stream:
-        yield Fault("invalid_request", "a batch has no streams", number, "body.stream")
-
-
-def _service_faults(
-    model: str, service: str, number: int, endpoint: str, now: Accepted, key: ApiKey | None
-) -> Iterator[Fault]:
-    one = now.section.services.get(service)
-    if one is None or one.batches == "none" or (key is not None and key.services and service not in key.services):
-        yield Fault("model_not_found", f"no batches of {model!r}: unknown, closed to them or to this key", number)
-    elif endpoint not in one.paths:
-        yield Fault("invalid_url", f"{service} has no open path {endpoint}", number, "url")
-
-
-class Results:
-    """One file of results that only grows: whole lines, also after a full disk and after SIGKILL."""
-
-    def __init__(self, path: Path) -> None:
-        """Cut off what was not written to its end. Raises `OSError`."""
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.custom_ids: set[str] = set()
-        self._size = 0
-        with os.fdopen(os.dup(self._handle), "rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self.custom_ids.add(msgspec.json.decode(line, type=_Answered).custom_id)
-                self._size += len(line)
-        os.ftruncate(self._handle, self._size)
-
-    def add(self, result: _Result) -> None:
-        """Write a line; none of it is there if that fails. Raises `OSError`."""
-        text = msgspec.json.encode(result) + b"\n"
-        try:
-            if os.pwrite(self._handle, text, self._size) < len(text):
-                raise OSError("the disk is full")
-        except OSError:
-            os.ftruncate(self._handle, self._size)
-            raise
-        self._size += len(text)
-        self.custom_ids.add(result.custom_id)
-
-    def close(self) -> None:
-        """Wait until all is on disk. Raises `OSError`."""
-        os.fsync(self._handle)
-        os.close(self._handle)
-
-
-@dataclass(slots=True)
-class Job:
-    """A batch that is being worked off."""
-
-    owned: Owned
-    batch: Batch
-    requests: Requests
-    output: Results
-    errors: Results
-    source: int
-    pending: deque[int]
-    attempts: Counter[int] = field(default_factory=Counter)
-    in_flight: int = 0
-    saved_s: float = 0.0
-    resume_s: float = 0.0
-    """While requests find no room, or their key has no tokens left, none is sent."""
-
-    @classmethod
-    def of(cls, owned: Owned, batch: Batch, requests: Requests) -> Job:
-        """Begin or go on: what has a line of results is done. Raises `OSError`."""
-        output, errors = Results(owned.path(batch.id, "output")), Results(owned.path(batch.id, "errors"))
-        done = output.custom_ids | errors.custom_ids
-        pending = deque(index for index, name in enumerate(requests.custom_ids) if name not in done)
-        source = os.open(owned.path(batch.input_file_id, "data"), os.O_RDONLY | os.O_CLOEXEC)
-        begun = msgspec.structs.replace(
-            batch, status="in_progress", in_progress_at=batch.in_progress_at or int(time.time())
-        )
-        return cls(owned, begun, requests, output, errors, source, pending)
-
-    def body(self, index: int) -> bytes:
-        """A request as its line has it. Raises `OSError`."""
-        offset, length = self.requests.places[index]
-        return bytes(msgspec.json.decode(os.pread(self.source, length, offset), type=_Sent).body)
-
-    def counts(self) -> Counts:
-        """How far it is."""
-        ended = len(self.output.custom_ids), len(self.errors.custom_ids)
-        return Counts(len(self.requests.custom_ids), *ended)
-
-    def save(self, now_s: float) -> None:
-        """Let clients see how far it is, now and then. Raises `OSError`."""
-        counts = self.counts()
-        if counts != self.batch.request_counts and now_s >= self.saved_s + _SAVE_S:
-            self.saved_s = now_s
-            self.batch = msgspec.structs.replace(self.batch, request_counts=counts)
-            self.owned.update(self.batch)
-
-    def end(self, status: str) -> None:
-        """Close the results; `finish` makes them files. Raises `OSError`."""
-        if status == "expired":
-            done = self.output.custom_ids | self.errors.custom_ids
-            for custom_id in self.requests.custom_ids:
-                if custom_id not in done:
-                    self.errors.add(_failed(custom_id, "batch_expired", "its window has passed"))
-        self.output.close()
-        self.errors.close()
-        os.close(self.source)
-        finish(self.owned, msgspec.structs.replace(self.batch, request_counts=self.counts(), ends_as=status))
-
-
-def finish(owned: Owned, batch: Batch) -> None:
-    """Make the results files, and tell that the batch has ended. May be called again. Raises `OSError`."""
-    now_s = int(time.time())
-    batch = msgspec.structs.replace(batch, status="finalizing", finalizing_at=batch.finalizing_at or now_s)
-    owned.update(batch)
-    ends = {f"{batch.ends_as}_at": now_s, "status": batch.ends_as}
-    names = {"output_file_id": owned.keep_result(batch, "output"), "error_file_id": owned.keep_result(batch, "errors")}
-    owned.update(msgspec.structs.replace(batch, **ends, **names))
-    owned.path(batch.id, "cancel").unlink(missing_ok=True)
-
-
-def _failed(custom_id: str, code: str, message: str) -> _Result:
-    return _Result(_request_name(), custom_id, error=_Error(code, message))
-
-
-def _request_name() -> str:
-    return f"batch_req_{secrets.token_hex(12)}"
 
 
 class Worker:
@@ -319,7 +92,10 @@ class Worker:
         self._seen = {service.name: service for service in shown.services} if shown else {}
         for owned in owners(self._settings):
             for batch in owned.unfinished(self._ended.setdefault(owned.owner, set())):
-                self._tend(owned, batch)
+                try:
+                    self._tend(owned, batch)
+                except (OSError, msgspec.MsgspecError) as error:  # the others go on
+                    log.event(_LOG, logging.ERROR, "batch waits", batch=batch.id, why=str(error))
         self.send()
         load = BatchLoad(self._run, dict(self._sent), dict(self._in_flight))
         if load != self._told and state.show(self._now.paths.batch_load, load):
@@ -404,8 +180,8 @@ class Worker:
         self._sent[service] += 1
         try:
             answered = await self._write(job, index)
-        except OSError as error:
-            log.event(_LOG, logging.ERROR, "results not written", batch=job.batch.id, why=error.strerror or str(error))
+        except (OSError, msgspec.MsgspecError) as error:
+            log.event(_LOG, logging.ERROR, "results not written", batch=job.batch.id, why=str(error))
             answered = False
         finally:
             job.in_flight -= 1
@@ -418,7 +194,6 @@ class Worker:
 
     async def _write(self, job: Job, index: int) -> bool:
         """Ask, and write what came; False if it is to be asked again. Raises `OSError` of the disk."""
-        custom_id = job.requests.custom_ids[index]
         try:
             status, wait_s, body = await self._post(job, job.body(index))
         except aiohttp.ClientConnectorError:
@@ -427,16 +202,14 @@ class Worker:
             job.attempts[index] += 1
             if job.attempts[index] < _ATTEMPTS:
                 return False
-            job.errors.add(_failed(custom_id, "no_answer", str(error) or type(error).__name__))
+            job.give_up(index, str(error) or type(error).__name__)
             return True
         if status in _AGAIN:
             job.attempts[index] += status not in _NOBODY_HAD_IT
             job.resume_s = time.time() + (wait_s if status == HTTPStatus.TOO_MANY_REQUESTS else 0.0)
             if job.attempts[index] < _ATTEMPTS:
                 return False
-        response = _Response(status, _request_name(), _json(body))
-        results = job.output if status < HTTPStatus.BAD_REQUEST else job.errors
-        results.add(_Result(_request_name(), custom_id, response))
+        job.answer(index, status, body)
         return True
 
     async def _post(self, job: Job, body: bytes) -> tuple[int, float, bytes]:
@@ -452,15 +225,6 @@ class Worker:
             after = answer.headers.get("retry-after", "")
             wait_s = min(_LONGEST_WAIT_S, float(after)) if after.isdigit() else 0.0
             return answer.status, wait_s, await answer.read()
-
-
-def _json(body: bytes) -> msgspec.Raw:
-    """An answer as JSON: one that is none becomes a text."""
-    try:
-        msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return msgspec.Raw(msgspec.json.encode(body.decode(errors="replace")))
-    return msgspec.Raw(body)
 
 
 async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:

@@ -253,7 +253,14 @@ def services(*, services_path: Path, as_json: bool, show: str | None) -> None:
         Column("MODELS"),
     )
     offered = (
-        (name, one.scale.min, one.scale.max, one.scale.rule, f"/services/{name}", ", ".join((name, *one.models)))
+        (
+            name,
+            one.scale.min,
+            one.scale.max,
+            one.scale.rule,
+            f"/services/{name}",
+            ", ".join((name, *one.models, *one.also_serves)),
+        )
         for name, one in section.services.items()
     )
     click.echo("\n".join(lines(columns, offered, room())))

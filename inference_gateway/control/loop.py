@@ -24,7 +24,6 @@ from explsched import log
 from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted
-from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
 from inference_gateway.control.observations import Readiness, ReplicaObserver, SlurmSync
@@ -309,13 +308,6 @@ class _Process:
         self._stop.wait(_RETRY_S)
 
 
-def _follower(now: Accepted, run_directory: Path) -> Follower:
-    concurrency = {name: service.concurrency for name, service in now.section.services.items()}
-    plane = HaproxyDataPlane(now.settings(run_directory))
-    sync = DataPlaneSync(plane, concurrency, EventLog(now.paths.events))
-    return Follower(sync, now.paths, str(run_directory), concurrency)
-
-
 @click.command()
 @click.option("--services", "services_path", required=True, type=click.Path(path_type=Path))
 @click.option("--accepted", "kept", required=True, type=click.Path(path_type=Path))
@@ -344,7 +336,7 @@ def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str
             if section.job.second is None:
                 process.pause()
             else:
-                follower = follower or _follower(now, run_directory)
+                follower = follower or Follower.of(now, run_directory)
                 process.follow(follower)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error

@@ -11,10 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import DataPlaneSync
 from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.state import EventLog
+from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ServerState, StartForecast, Traffic
 
@@ -124,6 +128,14 @@ class Follower:
     concurrency: Mapping[str, int]
     other: OtherPlane = field(init=False)
     _orders_s: float = 0.0
+
+    @classmethod
+    def of(cls, now: Accepted, run_directory: Path) -> Follower:
+        """Of the gateway that has this directory."""
+        concurrency = {name: service.concurrency for name, service in now.section.services.items()}
+        data_plane = HaproxyDataPlane(now.settings(run_directory))
+        plane = DataPlaneSync(data_plane, concurrency, EventLog(now.paths.events))
+        return cls(plane, now.paths, str(run_directory), concurrency)
 
     def __post_init__(self) -> None:
         self.other = OtherPlane(self.paths)

@@ -12,8 +12,9 @@ import pytest
 
 from inference_gateway import services
 from inference_gateway.accepted import Accepted
+from inference_gateway.batches.job import Job, Requests, Results, finish, read_requests
 from inference_gateway.batches.store import Counts, Faults, NotNowError, Owned, window_s
-from inference_gateway.batches.worker import Job, Requests, Results, finish, read_requests, room
+from inference_gateway.batches.worker import room
 from inference_gateway.control.report import ServiceReport
 from inference_gateway.dataplane.settings import ApiKey, BatchSettings, ServiceSettings, digest_of
 from inference_gateway.services import ServiceSection
