@@ -10,14 +10,17 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
 from explsched import entry_points
+from explsched.entry_points import OwnEntry
 from explsched.errors import ExplschedError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _EPILOG = """\
 Exit status: 0 success, 1 failure, 2 wrong usage.
@@ -105,20 +108,21 @@ class RegisteredCommands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _help_of(entry: EntryPoint | None) -> str | None:
+def _help_of(entry: OwnEntry | None) -> str | None:
     """The docstring of a command of ours, which is not imported; None where its source does not show it."""
     if entry is None:
         return None
     import ast
 
-    source = Path(__file__).parent.parent.joinpath(*entry.module.split("."))
+    module, _, function = entry.value.partition(":")
+    source = Path(__file__).parent.parent.joinpath(*module.split("."))
     path = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
     functions = ast.parse(path.read_bytes()).body if path.is_file() else []
-    found = (one for one in functions if isinstance(one, ast.FunctionDef) and one.name == entry.attr)
+    found = (one for one in functions if isinstance(one, ast.FunctionDef) and one.name == function)
     return next(map(ast.get_docstring, found), None)
 
 
-def _loaded(entry: EntryPoint) -> click.Command:
+def _loaded(entry: OwnEntry | EntryPoint) -> click.Command:
     try:
         command = entry.load()
     except Exception as error:  # another package's import may raise anything
