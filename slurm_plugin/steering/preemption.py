@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
-from sched_policy.queue_order import queue_order
+from sched_policy.queue_order import on_places, started_once_gone
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.config import HOUR_S, PreemptionBudget
@@ -26,6 +26,9 @@ from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
 from slurm_plugin.observation.standing import may_start
+
+_LOOKED_AT = 2000
+"""Waiting jobs of which it is worked out whether Slurm's backfill would start them."""
 
 _ADOPTED_S = 60.0
 """What an earlier daemon began is finished if its grace period is over for no longer than this: so long a checkpoint is
@@ -233,12 +236,13 @@ def served_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, Abstract
 
     A plan weighs only the jobs that are modelled. But Slurm gives what comes free to whoever stands first in its queue:
     to a component of a heterogeneous job, to a job of a partition that we do not steer, or to one that was submitted
-    since the victims were asked to save.
+    since the victims were asked to save. Or it keeps it for a larger job ahead, whose start must not be delayed.
     """
     if not victims:
         return frozenset()
     yielding = {job.job_id for job in seen.snapshot.running if job.yielding}
-    place = {job_id: at for at, job_id in enumerate(queue_order(plan, seen.snapshot))}
+    order = on_places(plan, seen.snapshot)
+    place = {job_id: at for at, job_id in enumerate(order)}
     waiting = [record for record in seen.jobs.values() if _may_start_before_others(record, seen.snapshot.now_s)]
     vain = set()
     for job_id, going in victims.items():
@@ -254,7 +258,9 @@ def served_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, Abstract
         _give(sorted(first, key=lambda other: place.get(other.job_id, -1)), room)
         if not _has_room(record, room):
             vain.add(job_id)
-    return frozenset(vain)
+    looked_at = order[:_LOOKED_AT]
+    started = started_once_gone(seen.snapshot, looked_at, yielding.union(*victims.values()))
+    return frozenset(vain | ((victims.keys() & set(looked_at)) - started))
 
 
 def _may_start_before_others(record: SlurmJob, now_s: float) -> bool:
