@@ -12,6 +12,7 @@ from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Repli
 from inference_gateway.control.start_times import Start, StartTimes, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
+from inference_gateway.scaling.measured import MeasuredRule
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.services import ServiceSection
 from slurm_plugin.client.records import SlurmJob
@@ -110,22 +111,27 @@ def _ends(replica: Replica) -> float:
     return math.inf if replica.ends_s is None else replica.ends_s
 
 
-class ArrivalCounter:
-    """Remembers the last counter of each service."""
+class TrafficCounter:
+    """Remembers the last counters of a service."""
 
     def __init__(self) -> None:
-        self._last: dict[str, int] = {}
+        self._last: Traffic | None = None
 
-    def since_last(self, traffic: Traffic) -> int:
-        """Requests since the last call for this service that were no errors of clients; none at the first.
+    def since_last(self, traffic: Traffic) -> tuple[int, int]:
+        """Requests that have come since the last call, and those that replicas have answered; none at the first.
 
-        A counter that has fallen was reset by a restart of the data plane: what it shows has arrived since.
+        Errors of clients are neither, and what was refused (5xx) was not answered. A counter that has fallen was reset
+        by a restart of the data plane: what it shows has arrived since.
         """
-        last = self._last.get(traffic.service)
-        self._last[traffic.service] = traffic.load
+        last, self._last = self._last, traffic
         if last is None:
-            return 0
-        return traffic.load - last if traffic.load >= last else traffic.load
+            return 0, 0
+        if traffic.load < last.load:
+            last = Traffic(traffic.service, 0, 0, 0, 0)
+        arrivals = traffic.load - last.load
+        refused = max(0, traffic.responses_5xx - last.responses_5xx)
+        more = traffic.in_flight + traffic.queued - last.in_flight - last.queued
+        return arrivals, max(0, arrivals - refused - more)
 
 
 KEPT_STARTS = 50
@@ -157,11 +163,12 @@ class ServiceControl:
         self.next_in_s: float | None = None
         self._estimated = False
         self._forecast: StartForecast | None = None
-        self._arrivals = ArrivalCounter()
+        self._traffic = TrafficCounter()
         self._hold_until_s = now_s + scale.hold_s
         self._minimum = scale.min
         bounds = Bounds(scale.min, scale.max, scale.max_pending)
-        self._rule = BoundedRule(build(scale.rule, scale.options, self._capacity()), bounds)
+        rule = build(scale.rule, scale.options, self._capacity())
+        self._rule = BoundedRule(MeasuredRule(rule, self._capacity()), bounds)
 
     @property
     def limits(self) -> Limits:
@@ -243,14 +250,16 @@ class ServiceControl:
 
     def decide(self, found: ClassifiedReplicas, traffic: Traffic, now_s: float) -> Decision:
         """What the rule wants now; no fewer than there are for a while after a restart, for history is lost."""
+        arrivals, answered = self._traffic.since_last(traffic)
         self.observation = Observation(
             now_s=now_s,
-            arrivals=self._arrivals.since_last(traffic),
+            arrivals=arrivals,
             in_flight=traffic.in_flight,
             queued=traffic.queued,
             ready=len(found.serving),
             starting=len(found.coming),
             leaving=len(found.leaving),
+            answered=answered,
         )
         decision = self._rule.decide(self.observation)
         if now_s < self._hold_until_s and decision.replicas < found.present:

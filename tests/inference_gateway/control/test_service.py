@@ -47,7 +47,27 @@ def test_the_rule_sees_what_there_is() -> None:
     found = service.classify(replicas(service, *phases), NOW_S)
     service.decide(found, Traffic("chat", 100, 0, 3, 4), NOW_S)
     service.decide(found, Traffic("chat", 107, 0, 3, 4), NOW_S + 1)
-    assert service.observation == Observation(NOW_S + 1, 7, 3, 4, ready=2, starting=3, leaving=1)
+    assert service.observation == Observation(NOW_S + 1, 7, 3, 4, ready=2, starting=3, leaving=1, answered=7)
+
+
+@pytest.mark.parametrize(
+    ("now", "arrivals", "answered"),
+    [
+        (Traffic("chat", 107, 0, 3, 4), 7, 7),
+        (Traffic("chat", 107, 0, 5, 6), 7, 3),
+        (Traffic("chat", 107, 2, 3, 4), 7, 5),
+        (Traffic("chat", 107, 0, 3, 4, 6), 1, 1),
+        (Traffic("chat", 5, 0, 2, 0), 5, 3),
+    ],
+    ids=["all", "some go on", "some were refused", "errors of clients", "counters were reset"],
+)
+def test_what_replicas_have_answered(now: Traffic, arrivals: int, answered: int) -> None:
+    service = control()
+    found = service.classify(replicas(service, Phase.SERVING), NOW_S)
+    service.decide(found, Traffic("chat", 100, 0, 3, 4), NOW_S)
+    service.decide(found, now, NOW_S + 1)
+    assert service.observation is not None
+    assert (service.observation.arrivals, service.observation.answered) == (arrivals, answered)
 
 
 @pytest.mark.parametrize(("counters", "arrivals"), [((5, 9), 4), ((5, 5), 0), ((5, 3), 3), ((5, 0), 0)])
