@@ -89,7 +89,7 @@ class Gateway:
         """The process id of its control plane: a child of the supervisor. Raises `GatewayError` if none runs."""
         parent = json.loads((self.state / "gateway.json").read_text())["pid"]
         for child in psutil.Process(parent).children():
-            if "inference_gateway.control" in child.cmdline():
+            if "inference_gateway.control.loop" in child.cmdline():
                 return child.pid
         raise GatewayError("no control plane runs")
 
