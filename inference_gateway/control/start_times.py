@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 
 def quantile(ended_s: Sequence[float], going_on_s: Sequence[float], share: float) -> float:
@@ -37,12 +38,16 @@ def _reached(ended_s: Sequence[float], going_on_s: Sequence[float], left: float)
     return None
 
 
+_LEAST_KNOWN = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """A replica on its way, now. `age_s` is since its job runs, else since it was asked for.
 
     `expected_in_s` is Slurm's own estimate for a job that waits, None while it has none: the backfill scheduler has not
-    looked at the job yet. It is optimistic where jobs of higher priority may still come.
+    looked at the job yet. It is optimistic where jobs of higher priority may still come, and pessimistic where jobs end
+    before their time limits.
     """
 
     running: bool
@@ -52,15 +57,25 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StartTimes:
-    """The latest times of one service: in Slurm's queue, and from the start of the job until it serves."""
+    """The latest times of one service: in Slurm's queue, and from the start of the job until it serves.
+
+    `came_true` are waits as shares of what Slurm had estimated when it first estimated anything: it reckons with time
+    limits and without those who come later, and is wrong by about as much each time.
+    """
 
     waits_s: Sequence[float]
     loads_s: Sequence[float]
+    came_true: Sequence[float] = ()
 
     def next_in_s(self, starts: Iterable[Start], configured_s: float) -> float | None:
         """When the first of these will serve; None if there is none. `configured_s` stands for what is not measured."""
         known = tuple(starts)
         return min((self._left_s(start, known, configured_s) for start in known), default=None)
+
+    @property
+    def _usual_share(self) -> float:
+        """How much of Slurm's estimate usually comes to pass; all of it before that is known."""
+        return median(self.came_true) if len(self.came_true) >= _LEAST_KNOWN else 1.0
 
     def _left_s(self, start: Start, known: Sequence[Start], configured_s: float) -> float:
         loading = [other.age_s for other in known if other.running]
@@ -70,7 +85,7 @@ class StartTimes:
             return median_left_s(self.loads_s, loading, start.age_s)
         load_s = quantile(self.loads_s, loading, 0.5) if self.loads_s else configured_s
         if start.expected_in_s is not None:
-            return max(0.0, start.expected_in_s) + load_s
+            return max(0.0, start.expected_in_s) * self._usual_share + load_s
         if not self.waits_s and start.age_s < configured_s:
             return max(load_s, configured_s - start.age_s)
         return median_left_s(self.waits_s, [other.age_s for other in known if not other.running], start.age_s) + load_s

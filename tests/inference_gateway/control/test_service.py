@@ -12,6 +12,7 @@ from inference_gateway.control.service import KEPT_STARTS, ServiceControl
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Observation, Traffic
 from inference_gateway.services import ServiceSection
+from tests.inference_gateway.control.doubles import job
 
 NOW_S = 1000.0
 
@@ -135,6 +136,23 @@ class TestStartTimes:
         assert (service.start_s, service.slow_start_s) == (10.0, 100.0)
         service.expect(waiting * 2, {}, NOW_S + 100)
         assert service.start_s == 100.0
+
+    def test_slurms_estimates_are_compared_with_what_came_of_them(self) -> None:
+        """Three jobs that Slurm expected in 100 s started after 40: the next one's 50 s are 20, and are remembered."""
+        service = control(ServiceMemory(loads_s=(10.0,)))
+        for number in range(3):
+            now_s = NOW_S + 1000 * number
+            (one,) = replicas(service, Phase.PENDING)
+            for passed_s, estimate_s in ((0, 100), (20, 50)):
+                start_s = now_s + passed_s + estimate_s
+                service.expect(
+                    [one], {one.name: job(7, one.name, "", state="PENDING", start_s=start_s)}, now_s + passed_s
+                )
+            service.expect([one.to(Phase.STARTING, now_s + 40)], {}, now_s + 41)
+        assert service.memory().came_true == pytest.approx((0.4, 0.4, 0.4))
+        (one,) = replicas(service, Phase.PENDING)
+        service.expect([one], {one.name: job(8, one.name, "", state="PENDING", start_s=NOW_S + 50)}, NOW_S)
+        assert service.next_in_s == pytest.approx(50 * 0.4 + 10)
 
     @pytest.mark.parametrize(("left_s", "expires"), [(129.0, True), (130.0, False)])
     def test_a_successor_is_asked_for_as_early_as_slow_ones_take(self, left_s: float, *, expires: bool) -> None:

@@ -65,3 +65,13 @@ def test_the_next_one(starts: list[Start], expected_s: float | None) -> None:
 )
 def test_before_anything_is_measured(start: Start, expected_s: float) -> None:
     assert StartTimes((), ()).next_in_s([start], configured_s=30.0) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("came_true", "left_s"),
+    [((), 110.0), ((0.5, 0.5), 110.0), ((0.5, 0.4, 0.9), 60.0), ((2.0, 2.0, 3.0), 210.0)],
+    ids=["nothing known", "too little known", "jobs end early", "others come before"],
+)
+def test_slurms_estimate_counts_as_far_as_it_usually_comes_true(came_true: tuple[float, ...], left_s: float) -> None:
+    times = StartTimes((), (10.0,), came_true)
+    assert times.next_in_s([Start(running=False, age_s=5.0, expected_in_s=100.0)], 60.0) == pytest.approx(left_s)
