@@ -21,7 +21,8 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 
 SPAN_S = 270.0
-_NODES = 6
+_NODES = 8
+_BETWEEN_S = 12.0
 _POLL_S = 2.0
 _LEAST_S = 10.0
 _OTHERS, _REPLICAS = "others:", "replicas:"
@@ -54,13 +55,13 @@ def measure(directory: Path, span_s: float = SPAN_S, seed: int = 1) -> dict[str,
 def _watch(client: CliClient, span_s: float, draw: random.Random) -> Sequence[Waiting]:
     replicas: dict[int, Waiting] = {}
     began_s = time.time()
-    for _ in range(3 * _NODES):
+    for _ in range(2 * _NODES - 2):
         _submit(client, _OTHERS, draw)
-    other_s, replica_s = draw.expovariate(1 / 5.0), 5.0
+    other_s, replica_s = draw.expovariate(1 / _BETWEEN_S), 5.0
     while (now_s := time.time() - began_s) < span_s:
         while other_s < now_s:
             _submit(client, _OTHERS, draw)
-            other_s += draw.expovariate(1 / 5.0)
+            other_s += draw.expovariate(1 / _BETWEEN_S)
         if replica_s < min(now_s, 0.7 * span_s):
             replicas[_submit(client, _REPLICAS, draw)] = Waiting(time.time())
             replica_s += draw.uniform(8.0, 16.0)
@@ -86,7 +87,7 @@ def _note(replicas: dict[int, Waiting], jobs: dict[int, SlurmJob], now_s: float)
             one.began_s = job.start_s
     known = tuple(one.began_s - one.asked_s for one in replicas.values() if one.began_s is not None)
     came_true = tuple(
-        (one.began_s - first[0]) / first[1]
+        (one.began_s - one.asked_s) / (first[0] - one.asked_s + first[1])
         for one in replicas.values()
         if one.began_s is not None and (first := next((pair for pair in one.slurm if pair[1] >= 5.0), None))
     )

@@ -162,7 +162,7 @@ class ServiceControl:
         self._waits_s = memory.waits_s
         self._loads_s = memory.loads_s
         self._came_true = memory.came_true
-        self._first_estimates: dict[str, tuple[float, float]] = {}
+        self._first_estimates: dict[str, float] = {}
         self._going_on_s: tuple[float, ...] = ()
         self.next_in_s: float | None = None
         self._estimated = False
@@ -217,7 +217,7 @@ class ServiceControl:
         """Work out when the replicas on their way will serve; `jobs` are Slurm's, by replica."""
         starts = [_start(replica, jobs.get(replica.name), now_s) for replica in coming]
         self._estimated = any(start.expected_in_s is not None for start in starts)
-        self._compare_estimates(coming, starts, now_s)
+        self._compare_estimates(coming, starts)
         times = StartTimes(self._waits_s, self._loads_s, self._came_true)
         self.next_in_s = times.next_in_s(starts, self.section.scale.start_s)
         before_s = self.start_s
@@ -229,16 +229,16 @@ class ServiceControl:
         """What is to be remembered."""
         return ServiceMemory(self.attempts, self._starts_s, self._waits_s, self._loads_s, self._came_true)
 
-    def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[Start], now_s: float) -> None:
-        """Remember Slurm's first estimate for each job, and what came of it."""
+    def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[Start]) -> None:
+        """Remember Slurm's first estimate for each job's wait, and what came of it."""
         known = self._first_estimates
         self._first_estimates = {replica.name: known[replica.name] for replica in coming if replica.name in known}
         for replica, start in zip(coming, starts, strict=True):
             if start.running and replica.name in self._first_estimates:
-                at_s, estimate_s = self._first_estimates.pop(replica.name)
-                self._came_true = (*self._came_true, (replica.since_s - at_s) / estimate_s)[-KEPT_STARTS:]
+                share = (replica.since_s - replica.asked_s) / self._first_estimates.pop(replica.name)
+                self._came_true = (*self._came_true, share)[-KEPT_STARTS:]
             elif start.expected_in_s is not None and start.expected_in_s >= _LEAST_ESTIMATE_S:
-                self._first_estimates.setdefault(replica.name, (now_s, start.expected_in_s))
+                self._first_estimates.setdefault(replica.name, start.age_s + start.expected_in_s)
 
     def started(self, after_s: float) -> None:
         """The job of a replica has started, so long after it was asked for."""

@@ -1,5 +1,6 @@
 """One service: what its rule is told, what was measured and is remembered, and the hold after a restart."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ class TestStartTimes:
         service = control(ServiceMemory(loads_s=(10.0,)))
         for number in range(3):
             now_s = NOW_S + 1000 * number
-            (one,) = replicas(service, Phase.PENDING)
+            one = replace(replicas(service, Phase.PENDING)[0], asked_s=now_s)
             for passed_s, estimate_s in ((0, 100), (20, 50)):
                 start_s = now_s + passed_s + estimate_s
                 service.expect(
@@ -153,6 +154,7 @@ class TestStartTimes:
         (one,) = replicas(service, Phase.PENDING)
         service.expect([one], {one.name: job(8, one.name, "", state="PENDING", start_s=NOW_S + 50)}, NOW_S)
         assert service.next_in_s == pytest.approx(50 * 0.4 + 10)
+        assert control(service.memory()).memory() == service.memory()
 
     @pytest.mark.parametrize(("left_s", "expires"), [(129.0, True), (130.0, False)])
     def test_a_successor_is_asked_for_as_early_as_slow_ones_take(self, left_s: float, *, expires: bool) -> None:

@@ -68,10 +68,29 @@ def test_before_anything_is_measured(start: Start, expected_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("came_true", "left_s"),
-    [((), 110.0), ((0.5, 0.5), 110.0), ((0.5, 0.4, 0.9), 60.0), ((2.0, 2.0, 3.0), 210.0)],
-    ids=["nothing known", "too little known", "jobs end early", "others come before"],
+    ("came_true", "waits_s", "left_s"),
+    [
+        ((), (), 100.0),
+        ((0.5, 0.5), (30.0, 30.0), 100.0),
+        ((0.5, 0.4, 0.9), (), 55.0 - 10.0),
+        ((2.0, 2.0, 3.0), (), 220.0 - 10.0),
+        ((0.4, 0.4, 0.4), (90.0, 90.0, 90.0, 90.0), 90.0 - 10.0),
+        ((0.05, 0.05, 0.6), (5.0, 5.0, 5.0), 66.0 - 10.0),
+        ((0.05, 0.05, 0.05), (5.0, 5.0, 5.0), 5.0),
+    ],
+    ids=[
+        "nothing known",
+        "too little known",
+        "jobs end early",
+        "others come before",
+        "waits are alike, whatever Slurm says",
+        "only one of them lasted so long",
+        "it has outlasted all",
+    ],
 )
-def test_slurms_estimate_counts_as_far_as_it_usually_comes_true(came_true: tuple[float, ...], left_s: float) -> None:
-    times = StartTimes((), (10.0,), came_true)
-    assert times.next_in_s([Start(running=False, age_s=5.0, expected_in_s=100.0)], 60.0) == pytest.approx(left_s)
+def test_slurms_estimate_counts_as_far_as_it_came_true(
+    came_true: tuple[float, ...], waits_s: tuple[float, ...], left_s: float
+) -> None:
+    times = StartTimes(waits_s, (15.0,), came_true)
+    start = Start(running=False, age_s=10.0, expected_in_s=100.0)
+    assert times.next_in_s([start], 60.0) == pytest.approx(left_s + 15.0)
