@@ -164,11 +164,12 @@ def main(
     found = {name: [one for task, one in zip(todo, done, strict=True) if task.case == name] for name in chosen}
     if plot is not None:
         draw({name: _curves(runs) for name, runs in found.items()}, plot)
-    for name, runs in found.items():
-        result = _result(name, runs)
-        print(json.dumps(result) if as_json else _line(result))
+    results = [_result(name, runs) for name, runs in found.items()]
     if as_json:
-        print(json.dumps({"attribution": _ATTRIBUTION}))
+        print(json.dumps({"draws": draws, "cases": results, "attribution": _ATTRIBUTION}))
+        return
+    for result in results:
+        print(_line(result))
 
 
 def _result(name: str, runs: Sequence[Run]) -> dict[str, object]:
