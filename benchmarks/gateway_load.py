@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gateway import cpu, eta, fair, live, many, order, sse, tokens
+from benchmarks.gateway import batching, cpu, eta, fair, live, many, order, sse, tokens
 
 PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "cpu": cpu.measure,
@@ -21,6 +21,7 @@ PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "fair": fair.measure,
     "many": lambda directory, _rounds, _seconds: many.measure(directory, services=1000, replicas=10),
     "tokens": lambda directory, _rounds, _seconds: tokens.measure(directory, requests=10_000),
+    "batching": lambda directory, _rounds, seconds: batching.measure(directory, seconds),
     "eta": lambda directory, _rounds, _seconds: eta.measure(directory),
     "live": lambda directory, _rounds, _seconds: live.measure(directory),
 }

@@ -25,17 +25,22 @@ _NODES = 8
 _BETWEEN_S = 12.0
 _POLL_S = 2.0
 _LEAST_S = 10.0
+_HISTORY = 3
 _OTHERS, _REPLICAS = "others:", "replicas:"
 
 
 @dataclass(slots=True)
 class Waiting:
-    """A replica job: the estimates of its start, with the time of each, and when it started."""
+    """A replica job: the estimates of its start, with the time of each, and when it started.
+
+    `known` is how many had started when it was asked for.
+    """
 
     asked_s: float
     estimates: list[tuple[float, float]] = field(default_factory=list)
     slurm: list[tuple[float, float]] = field(default_factory=list)
     began_s: float | None = None
+    known: int = 0
 
 
 def measure(directory: Path, span_s: float = SPAN_S, seed: int = 1) -> dict[str, float]:
@@ -63,7 +68,8 @@ def _watch(client: CliClient, span_s: float, draw: random.Random) -> Sequence[Wa
             _submit(client, _OTHERS, draw)
             other_s += draw.expovariate(1 / _BETWEEN_S)
         if replica_s < min(now_s, 0.7 * span_s):
-            replicas[_submit(client, _REPLICAS, draw)] = Waiting(time.time())
+            known = sum(one.began_s is not None for one in replicas.values())
+            replicas[_submit(client, _REPLICAS, draw)] = Waiting(time.time(), known=known)
             replica_s += draw.uniform(8.0, 16.0)
         jobs = {job.job_id: job for job in client.tagged_jobs(_REPLICAS)}
         _note(replicas, jobs, time.time())
@@ -108,6 +114,11 @@ def figures(found: Iterable[Waiting]) -> dict[str, float]:
     """Shares of estimates within 2x: of all, and of the first of each job; and of Slurm's own, as they are."""
     started = [one for one in found if one.began_s is not None]
     result = {"eta_jobs": float(len(started))}
+    later = [one for one in started if one.known >= _HISTORY and one.estimates]
+    result["eta_first_with_history"] = float(len(later))
+    result["eta_first_with_history_within_2x"] = _within(
+        (one.estimates[0][1], one.began_s - one.estimates[0][0]) for one in later if one.began_s is not None
+    )
     for name, series in (("eta", [one.estimates for one in started]), ("slurm", [one.slurm for one in started])):
         pairs = [
             [(said, one.began_s - at_s) for at_s, said in mine if one.began_s is not None]
