@@ -137,8 +137,14 @@ def against(ours: Run, peers: Sequence[Run]) -> dict[str, object]:
     if other is None:
         return found
     misses, theirs = (max(one.metrics.slo_misses, _FEW) for one in (ours, other))
-    about = {"peer": other.arm, "peer_options": other.options, "peer_over": other.metrics.slo_misses}
-    return {**found, **about, "ratio": round(misses / theirs, 3)}
+    return {
+        **found,
+        "peer": other.arm,
+        "peer_options": other.options,
+        "peer_replica_seconds": round(other.metrics.replica_seconds),
+        "peer_over": other.metrics.slo_misses,
+        "ratio": round(misses / theirs, 3),
+    }
 
 
 @click.command()

@@ -85,18 +85,10 @@ def _published(size: str) -> Claim:
     return Claim("docs/colocation.md", "colocation.json", f"| Dilu's own, {shown} instances | {{}} | {{}} |", figures)
 
 
-def _defaults(report: Any) -> list[float]:
-    rules = report["cases"][0]["defaults"]
-    return [
-        rules[rule][figure] for rule in ("slurm", "knative", "dilu") for figure in ("slo_misses", "replica_seconds")
-    ]
-
-
-def _in_time_first(report: Any) -> list[float]:
-    """At the rule's default; Mooncake as recorded, Azure, Mooncake spread."""
-    rows = {row["trace"]: row for row in report["rows"] if (row["rule"], row["utilization"]) == ("dilu", 1.0)}
-    traces = ("mooncake-batches", "azure", "mooncake")
-    return [rows[trace][order] for trace in traces for order in ("in_time_first", "in_turn")]
+def _at_defaults(report: Any) -> list[float]:
+    """Of Mooncake's conversations: ours, at which cost, and the best peer's."""
+    (row,) = (case["default"] for case in report["cases"] if case["trace"] == "mooncake-conversation")
+    return [row["over"], row["replica_seconds"], row["peer_over"]]
 
 
 def _themis_row(trace: str) -> Claim:
@@ -180,15 +172,8 @@ CLAIMS = (
     Claim(
         "docs/gateway-scaling.md",
         "gateway_rules.json",
-        "| Azure, conversation | {} at {} | {} at {} | {} at {} |",
-        _defaults,
-    ),
-    Claim(
-        "docs/gateway-scaling.md",
-        "gateway_order.json",
-        "That last order has {} misses on Mooncake as recorded (the gateway's queue {}), {} on Azure ({}) and {} on "
-        "Mooncake spread ({})",
-        _in_time_first,
+        "| Mooncake, conversation | {} at {} | {} |",
+        _at_defaults,
     ),
 )
 
