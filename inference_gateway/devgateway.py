@@ -40,7 +40,7 @@ class Gateway:
 
     def command(self, *argv: str) -> str:
         """What `sexplsched gateway ...` prints. Raises `GatewayError` if it fails."""
-        program = [sys.executable, "-m", "explsched.cli.main", "gateway", *argv]
+        program = [sys.executable, "-m", "explsched.cli", "gateway", *argv]
         added = {"SEXPLSCHED_GATEWAY_SERVICES": str(self.services), "PYTHONPATH": str(ROOT)}
         env = {**os.environ, **self.environment, **added}
         done = subprocess.run(program, env=env, capture_output=True, text=True, check=False, timeout=120)

@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from explsched import log
-from explsched.cli.options import json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import json_option
+from explsched.tables import Column, lines, room
 from inference_gateway import accepted
 from inference_gateway.cli import known_service, opened, services_option
 from inference_gateway.control import state

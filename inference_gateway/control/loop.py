@@ -22,7 +22,7 @@ import click
 
 from explsched import log
 from explsched.atomic_file import replace_file
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import DataPlaneSync
@@ -45,7 +45,6 @@ from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.services import GatewaySection
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.protocol import SlurmClient
 
 KEPT_DIRECTORIES = 100

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from explsched import log
 from explsched.atomic_file import replace_file
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, SlurmError
 from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
@@ -33,7 +33,6 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from sbatch_templates import shell_environment
 from slurm_plugin.client.changes import CancelJob, ClearDependency
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob
 
