@@ -91,6 +91,17 @@ def _at_defaults(report: Any) -> list[float]:
     return [row["over"], row["replica_seconds"], row["peer_over"]]
 
 
+def _foreseen_starts(report: Any) -> list[float]:
+    """All estimates of the run that judges; ours and Slurm's within 2x, in per cent."""
+    found = report["parts"]["eta"]["runs"][2]["figures"]
+    return [found["eta_estimates"], 100 * found["eta_within_2x"], 100 * found["slurm_within_2x"]]
+
+
+def _batches(report: Any) -> list[float]:
+    found = report["parts"]["batching"]["figures"]
+    return [found[f"batching_{which}_mean_s"] for which in ("real", "simulated", "unbatched")]
+
+
 def _themis_row(trace: str) -> Claim:
     plain = ("themis", trace, "plain", "published")
 
@@ -174,6 +185,18 @@ CLAIMS = (
         "gateway_rules.json",
         "| Mooncake, conversation | {} at {} | {} |",
         _at_defaults,
+    ),
+    Claim(
+        "docs/gateway-scaling.md",
+        "gateway_load.json",
+        "of all {} that were made while jobs waited {} %, and of Slurm's own {} %",
+        _foreseen_starts,
+    ),
+    Claim(
+        "docs/gateway-scaling.md",
+        "gateway_load.json",
+        "a mean latency of {} s, simulated {} s (without batching {} s)",
+        _batches,
     ),
 )
 
