@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gateway import cpu, fair, live, many, order, sse, tokens, two
+from benchmarks.gateway import batching, cpu, eta, fair, live, many, order, sse, tokens, two
 
 PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "cpu": cpu.measure,
@@ -21,6 +21,8 @@ PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "fair": fair.measure,
     "many": lambda directory, _rounds, _seconds: many.measure(directory, services=1000, replicas=10),
     "tokens": lambda directory, _rounds, _seconds: tokens.measure(directory, requests=10_000),
+    "batching": lambda directory, _rounds, seconds: batching.measure(directory, seconds),
+    "eta": lambda directory, _rounds, _seconds: eta.measure(directory),
     "live": lambda directory, _rounds, _seconds: live.measure(directory),
     "two": lambda directory, _rounds, _seconds: two.measure(directory),
 }

@@ -1,233 +1,219 @@
-"""Scaling rules against recorded and synthetic requests: SLO misses over replica-seconds.
+"""Scaling rules against recorded requests: the share over TTFT and TPOT objectives, over replica-seconds.
 
-`--traces DIR` has azure_llm_2023_conv.csv (Azure/AzurePublicDataset) and mooncake_conversation.jsonl
-(kvcache-ai/Mooncake). Every rule runs at its defaults, and with its `utilization` swept; see `gateway_cases` for what
-is replayed. The bar: for each run of another rule, some run of `slurm` has at most half of its misses at no more
-replica-seconds (`holds` of `points`); and slurm's default against the other rule's default. The gateway is compared as
-it is, rule and queue, with Dilu and Knative as they are, whose queues are first in, first out; and then rule with rule,
-all on the gateway's queue (`..., our queue`). `slurm, fifo` is our rule without the queue. `--oracle` adds what knowing
-the requests in advance would give; see `gateway_oracle`.
+`--traces DIR` has any of the files that `gateway_cases` names. Our rule runs with its defaults, and with `utilization`
+swept; the gateway is compared as it is, rule and queue. Every other rule runs with its defaults and with options drawn
+from all those it has (`PEERS`), `--draws` times each, first in, first out, and again in the gateway's queue (`..., our
+queue`). Knative's options contain what KServe sets (concurrency) and, without panic and with a long delay, what the
+horizontal pod autoscaler of Kubernetes does.
+
+The bar: at the cost of our defaults, at most half of the share of the best peer, whatever its options, that costs no
+more. `ratio` is ours over theirs; below `_FEW` requests neither is told from none.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import click
-import numpy as np
 
-from benchmarks.gateway_cases import SLO_S, SLOS_S, Case, cases
-from benchmarks.gateway_oracle import PRICES, fewest_misses, plans
+from benchmarks.gateway_cases import CASES
 from simulation.cli.parallel import bars, run_all
-from simulation.requests.engine import RequestOutcome
-from simulation.requests.replay import Point, RequestMetrics, RequestReplay, draw, measure
+from simulation.requests.replay import Point, RequestMetrics, RequestReplay, draw
 
 OURS = "slurm"
-HINDSIGHT = "hindsight"
-_THEIRS = ("dilu", "knative")
-_OUR_QUEUE = ", our queue"
-_FIFO = ", fifo"
-_OTHERS = (*_THEIRS, *(rule + _OUR_QUEUE for rule in _THEIRS))
-_SWEEP = {
-    OURS: (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6),
-    "dilu": (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1),
-    "knative": (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1),
+OUR_QUEUE = ", our queue"
+FIFO = ", fifo"
+UTILIZATIONS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6)
+_USE = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)
+PEERS: Mapping[str, Mapping[str, Sequence[object]]] = {
+    "knative": {
+        "metric": ("concurrency", "concurrency", "rps"),
+        "utilization": _USE,
+        "stable_window": (15, 30, 60, 120, 300),
+        "panic_share": (0.05, 0.1, 0.3),
+        "panic_threshold": (1.2, 1.5, 2.0, 3.0, 10.0),
+        "max_up": (1.5, 2.0, 10.0, 1000.0),
+        "max_down": (1.2, 2.0, 10.0),
+        "scale_down_delay_s": (0, 30, 60, 120, 300, 600),
+    },
+    "target": {
+        "utilization": _USE,
+        "look_back": (1, 10, 30, 60),
+        "up_delay_s": (0, 10, 30),
+        "down_delay_s": (0, 60, 120, 300, 600),
+        "up_factor": (0.5, 1.0, 2.0),
+        "down_factor": (0.3, 0.6, 1.0),
+    },
+    "dilu": {
+        "utilization": _USE,
+        "window": (20, 40, 80),
+        "out_of_window": (5, 10, 20),
+        "in_of_window": (10, 15, 20),
+    },
 }
+_FEW = 5
+"""Requests over their objectives: below, chance decides."""
+
 _ATTRIBUTION = (
-    'Azure LLM inference trace 2023 (conversation): "Azure Public Dataset", (c) Microsoft Corporation, '
+    'Azure LLM inference traces 2023: "Azure Public Dataset", (c) Microsoft Corporation, '
     "https://github.com/Azure/AzurePublicDataset, licensed under CC BY 4.0 "
     "(https://creativecommons.org/licenses/by/4.0/). Unchanged by us. Cite: P. Patel et al., Splitwise, ISCA 2024.",
-    "Mooncake conversation trace: kvcache-ai/Mooncake, Apache License 2.0. Cite: R. Qin et al., Mooncake, FAST 2025.",
+    "Mooncake traces: kvcache-ai/Mooncake, Apache License 2.0. Cite: R. Qin et al., Mooncake, FAST 2025.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A rule in a case, at its defaults and with every value of its sweep; `arm` is its name with that of its queue."""
+    """One run. `arm` is the rule's name with that of its queue, if that is not its own."""
 
-    case: Case
+    traces: Path
+    case: str
     arm: str
-
-    @property
-    def rule(self) -> str:
-        """The rule of the arm."""
-        return self.arm.removesuffix(_OUR_QUEUE).removesuffix(_FIFO)
-
-    @property
-    def replay(self) -> RequestReplay:
-        """What is replayed, with the queue of the arm."""
-        found = self.case.replay
-        if self.arm in _THEIRS or self.arm.endswith(_FIFO):
-            return replace(found, settings=replace(found.settings, queue_target_s=0.0))
-        return found
+    options: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: `target` is the swept value, None for the default; `misses` is by SLO, in the order of `SLOS_S`."""
+    """What came of it."""
 
-    target: float | None
+    arm: str
+    options: Mapping[str, object]
     metrics: RequestMetrics
-    misses: tuple[int, ...]
 
 
-def sweep(task: Task, progress: Callable[[int, int], None]) -> list[Run]:
-    """All runs of a task."""
-    replay = task.replay
-    if task.rule == HINDSIGHT:
-        found = plans(replay)
-        progress(1, 1)
-        return [_run(replay, price, outcome) for price, outcome in zip(PRICES, found, strict=True)]
-    runs = []
-    targets = (None, *_SWEEP[task.rule])
-    for done, target in enumerate(targets):
-        outcome = replay.under(task.rule, {} if target is None else {"utilization": target})
-        runs.append(_run(replay, target, outcome))
-        progress(done + 1, len(targets))
-    return runs
+@cache
+def _replay(traces: Path, case: str) -> RequestReplay:
+    return CASES[case].replay(traces)
 
 
-def _run(replay: RequestReplay, target: float | None, outcome: RequestOutcome) -> Run:
-    counted = np.asarray(replay.arrival_s) >= replay.settings.warmup_s
-    wait_s = np.asarray(outcome.wait_s)[counted]
-    misses = tuple(int((wait_s > slo_s).sum()) for slo_s in SLOS_S)
-    return Run(target, measure(outcome, replay.settings), misses)
+def run(task: Task, progress: Callable[[int, int], None]) -> Run:
+    """Replay a trace under a rule."""
+    rule = task.arm.removesuffix(OUR_QUEUE).removesuffix(FIFO)
+    replay = _replay(task.traces, task.case)
+    if task.arm in PEERS or task.arm.endswith(FIFO):
+        replay = replace(replay, settings=replace(replay.settings, queue_target_s=0.0))
+    return Run(task.arm, task.options, replay.measured(rule, task.options, progress))
+
+
+def peer_options(rule: str, draws: int) -> list[Mapping[str, object]]:
+    """The defaults, and so many sets of options, drawn with a fixed seed."""
+    random_ = random.Random(rule)  # noqa: S311  no secret
+    drawn = [{name: random_.choice(values) for name, values in PEERS[rule].items()} for _ in range(draws)]
+    return [{}, *drawn]
+
+
+def tasks(traces: Path, case: str, draws: int) -> list[Task]:
+    """All runs of a case."""
+    found = [Task(traces, case, OURS, {})]
+    found += [Task(traces, case, OURS, {"utilization": share}) for share in UTILIZATIONS]
+    found += [Task(traces, case, OURS + FIFO, {})]
+    for rule in PEERS:
+        for options in peer_options(rule, draws):
+            found += [Task(traces, case, rule, options), Task(traces, case, rule + OUR_QUEUE, options)]
+    return found
+
+
+def best(runs: Iterable[Run], replica_seconds: float) -> Run | None:
+    """The run with the fewest requests over their objectives that costs no more; None if none costs so little."""
+    within = [one for one in runs if one.metrics.replica_seconds <= replica_seconds]
+    return min(within, key=lambda one: (one.metrics.slo_misses, one.metrics.replica_seconds), default=None)
+
+
+def against(ours: Run, peers: Sequence[Run]) -> dict[str, object]:
+    """One run of ours beside the best peer at its cost."""
+    other = best(peers, ours.metrics.replica_seconds)
+    found: dict[str, object] = {
+        "utilization": ours.options.get("utilization"),
+        "replica_seconds": round(ours.metrics.replica_seconds),
+        "over": ours.metrics.slo_misses,
+        "share": ours.metrics.slo_miss_share,
+    }
+    if other is None:
+        return found
+    misses, theirs = (max(one.metrics.slo_misses, _FEW) for one in (ours, other))
+    return {
+        **found,
+        "peer": other.arm,
+        "peer_options": other.options,
+        "peer_replica_seconds": round(other.metrics.replica_seconds),
+        "peer_over": other.metrics.slo_misses,
+        "ratio": round(misses / theirs, 3),
+    }
 
 
 @click.command()
 @click.option("--traces", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-j", "--jobs", "workers", type=click.IntRange(min=1), help="Processes.  [default: one per core]")
-@click.option("--main-only", is_flag=True, help="Leave out what only shows how far the result carries.")
-@click.option("--case", "only", multiple=True, help="Only cases of this name; may be repeated.")
-@click.option("--oracle", is_flag=True, help="Add plans made in hindsight, and a lower bound at dilu's default cost.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Picture of the main cases.")
+@click.option("--case", "only", multiple=True, type=click.Choice(list(CASES)), help="Only these.  [default: all]")
+@click.option("--draws", default=100, show_default=True, type=click.IntRange(1), help="Sets of options of each peer.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Picture, a panel per trace.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(
     traces: Path,
     workers: int | None,
-    main_only: bool,  # noqa: FBT001  click passes by name
     only: tuple[str, ...],
-    oracle: bool,  # noqa: FBT001
+    draws: int,
     plot: Path | None,
-    as_json: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
     """Measure the scaling rules on traces of requests."""
-    chosen = [case for case in cases(traces) if case.is_main or not main_only]
-    chosen = [case for case in chosen if not only or case.name in only]
-    arms = (OURS, *_OTHERS, OURS + _FIFO, *([HINDSIGHT] if oracle else []))
-    tasks = [Task(case, arm) for case in chosen for arm in arms]
-    labels = [f"{task.case.trace} {task.case.name} {task.arm}" for task in tasks]
-    with bars(labels) as report:
-        done = run_all(sweep, tasks, workers or len(os.sched_getaffinity(0)), report)
-    curves: dict[str, dict[str, list[Run]]] = {_label(case): {} for case in chosen}
-    for task, runs in zip(tasks, done, strict=True):
-        curves[_label(task.case)][task.arm] = runs
+    chosen = [name for name, case in CASES.items() if (not only or name in only) and (traces / case.file).exists()]
+    todo = [task for name in chosen for task in tasks(traces, name, draws)]
+    with bars(["runs"]) as report:
+        done = run_all(run, todo, workers or len(os.sched_getaffinity(0)), lambda at, *_: report(0, at + 1, len(todo)))
+    found = {name: [one for task, one in zip(todo, done, strict=True) if task.case == name] for name in chosen}
     if plot is not None:
-        panels = {
-            case.trace: {rule: _points(runs) for rule, runs in curves[_label(case)].items()}
-            for case in chosen
-            if case.is_main
-        }
-        draw(panels, plot)
+        draw({name: _curves(runs) for name, runs in found.items()}, plot)
+    results = [_result(name, runs) for name, runs in found.items()]
     if as_json:
-        results = [
-            _result(case, curves[_label(case)]) | (_oracle(case, curves[_label(case)]) if oracle else {})
-            for case in chosen
-        ]
-        head = json.dumps({"slo_s": SLO_S, "slos_s": SLOS_S, "attribution": _ATTRIBUTION})
-        lines = ",\n".join(json.dumps(result) for result in results)
-        print(f'{head[:-1]}, "cases": [\n{lines}\n]}}')
+        print(json.dumps({"draws": draws, "cases": results, "attribution": _ATTRIBUTION}))
         return
-    for case in chosen:
-        print(_line(case, curves[_label(case)]))
-        if oracle:
-            print(json.dumps(_oracle(case, curves[_label(case)])))
+    for result in results:
+        print(_line(result))
 
 
-def _label(case: Case) -> str:
-    return f"{case.trace} {case.name}"
-
-
-def _points(runs: Sequence[Run]) -> list[Point]:
-    return [Point(run.target, run.metrics) for run in runs]
-
-
-def _result(case: Case, curves: Mapping[str, Sequence[Run]]) -> dict[str, object]:
-    settings = case.replay.settings
+def _result(name: str, runs: Sequence[Run]) -> dict[str, object]:
+    ours = [one for one in runs if one.arm == OURS]
+    with_queue = [one for one in runs if one.arm.endswith(OUR_QUEUE)]
+    alone = [one for one in runs if one.arm in PEERS]
+    [fifo] = [one for one in runs if one.arm == OURS + FIFO]
     return {
-        "trace": case.trace,
-        "case": case.name,
-        "main": case.is_main,
-        "requests": curves[OURS][0].metrics.requests,
-        "concurrency": settings.concurrency,
-        "start_s": settings.start.median_s,
-        "start_sigma": settings.start.sigma,
-        "initial": settings.initial_replicas,
-        "capacity_rps": round(case.replay.capacity.requests_per_s, 4),
-        "defaults": {arm: asdict(curves[arm][0].metrics) for arm in (OURS, *_OTHERS, OURS + _FIFO)},
-        "default_against": {arm: _against(curves[OURS][:1], curves[arm][0], SLO_S) for arm in _OTHERS},
-        "curve_against": {
-            f"slo_{slo_s:g}_s": {arm: _along(curves[OURS], curves[arm], slo_s) for arm in _OTHERS} for slo_s in SLOS_S
-        },
-        "runs": {rule: [_point(run) for run in runs] for rule, runs in curves.items()},
+        "trace": name,
+        "judges": CASES[name].judges,
+        "requests": ours[0].metrics.requests,
+        "default": against(ours[0], alone),
+        "default_same_queue": against(ours[0], with_queue),
+        "default_fifo": against(fifo, alone),
+        "curve": [against(one, alone) for one in ours[1:]],
+        "curve_same_queue": [against(one, with_queue) for one in ours[1:]],
+        "defaults": {one.arm: asdict(one.metrics) for one in runs if not one.options},
+        "runs": [[one.arm, round(one.metrics.replica_seconds), one.metrics.slo_misses] for one in runs],
     }
 
 
-def _oracle(case: Case, curves: Mapping[str, Sequence[Run]]) -> dict[str, object]:
-    """What plans made in hindsight reach at the costs of the other rules, and the bound at the least default cost."""
-    cost = min(curves[rule][0].metrics.replica_seconds for rule in _THEIRS)
-    against = {
-        rule: [
-            [row["utilization"], row["replica_seconds"], row["misses"], row["fewest"], row["holds"]]
-            for row in (_against(curves[HINDSIGHT], run, SLO_S) for run in curves[rule])
-        ]
-        for rule in _OTHERS
-    }
-    bound = {"replica_seconds": round(cost), "misses_at_least": round(fewest_misses(case.replay, cost), 2)}
-    return {"hindsight_against": against, "clairvoyant_bound": bound}
+def _line(result: Mapping[str, object]) -> str:
+    return "  ".join(f"{key} {result[key]}" for key in ("trace", "default", "default_same_queue", "default_fifo"))
 
 
-def _point(run: Run) -> list[object]:
-    """Swept value, replica-seconds, and misses by SLO."""
-    return [run.target, round(run.metrics.replica_seconds), *run.misses]
-
-
-def _against(ours: Sequence[Run], theirs: Run, slo_s: float) -> dict[str, object]:
-    """The fewest misses of ours at no more replica-seconds than one run of another rule."""
-    at = SLOS_S.index(slo_s)
-    within = [run for run in ours if run.metrics.replica_seconds <= theirs.metrics.replica_seconds]
-    misses = min((run.misses[at] for run in within), default=None)
-    return {
-        "utilization": theirs.target,
-        "replica_seconds": round(theirs.metrics.replica_seconds),
-        "misses": theirs.misses[at],
-        "fewest": misses,
-        "holds": misses is not None and 2 * misses <= theirs.misses[at],
-    }
-
-
-def _along(ours: Sequence[Run], theirs: Sequence[Run], slo_s: float) -> dict[str, object]:
-    rows = [_against(ours, run, slo_s) for run in theirs if run.target is not None]
-    return {"points": len(rows), "holds": sum(bool(row["holds"]) for row in rows), "rows": rows}
-
-
-def _line(case: Case, curves: Mapping[str, Sequence[Run]]) -> str:
-    found = "  ".join(
-        f"{rule} {runs[0].metrics.slo_misses:>5} at {runs[0].metrics.replica_seconds:>6.0f}"
-        for rule, runs in curves.items()
-        if rule != HINDSIGHT
-    )
-    along = "  ".join(f"{rule} {held}/{points}" for rule, (held, points) in _held(curves).items())
-    return f"{case.trace:<17}{case.name:<16}{found}   half along the curve: {along}"
-
-
-def _held(curves: Mapping[str, Sequence[Run]]) -> dict[str, tuple[int, int]]:
-    rows = {rule: [_against(curves[OURS], run, SLO_S) for run in curves[rule][1:]] for rule in _OTHERS}
-    return {rule: (sum(bool(row["holds"]) for row in found), len(found)) for rule, found in rows.items()}
+def _curves(runs: Sequence[Run]) -> dict[str, list[Point]]:
+    """Ours along its sweep; of a peer what nothing else of it beats at its cost."""
+    curves: dict[str, list[Point]] = {}
+    for arm in (OURS, *PEERS):
+        mine = sorted((one for one in runs if one.arm == arm), key=lambda one: one.metrics.replica_seconds)
+        points: list[Point] = []
+        fewest = float("inf")
+        for one in mine:
+            if arm == OURS or one.metrics.slo_misses < fewest:
+                fewest = one.metrics.slo_misses
+                points.append(Point(one.metrics.replica_seconds if one.options else None, one.metrics))
+        curves[arm] = points
+    return curves
 
 
 if __name__ == "__main__":

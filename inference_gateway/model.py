@@ -14,7 +14,8 @@ class Observation:
     `arrivals` counts the requests of this second that hit a replica or should have: those refused with 503 and those
     that wait are in it; wrong keys (401), used-up quotas (429) and what a replica answered with 4xx are not. `ready`
     replicas serve, `starting` ones are pending in Slurm or loading, `leaving` ones drain and take nothing new; an
-    expiring replica is in none of them once its successor is asked for.
+    expiring replica is in none of them once its successor is asked for. `answered` counts the requests that replicas
+    have finished in this second.
     """
 
     now_s: float
@@ -24,6 +25,7 @@ class Observation:
     ready: int
     starting: int
     leaving: int = 0
+    answered: int = 0
 
 
 @dataclass(frozen=True, slots=True)

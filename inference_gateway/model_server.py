@@ -25,10 +25,15 @@ from aiohttp import web
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How the server answers. `fault` is empty or one of `FAULTS`; `unhealthy` is the fault of /health alone."""
+    """How the server answers. `fault` is empty or one of `FAULTS`; `unhealthy` is the fault of /health alone.
+
+    `request_ms` is added to the time between two tokens for each request there is: steps of a batch take longer the
+    more it holds.
+    """
 
     first_token_ms: float = 0.0
     token_ms: float = 0.0
+    request_ms: float = 0.0
     fault: str = ""
     unhealthy: str = ""
 
@@ -197,11 +202,12 @@ class ModelServer:
         return response
 
     async def _words(self, tokens: int) -> AsyncIterator[str]:
-        began_s = asyncio.get_running_loop().time() + self.behaviour.first_token_ms / 1000
+        due_s = asyncio.get_running_loop().time() + self.behaviour.first_token_ms / 1000
         for index in range(tokens):
             # Against the clock, so that the rate holds however long writing takes.
-            await asyncio.sleep(began_s + index * self.behaviour.token_ms / 1000 - asyncio.get_running_loop().time())
+            await asyncio.sleep(due_s - asyncio.get_running_loop().time())
             yield _WORDS[index % len(_WORDS)] + " "
+            due_s += (self.behaviour.token_ms + self.behaviour.request_ms * self.seen.in_flight) / 1000
 
 
 def _packed(vector: list[float]) -> str:
@@ -227,11 +233,19 @@ def _usage(asked: dict[str, Any]) -> dict[str, int]:
 @click.option("--model", "models", multiple=True, default=("tiny",), show_default=True)
 @click.option("--first-token-ms", default=0.0, show_default=True, help="Delay of the first token.")
 @click.option("--token-ms", default=0.0, show_default=True, help="Time between two tokens.")
+@click.option("--request-ms", default=0.0, show_default=True, help="More of it for each request there is.")
 @click.option("--load-s", default=0.0, show_default=True, help="Time before it listens, as if loading weights.")
 def main(  # noqa: D103  click shows the module's purpose below
-    host: str, port: int, name: str, models: tuple[str, ...], first_token_ms: float, token_ms: float, load_s: float
+    host: str,
+    port: int,
+    name: str,
+    models: tuple[str, ...],
+    first_token_ms: float,
+    token_ms: float,
+    request_ms: float,
+    load_s: float,
 ) -> None:
-    behaviour = Behaviour(first_token_ms=first_token_ms, token_ms=token_ms)
+    behaviour = Behaviour(first_token_ms, token_ms, request_ms)
     server = ModelServer(name, models, behaviour, os.environ.get(KEY_VARIABLE, ""))
     asyncio.run(_serve(server, host, port, load_s))
 

@@ -126,7 +126,7 @@ class ReplicaSection(Section, frozen=True):
     cpus: Annotated[int, Meta(ge=1, le=1024, description="CPUs")] = 1
     memory: Annotated[_Memory, Meta(description="memory, as sbatch takes it")] = ""
     time: Annotated[_Time, Meta(description="time limit, as sbatch takes it")] = ""
-    partition: Annotated[_Plain, Meta(description="partition")] = ""
+    partition: Annotated[_Plain, Meta(description="partition; of several, a,b, the first with room")] = ""
     account: Annotated[_Plain, Meta(description="account")] = ""
     qos: Annotated[_Plain, Meta(description="QOS of the replicas up to scale.min")] = ""
     burst_qos: Annotated[_Plain, Meta(description="QOS of those above scale.min; they are requeueable")] = ""
@@ -193,7 +193,9 @@ class ServiceSection(Section, frozen=True):
         tuple[str, ...], Meta(description="paths that clients reach; /v1/files/* for all below; others get 404")
     ] = USUAL_PATHS
     concurrency: Annotated[int, Meta(ge=1, le=100_000, description="requests of one replica at a time")] = 8
-    requests_per_s: Annotated[float, Meta(gt=0, le=1e6, description="requests/s that one replica answers")] = 10.0
+    requests_per_s: Annotated[
+        float, Meta(gt=0, le=1e6, description="requests/s that one replica answers, until it is measured")
+    ] = 10.0
     queue_limit: Annotated[_Count, Meta(description="requests that wait for a busy replica; more get 503")] = 1000
     queue_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 120.0
     queue_target_s: Annotated[

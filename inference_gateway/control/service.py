@@ -12,6 +12,7 @@ from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Repli
 from inference_gateway.control.start_times import Start, StartTimes, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
+from inference_gateway.scaling.measured import MeasuredRule
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.services import ServiceSection
 from slurm_plugin.client.records import SlurmJob
@@ -110,25 +111,32 @@ def _ends(replica: Replica) -> float:
     return math.inf if replica.ends_s is None else replica.ends_s
 
 
-class ArrivalCounter:
-    """Remembers the last counter of each service."""
+class TrafficCounter:
+    """Remembers the last counters of a service."""
 
     def __init__(self) -> None:
-        self._last: dict[str, int] = {}
+        self._last: Traffic | None = None
 
-    def since_last(self, traffic: Traffic) -> int:
-        """Requests since the last call for this service that were no errors of clients; none at the first.
+    def since_last(self, traffic: Traffic) -> tuple[int, int]:
+        """Requests that have come since the last call, and those that replicas have answered; none at the first.
 
-        A counter that has fallen was reset by a restart of the data plane: what it shows has arrived since.
+        Errors of clients are neither, and what was refused (5xx) was not answered. A counter that has fallen was reset
+        by a restart of the data plane: what it shows has arrived since.
         """
-        last = self._last.get(traffic.service)
-        self._last[traffic.service] = traffic.load
+        last, self._last = self._last, traffic
         if last is None:
-            return 0
-        return traffic.load - last if traffic.load >= last else traffic.load
+            return 0, 0
+        if traffic.load < last.load:
+            last = Traffic(traffic.service, 0, 0, 0, 0)
+        arrivals = traffic.load - last.load
+        refused = max(0, traffic.responses_5xx - last.responses_5xx)
+        more = traffic.in_flight + traffic.queued - last.in_flight - last.queued
+        return arrivals, max(0, arrivals - refused - more)
 
 
 KEPT_STARTS = 50
+_LEAST_ESTIMATE_S = 5.0
+"""What comes sooner says nothing about Slurm's estimates: jobs are listed every few seconds."""
 
 
 class ServiceControl:
@@ -153,15 +161,18 @@ class ServiceControl:
         self._starts_s = memory.starts_s
         self._waits_s = memory.waits_s
         self._loads_s = memory.loads_s
+        self._came_true = memory.came_true
+        self._first_estimates: dict[str, float] = {}
         self._going_on_s: tuple[float, ...] = ()
         self.next_in_s: float | None = None
         self._estimated = False
         self._forecast: StartForecast | None = None
-        self._arrivals = ArrivalCounter()
+        self._traffic = TrafficCounter()
         self._hold_until_s = now_s + scale.hold_s
         self._minimum = scale.min
         bounds = Bounds(scale.min, scale.max, scale.max_pending)
-        self._rule = BoundedRule(build(scale.rule, scale.options, self._capacity()), bounds)
+        rule = build(scale.rule, scale.options, self._capacity())
+        self._rule = BoundedRule(MeasuredRule(rule, self._capacity()), bounds)
 
     @property
     def limits(self) -> Limits:
@@ -206,7 +217,9 @@ class ServiceControl:
         """Work out when the replicas on their way will serve; `jobs` are Slurm's, by replica."""
         starts = [_start(replica, jobs.get(replica.name), now_s) for replica in coming]
         self._estimated = any(start.expected_in_s is not None for start in starts)
-        self.next_in_s = StartTimes(self._waits_s, self._loads_s).next_in_s(starts, self.section.scale.start_s)
+        self._compare_estimates(coming, starts)
+        times = StartTimes(self._waits_s, self._loads_s, self._came_true)
+        self.next_in_s = times.next_in_s(starts, self.section.scale.start_s)
         before_s = self.start_s
         self._going_on_s = tuple(now_s - replica.asked_s for replica in coming)
         if self.start_s != before_s:
@@ -214,7 +227,18 @@ class ServiceControl:
 
     def memory(self) -> ServiceMemory:
         """What is to be remembered."""
-        return ServiceMemory(self.attempts, self._starts_s, self._waits_s, self._loads_s)
+        return ServiceMemory(self.attempts, self._starts_s, self._waits_s, self._loads_s, self._came_true)
+
+    def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[Start]) -> None:
+        """Remember Slurm's first estimate for each job's wait, and what came of it."""
+        known = self._first_estimates
+        self._first_estimates = {replica.name: known[replica.name] for replica in coming if replica.name in known}
+        for replica, start in zip(coming, starts, strict=True):
+            if start.running and replica.name in self._first_estimates:
+                share = (replica.since_s - replica.asked_s) / self._first_estimates.pop(replica.name)
+                self._came_true = (*self._came_true, share)[-KEPT_STARTS:]
+            elif start.expected_in_s is not None and start.expected_in_s >= _LEAST_ESTIMATE_S:
+                self._first_estimates.setdefault(replica.name, start.age_s + start.expected_in_s)
 
     def started(self, after_s: float) -> None:
         """The job of a replica has started, so long after it was asked for."""
@@ -243,14 +267,16 @@ class ServiceControl:
 
     def decide(self, found: ClassifiedReplicas, traffic: Traffic, now_s: float) -> Decision:
         """What the rule wants now; no fewer than there are for a while after a restart, for history is lost."""
+        arrivals, answered = self._traffic.since_last(traffic)
         self.observation = Observation(
             now_s=now_s,
-            arrivals=self._arrivals.since_last(traffic),
+            arrivals=arrivals,
             in_flight=traffic.in_flight,
             queued=traffic.queued,
             ready=len(found.serving),
             starting=len(found.coming),
             leaving=len(found.leaving),
+            answered=answered,
         )
         decision = self._rule.decide(self.observation)
         if now_s < self._hold_until_s and decision.replicas < found.present:

@@ -82,13 +82,14 @@ class ServiceMemory:
     """What is known of a service.
 
     `starts_s` are its latest start times, submission to serving; `waits_s` are their parts in Slurm's queue, `loads_s`
-    those from the start of the job on.
+    those from the start of the job on. `came_true` are waits as shares of what Slurm had first estimated.
     """
 
     attempts: Attempts = field(default_factory=Attempts)
     starts_s: tuple[float, ...] = ()
     waits_s: tuple[float, ...] = ()
     loads_s: tuple[float, ...] = ()
+    came_true: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

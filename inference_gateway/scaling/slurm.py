@@ -64,10 +64,10 @@ class SlurmOptions(Options, frozen=True):
     """
 
     utilization: Share = 1.0
-    headroom: Deviations = 1.4
+    headroom: Deviations = 0.7
     backlog_starts: Factor = 2.0
     out_after_s: Window = 3
-    in_starts: Factor = 0.5
+    in_starts: Factor = 5.0
     in_margin: Deviations = 0.5
     zero_after_s: Seconds = 600.0
 

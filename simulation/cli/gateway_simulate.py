@@ -20,7 +20,7 @@ from simulation.cli.parallel import bars
 from simulation.cli.replay import report_rejected
 from simulation.requests import replay as plots
 from simulation.requests.replay import Point, RequestReplay
-from simulation.requests.settings import RequestSettings, ServiceTime, StartTime
+from simulation.requests.settings import RequestReplayError, RequestSettings, ServiceTime, StartTime, StepTime
 from simulation.requests.trace import RequestTrace, read, spread
 from simulation.traces.trace import require_all_rows
 
@@ -36,6 +36,7 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
         is_strict: bool,  # noqa: FBT001  click passes by name
         spread_s: float,
         service_time: str | None,
+        step_time: str | None,
         start_time: str,
         bounds: tuple[int, int, int],
         numbers: dict[str, Any],
@@ -43,7 +44,7 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         trace = _read(requests_path, spread_s, is_strict=is_strict)
         try:
-            model = None if service_time is None else ServiceTime.parse(service_time)
+            model = _model(service_time, step_time)
             settings = RequestSettings(start=StartTime.parse(start_time), bounds=Bounds(*bounds), **numbers)
         except GatewayError as error:
             raise click.UsageError(str(error)) from error
@@ -51,6 +52,7 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
         described = {
             "rejected": len(trace.rejected),
             "service_time": service_time,
+            "step_time": step_time,
             "capacity": asdict(replay.capacity),
             "settings": asdict(settings),
         }
@@ -67,6 +69,15 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
     return result
 
 
+def _model(service_time: str | None, step_time: str | None) -> ServiceTime | StepTime | None:
+    """How long requests take. Raises `RequestReplayError`."""
+    if service_time is not None and step_time is not None:
+        raise RequestReplayError("--service-time and --step-time exclude each other")
+    if step_time is not None:
+        return StepTime.parse(step_time)
+    return None if service_time is None else ServiceTime.parse(service_time)
+
+
 def _read(path: Path, spread_s: float, *, is_strict: bool) -> RequestTrace:
     trace = read(path)
     if is_strict:
@@ -75,7 +86,7 @@ def _read(path: Path, spread_s: float, *, is_strict: bool) -> RequestTrace:
     return spread(trace, spread_s) if spread_s else trace
 
 
-_NUMBERS = ("concurrency", "deadline_s", "queue_target_s", "slo_s", "initial", "warmup_s", "seed")
+_NUMBERS = ("concurrency", "deadline_s", "queue_target_s", "slo_s", "tpot_s", "initial", "warmup_s", "seed")
 _OPTIONS = (
     click.option(
         "--requests",
@@ -98,7 +109,13 @@ _OPTIONS = (
         "--service-time",
         metavar="SECONDS|PREFILL:DECODE",
         help="Service time of a request: constant, or ms per input and per output token at full concurrency, such as "
-        "0.1:25. Required unless the trace has service times.",
+        "0.1:25. Required unless the trace has service times, or with --step-time.",
+    ),
+    click.option(
+        "--step-time",
+        metavar="BASE:REQUEST:PROMPT",
+        help="Continuous batching: ms per step, more per request of the batch, and per prompt token, such as "
+        "12:0.35:0.05.",
     ),
     click.option(
         "--start-time",
@@ -135,7 +152,14 @@ _OPTIONS = (
         type=float,
         default=_DEFAULT.slo_s,
         show_default=True,
-        help="SLO: seconds from arrival until a replica takes the request.",
+        help="SLO: seconds from arrival to the first token (without --step-time: until a replica takes the request).",
+    ),
+    click.option(
+        "--tpot-s",
+        type=float,
+        default=_DEFAULT.tpot_s,
+        show_default=True,
+        help="SLO: mean seconds per token after the first one.",
     ),
     click.option("--initial", type=click.IntRange(min=0), help="Replicas that are ready at time 0.  [default: --min]"),
     click.option(
@@ -229,8 +253,9 @@ def simulate(
     """Replay recorded requests under scaling rules.
 
     Prints SLO misses, replica-seconds and queueing delays. The rules are those that the gateway runs. A replica serves
-    --concurrency requests at once, each for --service-time; its capacity, which rules know, is concurrency / mean
-    service time, in requests per second. A replica costs from the moment it is requested until it has drained.
+    --concurrency requests at once, each for --service-time, or all in steps that grow with the batch (--step-time).
+    Rules are told what the first 100 requests need, and measure the rest, as they do in the gateway. A replica costs
+    from the moment it is requested until it has drained.
     """
     names = tuple(dict.fromkeys(rules)) or (DEFAULT,)
     runs = _runs(names, options, targets)

@@ -19,11 +19,19 @@ from inference_gateway.model import Decision, Observation, ScaleRule
 from inference_gateway.queueing import LOOK_S, Turns
 from inference_gateway.scaling.rules import BoundedRule
 from simulation.requests.service import FirstInFirstOut, InTurn, RequestQueue, SimulatedReplica, SimulatedReplicas
-from simulation.requests.settings import RequestReplayError, RequestSettings
+from simulation.requests.settings import RequestReplayError, RequestSettings, StepTime, Work, known_service_s
 
-_ANSWER, _READY, _RECHECK = range(3)
+_STEP, _READY, _RECHECK = range(3)
 _Event = tuple[float, int, int, SimulatedReplica | None]
 """Time, kind, sequence number, replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """Replicas with continuous batching, and what each request asks of them."""
+
+    step: StepTime
+    work: Sequence[Work]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +47,17 @@ class Scaling:
 class RequestOutcome:
     """What became of each request, in order of arrival, and of each replica.
 
-    `wait_s` is the time until a replica took the request; a request that failed waited until the deadline and is in
-    `failed`. `end_s` is when the last request was answered or failed: replicas cost until then.
+    `wait_s` is the time until a replica took the request, `first_s` until its first token, `latency_s` until its last
+    one; a request that failed waited until the deadline and is in `failed`. `end_s` is when the last request was
+    answered or failed: replicas cost until then.
     """
 
     rule: str
     arrival_s: Sequence[float]
-    service_s: Sequence[float]
+    steps: Sequence[float]
     wait_s: Sequence[float]
+    first_s: Sequence[float]
+    latency_s: Sequence[float]
     failed: frozenset[int]
     replicas: Sequence[SimulatedReplica]
     scalings: Sequence[Scaling]
@@ -60,14 +71,18 @@ def simulate(
     settings: RequestSettings,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     queue: RequestQueue | None = None,
+    batching: Batching | None = None,
 ) -> RequestOutcome:
     """Replay requests, with the gateway's queue or another order.
+
+    Without `batching` a request takes its service time, however many a replica works on.
 
     Arrival times must rise from 0 or later. Raises `RequestReplayError` if there is no request.
     """
     if not arrival_s:
         raise RequestReplayError("no requests to replay")
-    run = _Run(arrival_s, service_s, BoundedRule(rule, settings.bounds), settings)
+    how = batching or Batching(StepTime(1000.0, 0.0, 0.0), [Work(0.0, seconds) for seconds in service_s])
+    run = _Run(arrival_s, service_s, BoundedRule(rule, settings.bounds), settings, how)
     if queue is not None:
         run.queue = queue
     run.replicas.add_ready(settings.initial_replicas, 0.0)
@@ -86,10 +101,13 @@ class _Run:
     service_s: Sequence[float]
     rule: BoundedRule
     settings: RequestSettings
+    batching: Batching
     replicas: SimulatedReplicas = field(init=False)
     open: int = field(init=False)
     queue: RequestQueue = field(init=False)
     _wait_s: list[float] = field(init=False)
+    _first_s: list[float] = field(init=False)
+    _latency_s: list[float] = field(init=False)
     _failed: set[int] = field(default_factory=set)
     _events: list[_Event] = field(default_factory=list)
     _scalings: list[Scaling] = field(default_factory=list)
@@ -97,16 +115,20 @@ class _Run:
     _next: int = 0
     _sequence: int = 0
     _arrivals: int = 0
+    _answered: int = 0
     _end_s: float = 0.0
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.replicas = SimulatedReplicas(settings.start, settings.concurrency, random.Random(settings.seed))  # noqa: S311
+        random_ = random.Random(settings.seed)  # noqa: S311
+        self.replicas = SimulatedReplicas(settings.start, settings.concurrency, random_, self.batching.step)
         self.open = len(self.arrival_s)
-        requests_per_s = settings.concurrency * self.open / sum(self.service_s)
+        requests_per_s = settings.concurrency / known_service_s(self.service_s)
         turns = Turns(settings.queue_target_s, settings.deadline_s, requests_per_s, settings.concurrency)
         self.queue = InTurn(turns, self.arrival_s) if settings.queue_target_s else FirstInFirstOut()
         self._wait_s = [math.nan] * self.open
+        self._first_s = [math.nan] * self.open
+        self._latency_s = [math.nan] * self.open
 
     def until(self, now_s: float) -> None:
         """Handle all events up to this time."""
@@ -137,8 +159,9 @@ class _Run:
             ready=len(replicas.ready),
             starting=len(replicas.starting),
             leaving=len(replicas.draining),
+            answered=self._answered,
         )
-        self._arrivals = 0
+        self._arrivals = self._answered = 0
         decision = self.rule.decide(seen)
         if decision.replicas == present:
             return
@@ -154,8 +177,10 @@ class _Run:
         return RequestOutcome(
             rule=self.rule.name,
             arrival_s=self.arrival_s,
-            service_s=self.service_s,
+            steps=[work.steps for work in self.batching.work],
             wait_s=self._wait_s,
+            first_s=self._first_s,
+            latency_s=self._latency_s,
             failed=frozenset(self._failed),
             replicas=[one for one in self.replicas.every if one.asked_s < self._end_s],
             scalings=self._scalings,
@@ -174,10 +199,30 @@ class _Run:
             self._schedule_recheck(at_s)
         elif kind == _READY:
             self.replicas.started(replica)
+        elif event[2] == replica.event:
+            self._advance(replica, at_s)
         else:
-            self.replicas.finished(replica, at_s)
-            self._close(at_s)
+            return  # something has changed since this was foreseen
         self._dispatch(at_s)
+
+    def _advance(self, replica: SimulatedReplica, now_s: float) -> None:
+        """Take the replica's steps until now."""
+        first, done = replica.batch.advance(now_s)
+        for request in first:
+            self._first_s[request] = now_s - self.arrival_s[request]
+        for request in done:
+            self._latency_s[request] = now_s - self.arrival_s[request]
+            self.replicas.finished(replica, now_s)
+            self._answered += 1
+            self._close(now_s)
+        self._foresee(replica)
+
+    def _foresee(self, replica: SimulatedReplica) -> None:
+        """Push the replica's next event; what was foreseen before is void."""
+        next_s = replica.batch.next_s()
+        if next_s < math.inf:
+            self._push(next_s, _STEP, replica)
+            replica.event = self._sequence
 
     def _schedule_recheck(self, now_s: float) -> None:
         """Schedule a re-check of the held requests, if there are any and none is scheduled."""
@@ -194,7 +239,9 @@ class _Run:
                 break
             self._wait_s[request] = now_s - self.arrival_s[request]
             replica.in_flight += 1
-            self._push(now_s + self.service_s[request], _ANSWER, replica)
+            self._advance(replica, now_s)
+            replica.batch.add(request, self.batching.work[request], now_s)
+            self._advance(replica, now_s)
 
     def _expire(self, now_s: float) -> None:
         """Fail the requests that reached their deadline. All have the same one, so the oldest is the first."""
@@ -202,7 +249,7 @@ class _Run:
         while self.queue and self.arrival_s[self.queue.oldest] + deadline_s <= now_s:
             request = self.queue.oldest
             self.queue.drop_oldest()
-            self._wait_s[request] = deadline_s
+            self._wait_s[request] = self._first_s[request] = deadline_s
             self._failed.add(request)
             self._close(self.arrival_s[request] + deadline_s)
 

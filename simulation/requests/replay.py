@@ -14,15 +14,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from inference_gateway.model import Capacity
+from inference_gateway.scaling.measured import MeasuredRule
 from inference_gateway.scaling.rules import build
-from simulation.requests.engine import RequestOutcome, simulate
+from simulation.requests.engine import Batching, RequestOutcome, simulate
 from simulation.requests.service import SimulatedReplica
-from simulation.requests.settings import RequestReplayError, RequestSettings, ServiceTime, service_times
+from simulation.requests.settings import (
+    RequestReplayError,
+    RequestSettings,
+    ServiceTime,
+    StepTime,
+    Work,
+    known_service_s,
+    service_times,
+)
 from simulation.requests.trace import RequestTrace
 from simulation.results.plots import check
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+_LEAST_S = 1e-3
+"""A request without tokens takes no time, and a capacity cannot be told from none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +46,13 @@ class RequestReplay:
     service_s: Sequence[float]
     capacity: Capacity
     settings: RequestSettings
+    batching: Batching | None = None
 
     @classmethod
-    def of(cls, trace: RequestTrace, model: ServiceTime | None, settings: RequestSettings) -> RequestReplay:
-        """A replay in which rules know a replica's true capacity: concurrency / mean service time, in requests/s.
+    def of(cls, trace: RequestTrace, model: ServiceTime | StepTime | None, settings: RequestSettings) -> RequestReplay:
+        """A replay in which rules are told what the first requests need, and measure the rest themselves.
+
+        With a `StepTime` replicas batch continuously; `service_s` is then that of a full replica.
 
         Raises `RequestReplayError` for service times that make no sense and for a trace without requests.
         """
@@ -45,10 +61,16 @@ class RequestReplay:
         arrival_s = [request.arrival_s for request in trace.requests]
         if any(later < earlier for earlier, later in pairwise(arrival_s)):
             raise RequestReplayError("the requests are not in order of arrival")
-        service_s = service_times(trace.requests, model)
-        mean_s = sum(service_s) / len(service_s)
-        capacity = Capacity(settings.concurrency / mean_s, settings.concurrency, settings.start.mean_s)
-        return cls(arrival_s, service_s, capacity, settings)
+        batching = None
+        if isinstance(model, StepTime):
+            service_s = [max(_LEAST_S, model.service_s(request, settings.concurrency)) for request in trace.requests]
+            work = [Work(request.input_tokens, max(0.0, request.output_tokens - 1)) for request in trace.requests]
+            batching = Batching(model, work)
+        else:
+            service_s = service_times(trace.requests, model)
+        requests_per_s = settings.concurrency / known_service_s(service_s)
+        capacity = Capacity(requests_per_s, settings.concurrency, settings.start.mean_s)
+        return cls(arrival_s, service_s, capacity, settings, batching)
 
     def under(
         self,
@@ -57,7 +79,8 @@ class RequestReplay:
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> RequestOutcome:
         """What becomes of the requests under a rule. Raises `ScalingError` for an unknown rule or option."""
-        return simulate(self.arrival_s, self.service_s, build(rule, options, self.capacity), self.settings, progress)
+        measured = MeasuredRule(build(rule, options, self.capacity), self.capacity)
+        return simulate(self.arrival_s, self.service_s, measured, self.settings, progress, batching=self.batching)
 
     def measured(
         self,
@@ -76,7 +99,8 @@ class RequestMetrics:
     Attributes:
         rule: name of the rule.
         requests: requests replayed.
-        slo_misses: requests that waited longer than the SLO, or failed.
+        slo_misses: requests whose first token came too late, that failed, or that were slow.
+        slow: those among them whose first token was in time and whose mean time per token is over the SLO.
         slo_miss_share: of all requests.
         failed: requests that reached the deadline.
         replica_seconds: from requesting a replica until it is gone, of all replicas.
@@ -95,6 +119,7 @@ class RequestMetrics:
     rule: str
     requests: int
     slo_misses: int
+    slow: int
     slo_miss_share: float
     failed: int
     replica_seconds: float
@@ -121,16 +146,21 @@ def measure(outcome: RequestOutcome, settings: RequestSettings) -> RequestMetric
     answered = np.ones(arrival_s.size, dtype=bool)
     answered[list(outcome.failed)] = False
     answered = answered[counted]
-    wait_s, service_s = np.asarray(outcome.wait_s)[counted], np.asarray(outcome.service_s)[counted]
-    misses = int(((wait_s > settings.slo_s) | ~answered).sum())
+    wait_s, first_s = np.asarray(outcome.wait_s)[counted], np.asarray(outcome.first_s)[counted]
+    latency_s, steps = np.asarray(outcome.latency_s)[counted], np.asarray(outcome.steps)[counted]
+    late = ~answered | (first_s > settings.slo_s)
+    slow = ~late & (latency_s - first_s > settings.tpot_s * np.maximum(steps, 1.0))
+    misses = int((late | slow).sum())
     replica_seconds = replica_seconds_of(outcome, settings.warmup_s)
     p50, p99 = np.percentile(wait_s, (50, 99))
-    latency_s = (wait_s + service_s)[answered]
+    held_s = float((latency_s - wait_s)[answered].sum())
+    latency_s = latency_s[answered]
     latency = np.percentile(latency_s, (50, 99)) if latency_s.size else (None, None)
     return RequestMetrics(
         rule=outcome.rule,
         requests=wait_s.size,
         slo_misses=misses,
+        slow=int(slow.sum()),
         slo_miss_share=misses / wait_s.size,
         failed=int((~answered).sum()),
         replica_seconds=round(replica_seconds, 3),
@@ -138,7 +168,7 @@ def measure(outcome: RequestOutcome, settings: RequestSettings) -> RequestMetric
         queue_p99_s=_rounded(p99),
         latency_p50_s=None if latency[0] is None else _rounded(latency[0]),
         latency_p99_s=None if latency[1] is None else _rounded(latency[1]),
-        utilization=_rounded(service_s[answered].sum() / (replica_seconds * settings.concurrency)),
+        utilization=_rounded(held_s / (replica_seconds * settings.concurrency)),
         peak_replicas=_peak(outcome),
         scale_outs=sum(one.decision.replicas > one.before for one in outcome.scalings),
         scale_ins=sum(one.decision.replicas < one.before for one in outcome.scalings),

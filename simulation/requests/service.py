@@ -5,6 +5,8 @@ The queue holds requests until it is their turn, as the gateway does; other orde
 
 from __future__ import annotations
 
+import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -12,18 +14,76 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from inference_gateway.queueing import Fleet, Turns
-from simulation.requests.settings import StartTime
+from simulation.requests.settings import StartTime, StepTime, Work
+
+_ALMOST = 1e-7
+"""Steps and tokens: what is left of a sum of floating-point numbers that is done."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """The requests that one replica works on, in steps that take longer the more there are (continuous batching).
+
+    Between two changes (a request comes, has been read, or is answered) all steps are alike, so whole stretches of them
+    are taken at once. `steps` counts those so far: a request is answered when the count reaches its last one.
+    """
+
+    step: StepTime
+    _at_s: float = 0.0
+    _steps: float = 0.0
+    _tokens: float = 0.0
+    _decoding: list[tuple[float, int]] = field(default_factory=list)
+    _reading: deque[tuple[float, int, float]] = field(default_factory=deque)
+    _queued_tokens: float = 0.0
+    _chunk: float = 0.0
+    _step_s: float = 1.0
+
+    def add(self, request: int, work: Work, now_s: float) -> None:
+        """Take a request. `advance` to this time first."""
+        self._queued_tokens += work.prompt_tokens
+        self._reading.append((self._queued_tokens, request, work.steps))
+        self._at_s = now_s
+
+    def advance(self, now_s: float) -> tuple[list[int], list[int]]:
+        """The requests whose first token is there, and those that are answered. Then the steps change."""
+        passed = (now_s - self._at_s) / self._step_s
+        self._at_s = now_s
+        if self._decoding:
+            self._steps += passed
+        self._tokens += passed * self._chunk
+        first: list[int] = []
+        while self._reading and self._reading[0][0] <= self._tokens + _ALMOST:
+            _, request, steps = self._reading.popleft()
+            first.append(request)
+            heapq.heappush(self._decoding, (self._steps + steps, request))
+        done: list[int] = []
+        while self._decoding and self._decoding[0][0] <= self._steps + _ALMOST:
+            done.append(heapq.heappop(self._decoding)[1])
+        left = self._queued_tokens - self._tokens if self._reading else 0.0
+        self._tokens = self._queued_tokens if not self._reading else self._tokens
+        self._chunk = min(left, self.step.chunk)
+        self._step_s = self.step.seconds(len(self._decoding), self._chunk)
+        return first, done
+
+    def next_s(self) -> float:
+        """When the next token is a first or a last one; infinite without a request."""
+        steps = self._decoding[0][0] - self._steps if self._decoding else math.inf
+        if self._reading and self._chunk:
+            steps = min(steps, (self._reading[0][0] - self._tokens) / self._chunk)
+        return self._at_s + max(0.0, steps) * self._step_s
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedReplica:
-    """One replica. `gone_s` is None while it holds its job."""
+    """One replica. `gone_s` is None while it holds its job; `event` is the number of its next event."""
 
     number: int
     asked_s: float
     ready_s: float
+    batch: Batch
     in_flight: int = 0
     gone_s: float | None = None
+    event: int = 0
 
 
 @dataclass(slots=True)
@@ -33,6 +93,7 @@ class SimulatedReplicas:
     start: StartTime
     concurrency: int
     random_: random.Random
+    step: StepTime
     starting: list[SimulatedReplica] = field(default_factory=list)
     ready: list[SimulatedReplica] = field(default_factory=list)
     draining: list[SimulatedReplica] = field(default_factory=list)
@@ -60,7 +121,7 @@ class SimulatedReplicas:
         self.ready += [self._new(now_s, now_s) for _ in range(count)]
 
     def _new(self, asked_s: float, ready_s: float) -> SimulatedReplica:
-        replica = SimulatedReplica(len(self.every), asked_s, ready_s)
+        replica = SimulatedReplica(len(self.every), asked_s, ready_s, Batch(self.step))
         self.every.append(replica)
         return replica
 

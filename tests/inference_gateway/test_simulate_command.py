@@ -105,5 +105,17 @@ def test_tokens_need_a_model(tmp_path: Path) -> None:
 
 def test_help_names_rules_and_options() -> None:
     text = simulate("--help").output
-    for word in ("slurm:", "knative:", "headroom=", "capacity"):
+    for word in ("slurm:", "knative:", "headroom=", "--step-time"):
         assert word in text
+
+
+def test_continuous_batching_with_objectives_for_the_first_token_and_those_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    rows = "".join(f"2023-11-16 18:00:{i:02}.0,1000,50\n" for i in range(60))
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    how = ("--requests", path, "--step-time", "30:1:0.1", "--concurrency", 16, "--json")
+    assert json.loads(simulate(*how).stdout)["slow"] == 0
+    assert json.loads(simulate(*how, "--tpot-s", 0.02).stdout)["slow"] == 60
+    both = simulate(*how, "--service-time", "1")
+    assert both.exit_code == 2
+    assert "--service-time and --step-time exclude each other" in both.output

@@ -1,5 +1,6 @@
 """One service: what its rule is told, what was measured and is remembered, and the hold after a restart."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from inference_gateway.control.service import KEPT_STARTS, ServiceControl
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Observation, Traffic
 from inference_gateway.services import ServiceSection
+from tests.inference_gateway.control.doubles import job
 
 NOW_S = 1000.0
 
@@ -47,7 +49,27 @@ def test_the_rule_sees_what_there_is() -> None:
     found = service.classify(replicas(service, *phases), NOW_S)
     service.decide(found, Traffic("chat", 100, 0, 3, 4), NOW_S)
     service.decide(found, Traffic("chat", 107, 0, 3, 4), NOW_S + 1)
-    assert service.observation == Observation(NOW_S + 1, 7, 3, 4, ready=2, starting=3, leaving=1)
+    assert service.observation == Observation(NOW_S + 1, 7, 3, 4, ready=2, starting=3, leaving=1, answered=7)
+
+
+@pytest.mark.parametrize(
+    ("now", "arrivals", "answered"),
+    [
+        (Traffic("chat", 107, 0, 3, 4), 7, 7),
+        (Traffic("chat", 107, 0, 5, 6), 7, 3),
+        (Traffic("chat", 107, 2, 3, 4), 7, 5),
+        (Traffic("chat", 107, 0, 3, 4, 6), 1, 1),
+        (Traffic("chat", 5, 0, 2, 0), 5, 3),
+    ],
+    ids=["all", "some go on", "some were refused", "errors of clients", "counters were reset"],
+)
+def test_what_replicas_have_answered(now: Traffic, arrivals: int, answered: int) -> None:
+    service = control()
+    found = service.classify(replicas(service, Phase.SERVING), NOW_S)
+    service.decide(found, Traffic("chat", 100, 0, 3, 4), NOW_S)
+    service.decide(found, now, NOW_S + 1)
+    assert service.observation is not None
+    assert (service.observation.arrivals, service.observation.answered) == (arrivals, answered)
 
 
 @pytest.mark.parametrize(("counters", "arrivals"), [((5, 9), 4), ((5, 5), 0), ((5, 3), 3), ((5, 0), 0)])
@@ -115,6 +137,24 @@ class TestStartTimes:
         assert (service.start_s, service.slow_start_s) == (10.0, 100.0)
         service.expect(waiting * 2, {}, NOW_S + 100)
         assert service.start_s == 100.0
+
+    def test_slurms_estimates_are_compared_with_what_came_of_them(self) -> None:
+        """Three jobs that Slurm expected in 100 s started after 40: the next one's 50 s are 20, and are remembered."""
+        service = control(ServiceMemory(loads_s=(10.0,)))
+        for number in range(3):
+            now_s = NOW_S + 1000 * number
+            one = replace(replicas(service, Phase.PENDING)[0], asked_s=now_s)
+            for passed_s, estimate_s in ((0, 100), (20, 50)):
+                start_s = now_s + passed_s + estimate_s
+                service.expect(
+                    [one], {one.name: job(7, one.name, "", state="PENDING", start_s=start_s)}, now_s + passed_s
+                )
+            service.expect([one.to(Phase.STARTING, now_s + 40)], {}, now_s + 41)
+        assert service.memory().came_true == pytest.approx((0.4, 0.4, 0.4))
+        (one,) = replicas(service, Phase.PENDING)
+        service.expect([one], {one.name: job(8, one.name, "", state="PENDING", start_s=NOW_S + 50)}, NOW_S)
+        assert service.next_in_s == pytest.approx(50 * 0.4 + 10)
+        assert control(service.memory()).memory() == service.memory()
 
     @pytest.mark.parametrize(("left_s", "expires"), [(129.0, True), (130.0, False)])
     def test_a_successor_is_asked_for_as_early_as_slow_ones_take(self, left_s: float, *, expires: bool) -> None:

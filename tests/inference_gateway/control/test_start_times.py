@@ -65,3 +65,32 @@ def test_the_next_one(starts: list[Start], expected_s: float | None) -> None:
 )
 def test_before_anything_is_measured(start: Start, expected_s: float) -> None:
     assert StartTimes((), ()).next_in_s([start], configured_s=30.0) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("came_true", "waits_s", "left_s"),
+    [
+        ((), (), 100.0),
+        ((0.5, 0.5), (30.0, 30.0), 100.0),
+        ((0.5, 0.4, 0.9), (), 55.0 - 10.0),
+        ((2.0, 2.0, 3.0), (), 220.0 - 10.0),
+        ((0.4, 0.4, 0.4), (90.0, 90.0, 90.0, 90.0), 90.0 - 10.0),
+        ((0.05, 0.05, 0.6), (5.0, 5.0, 5.0), 66.0 - 10.0),
+        ((0.05, 0.05, 0.05), (5.0, 5.0, 5.0), 5.0),
+    ],
+    ids=[
+        "nothing known",
+        "too little known",
+        "jobs end early",
+        "others come before",
+        "waits are alike, whatever Slurm says",
+        "only one of them lasted so long",
+        "it has outlasted all",
+    ],
+)
+def test_slurms_estimate_counts_as_far_as_it_came_true(
+    came_true: tuple[float, ...], waits_s: tuple[float, ...], left_s: float
+) -> None:
+    times = StartTimes(waits_s, (15.0,), came_true)
+    start = Start(running=False, age_s=10.0, expected_in_s=100.0)
+    assert times.next_in_s([start], 60.0) == pytest.approx(left_s + 15.0)

@@ -35,8 +35,8 @@ def test_the_tag_is_found_again() -> None:
 
 
 def test_options_hold_what_is_asked_for_and_nothing_else() -> None:
-    given = options(service(gpus=2, gres="shard:4", partition="gpu", time="4:00:00", options=["--exclude=n3"]))
-    assert {"--gres=gpu:2,shard:4", "--partition=gpu", "--time=4:00:00", "--exclude=n3"} <= set(given)
+    given = options(service(gpus=2, gres="shard:4", partition="gpu,burst", time="4:00:00", options=["--exclude=n3"]))
+    assert {"--gres=gpu:2,shard:4", "--partition=gpu,burst", "--time=4:00:00", "--exclude=n3"} <= set(given)
     assert "--signal=B:USR1@120" in given
     assert not any(option.startswith(("--qos", "--mem", "--account")) for option in given)
 

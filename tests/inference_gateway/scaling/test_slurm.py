@@ -17,7 +17,9 @@ WINDOW_S = 30
 
 
 def service(ready: int, capacity: Capacity = CAPACITY, **options: float) -> Service:
-    return Service(Slurm(SlurmOptions(**options), capacity), ready, start_s=int(capacity.start_s))
+    """A service whose rule has a headroom and a window of its own, so that the defaults may be others."""
+    given = SlurmOptions(**{"headroom": 1.4, "in_starts": 0.5, **options})
+    return Service(Slurm(given, capacity), ready, start_s=int(capacity.start_s))
 
 
 def staffed(rate: float, headroom: float = 1.4) -> int:

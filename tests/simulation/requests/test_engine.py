@@ -244,7 +244,7 @@ def test_every_request_is_answered_once_or_failed_once(
 
 
 def _rows(outcome: RequestOutcome) -> list[tuple[float, float, float]]:
-    return list(zip(outcome.arrival_s, outcome.wait_s, outcome.service_s, strict=True))
+    return list(zip(outcome.arrival_s, outcome.wait_s, outcome.steps, strict=True))
 
 
 def test_a_warm_up_counts_neither_requests_nor_replica_seconds() -> None:

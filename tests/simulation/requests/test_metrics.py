@@ -6,8 +6,8 @@ import pytest
 
 from inference_gateway.scaling.rules import Bounds
 from simulation.requests.replay import measure, replica_seconds_of
-from simulation.requests.service import SimulatedReplica
-from simulation.requests.settings import RequestSettings, StartTime
+from simulation.requests.service import Batch, SimulatedReplica
+from simulation.requests.settings import RequestSettings, StartTime, StepTime
 from tests.simulation.requests.test_engine import run
 
 ONE = RequestSettings(concurrency=1)
@@ -20,6 +20,7 @@ def test_every_figure_of_three_requests() -> None:
         "rule": "scripted",
         "requests": 3,
         "slo_misses": 1,
+        "slow": 0,
         "slo_miss_share": pytest.approx(1 / 3),
         "failed": 0,
         "replica_seconds": 4.0,
@@ -79,7 +80,13 @@ def test_one_that_follows_another_at_once_is_not_beside_it() -> None:
     follows = run([5.5], [2.0], 0, 1, 0, 1, initial=1, start=StartTime(60.0), bounds=none)
     assert [(one.asked_s, one.gone_s) for one in follows.replicas[:2]] == [(0.0, 1.0), (2.0, 3.0)]
     assert measure(follows, RequestSettings()).peak_replicas == 1
-    at_once = replace(follows, replicas=[SimulatedReplica(0, 0.0, 0.0, 0, 5.0), SimulatedReplica(1, 5.0, 5.0, 0, 9.0)])
+    at_once = replace(
+        follows,
+        replicas=[
+            SimulatedReplica(0, 0.0, 0.0, Batch(StepTime()), 0, 5.0),
+            SimulatedReplica(1, 5.0, 5.0, Batch(StepTime()), 0, 9.0),
+        ],
+    )
     assert measure(at_once, RequestSettings()).peak_replicas == 1
 
 

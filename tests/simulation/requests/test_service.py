@@ -3,12 +3,12 @@
 import random
 
 from simulation.requests.service import SimulatedReplica, SimulatedReplicas
-from simulation.requests.settings import StartTime
+from simulation.requests.settings import StartTime, StepTime
 
 
 def fleet(starting: int, *in_flight: int) -> SimulatedReplicas:
     """Ready replicas with so many requests at 0 s, and then starting ones."""
-    made = SimulatedReplicas(StartTime(60.0), 4, random.Random(0))
+    made = SimulatedReplicas(StartTime(60.0), 4, random.Random(0), StepTime())
     made.add_ready(len(in_flight), 0.0)
     for replica, requests in zip(made.ready, in_flight, strict=True):
         replica.in_flight = requests
