@@ -28,6 +28,9 @@ from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 HEAD = 100
 """Jobs at which Slurm's main scheduler looks (default_queue_depth)."""
 
+PROMISED = 20
+"""Blocked jobs whose planned starts others must not delay."""
+
 
 def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:
     """The ranking with waiting jobs on the places of their peers, and running ones in order of submission by scope.
@@ -114,14 +117,14 @@ def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
 def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container[int]) -> frozenset[int]:
     """Which waiting jobs Slurm would start if the running jobs `going` were gone; `order` are the first that wait.
 
-    It promises a start to every job that is blocked (conservative backfill), so what comes free may have to be kept for
-    a larger job ahead.
+    It promises a start to jobs that are blocked, so what comes free may have to be kept for a larger job ahead. Here
+    the first `PROMISED` are: each costs milliseconds on a large cluster, and few further back want the same GPUs.
     """
     jobs = {job.job_id: job for job in snapshot.jobs}
     left = [job for job in snapshot.running if job.job_id not in going]
     profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, snapshot.nodes, left, absences=snapshot.absences))
     queue = [jobs[job_id] for job_id in order if jobs[job_id].eligible]
-    booked = Backfill(HEAD).schedule(profile, snapshot.now_s, queue, Consolidate(), lambda _job, _promised: True)
+    booked = Backfill(PROMISED).schedule(profile, snapshot.now_s, queue, Consolidate(), lambda _job, _promised: True)
     return frozenset(start.job_id for start in booked.starts)
 
 

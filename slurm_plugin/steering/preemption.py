@@ -28,8 +28,8 @@ from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
 from slurm_plugin.observation.standing import may_start
 
-_LOOKED_AT = 2000
-"""Waiting jobs of which it is worked out whether Slurm's backfill would start them."""
+_LOOKED_AT = 500
+"""Waiting jobs of which it is worked out whether backfill would start them: as many as Slurm's looks at by default."""
 
 _YOUNG_S = 60.0
 """So long a checkpoint is young: what an earlier daemon began is finished if its grace period is over for no longer
@@ -296,7 +296,8 @@ def served_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, Abstract
         _give(sorted(first, key=lambda other: place.get(other.job_id, -1)), room)
         if not _has_room(record, room):
             vain.add(job_id)
-    looked_at = order[:_LOOKED_AT]
+    last = max((place[job_id] for job_id in victims if job_id in place), default=-1)
+    looked_at = order[: min(last + 1, _LOOKED_AT)]
     started = started_once_gone(seen.snapshot, looked_at, yielding.union(*victims.values()))
     return frozenset(vain | ((victims.keys() & set(looked_at)) - started))
 
