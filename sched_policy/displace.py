@@ -114,14 +114,11 @@ class Displace(Struct, frozen=True):
 
 def _sharing(snapshot: Snapshot) -> set[int]:
     """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
-    held = [(share.node, index) for job in snapshot.running for share in job.allocation for index in share.indices]
-    if len(set(held)) == len(held):
-        return set()
-    holders: dict[tuple[str, int], list[int]] = {}
+    holders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     for job in snapshot.running:
         for share in job.allocation:
             for index in share.indices:
-                holders.setdefault((share.node, index), []).append(job.job_id)
+                holders[share.node, index].add(job.job_id)
     return {job_id for job_ids in holders.values() if len(job_ids) > 1 for job_id in job_ids}
 
 
