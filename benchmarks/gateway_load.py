@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gateway import batching, cpu, eta, fair, live, many, order, sse, tokens
+from benchmarks.gateway import batching, cpu, eta, fair, live, many, order, sse, tokens, two
 
 PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "cpu": cpu.measure,
@@ -24,6 +24,7 @@ PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "batching": lambda directory, _rounds, seconds: batching.measure(directory, seconds),
     "eta": lambda directory, _rounds, _seconds: eta.measure(directory),
     "live": lambda directory, _rounds, _seconds: live.measure(directory),
+    "two": lambda directory, _rounds, _seconds: two.measure(directory),
 }
 
 

@@ -10,14 +10,17 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
 from explsched import entry_points
+from explsched.entry_points import OwnEntry
 from explsched.errors import ExplschedError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _EPILOG = """\
 Exit status: 0 success, 1 failure, 2 wrong usage.
@@ -79,6 +82,18 @@ class RegisteredCommands(click.Group):
         entry = entry_points.own(self._group).get(cmd_name) or entry_points.others(self._group).get(cmd_name)
         return None if entry is None else _loaded(entry)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, but from the commands' sources: importing all of them takes a second."""
+        commands = []
+        for name in self.list_commands(ctx):
+            help_text = _help_of(entry_points.own(self._group).get(name))
+            command = self.get_command(ctx, name) if help_text is None else click.Command(name, help=help_text)
+            if command is not None and not command.hidden:
+                commands.append((name, command))
+        limit = formatter.width - 6 - max((len(name) for name, _ in commands), default=0)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in commands])
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -93,7 +108,21 @@ class RegisteredCommands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _loaded(entry: EntryPoint) -> click.Command:
+def _help_of(entry: OwnEntry | None) -> str | None:
+    """The docstring of a command of ours, which is not imported; None where its source does not show it."""
+    if entry is None:
+        return None
+    import ast
+
+    module, _, function = entry.value.partition(":")
+    source = Path(__file__).parent.parent.joinpath(*module.split("."))
+    path = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
+    functions = ast.parse(path.read_bytes()).body if path.is_file() else []
+    found = (one for one in functions if isinstance(one, ast.FunctionDef) and one.name == function)
+    return next(map(ast.get_docstring, found), None)
+
+
+def _loaded(entry: OwnEntry | EntryPoint) -> click.Command:
     try:
         command = entry.load()
     except Exception as error:  # another package's import may raise anything

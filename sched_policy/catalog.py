@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,7 +15,10 @@ from msgspec import Struct
 from explsched import entry_points
 from explsched.errors import PolicyError
 
-if TYPE_CHECKING:  # a configuration is checked against the names without loading what policies compute with
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    # A configuration is checked against the names without loading what policies compute with.
     from sched_policy.policy import SchedulingPolicy
 
 OBJECTIVES = ("best", "total")
@@ -114,8 +116,8 @@ def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     if entry := entry_points.own(_GROUP).get(name):
         policy: SchedulingPolicy = entry.load()(options)
         return policy
-    if entry := entry_points.others(_GROUP).get(name):
-        return _of_another_package(entry, options)
+    if other := entry_points.others(_GROUP).get(name):
+        return _of_another_package(other, options)
     near = get_close_matches(name, names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise PolicyError(f"unknown policy {name!r}{hint} (known: {', '.join(names())})")

@@ -31,7 +31,6 @@ from msgspec import Struct
 from explsched.atomic_file import replacing
 from explsched.errors import ExplschedError
 from explsched.log import event
-from explsched.process import started_s
 from slurm_plugin.bounded_call import BoundedCall
 
 
@@ -187,6 +186,8 @@ class HostLock:
                 break
             time.sleep(_PAUSE_S)  # it has just ended, or is about to listen
         if owner is not None and may_hold(owner.uid, os.geteuid()):
+            from explsched.process import started_s  # psutil: commands that only look for a daemon need none of it
+
             raise Holder(socket.gethostname(), owner.pid, started_s(owner.pid)).refusal(cluster)
         event(_LOG, logging.WARNING, "no lock: a process that is no daemon of ours has its name", owner=str(owner))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from inference_gateway.errors import DataPlaneError, RefusedError, SettingsError
 from inference_gateway.model import Endpoint, ServerState, StartForecast, Traffic
 
 TURNS = Path(__file__).with_name("turns.lua")
+PAGE = Path(__file__).with_name("chat.html")
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
 
@@ -99,9 +100,12 @@ class HaproxyDataPlane:
         if self._process.pid() is not None:
             self.apply(self.settings)
         else:
-            for path, text in self._texts(self.settings).items():
+            new = self._texts(self.settings)
+            changed = self._changed(new)
+            for path, text in new.items():
                 write(path, text)
-            self._process.check()
+            if changed:  # else an HAProxy that was killed is started again, with what it had: that takes half as long
+                self._process.check()
         if self._helper.pid() is None:
             self._helper.start()
         if self._process.pid() is None:
@@ -127,10 +131,8 @@ class HaproxyDataPlane:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise SettingsError(f"{name} of a running gateway cannot be changed")
         new = self._texts(settings)
-        old = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in new}
-        if {path: _without_replicas(text) for path, text in new.items()} != {
-            path: _without_replicas(text) for path, text in old.items()
-        }:
+        if self._changed(new):
+            old = _texts_of(new)
             self.traffic()  # the last look at the worker's counters before it is replaced
             for path, text in new.items():
                 write(path, text)
@@ -217,6 +219,12 @@ class HaproxyDataPlane:
         path = self.files.spent
         self._api.order([f"clear map {path}", *(f"add map {path} {key} {at_s}" for key, at_s in until_s.items())])
 
+    @staticmethod
+    def _changed(new: Mapping[Path, str]) -> bool:
+        """Whether these texts differ from those that are there in more than replicas."""
+        old = _texts_of(new)
+        return any(_without_replicas(text) != _without_replicas(old[path]) for path, text in new.items())
+
     def _texts(self, settings: GatewaySettings) -> dict[Path, str]:
         endpoints = {service.name: self._ready(service.name) for service in settings.services}
         count = sum(len(replicas) for replicas in endpoints.values())
@@ -224,14 +232,21 @@ class HaproxyDataPlane:
         return {
             **maps(settings),
             **trust(settings),
+            self.files.batches: msgspec.json.encode(settings.batches, enc_hook=str).decode(),
             self.files.services: services_text(settings.services),
             self.files.turns: TURNS.read_text(encoding="utf-8"),
+            self.files.page: PAGE.read_text(encoding="utf-8"),
             self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }
 
     def _ready(self, service: str) -> tuple[Endpoint, ...]:
         """The replicas that take requests; of a thousand files those are read that have changed."""
         return self._ready_replicas.setdefault(service, ReadyReplicas(self._endpoints, service)).ready()
+
+
+def _texts_of(paths: Iterable[Path]) -> dict[Path, str]:
+    """What is in these files now; nothing in those that are not there."""
+    return {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in paths}
 
 
 def _leaving(replica: Listed) -> Listed:

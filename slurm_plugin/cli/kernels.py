@@ -168,7 +168,7 @@ _profiles = click.option(
 _dry_run = click.option("-n", "--dry-run", is_flag=True, help="Change nothing, only tell.")
 
 
-_HELP = """Show what CUDA kernels cost.
+_HELP = """Show what CUDA kernels cost, and who shares GPUs.
 
 They are listed most time first, with the processes that share GPUs on this machine.
 

@@ -11,7 +11,7 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from slurm_plugin.config import Config
 from slurm_plugin.state.published import COLUMNS, Change, JobRow, PlanLine, State, ask, part, read
 
 if TYPE_CHECKING:
+    from slurm_plugin.client.changes import Change as SlurmChange
     from slurm_plugin.client.records import SlurmJob
     from slurm_plugin.state.view import View
 
@@ -50,13 +51,21 @@ examples:
   sexplsched plan
   sexplsched plan --fresh --json
 """
+Wanted = Callable[["View", Config], Sequence["SlurmChange"]]
+
+
+def _nothing(_view: View, _config: Config) -> Sequence[SlurmChange]:
+    return ()
+
+
 fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")
 
 
-def current(config_path: Path | None, *, fresh: bool) -> State:
+def current(config_path: Path | None, *, fresh: bool, wanted: Wanted = _nothing) -> State:
     """What the daemon published; where that is stale or absent, or with `fresh`, what Slurm and the jobs tell now.
 
-    Changes nothing. Raises `ConfigError`, `SlurmError` or `PolicyError`.
+    Then `wanted` says which changes the state names. Nothing is changed. Raises `ConfigError`, `SlurmError` or
+    `PolicyError`.
     """
     config = configuration.load(config_path)
     if not fresh:
@@ -65,10 +74,15 @@ def current(config_path: Path | None, *, fresh: bool) -> State:
             return published
     view = look(config_path)
     from slurm_plugin.state.publish import state_of  # loads with the view
+
+    return state_of(view, wanted(view, config), (), source="slurm")
+
+
+def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
+    """What the daemon would write."""
     from slurm_plugin.steering.reconcile import SteeringLimits, changes
 
-    wanted = changes(view.plan, view.seen, SteeringLimits.of(config))
-    return state_of(view, wanted, (), source="slurm")
+    return changes(view.plan, view.seen, SteeringLimits.of(config))
 
 
 def tell_source(state: State, config_path: Path | None) -> None:
@@ -230,7 +244,7 @@ def plan(fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa:
     With a daemon these are those of its last pass, without one, or with --fresh, those that it would make now.
     Changes nothing.
     """
-    state = current(config_path, fresh=fresh)
+    state = current(config_path, fresh=fresh, wanted=_changes)
     lines, changes = part(state.plan, tuple[PlanLine, ...]), part(state.changes, tuple[Change, ...])
     if as_json:
         told = {"plan": to_builtins(lines), "changes": to_builtins(changes), "written_s": state.written_s}

@@ -13,14 +13,10 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from explsched.atomic_file import replacing
 from explsched.log import event
@@ -47,6 +43,9 @@ from slurm_plugin.state.published import (
     read,
 )
 from slurm_plugin.state.view import View
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 METRICS_FILE = "sexplschedd.prom"
 _LOG = logging.getLogger("explsched.state")
@@ -182,64 +181,60 @@ def sample(view: View) -> Sample:
     return Sample(view.seen.snapshot.now_s, sum(node.gpus for node in nodes), busy, len(holding), waiting)
 
 
-class _StateCollector(Collector):
-    def __init__(self, state: State, publish_s: float) -> None:
-        self._state = state
-        self._publish_s = publish_s
+def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    def collect(self) -> Iterator[Metric]:
-        """As the registry asks for it."""
-        state, totals = self._state, self._state.totals
-        counters = {
-            "passes": ("Passes that came to their end", totals.passes),
-            "failed_passes": ("Passes that were given up", totals.failed_passes),
-            "writes": ("Changes handed to Slurm", totals.writes),
-            "refusals": ("Changes that Slurm refused", totals.refusals),
-            "preemptions": ("Jobs requeued for others", totals.preemptions),
-            "stops": ("Jobs ended early", totals.stops),
-            "audit_faults": ("Times that the audit file could not be written", totals.audit_faults),
-        }
-        for name, (meaning, count) in counters.items():
-            yield CounterMetricFamily(f"explsched_{name}", f"{meaning}, since the daemon started", count)
-        now = state.samples[-1] if state.samples else None
-        gauges: dict[str, tuple[str, float]] = {
-            "written_timestamp_seconds": ("When the last pass looked at Slurm", state.written_s),
-            "interval_seconds": ("Time between two passes", state.interval_s),
-            "pass_seconds": ("What the last pass took, its writes included", totals.pass_s),
-            "publish_seconds": ("What it took to write this state", self._publish_s),
-            "leases": ("Reservations of ours", sum(lease.job is not None for lease in state.leases)),
-            "sweeps": ("Sweeps with jobs that wait or run", len({row.sweep for row in state.jobs if row.sweep})),
-            "gpus": ("GPUs of the nodes", now.gpus if now else 0),
-            "gpus_busy": ("GPUs that jobs hold", now.busy_gpus if now else 0),
-            "jobs_running": ("Jobs that hold GPUs", now.running if now else 0),
-            "jobs_waiting": ("Jobs that wait for GPUs", now.waiting if now else 0),
-            "gpus_waited_for": (
-                "GPUs that waiting jobs ask for",
-                sum(row.gpus * row.tasks for row in state.jobs if row.state == JobState.PENDING),
-            ),
-            "jobs_reporting": (
-                "Jobs that hold GPUs and have reported progress",
-                sum(row.state == JobState.RUNNING and row.value is not None for row in state.jobs),
-            ),
-            "lost_gpu_seconds": (
-                "Work that preemption has cost jobs that still wait or run",
-                sum(row.lost_gpu_s for row in state.jobs),
-            ),
-        }
-        for name, (meaning, value) in gauges.items():
-            yield GaugeMetricFamily(f"explsched_{name}", meaning, value)
-        uses = GaugeMetricFamily("explsched_gpus_by_use", "GPUs by what holds them", labels=["use"])
-        for use, count in gpu_uses(state.nodes).items():
-            uses.add_metric([use], count)
-        yield uses
-        of_sweeps = Counter(_training_state(row) for row in state.jobs if row.sweep)
-        trainings = GaugeMetricFamily("explsched_trainings", "Jobs of sweeps by what they do", labels=["state"])
-        for name in _TRAINING_STATES:
-            trainings.add_metric([name], of_sweeps[name])
-        yield trainings
-        policy = GaugeMetricFamily("explsched_policy_info", "The policy in force", labels=["policy"])
-        policy.add_metric([state.policy], 1)
-        yield policy
+    totals = state.totals
+    counters = {
+        "passes": ("Passes that came to their end", totals.passes),
+        "failed_passes": ("Passes that were given up", totals.failed_passes),
+        "writes": ("Changes handed to Slurm", totals.writes),
+        "refusals": ("Changes that Slurm refused", totals.refusals),
+        "preemptions": ("Jobs requeued for others", totals.preemptions),
+        "stops": ("Jobs ended early", totals.stops),
+        "audit_faults": ("Times that the audit file could not be written", totals.audit_faults),
+    }
+    for name, (meaning, count) in counters.items():
+        yield CounterMetricFamily(f"explsched_{name}", f"{meaning}, since the daemon started", count)
+    now = state.samples[-1] if state.samples else None
+    gauges: dict[str, tuple[str, float]] = {
+        "written_timestamp_seconds": ("When the last pass looked at Slurm", state.written_s),
+        "interval_seconds": ("Time between two passes", state.interval_s),
+        "pass_seconds": ("What the last pass took, its writes included", totals.pass_s),
+        "publish_seconds": ("What it took to write this state", publish_s),
+        "leases": ("Reservations of ours", sum(lease.job is not None for lease in state.leases)),
+        "sweeps": ("Sweeps with jobs that wait or run", len({row.sweep for row in state.jobs if row.sweep})),
+        "gpus": ("GPUs of the nodes", now.gpus if now else 0),
+        "gpus_busy": ("GPUs that jobs hold", now.busy_gpus if now else 0),
+        "jobs_running": ("Jobs that hold GPUs", now.running if now else 0),
+        "jobs_waiting": ("Jobs that wait for GPUs", now.waiting if now else 0),
+        "gpus_waited_for": (
+            "GPUs that waiting jobs ask for",
+            sum(row.gpus * row.tasks for row in state.jobs if row.state == JobState.PENDING),
+        ),
+        "jobs_reporting": (
+            "Jobs that hold GPUs and have reported progress",
+            sum(row.state == JobState.RUNNING and row.value is not None for row in state.jobs),
+        ),
+        "lost_gpu_seconds": (
+            "Work that preemption has cost jobs that still wait or run",
+            sum(row.lost_gpu_s for row in state.jobs),
+        ),
+    }
+    for name, (meaning, value) in gauges.items():
+        yield GaugeMetricFamily(f"explsched_{name}", meaning, value)
+    uses = GaugeMetricFamily("explsched_gpus_by_use", "GPUs by what holds them", labels=["use"])
+    for use, count in gpu_uses(state.nodes).items():
+        uses.add_metric([use], count)
+    yield uses
+    of_sweeps = Counter(_training_state(row) for row in state.jobs if row.sweep)
+    trainings = GaugeMetricFamily("explsched_trainings", "Jobs of sweeps by what they do", labels=["state"])
+    for name in _TRAINING_STATES:
+        trainings.add_metric([name], of_sweeps[name])
+    yield trainings
+    policy = GaugeMetricFamily("explsched_policy_info", "The policy in force", labels=["policy"])
+    policy.add_metric([state.policy], 1)
+    yield policy
 
 
 _TRAINING_STATES = ("running", "waiting", "paused")
@@ -265,8 +260,16 @@ def gpu_uses(nodes: Iterable[NodeRow]) -> Mapping[str, int]:
 
 def exposition(state: State, publish_s: float) -> bytes:
     """The text. `publish_s` is what making and writing the state took."""
+    # Loaded when something is published: `status` without a daemon makes a state, and is waited for.
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    class StateCollector(Collector):
+        def collect(self) -> Iterator[Metric]:
+            return _metrics(state, publish_s)
+
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_StateCollector(state, publish_s))
+    registry.register(StateCollector())
     return generate_latest(registry)
 
 

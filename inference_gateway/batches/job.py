@@ -1,0 +1,268 @@
+"""One batch: its checked input, what of it is answered, and its results as files.
+
+An answer is a line of the results once it was written as a whole; who begins anew reads the results and asks for what
+is missing. So each request has one line, and may have been sent more often.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+
+import msgspec
+
+from inference_gateway.accepted import Accepted
+from inference_gateway.batches.store import Batch, Counts, Fault, Faults, Owned
+from inference_gateway.dataplane.settings import ApiKey
+
+_SAVE_S = 1.0
+_SHOWN_FAULTS = 100
+
+
+class _Body(msgspec.Struct):
+    model: str
+    stream: bool = False
+
+
+class _Line(msgspec.Struct):
+    """A line of the input."""
+
+    custom_id: str
+    url: str
+    body: _Body
+    method: str = "POST"
+
+
+class _Sent(msgspec.Struct):
+    """What of such a line goes to a replica, as it is written."""
+
+    body: msgspec.Raw
+
+
+class _Response(msgspec.Struct):
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _Result(msgspec.Struct):
+    """A line of the results."""
+
+    id: str
+    custom_id: str
+    response: _Response | None = None
+    error: _Error | None = None
+
+
+class _Answered(msgspec.Struct):
+    custom_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """A checked input: the service that all its requests are for, and where each lies in the file."""
+
+    service: str
+    custom_ids: tuple[str, ...]
+    places: tuple[tuple[int, int], ...]
+
+
+def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, most: int) -> Requests | Faults:
+    """Check an input. Raises `OSError`."""
+    service_of = {
+        model: name for name, one in now.section.services.items() for model in (name, *one.models, *one.also_serves)
+    }
+    faults: list[Fault] = []
+    places: dict[str, tuple[int, int]] = {}
+    services: set[str] = set()
+    offset = 0
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            place, offset = (offset, len(text)), offset + len(text)
+            if not text.strip():
+                continue
+            try:
+                line = msgspec.json.decode(text, type=_Line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                faults.append(Fault("invalid_json_line", str(error), number))
+                continue
+            service = service_of.get(line.body.model, "")
+            faults += _line_faults(line, number, endpoint, line.custom_id in places)
+            faults += _service_faults(line.body.model, service, number, endpoint, now, key)
+            services.add(service)
+            places[line.custom_id] = place
+            if len(places) > most:
+                faults.append(Fault("too_many_requests", f"more than {most} (batches.requests_per_batch)", number))
+            if len(faults) >= _SHOWN_FAULTS:
+                break
+    if not places and not faults:
+        faults.append(Fault("empty_file", "the file has no requests"))
+    if len(services) > 1:
+        faults.append(Fault("mismatched_model", "all requests of a batch are for one service"))
+    if faults:
+        return Faults(tuple(faults[:_SHOWN_FAULTS]))
+    return Requests(services.pop(), tuple(places), tuple(places.values()))
+
+
+def _line_faults(line: _Line, number: int, endpoint: str, seen: object) -> Iterator[Fault]:
+    if seen:
+        yield Fault("duplicate_custom_id", f"{line.custom_id!r} is there twice", number, "custom_id")
+    if line.method != "POST":
+        yield Fault("invalid_method", f"found {line.method!r}, accepted: POST", number, "method")
+    if line.url != endpoint:
+        yield Fault("invalid_url", f"found {line.url!r}, accepted: {endpoint}, as the batch says", number, "url")
+    if line.body.stream:
+        yield Fault("invalid_request", "a batch has no streams", number, "body.stream")
+
+
+def _service_faults(
+    model: str, service: str, number: int, endpoint: str, now: Accepted, key: ApiKey | None
+) -> Iterator[Fault]:
+    one = now.section.services.get(service)
+    if one is None or one.batches == "none" or (key is not None and key.services and service not in key.services):
+        yield Fault("model_not_found", f"no batches of {model!r}: unknown, closed to them or to this key", number)
+    elif endpoint not in one.paths:
+        yield Fault("invalid_url", f"{service} has no open path {endpoint}", number, "url")
+
+
+class Results:
+    """One file of results that only grows: whole lines, also after a full disk and after SIGKILL."""
+
+    def __init__(self, path: Path) -> None:
+        """Cut off what was not written to its end. Raises `OSError`."""
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.custom_ids: set[str] = set()
+        self._size = 0
+        with os.fdopen(os.dup(self._handle), "rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.custom_ids.add(msgspec.json.decode(line, type=_Answered).custom_id)
+                self._size += len(line)
+        os.ftruncate(self._handle, self._size)
+
+    def add(self, result: _Result) -> None:
+        """Write a line; none of it is there if that fails. Raises `OSError`."""
+        text = msgspec.json.encode(result) + b"\n"
+        try:
+            if os.pwrite(self._handle, text, self._size) < len(text):
+                raise OSError("the disk is full")
+        except OSError:
+            os.ftruncate(self._handle, self._size)
+            raise
+        self._size += len(text)
+        self.custom_ids.add(result.custom_id)
+
+    def close(self) -> None:
+        """Wait until all is on disk. Raises `OSError`."""
+        os.fsync(self._handle)
+        os.close(self._handle)
+
+
+@dataclass(slots=True)
+class Job:
+    """A batch that is being worked off."""
+
+    owned: Owned
+    batch: Batch
+    requests: Requests
+    output: Results
+    errors: Results
+    source: int
+    pending: deque[int]
+    attempts: Counter[int] = field(default_factory=Counter)
+    in_flight: int = 0
+    saved_s: float = 0.0
+    resume_s: float = 0.0
+    """While requests find no room, or their key has no tokens left, none is sent."""
+
+    @classmethod
+    def of(cls, owned: Owned, batch: Batch, requests: Requests) -> Job:
+        """Begin or go on: what has a line of results is done. Raises `OSError`."""
+        output, errors = Results(owned.path(batch.id, "output")), Results(owned.path(batch.id, "errors"))
+        done = output.custom_ids | errors.custom_ids
+        pending = deque(index for index, name in enumerate(requests.custom_ids) if name not in done)
+        source = os.open(owned.path(batch.input_file_id, "data"), os.O_RDONLY | os.O_CLOEXEC)
+        begun = msgspec.structs.replace(
+            batch, status="in_progress", in_progress_at=batch.in_progress_at or int(time.time())
+        )
+        return cls(owned, begun, requests, output, errors, source, pending)
+
+    def body(self, index: int) -> bytes:
+        """A request as its line has it. Raises `OSError`."""
+        offset, length = self.requests.places[index]
+        return bytes(msgspec.json.decode(os.pread(self.source, length, offset), type=_Sent).body)
+
+    def answer(self, index: int, status: int, body: bytes) -> None:
+        """Write the answer to a request. Raises `OSError`."""
+        results = self.output if status < HTTPStatus.BAD_REQUEST else self.errors
+        response = _Response(status, _request_name(), _json(body))
+        results.add(_Result(_request_name(), self.requests.custom_ids[index], response))
+
+    def give_up(self, index: int, why: str) -> None:
+        """Nobody has answered a request. Raises `OSError`."""
+        self.errors.add(_failed(self.requests.custom_ids[index], "no_answer", why))
+
+    def counts(self) -> Counts:
+        """How far it is."""
+        ended = len(self.output.custom_ids), len(self.errors.custom_ids)
+        return Counts(len(self.requests.custom_ids), *ended)
+
+    def save(self, now_s: float) -> None:
+        """Let clients see how far it is, now and then. Raises `OSError`."""
+        counts = self.counts()
+        if counts != self.batch.request_counts and now_s >= self.saved_s + _SAVE_S:
+            self.saved_s = now_s
+            self.batch = msgspec.structs.replace(self.batch, request_counts=counts)
+            self.owned.update(self.batch)
+
+    def end(self, status: str) -> None:
+        """Close the results; `finish` makes them files. Raises `OSError`."""
+        if status == "expired":
+            done = self.output.custom_ids | self.errors.custom_ids
+            for custom_id in self.requests.custom_ids:
+                if custom_id not in done:
+                    self.errors.add(_failed(custom_id, "batch_expired", "its window has passed"))
+        self.output.close()
+        self.errors.close()
+        os.close(self.source)
+        finish(self.owned, msgspec.structs.replace(self.batch, request_counts=self.counts(), ends_as=status))
+
+
+def finish(owned: Owned, batch: Batch) -> None:
+    """Make the results files, and tell that the batch has ended. May be called again. Raises `OSError`."""
+    now_s = int(time.time())
+    batch = msgspec.structs.replace(batch, status="finalizing", finalizing_at=batch.finalizing_at or now_s)
+    owned.update(batch)
+    ends = {f"{batch.ends_as}_at": now_s, "status": batch.ends_as}
+    names = {"output_file_id": owned.keep_result(batch, "output"), "error_file_id": owned.keep_result(batch, "errors")}
+    owned.update(msgspec.structs.replace(batch, **ends, **names))
+    owned.path(batch.id, "cancel").unlink(missing_ok=True)
+
+
+def _failed(custom_id: str, code: str, message: str) -> _Result:
+    return _Result(_request_name(), custom_id, error=_Error(code, message))
+
+
+def _request_name() -> str:
+    return f"batch_req_{secrets.token_hex(12)}"
+
+
+def _json(body: bytes) -> msgspec.Raw:
+    """An answer as JSON: one that is none becomes a text."""
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.Raw(msgspec.json.encode(body.decode(errors="replace")))
+    return msgspec.Raw(body)

@@ -1,0 +1,287 @@
+"""Works off the batches: `python -m inference_gateway.batches.worker`, kept running by the gateway's supervisor.
+
+Of several gateways one works, the one that has the lock. Requests go through its HAProxy, as those of the batch's key
+and of class `batch`, and only as many at a time as leave the service's other requests their room. What was in flight
+when a worker ended is asked again by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping
+from http import HTTPStatus
+from pathlib import Path
+
+import aiohttp
+import click
+import msgspec
+
+from explsched import log
+from explsched.errors import ExplschedError
+from inference_gateway import accepted
+from inference_gateway.accepted import Accepted
+from inference_gateway.batches.job import Job, finish, read_requests
+from inference_gateway.batches.store import Batch, Fault, Faults, Owned, owners
+from inference_gateway.control import state
+from inference_gateway.control.report import Report, ServiceReport
+from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.settings import BatchSettings
+from inference_gateway.model import BatchLoad
+from inference_gateway.services import ServiceSection
+
+_LOG = logging.getLogger("explsched.gateway")
+_LOOK_S = 0.5
+_RETRY_S = 2.0
+_LONGEST_WAIT_S = 30.0
+"""For a key that has used up its tokens."""
+
+_LOCK_S = 0.5
+_RESERVE = 0.15
+"""This share of a service's places stays free for its other requests, as in `queueing`."""
+
+_ATTEMPTS = 10
+"""A request that so many replicas broke off at, or were silent about, is answered with the last error."""
+
+_NOBODY_HAD_IT = frozenset({429, 503})
+_AGAIN = _NOBODY_HAD_IT | {502, 504}
+_DRAFT_S = 3600.0
+
+
+def room(service: ServiceSection, seen: ServiceReport | None, own: int) -> int:
+    """How many requests of batches a service may have now. `own` is how many of those in flight are ours.
+
+    All of what its serving replicas take, without the reserve and without what others have. Where a batch may start
+    replicas, one waits for the first.
+    """
+    if seen is None or service.batches == "none":
+        return 0
+    if not seen.serving:
+        return 1 if service.batches == "start" else 0
+    others = max(0, seen.in_flight - own) if service.batches == "start" else seen.in_flight
+    places = seen.serving * service.concurrency
+    return max(0, places - int(_RESERVE * places) - others - seen.queued)
+
+
+class Worker:
+    """All batches of a gateway. `again` is a client to the socket where HAProxy takes requests of known keys."""
+
+    def __init__(self, now: Accepted, settings: BatchSettings, again: aiohttp.ClientSession) -> None:
+        self._now = now
+        self._settings = settings
+        self._again = again
+        self._keys = {key.name: key for key in now.keys}
+        self._jobs: dict[str, Job] = {}
+        self._ended: dict[str, set[str]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
+        self._run = secrets.token_hex(8)
+        self._told = BatchLoad("")
+        self._seen: Mapping[str, ServiceReport] = {}
+        self._turn = 0
+
+    def look(self) -> None:
+        """Begin what is new, end what is over, send what there is room for. Raises `OSError`."""
+        shown = state.read(self._now.paths.status, Report)
+        self._seen = {service.name: service for service in shown.services} if shown else {}
+        for owned in owners(self._settings):
+            for batch in owned.unfinished(self._ended.setdefault(owned.owner, set())):
+                try:
+                    self._tend(owned, batch)
+                except (OSError, msgspec.MsgspecError) as error:  # the others go on
+                    log.event(_LOG, logging.ERROR, "batch waits", batch=batch.id, why=str(error))
+        self.send()
+        load = BatchLoad(self._run, dict(self._sent), dict(self._in_flight))
+        if load != self._told and state.show(self._now.paths.batch_load, load):
+            self._told = load
+
+    def _tend(self, owned: Owned, batch: Batch) -> None:
+        job = self._jobs.get(batch.id)
+        if batch.ends_as:  # it was about to end when its worker did
+            finish(owned, batch)
+            return
+        if job is None:
+            job = self._begin(owned, batch)
+            if job is None:
+                return
+        now_s = time.time()
+        if batch.status == "cancelling" and job.batch.cancelling_at is None:
+            job.batch = msgspec.structs.replace(job.batch, status="cancelling", cancelling_at=batch.cancelling_at)
+            owned.update(job.batch)
+        ending = self._ending(job, now_s)
+        if not ending or job.in_flight:
+            job.save(now_s)
+            return
+        del self._jobs[batch.id]
+        job.end(ending)
+        log.event(_LOG, logging.INFO, "batch ended", batch=batch.id, key=owned.owner, status=ending)
+
+    def _begin(self, owned: Owned, batch: Batch) -> Job | None:
+        """Check its input and begin or go on; None if it has failed."""
+        key = self._keys.get(owned.owner)
+        try:
+            data = owned.path(batch.input_file_id, "data")
+            found = read_requests(data, batch.endpoint, self._now, key, self._settings.requests_per_batch)
+        except FileNotFoundError:
+            found = Faults((Fault("file_not_found", f"{batch.input_file_id} is gone"),))
+        if isinstance(found, Faults):
+            failed = {"status": "failed", "failed_at": int(time.time()), "errors": found}
+            owned.update(msgspec.structs.replace(batch, **failed))
+            return None
+        job = self._jobs[batch.id] = Job.of(owned, batch, found)
+        owned.update(job.batch)
+        log.event(_LOG, logging.INFO, "batch", batch=batch.id, key=owned.owner, requests=len(found.custom_ids))
+        return job
+
+    def _ending(self, job: Job, now_s: float) -> str:
+        """The status that it ends with, once nothing of it is in flight; empty while it goes on."""
+        if not job.pending and sum((job.counts().completed, job.counts().failed)) == job.counts().total:
+            return "completed"
+        if job.batch.cancelling_at is not None or not self._admitted(job.owned.owner, now_s):
+            return "cancelled"
+        return "expired" if now_s >= job.batch.expires_at else ""
+
+    def _admitted(self, owner: str, now_s: float) -> bool:
+        """Whether the key may still use the gateway."""
+        if self._now.section.listen.keys is None:
+            return owner == ""
+        key = self._keys.get(owner)
+        return key is not None and (key.expires_s is None or now_s < key.expires_s)
+
+    def send(self) -> None:
+        """Send one request of each batch in turn, while there is room."""
+        now_s = time.time()
+        going_on = [job for job in self._jobs.values() if job.pending and now_s >= job.resume_s]
+        open_jobs = [job for job in going_on if not self._ending(job, now_s)]
+        left = {name: self._room(name) for name in {job.requests.service for job in open_jobs}}
+        while open_jobs := [job for job in open_jobs if job.pending and left[job.requests.service] > 0]:
+            self._turn += 1
+            job = open_jobs[self._turn % len(open_jobs)]
+            left[job.requests.service] -= 1
+            task = asyncio.create_task(self._ask(job, job.pending.popleft()))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _room(self, name: str) -> int:
+        own = self._in_flight[name]
+        return room(self._now.section.services[name], self._seen.get(name), own) - own
+
+    async def _ask(self, job: Job, index: int) -> None:
+        """One request; its answer is written, or it is asked again later."""
+        service = job.requests.service
+        job.in_flight += 1
+        self._in_flight[service] += 1
+        self._sent[service] += 1
+        try:
+            answered = await self._write(job, index)
+        except (OSError, msgspec.MsgspecError) as error:
+            log.event(_LOG, logging.ERROR, "results not written", batch=job.batch.id, why=str(error))
+            answered = False
+        finally:
+            job.in_flight -= 1
+            self._in_flight[service] -= 1
+        if answered:
+            self.send()
+        else:
+            job.pending.append(index)
+            job.resume_s = max(job.resume_s, time.time() + _RETRY_S)
+
+    async def _write(self, job: Job, index: int) -> bool:
+        """Ask, and write what came; False if it is to be asked again. Raises `OSError` of the disk."""
+        try:
+            status, wait_s, body = await self._post(job, job.body(index))
+        except aiohttp.ClientConnectorError:
+            return False  # HAProxy is being started: nobody has it
+        except (aiohttp.ClientError, TimeoutError) as error:
+            job.attempts[index] += 1
+            if job.attempts[index] < _ATTEMPTS:
+                return False
+            job.give_up(index, str(error) or type(error).__name__)
+            return True
+        if status in _AGAIN:
+            job.attempts[index] += status not in _NOBODY_HAD_IT
+            job.resume_s = time.time() + (wait_s if status == HTTPStatus.TOO_MANY_REQUESTS else 0.0)
+            if job.attempts[index] < _ATTEMPTS:
+                return False
+        job.answer(index, status, body)
+        return True
+
+    async def _post(self, job: Job, body: bytes) -> tuple[int, float, bytes]:
+        """Status, the seconds that the gateway wants to be left alone, and the answer."""
+        headers = {
+            "content-type": "application/json",
+            "x-gateway-service": job.requests.service,
+            "x-gateway-client": "batch",
+            "x-gateway-batch": "1",
+            **({"x-gateway-key": job.owned.owner} if job.owned.owner else {}),
+        }
+        async with self._again.post(f"http://haproxy{job.batch.endpoint}", data=body, headers=headers) as answer:
+            after = answer.headers.get("retry-after", "")
+            wait_s = min(_LONGEST_WAIT_S, float(after)) if after.isdigit() else 0.0
+            return answer.status, wait_s, await answer.read()
+
+
+async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:
+    """Work until told to stop, or until the supervisor is gone: what is in flight then is asked again by the next."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    parent = os.getppid()
+    longest_s = max(one.response_timeout_s + one.queue_deadline_s for one in now.section.services.values())
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=longest_s)
+    connector = aiohttp.UnixConnector(str(files.again_socket), limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as again:
+        while not stop.is_set() and os.getppid() == parent:
+            with state.locked(now.paths.batch_lock) as ours:
+                worker = Worker(now, settings, again)
+                if ours:
+                    _remove_drafts(settings)
+                while ours and not stop.is_set() and os.getppid() == parent:
+                    try:
+                        worker.look()
+                    except OSError as error:
+                        why = error.strerror or str(error)
+                        log.event(_LOG, logging.ERROR, "batches wait", file=str(error.filename), why=why)
+                    await _sleep(stop, _LOOK_S)
+            await _sleep(stop, _LOCK_S)
+
+
+async def _sleep(stop: asyncio.Event, time_s: float) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), time_s)
+    except TimeoutError:
+        return
+
+
+def _remove_drafts(settings: BatchSettings) -> None:
+    """Uploads whose gateway was killed."""
+    for owned in owners(settings):
+        for path in owned.directory.glob("*.draft"):
+            if path.stat().st_mtime < time.time() - _DRAFT_S:
+                path.unlink(missing_ok=True)
+
+
+@click.command()
+@click.option("--services", "services_path", required=True, type=click.Path(path_type=Path))
+@click.option("--accepted", "kept", required=True, type=click.Path(path_type=Path))
+@click.option("--run-directory", required=True, type=click.Path(path_type=Path))
+def main(services_path: Path, kept: Path, run_directory: Path) -> None:
+    """Work off the batches of a gateway."""
+    log.set_up("info", None)
+    try:
+        now = accepted.kept(kept, services_path) or accepted.read(services_path)
+        settings = now.batches()
+        if settings is not None:
+            asyncio.run(_work(now, settings, Files(run_directory)))
+    except ExplschedError as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

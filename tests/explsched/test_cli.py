@@ -1,0 +1,30 @@
+"""The root command: what it lists, and what that costs."""
+
+import subprocess
+import sys
+
+import click
+from click.testing import CliRunner
+
+from explsched.cli import root
+
+
+def test_help_lists_commands_with_the_texts_that_the_commands_have() -> None:
+    lines = CliRunner().invoke(root, ["--help"]).output.splitlines()
+    shown = dict(line.strip().partition(" ")[::2] for line in lines)
+    context = click.Context(root)
+    for name in root.list_commands(context):
+        command = root.get_command(context, name)
+        assert command is not None
+        whole = command.get_short_help_str(1000)
+        assert shown[name]
+        assert whole.startswith(shown[name].strip().removesuffix("..."))
+
+
+def test_help_imports_no_command() -> None:
+    code = (
+        "import sys; from explsched.cli import root; root(['--help'], standalone_mode=False); "
+        "print([name for name in ('numpy', 'yaml', 'slurm_plugin.config') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
