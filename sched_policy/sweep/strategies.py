@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 
 from explsched.errors import PolicyError
 from sched_policy.sweep.adaptive import AdaptiveHalving
-from sched_policy.sweep.asha import Asha
 from sched_policy.sweep.decision import Strategy
-from sched_policy.sweep.hyperband import Hyperband
-from sched_policy.sweep.median_stop import MedianStop
+from sched_policy.sweep.published import Asha, Hyperband, MedianStop
 
 _ROWS: Mapping[str, Callable[[], Strategy]] = {
     "adaptive": AdaptiveHalving,

@@ -7,9 +7,8 @@ import pytest
 
 from sched_policy.sweep.adaptive import AdaptiveHalving
 from sched_policy.sweep.decision import SweepAction
-from sched_policy.sweep.forecast import forecast
-from sched_policy.sweep.histories import Histories
-from sched_policy.sweep.median_stop import MedianStop
+from sched_policy.sweep.forecast import Histories, forecast
+from sched_policy.sweep.published import MedianStop
 from sched_policy.sweep.standing import standing
 from sched_policy.sweep.surrogate import hopeful
 from sched_policy.sweep.trials import Sweep, TrialState
@@ -131,9 +130,24 @@ def test_nothing_is_stopped_while_somebody_is_as_good_as_the_best_was_then() -> 
     leader = trial(1, final=0.3, steps=TOTAL, state=TrialState.ENDED)
     early = float(leader.values[3])
     rival = flat(2, early - 1e-6, 4)
-    assert AdaptiveHalving(doubt=1.1).decide(sweep(leader, rival, *hopeless()[1:]), gpus=8).done is None
+    unhurried = AdaptiveHalving(doubt=1.1, least_progress=0.0)
+    assert unhurried.decide(sweep(leader, rival, *hopeless()[1:]), gpus=8).done is None
     behind = flat(2, early + 1e-3, 4)
-    assert AdaptiveHalving(doubt=1.1).decide(sweep(leader, behind, *hopeless()[1:]), gpus=8).done
+    assert unhurried.decide(sweep(leader, behind, *hopeless()[1:]), gpus=8).done
+
+
+def test_nothing_is_stopped_before_everybody_has_come_so_far_that_a_late_start_would_show() -> None:
+    leader = trial(1, final=0.3, steps=TOTAL, state=TrialState.ENDED)
+    for steps, is_done in ((TOTAL // 8 - 1, False), (TOTAL // 8 + 1, True)):
+        decision = AdaptiveHalving(doubt=1.1).decide(sweep(leader, flat(2, 0.99, steps), *hopeless()[1:]), gpus=8)
+        assert (decision.done is not None) is is_done
+
+
+def test_fewer_finish_while_few_have_been_tried() -> None:
+    tried = [trial(i, final=0.5 + 0.001 * i, steps=4, state=TrialState.RUNNING) for i in range(1, 9)]
+    few, many = (sweep(*tried, *(trial(100 + i) for i in range(fresh))) for fresh in (56, 4))
+    assert sum(i < 100 for i in AdaptiveHalving().decide(few, gpus=8).wanted[:8]) == 5
+    assert sum(i < 100 for i in AdaptiveHalving().decide(many, gpus=8).wanted[:8]) == 8
 
 
 def hopeless() -> list:  # type: ignore[type-arg]

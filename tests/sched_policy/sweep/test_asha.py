@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_policy.sweep.asha import Asha, Rungs
 from sched_policy.sweep.decision import SweepAction
-from sched_policy.sweep.hyperband import Hyperband
+from sched_policy.sweep.published import Asha, Hyperband, Rungs
 from sched_policy.sweep.trials import Trial, TrialState
 from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
 
