@@ -52,7 +52,7 @@ def spans_gpus(environment: Mapping[str, str]) -> bool:
 
 @contextmanager
 def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterator[bool]:
-    """Whether no other command that spans GPUs is a client of the daemon, while the block runs. Tasks of a step are one.
+    """Whether no other command that spans GPUs is a client of the daemon meanwhile. Tasks of a step are one command.
 
     Kernels of collectives wait for their peers on other GPUs: those of two programs that run at the same time may each
     hold a GPU that the other one waits for, for ever (NVIDIA/nccl issues 231 and 574). True where it cannot be told.

@@ -103,7 +103,7 @@ def _cells(row: KernelRow) -> tuple[object, ...]:
     )
 
 
-_FIGURES = ("REQ%", "LIM%", "LAUNCHES", "GPU_MS", "WAITS", "WAITED_MS", "LONGEST", "PASSED")
+_FIGURES = ("REQ%", "LIM%", "LAUNCHES", "GPU_MS", "WAITS", "WAITED_MS", "LONGEST", "PASSED", "ROUTED")
 _CLIENT_COLUMNS = (
     *(Column("GPU", width=12), Column("JOB", ">"), Column("PID", ">"), Column("CLASS")),
     *(Column(title, ">") for title in _FIGURES),
@@ -141,6 +141,7 @@ def _client(uuid: str, client: Mapping[str, Any]) -> tuple[str, ...]:
         number("waited_ns", _NS_PER_MS, 1),
         number("longest_wait_ns", _NS_PER_MS, 2),
         number("passed", 1, 0),
+        f"{client.get('routed', '?')}/{client.get('look_ups', '?')}",
     )
 
 

@@ -31,6 +31,8 @@ CLIENT = {
     "waited_ns": 12_500_000,
     "longest_wait_ns": 1_230_000,
     "passed": 3,
+    "routed": 11,
+    "look_ups": 12,
 }
 GPU = {"uuid": "GPU-01234567-89ab", "clients": [CLIENT, {**CLIENT, "pid": 78, "job": ""}]}
 STATUS = {"policy": "quota", "gpus": [GPU]}
@@ -121,7 +123,7 @@ def test_the_clients_of_the_managers_of_this_machine(file: Path, short: Path) ->
     with manager(address, json.dumps(STATUS).encode()):
         lines = run("--job", "42").output.splitlines()
     assert lines[0] == f"{address}: policy quota"
-    expected = "01234567-89a 42 77 best-effort 25.0 50.0 123456 4500.0 17 12.5 1.23 3"
+    expected = "01234567-89a 42 77 best-effort 25.0 50.0 123456 4500.0 17 12.5 1.23 3 11/12"
     assert [line.split() for line in lines[2:4]] == [expected.split(), []]
     address.unlink()
     with manager(address, json.dumps(STATUS).encode()):
