@@ -1,4 +1,6 @@
-"""The activator's HTTP server: held requests, and what the gateway answers itself.
+"""The activator: held requests, and what the gateway answers itself, over HTTP.
+
+`python -m inference_gateway.activator.server DIRECTORY` is its process; it also checks HAProxy's servers once a second.
 
 HAProxy marks the requests of a service, and those whose service it does not know yet, with headers it takes away from
 clients; what comes without them is for the gateway itself. `/state` is reachable on the Unix socket alone, because
@@ -9,7 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import ssl
+import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
@@ -17,6 +23,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from inference_gateway.activator import batches
 from inference_gateway.activator.holding import FullError, GivenUpError, Waiting
 from inference_gateway.activator.relay import (
     LIMIT,
@@ -29,16 +36,21 @@ from inference_gateway.activator.relay import (
     problem,
     relay,
 )
-from inference_gateway.dataplane import activator_link
+from inference_gateway.dataplane import endpoints
 from inference_gateway.dataplane.endpoints import EndpointFiles, HeldService, ReadyReplicas, read_services, read_starts
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.settings import client_context
-from inference_gateway.errors import ActivatorError
+from inference_gateway.dataplane.health import HealthLoop
+from inference_gateway.dataplane.process import AccessLogWriter, opened_pipe
+from inference_gateway.dataplane.settings import BatchSettings, client_context
+from inference_gateway.dataplane.statistics import DataPlaneCollector, HaproxyStatistics, exposition
+from inference_gateway.errors import ActivatorError, GatewayError, NotRunningError
 from inference_gateway.model import StartForecast
 
 _LOG = logging.getLogger("explsched.gateway.activator")
 _ONLY, _KEY = "x-gateway-only", "x-gateway-key"
 """HAProxy's marks on a request for the list of models: the service it is about, and who asks."""
+_BATCHES = "x-gateway-batches"
+"""And on one about files or batches."""
 
 
 class Activator:
@@ -83,7 +95,7 @@ class Activator:
 
     def _announcer(self, service: str) -> Callable[[int], None]:
         def announce(waiting: int) -> None:
-            heard = activator_link.send(self._files.control_socket, activator_link.Wake(service, waiting))
+            heard = endpoints.send(self._files.control_socket, endpoints.Wake(service, waiting))
             _LOG.info(
                 "cold start service=%s waiting=%d control_plane=%s", service, waiting, "told" if heard else "away"
             )
@@ -109,6 +121,10 @@ class Activator:
             return await self._hold(name.partition("/")[0], request)
         if LIMIT in request.headers and self._again is not None:
             return await self._again.ask(request)
+        if _BATCHES in request.headers:
+            settings = msgspec.json.decode(self._files.batches.read_bytes(), type=BatchSettings | None, dec_hook=_path)
+            if settings is not None:
+                return await batches.answer(request, settings, request.headers.get(_KEY, ""))
         if request.method == "GET" and request.path == "/metrics":
             text = await asyncio.to_thread(self._metrics, dict(self.lines))
             return web.Response(text=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
@@ -121,7 +137,13 @@ class Activator:
         """OpenAI's list of models, without asking a replica: of one service or all, as far as the key may use them."""
         allowed = self._allowed(key)
         data = [
-            {"id": model, "object": "model", "created": 0, "owned_by": line.service.name}
+            {
+                "id": model,
+                "object": "model",
+                "created": 0,
+                "owned_by": line.service.name,
+                **({"parent": line.service.models[0]} if model in line.service.adapters else {}),
+            }
             for name, line in self.lines.items()
             if service in ("", name) and (allowed is None or name in allowed)
             for model in line.service.models
@@ -183,6 +205,85 @@ class Activator:
             _LOG.exception("services cannot be read; those known before stay in force")
 
 
+def _path(kind: type, text: object) -> object:
+    return Path(str(text)) if kind is Path else text
+
+
 def _map_lines(path: Path) -> list[str]:
     """The lines of one of HAProxy's maps; none where it has no such file."""
     return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+
+
+_ROUND_S = 1.0
+
+
+def main() -> None:
+    """Serve until SIGTERM; requests in flight get a minute to end."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    asyncio.run(_serve(Files(Path(sys.argv[1]))))
+
+
+async def _serve(files: Files) -> None:
+    ending = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+    reading = HaproxyStatistics(files)
+    writer = AccessLogWriter(opened_pipe(files.access_pipe), files.access_log)
+    recording = asyncio.create_task(asyncio.to_thread(writer.run))
+
+    def metrics(lines: Mapping[str, Waiting]) -> str:
+        state = {name: line.state() for name, line in lines.items()}
+        traffic = reading.traffic(sorted(lines), state)
+        cold_starts = [(name, line.cold_starts) for name, line in lines.items()]
+        lost = (("disk", writer.lost_lines), ("pipe", reading.dropped_logs()))
+        text = exposition(DataPlaneCollector(traffic, reading.servers(state), cold_starts, lost))
+        added = files.control_metrics.read_text(encoding="utf-8") if files.control_metrics.exists() else ""
+        return text + added
+
+    activator = Activator(files, metrics)
+    activator.read_services()
+    os.umask(0o177)
+    runner = web.AppRunner(
+        activator.application(),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=60.0,
+        keepalive_timeout=75.0,
+    )
+    await runner.setup()
+    await web.UnixSite(runner, str(files.activator_socket), backlog=4096).start()
+    files.activator_pid.write_text(str(os.getpid()), encoding="ascii")
+    checking = asyncio.create_task(_check_health(files, activator))
+    await ending.wait()
+    checking.cancel()
+    await runner.cleanup()
+    writer.end()
+    await recording
+
+
+async def _check_health(files: Files, activator: Activator) -> None:
+    """Check HAProxy once a second, for ever: an error ends one round, not the activator."""
+    health_loop = HealthLoop(files)
+    resumed = False
+    trouble = ""
+    while True:
+        try:
+            activator.read_services()
+            if not resumed:
+                await asyncio.to_thread(health_loop.resume)
+                resumed = True
+            held = {name: line.service for name, line in activator.lines.items()}
+            for line in await asyncio.to_thread(health_loop.run_round, held, time.monotonic()):
+                _LOG.info("%s", line)
+            trouble = ""
+        except NotRunningError as error:
+            if trouble != str(error):  # once, not every second
+                trouble = str(error)
+                _LOG.warning("%s", error)
+        except GatewayError:
+            _LOG.exception("this round of health checks failed")
+        await asyncio.sleep(_ROUND_S)
+
+
+if __name__ == "__main__":
+    main()

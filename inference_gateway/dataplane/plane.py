@@ -10,9 +10,15 @@ from pathlib import Path
 import msgspec
 
 from explsched.atomic_file import replace_file
-from inference_gateway.dataplane.activator_link import ActivatorProcess, read_state
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments, trust
-from inference_gateway.dataplane.endpoints import EndpointFiles, Listed, ReadyReplicas, services_text
+from inference_gateway.dataplane.endpoints import (
+    ActivatorProcess,
+    EndpointFiles,
+    Listed,
+    ReadyReplicas,
+    read_state,
+    services_text,
+)
 from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi
@@ -22,6 +28,7 @@ from inference_gateway.errors import DataPlaneError, RefusedError, SettingsError
 from inference_gateway.model import Endpoint, ServerState, StartForecast, Traffic
 
 TURNS = Path(__file__).with_name("turns.lua")
+PAGE = Path(__file__).with_name("chat.html")
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
 
@@ -218,8 +225,10 @@ class HaproxyDataPlane:
         return {
             **maps(settings),
             **trust(settings),
+            self.files.batches: msgspec.json.encode(settings.batches, enc_hook=str).decode(),
             self.files.services: services_text(settings.services),
             self.files.turns: TURNS.read_text(encoding="utf-8"),
+            self.files.page: PAGE.read_text(encoding="utf-8"),
             self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }
 

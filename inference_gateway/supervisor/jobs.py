@@ -1,39 +1,49 @@
-"""The jobs before and after this one: whose data plane is taken over, and who waits to take over ours."""
+"""The jobs before and after this one, and a services file that is to be taken again.
+
+Whose data plane is taken over, who waits to take over ours; and how a running gateway is asked for another file: on
+SIGHUP, or by a command through two small files, because the gateway may run on another node and a command wants an
+answer. A wrong file leaves in force what is.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
+import secrets
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 from explsched import log
+from explsched.atomic_file import replace_file
+from explsched.errors import ExplschedError, SlurmError
+from explsched.strict_yaml import ConfigError
+from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.state import GatewayRecord
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import Processes
 from inference_gateway.errors import GatewayError
-from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.gateway_paths import SLOTS, GatewayPaths
 from sbatch_templates import shell_environment
 from slurm_plugin.client.changes import CancelJob, ClearDependency
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob
 
+_LOG = logging.getLogger("explsched.gateway")
 _OURS = "igwjob:"
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
 
 
-def tag(gateway: str) -> str:
-    """The comment of the jobs of a gateway itself."""
-    return f"{_OURS}{gateway}"
+def tag(gateway: str, slot: int = 1) -> str:
+    """The comment of the jobs of a gateway itself; `slot` is 2 for the second of two."""
+    return f"{_OURS}{gateway}" if slot == 1 else f"{_OURS}{gateway}:{slot}"
 
 
 def own_job_id() -> int | None:
@@ -42,9 +52,10 @@ def own_job_id() -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def active_jobs(client: SlurmClient, gateway: str) -> tuple[SlurmJob, ...]:
-    """The gateway's own jobs that wait or run. Raises `SlurmError`."""
-    found = (job for job in client.tagged_jobs(tag(gateway)) if job.comment == tag(gateway))
+def active_jobs(client: SlurmClient, gateway: str, slots: Sequence[int] = SLOTS) -> tuple[SlurmJob, ...]:
+    """The gateway's own jobs that wait or run, by default of both where there are two. Raises `SlurmError`."""
+    tags = {tag(gateway, slot) for slot in slots}
+    found = (job for job in client.tagged_jobs(tag(gateway)) if job.comment in tags)
     return tuple(job for job in found if job.state in ACTIVE)
 
 
@@ -52,10 +63,12 @@ def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str
     """Options for sbatch. `after`: the job that this one succeeds."""
     section, root = now.section, now.paths.root
     job = section.job
+    second = job.second if now.slot > 1 else None
     given = {
         "job-name": f"gateway-{section.name}",
-        "comment": tag(section.name),
+        "comment": tag(section.name, now.slot),
         "output": str(root / "gateway.log"),
+        "nodelist": job.node if second is None else second.node,
         "open-mode": "append",
         "chdir": str(root),
         "signal": f"B:USR1@{job.handover_s}",
@@ -75,8 +88,9 @@ def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str
 def script(now: Accepted, extra: Sequence[str]) -> str:
     """The batch script. `extra` are sbatch options that the successor is to have, too."""
     text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
-    program = [sys.executable, "-m", "inference_gateway.supervisor"]
+    program = [sys.executable, "-m", "inference_gateway.supervisor.loop"]
     files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
+    files += ["--slot", str(now.slot)] if now.slot > 1 else []
     command = [*program, *files, *(f"--sbatch={option}" for option in extra)]
     return shell_environment().from_string(text).render(command=command).strip("\n") + "\n"
 
@@ -86,13 +100,14 @@ def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int 
     return client.submit(script(now, extra), options(now, extra, after))
 
 
-def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> int:
-    """Submit the first job of a gateway; returns its id. Raises `GatewayError` if it has one, `SlurmError`."""
+def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int, ...]:
+    """Submit the first job of a gateway, or of both; returns ids. Raises `GatewayError` if it has one, `SlurmError`."""
     running = active_jobs(client, now.section.name)
     if running:
         raise GatewayError(f"gateway {now.section.name} is up or starting already: job {running[0].job_id}")
     state.forget_requests(now.paths)
-    return submit(client, now, extra)
+    slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
+    return tuple(submit(client, replace(now, slot=slot), extra) for slot in slots)
 
 
 def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, now_s: float) -> float:
@@ -116,7 +131,6 @@ def cancel(client: SlurmClient, job_ids: Sequence[int]) -> None:
         client.apply([CancelJob(job_id) for job_id in job_ids])
 
 
-_LOG = logging.getLogger("explsched.gateway")
 _LOOK_S = 60.0
 """Time between two looks for the successor job."""
 
@@ -138,7 +152,7 @@ def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: 
     if not found.alive():
         return None
     try:
-        if record.job_id in {running.job_id for running in active_jobs(client, now.section.name)}:
+        if record.job_id in {running.job_id for running in active_jobs(client, now.section.name, (now.slot,))}:
             return found.files
     except SlurmError as error:
         log.event(_LOG, logging.ERROR, "predecessor's state unknown", job=record.job_id, why=str(error))
@@ -183,7 +197,7 @@ class Succession:
         if self.own is None or now_s < self._due_s or self.paths.closing.exists():
             return
         try:
-            jobs = active_jobs(self.client, now.section.name)
+            jobs = active_jobs(self.client, now.section.name, (now.slot,))
             if self._successor not in {found.job_id for found in jobs}:
                 self._successor = self._find(now, jobs, self.own)
             left_s = handover_in_s(jobs, self.own, now.section.job.handover_s, time.time())
@@ -206,3 +220,78 @@ class Succession:
         new = submit(self.client, now, self.sbatch, after=own)
         log.event(_LOG, logging.INFO, "successor submitted", job=new)
         return new
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """What became of a request. `fault` is empty if the file is in force, else why it is not."""
+
+    request: str
+    fault: str
+
+
+def ask_reload(paths: GatewayPaths) -> str:
+    """Ask; returns the request's name. Raises `GatewayError`."""
+    request = secrets.token_hex(8)
+    try:
+        replace_file(paths.reload, request)
+    except OSError as error:
+        raise GatewayError(f"{paths.reload}: cannot be written: {error.strerror}") from error
+    return request
+
+
+def asked_reload(paths: GatewayPaths) -> str | None:
+    """The request that waits for an answer; None if there is none."""
+    try:
+        return paths.reload.read_text(encoding="ascii")
+    except FileNotFoundError:
+        return None
+
+
+def answer_reload(paths: GatewayPaths, request: str, fault: str) -> None:
+    """Say what became of a request; it waits no more."""
+    state.save(paths.reloaded, ReloadResult(request, fault))
+    paths.reload.unlink(missing_ok=True)
+
+
+def outcome_reload(paths: GatewayPaths, request: str) -> ReloadResult | None:
+    """What became of this request; None as long as nobody has answered it."""
+    found = state.read(paths.reloaded, ReloadResult)
+    return found if found is not None and found.request == request else None
+
+
+@dataclass(slots=True)
+class Revision:
+    """What is in force now. `put` brings another one in force, or raises and leaves things as they are."""
+
+    now: Accepted
+    put: Callable[[Accepted], None]
+    _asked: bool = False
+
+    def check_now(self) -> None:
+        """Take the file at the next `check`."""
+        self._asked = True
+
+    def check(self) -> None:
+        """Take the services file again if a signal or a command asks for it, and answer the command."""
+        request = asked_reload(self.now.paths)
+        if not self._asked and request is None:
+            return
+        self._asked = False
+        fault = ""
+        try:
+            self._take()
+            log.event(_LOG, logging.INFO, "services file taken", file=str(self.now.services_path))
+        except (ExplschedError, OSError) as error:
+            fault = str(error)
+            log.event(_LOG, logging.ERROR, "services file not taken, what was in force stays", why=fault)
+        if request is not None:
+            answer_reload(self.now.paths, request, fault)
+
+    def _take(self) -> None:
+        new = accepted.read(self.now.services_path, self.now.slot)
+        fault = accepted.unchangeable(self.now.section, new.section)
+        if fault:
+            raise ConfigError(f"{self.now.services_path}: {fault} while the gateway is up")
+        self.put(new)
+        self.now = new

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 from msgspec import Struct, to_builtins
 
-from explsched.cli.options import config_option, json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import config_option, json_option
 from explsched.errors import ExplschedError
+from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ClusterRecords, SlurmJob

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from explsched.strict_yaml import ConfigError
-from inference_gateway import keys, services
+from inference_gateway import accepted, services
 from inference_gateway.dataplane.settings import digest_of
 
 PATH = Path("/srv/services.yaml")
@@ -117,13 +117,13 @@ def test_every_key_has_a_meaning() -> None:
 
 class TestKeys:
     def test_a_new_key_is_known_by_its_hash(self, tmp_path: Path) -> None:
-        secret, line = keys.new_key("alice")
+        secret, line = accepted.new_key("alice")
         path = tmp_path / "keys.yaml"
         path.write_text(f"keys:\n{line}\n")
-        (key,) = keys.load(path)
+        (key,) = accepted.load_keys(path)
         assert (key.name, key.digest) == ("alice", digest_of(secret))
         assert secret not in path.read_text()
-        assert keys.new_key("alice")[0] != secret
+        assert accepted.new_key("alice")[0] != secret
 
     def test_a_key_is_what_its_line_says(self, tmp_path: Path) -> None:
         """The hash may stand in either case; HAProxy compares capital letters."""
@@ -132,7 +132,7 @@ class TestKeys:
             "keys:\n  a: {sha256: " + 64 * "a" + ", services: [chat], requests_per_minute: 9, expires: 2031-03-30, "
             "tokens_per_minute: 10, tokens_per_day: 11, weight: 4, priority: batch}\n"
         )
-        (key,) = keys.load(path)
+        (key,) = accepted.load_keys(path)
         assert key.expires_s is not None
         assert time.strftime("%F %T", time.localtime(key.expires_s)) == "2031-03-31 00:00:00"
         assert (key.name, key.digest, key.services, key.requests_per_minute) == ("a", 64 * "A", ("chat",), 9)
@@ -154,4 +154,60 @@ class TestKeys:
         path = tmp_path / "keys.yaml"
         path.write_text(text)
         with pytest.raises(ConfigError, match=words):
-            keys.load(path)
+            accepted.load_keys(path)
+
+
+CHAT = "services.yaml: services.chat."
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("canary: {service: more}", CHAT + "canary.service: no other service 'more' .none."),
+        ("canary: {service: chat}", CHAT + "canary.service: no other service 'chat'"),
+        ("canary: {service: more, share: 2}", "services.chat.canary.share: .*found 2"),
+        ("batches: yes", "services.chat.batches: .*found True"),
+        ("batches: always", "services.chat.batches: .*none.*idle.*start.*found 'always'"),
+        ("also_serves: [llama, chat-2, chat-2, '']", "services.chat.also_serves"),
+    ],
+)
+def test_lanes_and_canaries(more: str, words: str) -> None:
+    assert re.search(words, faults(GOOD + f"    {more}\n")), faults(GOOD + f"    {more}\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("worker_command: x", "replica.worker_command: is for replicas over several nodes, replica.nodes is 1"),
+        ('worker_command: "x \'"', "replica.worker_command: No closing quotation"),
+        ("nodes: 0", "services.chat.replica.nodes: .*found 0"),
+        ("stage: {source: a, target: /b}", "replica.stage.source: must be an absolute path, found 'a'"),
+    ],
+)
+def test_replicas_over_nodes_and_their_models(more: str, words: str) -> None:
+    text = GOOD.replace('{port}"}', f'{{port}}", {more}}}')
+    assert re.search(words, faults(text)), faults(text)
+
+
+def test_a_staged_model_is_part_of_the_generation() -> None:
+    text = GOOD.replace('{port}"}', '{port} {model}", nodes: 2, stage: {source: /a, target: /b}}')
+    assert services.parse(text, PATH).services["chat"].generation()
+    assert "replica.stage has copied" in faults(GOOD.replace("{port}", "{port} {model}"))
+
+
+@pytest.mark.parametrize(
+    ("job", "good"),
+    [
+        ("{second: {}}", False),
+        ("{node: a, second: {node: a}}", False),
+        ("{node: a, second: {node: b}}", True),
+        ("{second: {port: 8081}}", True),
+        ("{second: {port: 8080}}", False),
+    ],
+)
+def test_two_gateways_need_two_places(job: str, *, good: bool) -> None:
+    text = f"job: {job}\n{GOOD}"
+    if good:
+        assert services.parse(text, PATH).job.second is not None
+    else:
+        assert "job.second: both gateways may come to the same node and listen on port 8080" in faults(text)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from explsched.job_options import SCHEDULED
+from explsched.job_options.table import SCHEDULED
 from slurm_plugin import job_options
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from tests import job_submit
 from tests.slurm.jobs import command, until
-from wrappers import native_parts
+from wrappers import kernel_manager
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
@@ -33,8 +33,8 @@ def library(open_tmp: Path) -> Path:
     directory = open_tmp / "spank_files"
     directory.mkdir()
     try:
-        return Path(shutil.copy(native_parts.library(os.environ), directory))
-    except native_parts.NotInstalledError as error:
+        return Path(shutil.copy(kernel_manager.library(os.environ), directory))
+    except kernel_manager.NotInstalledError as error:
         pytest.skip(str(error))
 
 
@@ -47,7 +47,7 @@ def site(needs_slurm: None, open_tmp: Path, library: Path) -> Iterator[Cluster]:
     plugin = shutil.copy(PLUGIN, files_of_site)
     (files_of_site / "spool").mkdir()
     socket = files_of_site / "km-%u" / "kernel-manager.sock"
-    manager = native_parts.manager(os.environ)
+    manager = kernel_manager.manager(os.environ)
     words = f"library={library} spool={files_of_site}/spool manager_socket={socket} manager={manager}"
     files = (("plugstack.conf", f"optional {plugin} {words}\n"), ("job_submit.lua", job_submit.script()))
     place = open_tmp / "spank"
@@ -201,7 +201,7 @@ def test_a_missing_library_does_not_stop_a_job(site: Cluster, library: Path) -> 
 def test_a_best_effort_job_is_known_to_the_manager_and_to_explain(site: Cluster, library: Path) -> None:
     """The whole way on the GPU double: plain sbatch, the interposer in the task, a manager for its user, explain."""
     place = library.parent / "km-0"
-    manager = native_parts.manager(os.environ)
+    manager = kernel_manager.manager(os.environ)
     config = library.parent / "explsched.yaml"
     config.write_text(json.dumps({"slurm": {"client": "cli"}, "progress": {"spool": str(library.parent / "spool")}}))
     kernels = library.parent / "kernels"

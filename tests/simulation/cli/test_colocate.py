@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from explsched.cli.main import root
+from explsched.cli import root
 from simulation.colocation.events import generate, write_events
 from simulation.traces.trace import TraceError
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from explsched.cli.main import root
-from slurm_plugin.audit.entries import AuditEntry
-from slurm_plugin.audit.trail import AuditTrail
+from explsched.cli import root
+from slurm_plugin.audit import AuditEntry, AuditTrail
 
 LONG = "JS1:" + "x" * 900
 

@@ -8,10 +8,21 @@ from typing import get_args
 
 import pytest
 
+from explsched.errors import SlurmUnreachableError
 from sched_policy.model import NodeGpus
 from sched_policy.plan import Plan, Preemption, Reservation, Score, Stop
-from slurm_plugin.audit.entries import AuditEntry, Before, Reasons, entries
-from slurm_plugin.audit.trail import AuditError, AuditTrail, RecentEntries, apply, read, replayed
+from slurm_plugin.audit import (
+    AuditEntry,
+    AuditError,
+    AuditTrail,
+    Before,
+    Reasons,
+    RecentEntries,
+    apply,
+    entries,
+    read,
+    replayed,
+)
 from slurm_plugin.client import changes as all_changes
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -25,7 +36,6 @@ from slurm_plugin.client.changes import (
     SignalJob,
     TargetJob,
 )
-from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.records import SlurmReservation
 from tests.slurm_kit import FakeSlurm, record
 

@@ -51,7 +51,7 @@ def left(*others: SlurmJob, **beneficiary: Any) -> int:
     """Preemptions that are left of one that frees a GPU for job 2, with other jobs in the queue."""
     held = {"state": "RUNNING", "start_s": 1.0, "gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),)}
     victim = record(1, comment="explsched:checkpoint=USR1", node_names=("n1",), **held)
-    full = record(9, node_names=("n1",), **{**held, "gpus": 3, "gpu_nodes": (("n1", 3),)})
+    full = record(9, node_names=("n1",), **{**held, "start_s": 1e4, "gpus": 3, "gpu_nodes": (("n1", 3),)})
     waits = record(2, reason="Resources", gpus=1, gpus_per_node=1, natives=(50,), **beneficiary)
     there = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main", "fast"}), cpus=16)
     seen = observe(ClusterRecords((there,), (victim, full, waits, *others), ()), ProgressSpool(Path("/nowhere")), 1e4)
@@ -93,3 +93,13 @@ def test_nobody_is_interrupted_where_another_job_would_take_what_comes_free(firs
 )
 def test_jobs_that_would_not_take_it_are_no_obstacle(behind: SlurmJob) -> None:
     assert left(behind) == 1
+
+
+@pytest.mark.parametrize(("limit_s", "goes"), [(7200.0, 0), (60.0, 1)])
+def test_nobody_is_interrupted_where_slurm_keeps_what_comes_free_for_a_larger_job_ahead(
+    limit_s: float, goes: int
+) -> None:
+    """All four GPUs are free in an hour, and the larger job is to start then."""
+    ahead = other(gpus=4, gpus_per_node=4, time_limit_s=3600.0)
+    assert left(ahead, time_limit_s=limit_s) == goes
+    assert left(replace(ahead, natives=(40,)), time_limit_s=limit_s) == 1

@@ -1,0 +1,123 @@
+"""The root command `sexplsched`, groups of commands that packages register as entry points, options that they share.
+
+Only the command that is called is imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import ClassVar
+
+import click
+
+from explsched import entry_points
+from explsched.errors import ExplschedError
+
+_EPILOG = """\
+Exit status: 0 success, 1 failure, 2 wrong usage.
+
+\b
+examples:
+  sexplsched status --me
+  sexplsched explain 4711
+  sexplsched doctor
+"""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+config_option = click.option(
+    "-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.", show_envvar=True
+)
+
+
+class _Moment(click.ParamType[float]):
+    """A moment: `90m`, `2h` or `7d` ago, `2026-01-31` or `2026-01-31T12:00` local time; in seconds since 1970."""
+
+    name = "time"
+    _UNITS_S: ClassVar[Mapping[str, float]] = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click asks for it."""
+        text = str(value)
+        ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+        if ago:
+            return time.time() - float(ago[1]) * self._UNITS_S[ago[2]]
+        if text == "0":
+            return 0.0
+        try:
+            return datetime.fromisoformat(text).astimezone().timestamp()
+        except ValueError:
+            self.fail(f"{text!r}: accepted are 90m, 2h, 7d, 2026-01-31 and 2026-01-31T12:00", param, ctx)
+
+
+MOMENT = _Moment()
+
+
+class CommandError(ExplschedError):
+    """A registered command cannot be loaded."""
+
+
+class RegisteredCommands(click.Group):
+    """The commands of one entry-point group."""
+
+    def __init__(self, *args: object, entry_point_group: str, **kwargs: object) -> None:
+        """`entry_point_group`: where the commands are registered; the rest as for `click.Group`."""
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # handed on as they come
+        self._group = entry_point_group
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Names of all registered commands, sorted."""
+        return sorted({*entry_points.own(self._group), *entry_points.others(self._group)})
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; None if there is none. Raises `CommandError` if it does not load."""
+        entry = entry_points.own(self._group).get(cmd_name) or entry_points.others(self._group).get(cmd_name)
+        return None if entry is None else _loaded(entry)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; an unknown command is answered with the nearest known one."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            from difflib import get_close_matches
+
+            known = self.list_commands(ctx)
+            near = get_close_matches(args[0], known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"unknown command {args[0]!r}{hint} (known: {', '.join(known)})")
+        return super().resolve_command(ctx, args)
+
+
+def _loaded(entry: EntryPoint) -> click.Command:
+    try:
+        command = entry.load()
+    except Exception as error:  # another package's import may raise anything
+        raise CommandError(f"command {entry.name!r} ({entry.value}) does not load: {error!r}") from error
+    if not isinstance(command, click.Command):
+        raise CommandError(f"command {entry.name!r}: {entry.value} is {command!r}, expected a click command")
+    return command
+
+
+@click.group(cls=RegisteredCommands, entry_point_group=entry_points.COMMANDS, epilog=_EPILOG)
+@click.version_option(None, "-V", "--version", package_name="explsched")
+def root() -> None:
+    """See and steer what explsched does with a Slurm cluster."""
+
+
+def main() -> None:
+    """Entry point of `sexplsched`: errors of ours become one message and exit status 1."""
+    gc.set_threshold(100_000)  # most commands end before collecting would pay
+    try:
+        root(auto_envvar_prefix="SEXPLSCHED", standalone_mode=True)
+    except ExplschedError as error:
+        click.echo(f"sexplsched: error: {error}", err=True)
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main()

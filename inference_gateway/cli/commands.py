@@ -1,0 +1,361 @@
+"""The commands of `sexplsched gateway` about a whole gateway: start it, end it, change it, and see what it does."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from datetime import datetime
+from ipaddress import ip_interface
+from pathlib import Path
+
+import click
+import msgspec
+
+from explsched import log
+from explsched.cli import json_option
+from explsched.tables import Column, lines, room
+from inference_gateway import accepted
+from inference_gateway.cli import known_service, opened, services_option
+from inference_gateway.control import state
+from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
+from inference_gateway.control.state import Override
+from inference_gateway.errors import GatewayError
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.replicas.submission import prefix
+from inference_gateway.services import GatewaySection, keys
+from inference_gateway.supervisor import jobs
+from inference_gateway.supervisor.loop import run
+from slurm_plugin.client.cli import CliClient
+
+_FRESH_S = 5.0
+
+
+@click.command()
+@services_option
+@click.option("--foreground", "place", flag_value="here", help="Run it here, until Ctrl-C; the replicas go on.")
+@click.option("-p", "--partition", help="Partition of the gateway job.")
+@click.option("-A", "--account", help="Account of the gateway job.")
+@click.option("-q", "--qos", help="QOS of the gateway job.")
+@click.option("-t", "--time", "time_limit", help="Time limit of the gateway job.")
+@click.option("--sbatch", "sbatch", multiple=True, metavar="OPTION", help="Another option for sbatch; repeatable.")
+@click.option("--wait", "wait_s", type=float, default=0.0, metavar="SECONDS", help="Wait until it serves.")
+@click.option("--dry-run", "place", flag_value="nowhere", help="Show what would be submitted.")
+def up(
+    *,
+    services_path: Path,
+    place: str | None,
+    partition: str | None,
+    account: str | None,
+    qos: str | None,
+    time_limit: str | None,
+    sbatch: tuple[str, ...],
+    wait_s: float,
+) -> None:
+    """Start a gateway as a Slurm job. It stays up over its time limit until `gateway down`."""
+    now = accepted.read(services_path)
+    given = (("partition", partition), ("account", account), ("qos", qos), ("time", time_limit))
+    extra = (*(f"--{key}={value}" for key, value in given if value), *sbatch)
+    if place == "nowhere":
+        click.echo(f"# sbatch {' '.join(jobs.options(now, extra, None))}")
+        click.echo(jobs.script(now, extra), nl=False)
+        return
+    try:
+        now.check()
+    except OSError as error:
+        raise GatewayError(f"{error.filename}: {error.strerror}") from error
+    shown = state.read(now.paths.status, Report)
+    if now.paths.gateway.exists() and shown is not None and time.time() - shown.time_s < _FRESH_S:
+        raise GatewayError(f"gateway {now.section.name} is up already; `gateway down` ends it")
+    if place == "here":
+        state.forget_requests(now.paths)
+        log.set_up("info", None)
+        run(now, extra)
+        return
+    before = _announced_s(now.paths)
+    for job_id in jobs.start(CliClient(now.section.slurm.timeout_s), now, extra):
+        click.echo(f"Submitted batch job {job_id}")
+    addresses = 1 if now.section.job.second is None else len(now.paths.slots)
+    deadline_s = time.monotonic() + wait_s
+    while time.monotonic() < deadline_s:
+        if _announced_s(now.paths) > before and len(now.paths.address.read_text(encoding="ascii").split()) == addresses:
+            click.echo(now.paths.address.read_text(encoding="ascii"), nl=False)
+            return
+        time.sleep(0.5)
+    if wait_s:
+        where = now.paths.root / "gateway.log"
+        raise GatewayError(f"gateway {now.section.name} does not serve after {wait_s:g} s; see {where}")
+
+
+def _announced_s(paths: GatewayPaths) -> float:
+    """When the address file was written, since the epoch; 0 if there is none."""
+    return paths.address.stat().st_mtime if paths.address.exists() else 0.0
+
+
+_MARGIN_S = 30.0
+_POLL_S = 1.0
+
+
+@click.command()
+@services_option
+@click.option("--now", "how", flag_value="now", help="Cancel at once; requests in flight are lost.")
+def down(services_path: Path, how: str | None) -> None:
+    """Drain and cancel all replicas, then the gateway."""
+    section, paths = opened(services_path)
+    client = CliClient(section.slurm.timeout_s)
+    gateways = jobs.active_jobs(client, section.name)
+    jobs.cancel(client, [found.job_id for found in gateways if found.state == "PENDING"])
+    shown = state.read(paths.status, Report)
+    controlled = shown is not None and time.time() - shown.time_s < _MARGIN_S
+    try:
+        if paths.root.exists():
+            paths.closing.touch()
+    except OSError as error:
+        raise GatewayError(f"{paths.closing}: {error.strerror}") from error
+    if how != "now" and controlled:
+        longest_s = max(service.drain_deadline_s for service in section.services.values())
+        deadline_s = time.monotonic() + longest_s + _MARGIN_S
+        while time.monotonic() < deadline_s and _replicas(client, section.name):
+            time.sleep(_POLL_S)
+        while time.monotonic() < deadline_s and any(own.gateway.exists() for own in paths.slots):
+            time.sleep(_POLL_S)  # the supervisor ends by itself when its control plane has nothing left
+    left = _replicas(client, section.name)
+    jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, section.name))])
+    click.echo(f"gateway {section.name}: down" + (f", {len(left)} replicas cancelled undrained" if left else ""))
+
+
+def _replicas(client: CliClient, gateway: str) -> list[int]:
+    return [found.job_id for found in client.tagged_jobs(prefix(gateway)) if found.state in jobs.ACTIVE]
+
+
+_ANSWER_POLL_S = 0.2
+
+
+@click.command()
+@services_option
+@click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Longest wait for the gateway.")
+def reload(services_path: Path, wait_s: float) -> None:
+    """Let a running gateway take its services file and keys again. No request is lost; a wrong file changes nothing."""
+    now = accepted.read(services_path)
+    section, paths = now.section, now.paths
+    present = [own for own in paths.slots if own.gateway.exists()]
+    if not present:
+        raise GatewayError(f"gateway {section.name} is not up")
+    asked = [(own, jobs.ask_reload(own)) for own in present]
+    deadline_s = time.monotonic() + wait_s
+    for own, request in asked:
+        while (found := jobs.outcome_reload(own, request)) is None:
+            if time.monotonic() > deadline_s:
+                raise GatewayError(f"gateway {section.name} does not answer; it takes the file as soon as it can")
+            time.sleep(_ANSWER_POLL_S)
+        if found.fault:
+            raise GatewayError(found.fault)
+    click.echo(f"gateway {section.name}: {services_path} is in force")
+
+
+@click.command()
+@services_option
+@click.argument("service")
+@click.argument("replicas", type=click.IntRange(0))
+def scale(services_path: Path, service: str, replicas: int) -> None:
+    """Keep at least REPLICAS replicas of SERVICE, instead of the file's scale.min, until the gateway's `down`.
+
+    Also lets a service start replicas again that has given up after failed starts.
+    """
+    section, paths = opened(services_path)
+    known_service(section, service)
+    most = section.services[service].scale.max
+    if replicas > most:
+        raise GatewayError(f"{service}: {replicas} is above services.{service}.scale.max, {most}")
+    if not paths.root.exists():
+        raise GatewayError(f"gateway {section.name} has never been up: {paths.root} is missing")
+    overrides = state.read(paths.overrides, dict[str, Override]) or {}
+    if not state.save(paths.overrides, {**overrides, service: Override(replicas, time.time())}):
+        raise GatewayError(f"{paths.overrides}: cannot be written")
+    click.echo(f"{service}: at least {replicas} replicas")
+
+
+_STALE_S = 10.0
+_SERVICE = (
+    Column("SERVICE"),
+    *(Column(title, ">") for title in ("READY", "STARTING", "DRAINING", "DESIRED", "RPS", "BUSY", "QUEUE", "NEXT IN")),
+    Column("REASON"),
+)
+_REPLICA = (
+    *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("BUSY", ">"), Column("ENDS")),
+    Column("REASON"),
+)
+
+
+@click.command()
+@services_option
+@json_option
+def status(*, services_path: Path, as_json: bool) -> None:
+    """Show the services of a gateway and their replicas. Exits 1 if its control plane does not report."""
+    section, paths = opened(services_path)
+    shown = state.read(paths.status, Report)
+    if shown is None:
+        raise GatewayError(f"gateway {section.name} has not reported yet: {paths.status} is missing")
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
+    else:
+        urls = paths.address.read_text(encoding="ascii").split() if paths.address.exists() else []
+        _print(shown, ", ".join(urls) or "not up")
+    age_s = time.time() - shown.time_s
+    if age_s > _STALE_S:
+        click.echo(f"the control plane has not reported for {age_s:.0f} s", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _print(shown: Report, url: str) -> None:
+    click.echo(f"gateway {shown.gateway}: {url}{', closing' if shown.closing else ''}")
+    click.echo("\n".join(lines(_SERVICE, map(_service, shown.services), room())))
+    replicas = [_replica(replica) for service in shown.services for replica in service.replicas]
+    if replicas:
+        click.echo("\n" + "\n".join(lines(_REPLICA, replicas, room())))
+
+
+def _service(service: ServiceReport) -> tuple[object, ...]:
+    counts = (service.serving, service.coming, service.draining, service.wanted)
+    next_in = None if service.next_in_s is None else f"{service.next_in_s:.0f} s"
+    load = (service.arrivals, service.in_flight, service.queued, next_in)
+    return service.name, *counts, *load, "given up after failed starts" if service.given_up else service.reason
+
+
+def _replica(replica: ReplicaReport) -> tuple[object, ...]:
+    where = f"{replica.host}:{replica.port}" if replica.port else None
+    ends = datetime.fromtimestamp(replica.ends_s).astimezone().isoformat("T", "seconds") if replica.ends_s else None
+    why = ", ".join(filter(None, ("burst" if replica.burst else "", replica.reason)))
+    return replica.name, replica.phase, replica.job_id, where, replica.in_flight, ends, why
+
+
+@click.command()
+@services_option
+@json_option
+@click.option("--keys", "show", flag_value="keys", help="List every key of a services file with meaning and default.")
+def services(*, services_path: Path, as_json: bool, show: str | None) -> None:
+    """Check a services file, and list its services with the ways that lead to them."""
+    if show:
+        rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in keys())
+        click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
+        return
+    section, paths = opened(services_path)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(section, enc_hook=str), indent=1))
+        return
+    click.echo(f"gateway {section.name}, address file {paths.address}")
+    columns = (
+        Column("SERVICE"),
+        Column("MIN", ">"),
+        Column("MAX", ">"),
+        Column("RULE"),
+        Column("PATH"),
+        Column("MODELS"),
+    )
+    offered = (
+        (name, one.scale.min, one.scale.max, one.scale.rule, f"/services/{name}", ", ".join((name, *one.models)))
+        for name, one in section.services.items()
+    )
+    click.echo("\n".join(lines(columns, offered, room())))
+
+
+@click.command()
+@services_option
+@click.option(
+    "--keepalived", "shared", metavar="ADDRESS/PREFIX", help="Show keepalived's files for one address of two."
+)
+@click.option("--interface", default="eth0", show_default=True, help="Network interface of that address.")
+@click.option("--router-id", default=51, show_default=True, type=click.IntRange(1, 255), help="VRRP's, of the network.")
+def address(services_path: Path, shared: str | None, interface: str, router_id: int) -> None:
+    """Print the URL of a running gateway, of two a line each.
+
+    The file it is read from is named by `gateway services`.
+    """
+    section, paths = opened(services_path)
+    if shared is not None:
+        for node, priority in _pair(section, shared):
+            click.echo(_keepalived(section, node, shared, interface, router_id, priority), nl=False)
+        return
+    try:
+        click.echo(paths.address.read_text(encoding="ascii"), nl=False)
+    except OSError as error:
+        raise GatewayError(f"gateway {section.name} is not up: {paths.address}: {error.strerror}") from error
+
+
+def _pair(section: GatewaySection, shared: str) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Both nodes with their VRRP priorities. Raises `GatewayError` where no address can move between the gateways."""
+    try:
+        ip_interface(shared)
+    except ValueError as error:
+        raise GatewayError(
+            f"--keepalived: found {shared!r}, accepted: an address with its prefix, 10.0.0.9/24"
+        ) from error
+    first, second = section.job, section.job.second
+    if second is None or not (first.node and second.node) or second.port not in (None, section.listen.port):
+        raise GatewayError(
+            "an address moves between two nodes: name them in job.node and job.second.node, with one port"
+        )
+    if section.listen.host not in ("0.0.0.0", "::"):  # noqa: S104
+        raise GatewayError(
+            f"listen.host: is {section.listen.host}; to take an address that moves it must be 0.0.0.0 or ::"
+        )
+    return (first.node, 150), (second.node, 100)
+
+
+_KEEPALIVED = """\
+# {node}: /etc/keepalived/keepalived.conf
+global_defs {{
+    enable_script_security
+    script_user nobody
+}}
+vrrp_script {name} {{
+    script "/usr/bin/curl --insecure --fail --silent --output /dev/null --max-time 1 {scheme}://127.0.0.1:{port}/healthz"
+    interval 1
+    fall 2
+    rise 2
+}}
+vrrp_instance {name} {{
+    state BACKUP
+    interface {interface}
+    virtual_router_id {router_id}
+    priority {priority}
+    advert_int 1
+    virtual_ipaddress {{
+        {shared}
+    }}
+    track_script {{
+        {name}
+    }}
+}}
+"""
+
+
+def _keepalived(section: GatewaySection, node: str, shared: str, interface: str, router_id: int, priority: int) -> str:
+    """The file of one node: it has the address while its gateway answers, the first before the second."""
+    listen = section.listen
+    scheme = "http" if listen.certificate is None else "https"
+    about = {"node": node, "name": f"gateway_{section.name.replace('-', '_')}", "scheme": scheme, "port": listen.port}
+    return _KEEPALIVED.format(**about, interface=interface, router_id=router_id, priority=priority, shared=shared)
+
+
+@click.command()
+@services_option
+@click.argument("service", required=False)
+@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1), help="Lines from the end.")
+def logs(services_path: Path, service: str | None, lines: int) -> None:
+    """Print the gateway's event log (JSON lines), or with SERVICE what its newest replica printed."""
+    section, paths = opened(services_path)
+    path = paths.events
+    if service is not None:
+        known_service(section, service)
+        found = (paths.root / "replicas").glob(f"{service}-????????/log")
+        newest = max(found, key=lambda log: log.stat().st_mtime, default=None)
+        if newest is None:
+            raise GatewayError(f"{service}: no replica has printed anything yet")
+        path = newest
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in deque(file, maxlen=lines):
+                click.echo(line, nl=False)
+    except OSError as error:
+        raise GatewayError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,199 @@
+"""Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that both gain by it (SJF-BSBF).
+
+Policies that ours are compared with, as those of `simulation.baselines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from sched_policy.catalog import PolicyOptions
+from sched_policy.group.gpus import GpuMap
+from sched_policy.group.interleave import Interleaving
+from sched_policy.model import GpuRequest, Job, StageProfile
+from sched_policy.order import Fifo, Srtf
+from sched_policy.place import Place
+from sched_policy.plan import Group, Plan, Ranking, Start
+from sched_policy.policies import SHORTEST_FIRST
+from sched_policy.policy import JobData, Need, Policy
+from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
+
+_PAIRED = Need(JobData.STAGE_TIMES, "a pair is taken to run half as fast")
+
+Worth = Callable[["Floats", "Floats", "Floats", "Floats"], Floats]
+"""(t_a, t_b, xi_a, xi_b) -> cost of sharing with each running job b, infinity where it does not pay."""
+
+
+def first_fit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:  # noqa: ARG001
+    """SJF-FFS: any partner will do, the first one first."""
+    return np.arange(1.0, t_b.size + 1)
+
+
+def best_benefit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:
+    """SJF-BSBF: the pair's mean completion time when sharing, infinity where one after the other is no worse.
+
+    Sharing slows both (`xi`, at least 1) until the shorter ends; the survivor then runs alone. In sequence the new job
+    waits for the running one. t_con and t_seq of the paper's benefit test.
+    """
+    s_a, s_b = xi_a * t_a, xi_b * t_b
+    a_is_longer = s_a >= s_b
+    longer_s, xi = np.where(a_is_longer, t_a, t_b), np.where(a_is_longer, xi_a, xi_b)
+    with np.errstate(invalid="ignore"):  # infinite run times: nothing is known, nothing pays
+        together_s = longer_s / 2 + (1 - 0.5 / xi) * np.minimum(s_a, s_b)
+        pays = together_s < t_b + t_a / 2
+    return np.where(pays, together_s, np.inf)
+
+
+class Pairs(Struct, frozen=True):
+    """SJF-FFS and SJF-BSBF (Luo et al., IWQoS 2024, arXiv 2407.13088).
+
+    At most two jobs per GPU, and only if no unused GPUs are left for the newcomer. Non-preemptive.
+
+    Attributes:
+        worth: what a partner must be worth, `first_fit` or `best_benefit`.
+
+    """
+
+    worth: Worth = best_benefit
+
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
+        """Waiting jobs in the order of `ranking` on unused GPUs, else beside running jobs that are alone."""
+        gpus = GpuMap(snapshot)
+        slowdowns = _Slowdowns(snapshot.jobs)
+        partners = _Partners(gpus)
+        left_s = snapshot.columns.left_s
+        crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
+        starts: list[Start] = []
+        groups: list[Group] = []
+        for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
+            job = snapshot.jobs[row]
+            shape = (job.request, job.partition)
+            found = None if shape in crowded else gpus.find(*shape, place, partners.unused)
+            if found is None:
+                crowded.add(shape)
+                if not job.may_share:
+                    continue
+                xi_a, xi_b = slowdowns.between(row, partners.rows)
+                worth = self.worth(np.full(partners.rows.size, left_s[row]), left_s[partners.rows], xi_a, xi_b)
+                found = gpus.find(*shape, place, partners.cost(worth)) if np.isfinite(worth).any() else None
+            if found is None:
+                continue
+            beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
+            gpus.hold(row, found)
+            partners = _Partners(gpus)
+            if beside:
+                members = tuple(snapshot.jobs[other].job_id for other in beside)
+                groups.append(Group((*members, job.job_id), "sharing now ends both earlier than one after the other"))
+            starts.append(Start(job.job_id, gpus.named(found), f"shares with {len(beside)} job(s)"))
+        return Plan(starts=tuple(starts), groups=tuple(groups))
+
+
+class _Partners:
+    """Unused GPUs, and the jobs that are alone on theirs (`rows`, positions in the snapshot, shape (B,))."""
+
+    def __init__(self, gpus: GpuMap) -> None:
+        jobs = gpus.jobs
+        self.unused: Floats = np.where(jobs == 0, 0.0, np.inf)
+        self._alone: Bools = gpus.open & (jobs == 1)
+        self._partner: Ints = gpus.first[self._alone]
+        self.rows: Ints = np.flatnonzero(np.bincount(self._partner))
+
+    def cost(self, worth: Floats) -> Floats:
+        """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `worth` of the partner for shared ones."""
+        by_row = np.empty(int(self.rows[-1]) + 1 if self.rows.size else 0)
+        by_row[self.rows] = 1.0 + worth
+        cost = self.unused.copy()
+        cost[self._alone] = by_row[self._partner]
+        return cost
+
+
+class _Slowdowns:
+    """Interference ratios of pairs. They depend on the jobs' profiles alone, of which there are few."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        kinds: dict[StageProfile | None, int] = {}
+        self._kind: Ints = np.array([kinds.setdefault(job.profile, len(kinds)) for job in jobs], dtype=np.int64)
+        self._typical = [jobs[int(np.argmax(self._kind == kind))] for kind in range(len(kinds))]
+        self._ratios: Floats = np.full((len(kinds), len(kinds)), np.nan)
+        self._known: set[int] = set()
+
+    def between(self, row: int, others: Ints) -> tuple[Floats, Floats]:
+        """(how much the job is slowed by each of the others, how much each of them by it), shape (B,) both."""
+        mine, theirs = int(self._kind[row]), self._kind[others]
+        if mine not in self._known:
+            self._known.add(mine)
+            for other in range(len(self._typical)):
+                self._ratios[mine, other] = self._ratio(mine, other)
+                self._ratios[other, mine] = self._ratio(other, mine)
+        return self._ratios[mine, theirs], self._ratios[theirs, mine]
+
+    def _ratio(self, kind: int, other: int) -> float:
+        return Interleaving().slowdown(self._typical[kind], (self._typical[other],))
+
+
+class Opportunistic(Struct, frozen=True):
+    """At most one guaranteed and one opportunistic job per GPU (AntMan, OSDI 2020). Non-preemptive.
+
+    A guaranteed job takes GPUs without another guaranteed one, unused ones first; an opportunistic job takes GPUs
+    without another opportunistic one, the least used first. The original lets a guaranteed job that does not fit
+    collect GPUs while they stand idle; here it is promised nothing and waits its turn, since a plan has no half gangs.
+    """
+
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
+        """Guaranteed jobs first, each class in the order of `ranking`; whatever fits starts."""
+        gpus = GpuMap(snapshot)
+        waits = snapshot.columns.waits
+        queue = [row for row in ranking.rows.tolist() if waits[row]]
+        queue.sort(key=lambda row: not snapshot.jobs[row].guaranteed)
+        starts: list[Start] = []
+        groups: list[Group] = []
+        too_large: set[tuple[GpuRequest, str, bool, bool]] = set()  # within a plan room only gets less
+        for row in queue:
+            job = snapshot.jobs[row]
+            shape = (job.request, job.partition, job.guaranteed, job.may_share)
+            if shape in too_large:
+                continue
+            found = gpus.find(job.request, job.partition, place, _cost(gpus, job))
+            if found is None:
+                too_large.add(shape)
+                continue
+            beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
+            gpus.hold(row, found)
+            if beside:
+                neighbours = tuple(snapshot.jobs[other].job_id for other in beside)
+                groups.append(Group((*neighbours, job.job_id), "an opportunistic job in the gaps of a guaranteed one"))
+            kind = "guaranteed" if job.guaranteed else "opportunistic"
+            starts.append(Start(job.job_id, gpus.named(found), f"{kind}; shares with {len(beside)} job(s)"))
+        return Plan(starts=tuple(starts), groups=tuple(groups))
+
+
+def _cost(gpus: GpuMap, job: Job) -> Floats:
+    """Use of each GPU, infinity where a job of the same class is or one of the two shares with none, shape (N, G)."""
+    if not job.may_share:
+        return np.where(gpus.jobs > 0, np.inf, 0.0)
+    same, other = (gpus.guaranteed, gpus.opportunistic) if job.guaranteed else (gpus.opportunistic, gpus.guaranteed)
+    return np.where(same > 0, np.inf, other.astype(np.float64))
+
+
+def antman(_options: PolicyOptions) -> Policy:
+    """Guaranteed and opportunistic jobs."""
+    summary = "opportunistic jobs in the gaps of guaranteed ones (AntMan), in order of submission"
+    classes = Need(JobData.PRIORITIES, "all jobs are guaranteed, and none shares a GPU")
+    stages = Need(JobData.STAGE_TIMES, "an opportunistic job is taken to run half as fast beside another")
+    return Policy("antman", summary, Fifo(), sharing=Opportunistic(), needs=(classes, stages))
+
+
+def sjf_ffs(_options: PolicyOptions) -> Policy:
+    """Pairs by first fit."""
+    summary = "shortest job first, pairs share GPUs first-fit"
+    return Policy("sjf-ffs", summary, Srtf(), sharing=Pairs(first_fit), needs=(SHORTEST_FIRST, _PAIRED))
+
+
+def sjf_bsbf(_options: PolicyOptions) -> Policy:
+    """Pairs by best benefit."""
+    summary = "shortest job first, pairs share GPUs where both gain by it"
+    unknown = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission, and share no GPU")
+    return Policy("sjf-bsbf", summary, Srtf(), sharing=Pairs(best_benefit), needs=(unknown, _PAIRED))

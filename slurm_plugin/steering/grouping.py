@@ -1,0 +1,215 @@
+"""From planned groups to changes in Slurm, and from what runs to the groups there are. Pure.
+
+A waiting job is never held. It is pinned to its node (ReqNodeList) when Slurm would now start it on the right GPU, and
+let go again when the plan changes or it has not started in time. A group's members are pinned in one batch and come
+first in the order, so that Slurm starts them together. Each carries an `annotation`: Slurm is the database. A
+group is over when one of its jobs has ended or runs on another GPU: the others go on, and are planned anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explsched.log import event
+from sched_policy.plan import Plan, Score
+from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.steering.release import GroupAnnotation, Releases, may_be_annotated, may_be_pinned
+
+PATIENCE_S = 60.0
+"""A job that was pinned and has not started after this is let go: something we do not see keeps it from its node."""
+PAUSE_S = 600.0
+"""For so long it is then left to Slurm."""
+
+Device = tuple[tuple[str, tuple[int, ...]], ...]
+"""(node, GPU indices) of a job."""
+
+
+class LiveGroup(Struct, frozen=True):
+    """A group that was planned, as it is now.
+
+    Attributes:
+        number: its number, that of one of its jobs.
+        size: how many jobs it was planned for.
+        running: its jobs that run, with their GPUs.
+        waiting: its jobs that wait.
+
+    """
+
+    number: int
+    size: int
+    running: tuple[tuple[int, Device], ...]
+    waiting: tuple[int, ...]
+
+    @property
+    def job_ids(self) -> tuple[int, ...]:
+        """All of its jobs that are left."""
+        return (*(job_id for job_id, _ in self.running), *self.waiting)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether none of its jobs has ended."""
+        return len(self.job_ids) == self.size
+
+    @property
+    def verified(self) -> bool | None:
+        """Whether its running jobs are on the same GPU; None before two of them run, or while Slurm does not tell.
+
+        It does not of a job that has ended since it was asked which jobs run.
+        """
+        known = {device for _, device in self.running if device}
+        if len(known) > 1:
+            return False
+        all_known = all(device for _, device in self.running)
+        return True if len(self.running) > 1 and all_known else None
+
+
+def live_groups(jobs: Iterable[SlurmJob]) -> tuple[LiveGroup, ...]:
+    """The groups that annotations tell of, in order of their numbers."""
+    members: defaultdict[tuple[int, int], list[SlurmJob]] = defaultdict(list)
+    for job in jobs:
+        note = GroupAnnotation.of(job.admin_comment)
+        if note.group is not None and job.state != "COMPLETING":
+            members[note.group, note.size].append(job)
+    return tuple(_group(*key, tuple(members[key])) for key in sorted(members))
+
+
+def _group(number: int, size: int, members: tuple[SlurmJob, ...]) -> LiveGroup:
+    running = tuple((job.job_id, job.gpu_indices) for job in members if job.state != "PENDING")
+    return LiveGroup(number, size, running, tuple(job.job_id for job in members if job.state == "PENDING"))
+
+
+def withdrawal(jobs: Iterable[SlurmJob]) -> tuple[Change, ...]:
+    """Lets go of every waiting job that we pinned: for a daemon that stops."""
+    waiting = (job for job in jobs if job.state == "PENDING")
+    return tuple(
+        change for job in waiting for change in _change(job, GroupAnnotation.of(job.admin_comment), GroupAnnotation())
+    )
+
+
+def in_order(plan: Plan, releases: Releases) -> Sequence[Score]:
+    """The plan's scores with the released jobs first, and the members of a group that waits behind its first one.
+
+    Slurm gives GPUs that come free to the next in the queue before anybody is asked, so it must find a group together.
+    """
+    together = {job_id: group.job_ids for group in plan.groups for job_id in group.job_ids}
+    if not together and not releases.order:
+        return plan.scores
+    scores = {score.job_id: score for score in plan.scores}
+    with_groups = (job_id for score in plan.scores for job_id in (score.job_id, *together.get(score.job_id, ())))
+    return tuple(scores[job_id] for job_id in dict.fromkeys((*releases.order, *with_groups)))
+
+
+def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Change, ...]:
+    """Pins and annotations that have to change."""
+    now_s = int(seen.snapshot.now_s)
+    wanted = {**dict(_wanted(releases, seen.jobs, now_s)), **dict(_waiting_groups(plan, releases, seen))}
+    standing = {
+        job_id
+        for group in live_groups(seen.jobs.values())
+        if group.is_complete and group.verified is not False
+        for job_id in group.job_ids
+    }
+    yielding = {job.job_id for job in seen.snapshot.jobs if job.yielding}  # what it costs is being noted on them
+    changes: list[Change] = []
+    for record in seen.jobs.values():
+        if record.state == "COMPLETING" or record.job_id in yielding:
+            continue
+        if not record.admin_comment and record.job_id not in wanted:
+            continue  # nothing of ours is on it, and nothing is to be
+        present = GroupAnnotation.of(record.admin_comment)
+        if record.job_id in wanted:
+            note = _patient(wanted[record.job_id], present, now_s)
+        elif record.state == "PENDING":
+            note = present if present.pause_s > now_s else GroupAnnotation()
+        else:  # the pin of a running job stays on record: if it is requeued, it must be known as ours
+            note = present if record.job_id in standing else replace(present, group=None, size=0)
+        changes += _change(record, present, note)
+    return tuple(changes)
+
+
+def _wanted(releases: Releases, jobs: Mapping[int, SlurmJob], now_s: int) -> Iterator[tuple[int, GroupAnnotation]]:
+    for sharers in releases.sharers:
+        in_group = [job_id for job_id in sharers.job_ids if may_be_annotated(jobs[job_id].admin_comment)]
+        number, size = (min(in_group), len(in_group)) if len(in_group) > 1 else (None, 0)
+        for job_id in in_group:
+            present = GroupAnnotation.of(jobs[job_id].admin_comment)
+            if job_id in sharers.running:
+                yield job_id, replace(present, group=number, size=size)
+            else:
+                yield job_id, GroupAnnotation(number, size, sharers.node, now_s)
+
+
+def _waiting_groups(plan: Plan, releases: Releases, seen: Observation) -> Iterator[tuple[int, GroupAnnotation]]:
+    """Groups of which all members wait for GPUs: marked, but pinned to no node."""
+    released = set(releases.order)
+    for group in plan.groups:
+        records = [seen.jobs[job_id] for job_id in group.job_ids]
+        if released.isdisjoint(group.job_ids) and all(may_be_pinned(record, seen.snapshot.now_s) for record in records):
+            for record in records:
+                yield record.job_id, GroupAnnotation(min(group.job_ids), len(records))
+
+
+def _patient(wanted: GroupAnnotation, present: GroupAnnotation, now_s: int) -> GroupAnnotation:
+    """A pin keeps its time from pass to pass; one that has lasted too long becomes a pause."""
+    if not present.node or present.node != wanted.node:
+        return wanted
+    if now_s - present.since_s > PATIENCE_S and wanted.since_s == now_s:
+        return GroupAnnotation(pause_s=now_s + int(PAUSE_S))
+    return replace(wanted, since_s=present.since_s)
+
+
+def _change(record: SlurmJob, present: GroupAnnotation, note: GroupAnnotation) -> Iterator[Change]:
+    """Nodes that the job's owner asked for, before or after our pin, are never taken away."""
+    ours = bool(present.node) and record.required_nodes == (present.node,)
+    pins = bool(note.node) and record.required_nodes != (note.node,)
+    if record.state == "PENDING" and (pins or (ours and not note.node)):
+        yield TargetJob(record.job_id, (note.node,) if note.node else (), note.written(record.admin_comment))
+    elif note != present:
+        yield SetAdminComment(record.job_id, note.written(record.admin_comment))
+
+
+_LOG = logging.getLogger("explsched.groups")
+
+
+def log_groups(before: Sequence[LiveGroup], now: Sequence[LiveGroup]) -> None:
+    """Log the differences between the groups of two passes."""
+    for level, message, group in differences(before, now):
+        jobs = ",".join(map(str, group.job_ids))
+        event(_LOG, level, message, group=group.number, of=group.size, jobs=jobs, devices=_devices(group))
+
+
+def differences(before: Sequence[LiveGroup], now: Sequence[LiveGroup]) -> Iterator[tuple[int, str, LiveGroup]]:
+    """(level, what happened, the group) of every group that is new, verified, apart or over."""
+    known = {(group.number, group.size): group for group in before}
+    for group in now:
+        last = known.pop((group.number, group.size), None)
+        if not group.running:
+            continue  # which of those that wait will be together may change with every pass
+        if last is None or not last.running:
+            yield logging.INFO, "group starts", group
+        if not group.is_complete:
+            continue
+        was = last.verified if last is not None and last.is_complete else None
+        if group.verified is False and was is not False:
+            yield logging.WARNING, "group is apart: Slurm chose different GPUs, its jobs run ungrouped", group
+        elif group.verified and not group.waiting and not (was and last is not None and not last.waiting):
+            yield logging.INFO, "group verified: all its jobs run on the same GPU", group
+    for group in known.values():
+        if group.running:
+            yield logging.INFO, "group dissolved", group
+
+
+def device_name(device: Device) -> str:
+    """GPUs as in `n1:0` or `n1:0,1+n2:0`; empty if they are not known."""
+    return "+".join(f"{node}:{','.join(map(str, indices))}" for node, indices in device)
+
+
+def _devices(group: LiveGroup) -> str:
+    return " ".join(sorted({device_name(device) or "unknown" for _, device in group.running}))

@@ -1,0 +1,223 @@
+"""Which waiting jobs of a plan may be pinned to their node now, so that those that should share a GPU do. Pure.
+
+Slurm chooses GPUs by its own rule (`free_shards`, `choice`), one job after the other. So the jobs are tried in
+an order in which each gets the GPU it should: beside its group, or an unused one if it is the first. Whoever would be
+put elsewhere stays as it is: Slurm starts it where it likes, alone or beside others, and the next plan goes on from
+there.
+
+What is ours is one word in the job's AdminComment, so that another process or a restarted daemon knows it:
+`explsched-group:group=12&of=4&node=n1&since=1700000000`: planned as one of 4 jobs on a GPU, and pinned to node n1.
+`explsched-group:pause=1700000600`: left to Slurm until then, because it did not start where it was meant to.
+Other words of the AdminComment stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+from msgspec import Struct, field
+
+from sched_policy.plan import Plan, Start
+from slurm_plugin.client.records import ShardRule, SlurmJob, SlurmNode
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.standing import waits_for_begin
+
+PREFIX = "explsched-group:"
+_WORD = re.compile(
+    rf"{PREFIX}(?=.)(?:group=(?P<group>\d+)&of=(?P<size>\d+)(?:&|$))?"
+    r"(?:node=(?P<node>[^&\s]+)&since=(?P<since>\d+)(?:&|$))?(?:pause=(?P<pause>\d+))?"
+)
+_KEPT = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
+_LONGEST = 900  # bytes; Slurm refuses more than 1024
+
+
+class GroupAnnotation(Struct, frozen=True):
+    """What is known of one job.
+
+    Attributes:
+        group: the group's number, None for a job that is in none.
+        size: how many jobs the group has.
+        node: the node that the job was pinned to while it waited, "" for none.
+        since_s: when it was pinned.
+        pause_s: until when the job is left to Slurm, 0 for not at all.
+
+    """
+
+    group: int | None = None
+    size: int = 0
+    node: str = ""
+    since_s: int = 0
+    pause_s: int = 0
+
+    @classmethod
+    def of(cls, admin_comment: str) -> Self:
+        """The annotation in a job's AdminComment, an empty one where there is none."""
+        if PREFIX not in admin_comment:
+            return cls()
+        match = next(filter(None, map(_WORD.fullmatch, admin_comment.split())), None)
+        if match is None:
+            return cls()
+        group = int(match["group"]) if match["group"] else None
+        return cls(
+            group, int(match["size"] or 0), match["node"] or "", int(match["since"] or 0), int(match["pause"] or 0)
+        )
+
+    def __str__(self) -> str:
+        words = [f"group={self.group}&of={self.size}"] if self.group is not None else []
+        words += [f"node={self.node}&since={self.since_s}"] if self.node else []
+        words += [f"pause={self.pause_s}"] if self.pause_s else []
+        return PREFIX + "&".join(words) if words else ""
+
+    def written(self, admin_comment: str) -> str:
+        """The AdminComment with this annotation in it."""
+        return " ".join([*_others(admin_comment), *filter(None, [str(self)])])
+
+
+def may_be_annotated(admin_comment: str) -> bool:
+    """Whether there is room for an annotation, and nothing in the AdminComment that could not be written back."""
+    kept = _others(admin_comment)
+    return all(map(_KEPT.fullmatch, kept)) and len(" ".join(kept)) <= _LONGEST
+
+
+def _others(admin_comment: str) -> list[str]:
+    return [word for word in admin_comment.split() if not word.startswith(PREFIX)]
+
+
+def free_shards(node: SlurmNode, there: Iterable[SlurmJob]) -> list[int] | None:
+    """Free shards of each GPU of a node, given the jobs that hold GPUs there; a GPU that is held whole has none.
+
+    None if it is not known which GPU a job holds.
+    """
+    size = node.shards // node.gpus if node.gpus else 0
+    free = [size] * node.gpus
+    for job in there:
+        indices = dict(job.gpu_indices).get(node.name, ())
+        if not indices or max(indices) >= node.gpus:
+            return None
+        alone = len(indices) == 1 and job.gpus == 0
+        for index in indices:  # of shards on several GPUs Slurm does not tell how many are on which
+            free[index] = max(0, free[index] - job.shards_per_node) if alone else 0
+    return free
+
+
+def choice(free: Sequence[int], shards: int, rule: ShardRule) -> int | None:
+    """The GPU that a job with so many shards gets; None if no GPU has as many left."""
+    fitting = [index for index, left in enumerate(free) if left >= shards]
+    if rule is ShardRule.LEAST_LOADED:
+        fitting.sort(key=lambda index: -free[index])
+    return fitting[0] if fitting else None
+
+
+class Sharers(Struct, frozen=True):
+    """The jobs of one GPU: those that run there, and those that are to start there, in this order."""
+
+    node: str
+    running: tuple[int, ...]
+    starting: tuple[int, ...]
+
+    @property
+    def job_ids(self) -> tuple[int, ...]:
+        """All of them."""
+        return (*self.running, *self.starting)
+
+
+class Releases(Struct, frozen=True):
+    """What can be brought about now: jobs in the order in which Slurm should start them, and who shares with whom."""
+
+    order: tuple[int, ...] = ()
+    sharers: tuple[Sharers, ...] = ()
+
+
+class _Unit(Struct):
+    """Jobs that a plan starts on the same GPU of a node; `gpu` is None while any unused one will do."""
+
+    waiting: list[int]
+    gpu: int | None
+    started: list[int] = field(default_factory=list)
+
+
+def releases(plan: Plan, seen: Observation) -> Releases:
+    """The starts of a plan that Slurm would carry out as planned."""
+    by_node: defaultdict[str, list[Start]] = defaultdict(list)
+    jobs = {job.job_id: job for job in seen.snapshot.jobs}
+    for start in plan.starts:
+        record = seen.jobs[start.job_id]
+        if jobs[start.job_id].may_share and may_be_pinned(record, seen.snapshot.now_s) and _one_gpu(start):
+            by_node[start.placement[0].node].append(start)
+    if not by_node:
+        return Releases()
+    there: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+    for job in seen.snapshot.running:
+        for share in job.allocation:
+            there[share.node].append(seen.jobs[job.job_id])
+    order: list[int] = []
+    sharers: list[Sharers] = []
+    for node, starts in by_node.items():
+        free = free_shards(seen.nodes[node], there[node])
+        if free is not None:
+            holders = _by_gpu(node, there[node])
+            units = _units(starts, holders)
+            unused = set(range(len(free))) - set(holders)
+            order += _try(units, free, unused, seen)
+            sharers += [_sharers(node, unit, holders) for unit in units if unit.started]
+    return Releases(tuple(order), tuple(sharers))
+
+
+def may_be_pinned(record: SlurmJob, now_s: float) -> bool:
+    """Waits, is no array, was not sent to a node by somebody else, and is not left to Slurm for the moment.
+
+    One that Slurm would not start now, because of its begin time, is not foreseen.
+    """
+    note = GroupAnnotation.of(record.admin_comment)
+    if record.state != "PENDING" or record.array_tasks > 1 or note.pause_s > now_s or waits_for_begin(record, now_s):
+        return False
+    return may_be_annotated(record.admin_comment) and record.required_nodes in ((), (note.node,))
+
+
+def _one_gpu(start: Start) -> bool:
+    """Jobs of several GPUs or nodes are not pinned: Slurm's choice for them is not foreseen."""
+    return len(start.placement) == 1 and len(start.placement[0].indices) == 1
+
+
+def _by_gpu(node: str, there: Iterable[SlurmJob]) -> Mapping[int, tuple[int, ...]]:
+    holders: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+    for job in there:
+        for index in dict(job.gpu_indices).get(node, ()):
+            holders[index] += (job.job_id,)
+    return dict(holders)
+
+
+def _units(starts: Sequence[Start], holders: Mapping[int, tuple[int, ...]]) -> list[_Unit]:
+    """In the plan's order; jobs of the same planned GPU together."""
+    waiting: dict[int, list[int]] = {}
+    for start in starts:
+        waiting.setdefault(start.placement[0].indices[0], []).append(start.job_id)
+    return [_Unit(job_ids, gpu if gpu in holders else None) for gpu, job_ids in waiting.items()]
+
+
+def _try(units: Sequence[_Unit], free: list[int], unused: set[int], seen: Observation) -> list[int]:
+    """Start one job after the other in `free`, always the first that gets the right GPU; returns their order."""
+    order: list[int] = []
+    at = 0
+    while at < len(units):
+        unit = units[at]
+        shards = seen.jobs[unit.waiting[0]].shards_per_node if unit.waiting else 0
+        gpu = choice(free, shards, seen.shard_rule) if unit.waiting else None
+        if gpu is None or (gpu not in unused if unit.gpu is None else gpu != unit.gpu):
+            at += 1
+            continue
+        unused.discard(gpu)
+        unit.gpu = gpu
+        free[gpu] -= shards
+        order.append(unit.waiting[0])
+        unit.started.append(unit.waiting.pop(0))
+        at = 0
+    return order
+
+
+def _sharers(node: str, unit: _Unit, holders: Mapping[int, tuple[int, ...]]) -> Sharers:
+    running = holders.get(unit.gpu, ()) if unit.gpu is not None else ()
+    return Sharers(node, running, tuple(unit.started))

@@ -1,0 +1,72 @@
+"""Tables fit the terminal without cutting what has room, and are whole when piped."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explsched.tables import Column, lines
+
+JOBS = (Column("JOBID"), Column("NAME"), Column("GPUS", ">"), Column("REASON"))
+REASON = "waits for 2 whole nodes; the first is free at 12:30, the second at 13:00"
+ROWS = [(7, "a-training-with-a-long-name", 16, REASON), (12, "b", 1, None)]
+
+
+def test_nothing_is_cut_or_wrapped_when_piped() -> None:
+    assert lines(JOBS, ROWS, None) == [
+        "JOBID  NAME                         GPUS  REASON",
+        f"7      a-training-with-a-long-name    16  {REASON}",
+        "12     b                               1  -",
+    ]
+
+
+def test_a_reason_is_whole_where_there_is_room() -> None:
+    assert lines(JOBS, ROWS, 120) == lines(JOBS, ROWS, None)
+
+
+def test_a_reason_is_wrapped_at_words_where_there_is_not() -> None:
+    assert lines(JOBS, ROWS[:1], 80) == [
+        "JOBID  NAME                         GPUS  REASON",
+        "7      a-training-with-a-long-name    16  waits for 2 whole nodes; the first is",
+        "                                          free at 12:30, the second at 13:00",
+    ]
+
+
+def test_a_narrow_terminal_cuts_names_before_it_cuts_numbers() -> None:
+    shown = lines(JOBS, ROWS[:1], 50)
+    assert shown[1].startswith("7      a-training…    16  waits for")
+    assert all(len(line) <= 50 for line in shown)
+
+
+def test_a_width_that_was_asked_for_is_exact() -> None:
+    columns = (Column("JOBID", width=4), Column("NAME", width=6), Column("REASON", width=9))
+    assert lines(columns, [(123456, "abc", REASON)], 20) == ["JOBI  NAME    REASON", "1234  abc     waits for"]
+
+
+def test_no_heading() -> None:
+    assert lines((Column("A"), Column("B")), [("x", 2.0)], None, heading=False) == ["x  2"]
+    assert lines((Column("A"),), [], None, heading=False) == []
+
+
+def test_control_characters_do_not_reach_a_terminal() -> None:
+    assert lines((Column("NAME"),), [("evil\x1b[31m\n",)], None)[1] == "evil?[31m?"
+
+
+def test_wide_characters_keep_the_columns_straight() -> None:
+    first, second = lines((Column("NAME"), Column("B")), [("日本", "x"), ("ab", "y")], None)[1:]
+    assert (first, second) == ("日本  x", "ab    y")
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("ab c", max_size=30), st.integers(0, 10**6), st.text("ab cd ", max_size=90)), max_size=6
+    ),
+    st.integers(50, 150),
+)
+def test_every_table_with_room_for_its_least_fits(rows: list[tuple[str, int, str]], width: int) -> None:
+    columns = (Column("NAME"), Column("N", ">"), Column("REASON"))
+    assert all(len(line) <= width for line in lines(columns, rows, width))
+    whole = " ".join(" ".join(lines(columns, rows, width)).split())
+    for _name, _number, reason in rows:
+        if width >= 60:
+            assert all(word in whole for word in reason.split())
