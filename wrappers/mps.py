@@ -6,10 +6,13 @@ each process its turn. Names and commands as in nvidia-cuda-mps-control(1).
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 _CONTROL = "nvidia-cuda-mps-control"
@@ -41,6 +44,40 @@ def memory_limit(environment: Mapping[str, str], memory: str) -> dict[str, str]:
     return {_MEMORY_VARIABLE: ",".join(f"{index}={memory}" for index in range(len(gpus)))} if gpus else {}
 
 
+def spans_gpus(environment: Mapping[str, str]) -> bool:
+    """Whether the command is likely to have collectives (NCCL): it sees several GPUs, or is one task of several."""
+    visible = environment.get(_VISIBLE) or environment.get("SLURM_JOB_GPUS", "")
+    return visible.count(",") > 0 or int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1
+
+
+@contextmanager
+def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterator[bool]:
+    """Whether no other command that spans GPUs is a client of the daemon meanwhile. Tasks of a step are one command.
+
+    Kernels of collectives wait for their peers on other GPUs: those of two programs that run at the same time may each
+    hold a GPU that the other one waits for, for ever (NVIDIA/nccl issues 231 and 574). True where it cannot be told.
+    """
+    step = environment.get("SLURM_STEP_ID", "")
+    several = int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1
+    own = f"step {environment.get('SLURM_JOB_ID')}.{step}" if step and several else f"pid {os.getpid()}"
+    try:
+        descriptor = os.open(pipes / "explsched-spanning", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:  # a daemon of the site, whose directory is not this user's
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, own.encode(), 0)
+        except BlockingIOError:
+            pass  # somebody is there, perhaps another task of the step
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield os.pread(descriptor, 256, 0).decode() == own
+    finally:
+        os.close(descriptor)
+
+
 def control(environment: Mapping[str, str]) -> Path:
     """The control program. Raises `MpsError` if it is not on PATH."""
     found = shutil.which(_CONTROL, path=environment.get("PATH"))
@@ -64,6 +101,13 @@ def start(room: Path, environment: Mapping[str, str], unblock: Callable[[], None
         _tell_start([str(control(environment)), "-d"], {**environment, **own}, room / "mps-start.log", unblock)
         _wait_for(room / "mps")
     return {**own, **renumbered(environment)}
+
+
+def none_in(room: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """What keeps a command from any daemon: a pipe directory without one, and the GPUs by their own numbers."""
+    (room / "no-mps").mkdir(mode=0o700, exist_ok=True)
+    visible = {_VISIBLE: environment[_VISIBLE]} if _VISIBLE in environment else {}
+    return {PIPE_VARIABLE: str(room / "no-mps"), **visible}
 
 
 def serves(room: Path) -> bool:

@@ -38,6 +38,7 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
         with contextlib.ExitStack() as until_the_end:
             if room is not None:
                 command |= _served(share, room, gpu_room or room, environment, unblock)
+                command |= until_the_end.enter_context(_without_second_spanning_client(room.path, command, environment))
             command |= _memory(share, environment, command)
             if gpu_room is not None and _is_served_in(gpu_room, command):
                 until_the_end.enter_context(kept_alive(gpu_room, _policy(share), environment, unblock))
@@ -46,6 +47,24 @@ def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[],
     finally:
         for joined in filter(None, (gpu_room, room)):
             _leave(joined, environment)
+
+
+@contextmanager
+def _without_second_spanning_client(
+    room: Path, command: Mapping[str, str], environment: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
+    """What keeps the command from MPS, if another one that spans GPUs is there."""
+    pipes = mps.answering(command)
+    if pipes is None or not mps.spans_gpus(environment):
+        yield {}
+        return
+    with mps.sole_spanning_client(pipes, environment) as is_sole:
+        if not is_sole:
+            _say(
+                "no CUDA MPS for this command: another one on several GPUs uses it there, and their collectives (NCCL) "
+                "may wait for each other for ever; kernels are time-sliced"
+            )
+        yield {} if is_sole else mps.none_in(room, environment)
 
 
 def _memory(share: Share, environment: Mapping[str, str], command: Mapping[str, str]) -> dict[str, str]:

@@ -161,12 +161,10 @@ Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot,
     state.counters.launches.fetch_add(1, std::memory_order_relaxed);
     raise_peak(state, cost);
     if (is_high(page, slot)) {
-        if (state.client.busy.load(std::memory_order_seq_cst) == shared::kIdle) {
-            state.counters.busy_since_ns.store(now_ns, std::memory_order_relaxed);
-            state.client.busy.store(shared::kBegun, std::memory_order_seq_cst);
-        }
+        if (state.client.busy.load(std::memory_order_seq_cst) == shared::kIdle)
+            shared::begin_busy(page.control, signals, state, now_ns);
         if (page.control.policy == shared::Policy::kGroup)
-            shared::shut_gates_in_time(page, signals, state, now_ns);
+            shared::shut_gates_in_time(page.control, signals, state, now_ns);
     }
     return boundary;
 }

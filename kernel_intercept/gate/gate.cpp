@@ -25,6 +25,7 @@ constexpr std::uint32_t kSampleEvery = 64;
 
 std::array<Link, kMaxGpus> links;
 std::array<std::atomic<std::uint32_t>, kCounters> asked;
+std::atomic<std::uint32_t> look_ups{0}, routed_look_ups{0};
 std::atomic<Link*> newest{nullptr};  // whose profile table is used; all of a manager's clients see the same
 
 Link* link_of(int ordinal) {
@@ -58,6 +59,14 @@ Decision decide(int ordinal, int stream, const KernelCost& cost, Patience patien
     return decision;
 }
 
+void tell_routes(const Link& link) {
+    shared::Page* page = link.own_page();
+    if (page == nullptr) return;
+    shared::Counters& counters = page->slots[link.slot.load()].counters;
+    counters.look_ups.store(look_ups.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    counters.routed.store(routed_look_ups.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
 void warn_of_collectives() {
     constexpr char kText[] =
         "explsched: two processes with collectives (NCCL) share this GPU: under CUDA MPS each may wait for "
@@ -72,6 +81,7 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || link->wanted()) return;
     link->attach(gpu, kAttachPatienceMs);
+    tell_routes(*link);
     newest.store(link, std::memory_order_release);
 }
 
@@ -184,6 +194,12 @@ void open_stream(int ordinal, int stream) noexcept {
     line.told.store(line.issued.load());
     line.done.store(line.issued.load());
     if (lock.held()) counted.batches.start_at(line.issued.load());
+}
+
+void looked_up(bool routed) noexcept {
+    look_ups.fetch_add(1, std::memory_order_relaxed);
+    if (routed) routed_look_ups.fetch_add(1, std::memory_order_relaxed);
+    for (const Link& link : links) tell_routes(link);
 }
 
 void drained(int ordinal) noexcept {

@@ -108,6 +108,10 @@ Boundary tail(int ordinal, int stream) noexcept;
 // All that this process has launched on the GPU so far is done: a synchronising call has returned.
 void drained(int ordinal) noexcept;
 
+// The program has looked up a function that is hooked, and was given ours or not: what goes through others is
+// not managed.
+void looked_up(bool routed) noexcept;
+
 // Hands a measurement to the manager. Drops it when the ring is full.
 void record(int ordinal, const Sample& sample) noexcept;
 

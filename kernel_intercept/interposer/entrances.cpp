@@ -1,8 +1,9 @@
 // The two look-ups through which programs get the driver's entry points: dlsym and cuGetProcAddress.
 // The third entrance is the exported functions themselves.
 //
-// A look-up is answered from the pointer that the real one returned, never from name or version alone: the
-// same name stands for functions of different types in different versions of the driver.
+// A look-up is answered from the pointer that the real one returned: the same name stands for functions of
+// different types in different versions of the driver. Where cuGetProcAddress returns a pointer that dlsym
+// does not know, name and version decide.
 
 #include <dlfcn.h>
 
@@ -51,14 +52,16 @@ extern "C" __attribute__((visibility("hidden"))) DlsymRoute explsched_route_dlsy
 // empty name and a null status are the driver's to answer.
 extern "C" Result cuGetProcAddress(const char* symbol, void** entry, int version, std::uint64_t flags) {
     const Result result = call_driver<Symbol::cuGetProcAddress>(symbol, entry, version, flags);
-    if (result == kSuccess && entry != nullptr && mode() != Mode::kOff) *entry = route(*entry);
+    if (result == kSuccess && entry != nullptr && mode() != Mode::kOff)
+        *entry = route_named(symbol, version, flags, *entry);
     return result;
 }
 
 extern "C" Result cuGetProcAddress_v2(const char* symbol, void** entry, int version, std::uint64_t flags,
                                       int* status) {
     const Result result = call_driver<Symbol::cuGetProcAddress_v2>(symbol, entry, version, flags, status);
-    if (result == kSuccess && entry != nullptr && mode() != Mode::kOff) *entry = route(*entry);
+    if (result == kSuccess && entry != nullptr && mode() != Mode::kOff)
+        *entry = route_named(symbol, version, flags, *entry);
     return result;
 }
 

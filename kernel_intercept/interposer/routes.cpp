@@ -1,5 +1,9 @@
 #include "kernel_intercept/interposer/routes.hpp"
 
+#include <array>
+#include <cstdio>
+
+#include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
 
 namespace explsched::intercept {
@@ -35,6 +39,52 @@ constexpr std::array<NamedHook, kHookCount> sorted_hooks() {
 
 constexpr auto kHooksByName = sorted_hooks();
 
+// Names that have stood for several types, or stand for another symbol: from a version of CUDA on. All others
+// are their symbol's.
+struct Renamed {
+    std::string_view base;
+    int since;
+    const char* symbol;
+};
+constexpr Renamed kRenamed[] = {
+    {"cuArray3DCreate", 3020, "cuArray3DCreate_v2"},
+    {"cuArrayCreate", 3020, "cuArrayCreate_v2"},
+    {"cuCtxDestroy", 4000, "cuCtxDestroy_v2"},
+    {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
+    {"cuDevicePrimaryCtxRelease", 11000, "cuDevicePrimaryCtxRelease_v2"},
+    {"cuDevicePrimaryCtxReset", 11000, "cuDevicePrimaryCtxReset_v2"},
+    {"cuGetProcAddress", 12000, "cuGetProcAddress_v2"},
+    {"cuGraphExecKernelNodeSetParams", 12000, "cuGraphExecKernelNodeSetParams_v2"},
+    {"cuGraphExecUpdate", 12000, "cuGraphExecUpdate_v2"},
+    {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
+    {"cuMemAlloc", 3020, "cuMemAlloc_v2"},
+    {"cuMemAllocPitch", 3020, "cuMemAllocPitch_v2"},
+    {"cuMemFree", 3020, "cuMemFree_v2"},
+    {"cuMemGetInfo", 3020, "cuMemGetInfo_v2"},
+    {"cuMemcpyDtoH", 3020, "cuMemcpyDtoH_v2"},
+    {"cuMemcpyDtoHAsync", 3020, "cuMemcpyDtoHAsync_v2"},
+    {"cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"},
+    {"cuStreamDestroy", 4000, "cuStreamDestroy_v2"},
+};
+constexpr int kNewestVersion = 13050;        // that this was compared with
+constexpr std::uint64_t kPerThreadFlag = 2;  // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+
+Symbol symbol_named(const char* base, int version, std::uint64_t flags) noexcept {
+    const char* name = base;
+    for (const Renamed& row : kRenamed) {
+        if (row.base == base && version >= row.since) name = row.symbol;
+    }
+    if ((flags & kPerThreadFlag) != 0) {
+        std::array<char, 64> twin{};
+        for (const char* suffix : {"_ptsz", "_ptds"}) {
+            std::snprintf(twin.data(), twin.size(), "%s%s", name, suffix);
+            const Symbol symbol = hooked_symbol(twin.data());
+            if (symbol != Symbol::kCount) return symbol;
+        }
+    }
+    return hooked_symbol(name);
+}
+
 }  // namespace
 
 Symbol hooked_symbol(std::string_view name) noexcept {
@@ -67,6 +117,21 @@ void* hook_of(Symbol symbol) noexcept {
 void* route(void* driver_entry) noexcept {
     void* hook = hook_of(symbol_of_entry(driver_entry));
     return hook == nullptr ? driver_entry : hook;
+}
+
+void* route_named(const char* base, int version, std::uint64_t flags, void* driver_entry) noexcept {
+    if (base == nullptr || driver_entry == nullptr) return driver_entry;
+    void* routed = route(driver_entry);
+    const Symbol symbol = symbol_named(base, version, flags);
+    if (symbol == Symbol::kCount) return routed;
+    if (routed == driver_entry && version <= kNewestVersion) {
+        // Where dlsym has found nothing, this is the entry.
+        void* none = nullptr;
+        g_driver_entries[static_cast<std::size_t>(symbol)].compare_exchange_strong(none, driver_entry);
+        routed = hook_of(symbol);
+    }
+    gate::looked_up(routed != driver_entry);
+    return routed;
 }
 
 }  // namespace explsched::intercept

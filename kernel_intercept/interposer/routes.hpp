@@ -16,4 +16,8 @@ void* hook_of(Symbol symbol) noexcept;
 // Our function for an address that the driver handed out; the address itself if we have none.
 void* route(void* driver_entry) noexcept;
 
+// The same for an address that cuGetProcAddress found for this name, version and flags, if the driver has
+// functions there that dlsym does not find. Only for versions whose types are known.
+void* route_named(const char* base, int version, std::uint64_t flags, void* driver_entry) noexcept;
+
 }  // namespace explsched::intercept

@@ -17,6 +17,7 @@ Gpu::Gpu(const Settings& settings, const shared::Hello& first)
     shared::Control& control = page_->control;
     control.policy = settings.policy;
     control.beat_interval_ns = settings.beat_ns;
+    control.kept = shared::kSlots;
     page_->header = {shared::kPageMagic, shared::kLayoutVersion, sizeof(shared::Page), shared::kSlots};
     signals_->header = {shared::kSignalsMagic, shared::kLayoutVersion, sizeof(shared::Signals),
                         shared::kSlots};
@@ -78,6 +79,9 @@ void Gpu::beat(std::uint64_t now_ns) {
                                        std::memory_order_relaxed);
     }
     last_beat_ns_ = now_ns;
+    // One may have been shut while its client went, whose work may still wait on the GPU.
+    each_bit(~control.occupied.load(),
+             [&](std::uint32_t slot) { signals_->clients[slot].gate.fetch_or(shared::kOpen); });
     control.heartbeat_ns.store(now_ns, std::memory_order_relaxed);
     if (settings_.policy == shared::Policy::kQuota) refill(now_ns);
 }

@@ -88,6 +88,7 @@ class Gpu {
     std::array<shared::Load, shared::kSlots> peaks_{};  // of the time before `peaks_from_ns_`
     std::uint64_t peaks_from_ns_{0};
     policy::BesideRule beside_;
+    std::array<std::uint64_t, shared::kSlots> open_since_ns_{};  // of gates that are to be shut; 0: is shut
     std::uint32_t first_open_{0}, last_slot_{shared::kSlots - 1};
     std::uint64_t turn_ends_ns_{0};
     std::uint64_t serve_at_ns_{0}, late_ns_{0};  // when to look again, and how late this was of late, at most

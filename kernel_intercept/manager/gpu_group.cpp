@@ -21,6 +21,7 @@ constexpr std::uint64_t kLongIdleNs = 100'000'000, kSeldomNs = 1'000'000;
 constexpr std::uint64_t kLeastBatchNs = 25'000, kMostBatchNs = 1'000'000, kFirstBatchNs = 100'000;
 constexpr std::uint64_t kBatchesOn = 3;  // of what runs on, a batch is this part
 constexpr std::uint64_t kLeastAllowanceNs = 100'000;
+constexpr std::uint64_t kForcedOpenNs = 50'000'000;  // as the watchdog's
 constexpr std::uint64_t kPeakMemoryNs = 1'000'000'000;
 
 // More open at the same time make each other, and whoever comes, slow; so the others wait for their turn.
@@ -70,8 +71,12 @@ void Gpu::end_period(std::uint32_t slot, std::uint64_t issued_ns) {
     period.ended_ns = period.idle_since_ns;
     period.latency_ns =
         period.latency_ns == 0 ? work_ns : period.latency_ns - period.latency_ns / 8 + work_ns / 8;
-    if (period.idle_since_ns > since_ns)
-        beside_.period(page_->control.beside.load(), period.idle_since_ns - since_ns, work_ns);
+    const shared::Control& control = page_->control;
+    const std::uint32_t kept = control.kept.load(std::memory_order_relaxed);
+    if (period.idle_since_ns > since_ns) {
+        beside_.ended({control.beside.load(), kept < shared::kSlots ? std::uint64_t{1} << kept : 0,
+                       control.allowance_ns.load(), period.idle_since_ns - since_ns, work_ns});
+    }
     period.idle_since_ns = 0;
     const std::uint64_t low = page_->control.occupied.load() & ~page_->control.high.load();
     page_->control.beside.store(beside_.next(low, expected_beside(low)));
@@ -106,33 +111,40 @@ void Gpu::forget_old_peaks(std::uint64_t now_ns) {
 }
 
 // How long best-effort work may run on when a high-priority client begins, so that its usual latency grows by
-// no more than the share it was promised: first for a time in which the gates are still open, then to the end
-// of a batch. Each open client slows it down as measured; several slow each other's work down, too.
+// no more than the share it was promised: of one client, the one that harms least, for a time in which its
+// gate is still open; then, and of others, to the end of a batch.
 void Gpu::set_batch(std::uint64_t open, bool allowed) {
     std::uint64_t latency_ns = UINT64_MAX;
     each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
         if (periods_[slot].latency_ns != 0) latency_ns = std::min(latency_ns, periods_[slot].latency_ns);
     });
-    double slowdown = 0;
+    std::uint32_t kept = shared::kSlots;
     each_bit(open, [&](std::uint32_t slot) {
-        slowdown += beside_.slowdown(slot);
+        if (kept == shared::kSlots || beside_.loss(slot) < beside_.loss(kept)) kept = slot;
         // Work that waits on the host has gone ahead already.
         allowed = allowed && page_->slots[slot].client.reports.load(std::memory_order_relaxed) != 0;
     });
-    slowdown *= __builtin_popcountll(open);
     std::uint64_t runs_on_ns = kFirstBatchNs;
-    if (latency_ns != UINT64_MAX && slowdown > 0)
+    if (latency_ns != UINT64_MAX && kept < shared::kSlots)
         runs_on_ns = static_cast<std::uint64_t>(static_cast<double>(latency_ns) *
-                                                settings_.high_share_permille / 1000 / slowdown);
-    std::uint64_t batch_ns = std::clamp(runs_on_ns / kBatchesOn, kLeastBatchNs, kMostBatchNs);
-    const std::uint64_t less_ns = batch_ns + late_ns_;
+                                                settings_.high_share_permille / 1000 / beside_.loss(kept));
+    // Those that are not kept end their batches at the same time, and slow each other down, too.
+    const auto count = static_cast<std::uint64_t>(std::max(__builtin_popcountll(open), 1));
+    runs_on_ns /= count;
+    std::uint64_t batch_ns = std::clamp(runs_on_ns / kBatchesOn / count, kLeastBatchNs, kMostBatchNs);
+    const std::uint64_t less_ns = runs_on_ns / kBatchesOn + late_ns_;
     std::uint64_t allowance_ns = runs_on_ns > less_ns ? runs_on_ns - less_ns : 0;
     if (!allowed || allowance_ns < kLeastAllowanceNs) {
         allowance_ns = 0;
-        batch_ns = std::clamp(runs_on_ns, kLeastBatchNs, kMostBatchNs);
+        batch_ns = std::clamp(runs_on_ns / count, kLeastBatchNs, kMostBatchNs);
+    }
+    if (allowance_ns == 0 || beside_.measures_alone()) {
+        allowance_ns = 0;
+        kept = shared::kSlots;
     }
     page_->control.batch_ns.store(batch_ns, std::memory_order_relaxed);
     page_->control.allowance_ns.store(allowance_ns, std::memory_order_relaxed);
+    page_->control.kept.store(kept, std::memory_order_relaxed);
 }
 
 // The clients whose turn it is, and when the next one's comes, 0 for never.
@@ -170,16 +182,18 @@ std::uint64_t Gpu::look_at_group(std::uint64_t now_ns) {
     });
     forget_old_peaks(now_ns);
     std::uint64_t next_ns = UINT64_MAX, last_end_ns = 0;
-    bool busy = false;
+    bool busy = false, shut = false;
     each_bit(high, [&](std::uint32_t slot) {
         if (page_->slots[slot].client.busy.load(std::memory_order_seq_cst) != 0) {
             const std::uint64_t again_ns = look_at_busy(slot, now_ns);
             busy = busy || again_ns != 0;
             if (again_ns != 0) next_ns = std::min(next_ns, again_ns);
-            shared::shut_gates_in_time(*page_, *signals_, page_->slots[slot], now_ns);
-            if (page_->slots[slot].client.busy.load() == shared::kBegun)
-                next_ns = std::min(
-                    next_ns, page_->slots[slot].counters.busy_since_ns.load() + control.allowance_ns.load());
+            shared::Slot& state = page_->slots[slot];
+            shared::shut_gates_in_time(control, *signals_, state, now_ns);
+            shut = shut || state.client.busy.load() == shared::kGatesShut;
+            if (state.client.busy.load() == shared::kBegun)
+                next_ns =
+                    std::min(next_ns, state.counters.busy_since_ns.load() + control.allowance_ns.load());
         }
         last_end_ns = std::max(last_end_ns, periods_[slot].ended_ns);
     });
@@ -189,6 +203,16 @@ std::uint64_t Gpu::look_at_group(std::uint64_t now_ns) {
                  [&](std::uint32_t slot) { shared::open_gate(signals_->clients[slot].gate, seen[slot]); });
         return 0;
     }
+    each_bit(low & ~control.beside.load(), [&](std::uint32_t slot) {
+        // Its watchdog has opened it, since it was shut for long: that is for a while.
+        if (!shut || !shared::is_open(seen[slot])) {
+            open_since_ns_[slot] = 0;
+        } else if (open_since_ns_[slot] == 0) {
+            open_since_ns_[slot] = now_ns;
+        } else if (now_ns >= open_since_ns_[slot] + kForcedOpenNs) {
+            shared::close_gate(signals_->clients[slot].gate);
+        }
+    });
     if (busy) return next_ns;
     std::uint64_t turn_ns = 0;
     const std::uint64_t open = choose_open(low, now_ns, turn_ns);

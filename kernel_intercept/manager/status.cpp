@@ -59,6 +59,8 @@ std::string client(const Tenant& tenant, const Gpu& gpu, std::uint32_t index) {
         .number("reports", get(slot.client.reports))
         .number("forced", get(slot.counters.forced))
         .number("collectives", get(slot.counters.collectives))
+        .number("look_ups", get(slot.counters.look_ups))
+        .number("routed", get(slot.counters.routed))
         .number("waits", get(slot.counters.waits))
         .number("waited_ns", get(slot.counters.waited_ns))
         .number("longest_wait_ns", get(slot.counters.longest_wait_ns))

@@ -8,11 +8,11 @@ namespace {
 
 // What is tried without being expected to fit must not be seen in the 99th percentile.
 constexpr std::uint64_t kTryEvery = 256;
-constexpr std::uint64_t kAloneEvery = 16;  // to compare the next one with it: clocks change
-constexpr std::uint32_t kEnough = 8;       // measurements
+constexpr std::uint32_t kEnough = 8;  // measurements
 constexpr double kMostStretch = 1.03;
-constexpr double kMemory = 8;                     // periods of the running mean
-constexpr double kGuess = 0.4, kGuessCounts = 2;  // slowdown by an unknown client, as many measurements
+constexpr double kMemory = 8, kLossMemory = 128;   // periods of the running means
+constexpr double kGuess = 0.3, kGuessCounts = 16;  // loss by an unknown client, as many measurements
+constexpr double kMostLoss = 0.8;                  // beyond, the clock has changed between the two periods
 
 }  // namespace
 
@@ -23,7 +23,7 @@ bool BesideRule::allowed(std::uint32_t client, std::uint64_t expected) const {
 
 std::uint64_t BesideRule::next(std::uint64_t clients, std::uint64_t expected) {
     ++periods_;
-    if (periods_ % kAloneEvery == 0 || clients == 0 || !known_alone_) return 0;
+    if (measures_alone() || clients == 0 || !known_alone_) return 0;
     const bool trial = periods_ % kTryEvery == 1;
     // In turns, beginning with another one each time.
     const auto first = static_cast<std::uint32_t>((trial ? periods_ / kTryEvery : periods_) % 64);
@@ -35,27 +35,35 @@ std::uint64_t BesideRule::next(std::uint64_t clients, std::uint64_t expected) {
     return 0;
 }
 
-void BesideRule::period(std::uint64_t beside, std::uint64_t wall_ns, std::uint64_t work_ns) {
-    if (wall_ns == 0 || work_ns == 0) return;
-    const double ratio = static_cast<double>(wall_ns) / static_cast<double>(work_ns);
-    if (beside == 0) {
+void BesideRule::ended(const Period& period) {
+    if (period.wall_ns == 0 || period.work_ns == 0) return;
+    const auto work = static_cast<double>(period.work_ns);
+    const double ratio = static_cast<double>(period.wall_ns) / work;
+    if (measures_alone()) {
         alone_ = ratio;
         known_alone_ = true;
         return;
     }
-    if (alone_ != 0) {
-        Client& client = clients_[static_cast<std::size_t>(__builtin_ctzll(beside))];
-        ++client.periods;
-        client.stretch += (ratio / alone_ - client.stretch) / std::min<double>(client.periods, kMemory);
+    const std::uint64_t who = period.beside != 0 ? period.beside : period.kept;
+    if (alone_ != 0 && who != 0) {
+        Client& client = clients_[static_cast<std::size_t>(__builtin_ctzll(who))];
+        if (period.beside != 0) {
+            ++client.periods;
+            client.stretch += (ratio / alone_ - client.stretch) / std::min<double>(client.periods, kMemory);
+        } else if (const std::uint64_t kept_ns = std::min(period.kept_ns, period.wall_ns)) {
+            ++client.kept;
+            const double loss =
+                std::clamp((ratio - alone_) * work / static_cast<double>(kept_ns), 0.0, kMostLoss);
+            client.loss += (loss - client.loss) / std::min<double>(client.kept, kLossMemory);
+        }
     }
     alone_ = 0;
 }
 
-double BesideRule::slowdown(std::uint32_t client) const {
+double BesideRule::loss(std::uint32_t client) const {
     const Client& one = clients_[client];
-    const double known = std::min<double>(one.periods, kMemory);
-    return std::clamp((kGuess * kGuessCounts + (one.stretch - 1) * known) / (kGuessCounts + known), 0.05,
-                      1.0);
+    const double known = std::min<double>(one.kept, kLossMemory);
+    return std::clamp((kGuess * kGuessCounts + one.loss * known) / (kGuessCounts + known), 0.03, 1.0);
 }
 
 void BesideRule::forget(std::uint32_t client) { clients_[client] = {}; }

@@ -1,5 +1,5 @@
-// Which best-effort clients may run on beside high-priority work, by what was measured: how much longer its
-// busy periods take for the same work than those in which it has the GPU to itself.
+// Which best-effort clients may run on beside high-priority work, and for how long, by what was measured: how
+// much longer its busy periods take for the same work than those in which it has the GPU to itself.
 #pragma once
 
 #include <array>
@@ -14,22 +14,30 @@ class BesideRule {
     // measurements.
     std::uint64_t next(std::uint64_t clients, std::uint64_t expected);
 
-    // A busy period has ended that began with `beside` running on.
-    void period(std::uint64_t beside, std::uint64_t wall_ns, std::uint64_t work_ns);
+    // Whether the next busy period is to have the GPU to itself, so that others can be compared with it.
+    bool measures_alone() const { return periods_ % kAloneEvery == 0; }
+
+    // A busy period has ended that began with `beside` running on, and `kept` for the first `kept_ns` of it.
+    struct Period {
+        std::uint64_t beside, kept;
+        std::uint64_t kept_ns, wall_ns, work_ns;
+    };
+    void ended(const Period& period);
 
     // A client has gone.
     void forget(std::uint32_t client);
 
-    // How much longer high-priority work takes beside the client, 0.05 to 1; a guess until there are
-    // measurements.
-    double slowdown(std::uint32_t client) const;
+    // What share of the time in which the client is kept running high-priority work loses, 0.03 to 1; a guess
+    // until there are measurements.
+    double loss(std::uint32_t client) const;
 
     double stretch(std::uint32_t client) const { return clients_[client].stretch; }
 
    private:
+    static constexpr std::uint64_t kAloneEvery = 16;  // periods; clocks change
     struct Client {
-        std::uint32_t periods{0};
-        double stretch{1};  // running mean
+        std::uint32_t periods{0}, kept{0};
+        double stretch{1}, loss{0};  // running means
     };
     bool allowed(std::uint32_t client, std::uint64_t expected) const;
 

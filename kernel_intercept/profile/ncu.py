@@ -1,4 +1,4 @@
-"""Reads what `ncu --csv` prints: the raw page (a column per metric) or the details page (a line per metric).
+"""Runs `ncu`, and reads what `ncu --csv` prints: the raw page (a column per metric) or the details page (a line each).
 
 Columns, metrics and units as NVIDIA Nsight Compute's CLI manual and its exports name them. Lines that other programs
 printed in between are passed over.
@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kernel_intercept.profile.model import Dim3, ProfileError
 from kernel_intercept.profile.store import Fault
@@ -33,6 +37,7 @@ _BANDWIDTH = (
 _SHARED = ("launch__shared_mem_per_block_dynamic", "Dynamic Shared Memory Per Block")
 _CC_MAJOR = "device__attribute_compute_capability_major"
 _CC_MINOR = "device__attribute_compute_capability_minor"
+_METRICS = (_DURATION[0], _COMPUTE[0], _BANDWIDTH[0], _SHARED[0])  # the last one takes no pass of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,36 @@ class Export:
 
     launches: tuple[Launch, ...]
     faults: tuple[Fault, ...]
+
+
+def measure(command: Sequence[str], launches: int, environment: Mapping[str, str]) -> tuple[Export, int]:
+    """Run a command under `ncu`; what its first `launches` kernel launches use, and its exit status.
+
+    ncu runs each of these launches a few times, alone, so the command is slow until then. It keeps its standard
+    streams. Kernels are not gated meanwhile. Raises `ProfileError` if ncu is missing or measures nothing.
+    """
+    program = shutil.which("ncu", path=environment.get("PATH"))
+    if program is None:
+        raise ProfileError(
+            "ncu is not on PATH: NVIDIA Nsight Compute comes with the CUDA toolkit (module load cuda, or "
+            "/usr/local/cuda/bin) and as a package of its own, nsight-compute"
+        )
+    with tempfile.TemporaryDirectory(prefix="explsched-ncu-") as directory:
+        log = Path(directory) / "ncu.csv"
+        options = ("--csv", "--page", "raw", "--print-kernel-base", "mangled", "--print-units", "base")
+        limits = ("--metrics", ",".join(_METRICS), "--launch-count", str(launches), "--target-processes", "all")
+        argv = [program, *options, *limits, "--log-file", str(log), *command]
+        try:
+            status = subprocess.run(argv, env={**environment, "EXPLSCHED_INTERCEPT": "off"}, check=False).returncode
+        except OSError as error:
+            raise ProfileError(f"{program}: {error.strerror}") from error
+        text = log.read_text(errors="replace") if log.exists() else ""
+    try:
+        return parse(text.splitlines(keepends=True)), status
+    except ProfileError as error:
+        words = [line for line in text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
+        said = " ".join(words) or "no kernel was launched"
+        raise ProfileError(f"{program} ends with status {status} and has measured nothing: {said}") from error
 
 
 @dataclass(slots=True)

@@ -28,10 +28,10 @@ struct alignas(64) Control {
     std::atomic<std::uint64_t> high;              // of them, bit per high-priority client
     std::atomic<std::uint64_t> beside;            // best-effort clients that run beside high-priority work
     std::atomic<std::uint64_t> batch_ns;          // work of a best-effort client that nothing can hold back
-    std::atomic<std::uint64_t>
-        allowance_ns;  // gates stay open for so long when a high-priority client begins
+    // When a high-priority client begins, the gate of one client stays open for so long.
+    std::atomic<std::uint64_t> allowance_ns;
     Policy policy;
-    std::uint32_t reserved;
+    std::atomic<std::uint32_t> kept;  // that client's slot; kSlots for none
     alignas(
         64) std::atomic<std::uint64_t> waiting;  // bit per client with a launch that waits, set by the client
 };
@@ -44,7 +44,7 @@ constexpr std::uint32_t kGateGranted = 3;
 constexpr std::uint32_t kGateState = 3;  // mask
 
 constexpr std::uint32_t kIdle = 0;
-constexpr std::uint32_t kBegun = 1;  // best-effort gates are open for the allowance
+constexpr std::uint32_t kBegun = 1;  // all best-effort gates are shut but that of the client that is kept
 constexpr std::uint32_t kGatesShut = 2;
 
 struct alignas(64) ClientState {
@@ -72,6 +72,8 @@ struct alignas(64) Counters {
     std::atomic<std::uint64_t> unmanaged;    // launches that were not asked for, as the manager was late
     std::atomic<std::uint64_t> forced;       // times the client's watchdog has opened its gate
     std::atomic<std::uint64_t> collectives;  // launches of kernels that wait for other GPUs
+    std::atomic<std::uint32_t> look_ups;     // of functions that are hooked, by cuGetProcAddress
+    std::atomic<std::uint32_t> routed;       // of them those that were answered with ours
 };
 
 constexpr std::uint32_t kNameBytes = 2048;  // mangled names of template libraries reach a kilobyte
@@ -103,19 +105,30 @@ struct Page {
     std::array<Slot, kSlots> slots;
 };
 
-// Policy `group`: shuts the gates for a busy high-priority client once their allowance is over.
-inline void shut_gates_in_time(const Page& page, Signals& signals, Slot& slot, std::uint64_t now_ns) {
-    const Control& control = page.control;
+// Policy `group`: shuts the gates of best-effort clients, but for those beside high-priority work and
+// `spared`.
+inline void shut_gates(const Control& control, Signals& signals, std::uint64_t spared) {
+    std::uint64_t others = control.occupied.load(std::memory_order_seq_cst) &
+                           ~control.high.load(std::memory_order_relaxed) &
+                           ~control.beside.load(std::memory_order_relaxed) & ~spared;
+    for (; others != 0; others &= others - 1)
+        close_gate(signals.clients[static_cast<std::size_t>(__builtin_ctzll(others))].gate);
+}
+
+// A high-priority client begins, or goes on: shuts the gates once the allowance is over.
+inline void begin_busy(const Control& control, Signals& signals, Slot& slot, std::uint64_t now_ns) {
+    const std::uint32_t kept = control.kept.load(std::memory_order_relaxed);
+    slot.counters.busy_since_ns.store(now_ns, std::memory_order_relaxed);
+    slot.client.busy.store(kBegun, std::memory_order_seq_cst);
+    if (control.policy == Policy::kGroup) shut_gates(control, signals, kept < kSlots ? 1ULL << kept : 0);
+}
+inline void shut_gates_in_time(const Control& control, Signals& signals, Slot& slot, std::uint64_t now_ns) {
     const std::uint64_t since_ns = slot.counters.busy_since_ns.load(std::memory_order_relaxed);
     if (slot.client.busy.load(std::memory_order_relaxed) != kBegun ||
         now_ns < since_ns + control.allowance_ns.load(std::memory_order_relaxed))
         return;
     slot.client.busy.store(kGatesShut, std::memory_order_seq_cst);
-    std::uint64_t others = control.occupied.load(std::memory_order_seq_cst) &
-                           ~control.high.load(std::memory_order_relaxed) &
-                           ~control.beside.load(std::memory_order_relaxed);
-    for (; others != 0; others &= others - 1)
-        close_gate(signals.clients[static_cast<std::size_t>(__builtin_ctzll(others))].gate);
+    shut_gates(control, signals, 0);
 }
 
 // Open addressing with linear probing; entries are never removed while the table lives.

@@ -103,7 +103,7 @@ def _cells(row: KernelRow) -> tuple[object, ...]:
     )
 
 
-_FIGURES = ("REQ%", "LIM%", "LAUNCHES", "GPU_MS", "WAITS", "WAITED_MS", "LONGEST", "PASSED")
+_FIGURES = ("REQ%", "LIM%", "LAUNCHES", "GPU_MS", "WAITS", "WAITED_MS", "LONGEST", "PASSED", "ROUTED")
 _CLIENT_COLUMNS = (
     *(Column("GPU", width=12), Column("JOB", ">"), Column("PID", ">"), Column("CLASS")),
     *(Column(title, ">") for title in _FIGURES),
@@ -141,6 +141,7 @@ def _client(uuid: str, client: Mapping[str, Any]) -> tuple[str, ...]:
         number("waited_ns", _NS_PER_MS, 1),
         number("longest_wait_ns", _NS_PER_MS, 2),
         number("passed", 1, 0),
+        f"{client.get('routed', '?')}/{client.get('look_ups', '?')}",
     )
 
 
@@ -153,6 +154,7 @@ def _objects(parent: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 _EXAMPLES = """\b
 examples:
   sexplsched kernels
+  sexplsched kernels measure -- python train.py
   sexplsched kernels import ncu.csv --dry-run
 """
 _FAULTS_SHOWN = 10
@@ -179,6 +181,12 @@ srun --jobid=42 --overlap sexplsched kernels --job 42
 
 SM% and MEM% are the shares of the SMs' throughput and of the memory bandwidth that a kernel uses while it runs alone.
 FROM tells what they come from: ncu and nvml are measured, timing is only estimated from the occupancy.
+"""
+_MEASURE_HELP = """Run COMMAND under Nsight Compute (ncu), and take over what it measures of its kernels.
+
+Three metrics of each launch: its time, and what share of the SMs' throughput and of the memory bandwidth it uses. ncu
+must be on PATH, and may have to be allowed to read the GPU's counters (NVIDIA's ERR_NVGPUCTRPERM). The command runs
+alone on its GPU, and slowly up to --launches.
 """
 _IMPORT_HELP = """Take over what Nsight Compute measured. FILE is what this prints:
 
@@ -228,14 +236,22 @@ def import_(file: Path, is_strict: bool, dry_run: bool, path: Path) -> None:  # 
             export = ncu.parse(lines)
     except (ProfileError, OSError) as error:
         raise ProfileError(f"{file}: {error}") from error
-    imported, faults = profiles_of(export, store.read(path).profiles)
-    _tell(file, faults)
-    if not imported or (is_strict and faults):
-        raise ProfileError(f"{file}: {len(faults)} rows cannot be used, nothing is imported")
-    if not dry_run:
-        store.update(path, lambda old: merged(old, imported))
-    done = "would be imported" if dry_run else "imported"
-    click.echo(f"{len(imported)} kernels of {len(export.launches)} launches {done}")
+    _take_over(export, file, path, is_strict=is_strict, dry_run=dry_run)
+
+
+@kernels.command(help=_MEASURE_HELP, context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--launches", default=2000, show_default=True, type=click.IntRange(min=1), help="How many launches to measure."
+)
+@_dry_run
+@_profiles
+def measure(command: tuple[str, ...], launches: int, dry_run: bool, path: Path) -> None:  # noqa: FBT001
+    """Run a command under Nsight Compute, and take over what it measures."""
+    export, status = ncu.measure(command, launches, os.environ)
+    _take_over(export, Path("ncu"), path, is_strict=False, dry_run=dry_run)
+    if status:
+        raise ProfileError(f"{command[0]} ended with status {status}; what was measured until then counts")
 
 
 @kernels.command()
@@ -298,6 +314,17 @@ def refine(trace_path: Path, uuid: str, windows: int, window_s: float, dry_run: 
     if found and not dry_run:
         store.update(path, lambda old: merged(old, found))
     click.echo(f"shares of {len(found)} of {len(known)} kernels {'would be' if dry_run else 'are'} measured")
+
+
+def _take_over(export: ncu.Export, source: Path, path: Path, *, is_strict: bool, dry_run: bool) -> None:
+    imported, faults = profiles_of(export, store.read(path).profiles)
+    _tell(source, faults)
+    if not imported or (is_strict and faults):
+        raise ProfileError(f"{source}: {len(faults)} rows cannot be used, nothing is imported")
+    if not dry_run:
+        store.update(path, lambda old: merged(old, imported))
+    done = "would be imported" if dry_run else "imported"
+    click.echo(f"{len(imported)} kernels of {len(export.launches)} launches {done}")
 
 
 def _statuses(job: int | None, address: Path | None) -> list[ManagerStatus]:

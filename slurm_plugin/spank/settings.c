@@ -12,6 +12,7 @@ bool expl_settings_read(int count, char *const words[], struct expl_settings *se
     } const known[] = {
         {"library=", &settings->library},
         {"manager_socket=", &settings->manager_socket},
+        {"manager=", &settings->manager},
         {"spool=", &settings->spool},
         {"mps_pipe_directory=", &settings->mps_pipe_directory},
     };
@@ -25,10 +26,11 @@ bool expl_settings_read(int count, char *const words[], struct expl_settings *se
             }
         }
         if (value == NULL) {
-            snprintf(message, size,
-                     "plugstack.conf: unknown word '%s' (accepted: library=, manager_socket=, spool=, "
-                     "mps_pipe_directory=)",
-                     words[i]);
+            snprintf(
+                message, size,
+                "plugstack.conf: unknown word '%s' (accepted: library=, manager_socket=, manager=, spool=, "
+                "mps_pipe_directory=)",
+                words[i]);
             return false;
         }
         if (*value != NULL || words[i][length] != '/') {

@@ -6,9 +6,10 @@
 #include <stddef.h>
 
 struct expl_settings {
-    const char *library;            /* the interposer; NULL: tasks are not gated */
-    const char *manager_socket;     /* of the node's kernel manager */
-    const char *spool;              /* where jobs report progress */
+    const char *library;        /* the interposer; NULL: tasks are not gated */
+    const char *manager_socket; /* of the kernel manager; %u in it stands for the user's number */
+    const char *manager;        /* the program that is started for a user whom none serves; NULL: none is */
+    const char *spool;          /* where jobs report progress */
     const char *mps_pipe_directory; /* of the node's MPS daemon */
 };
 

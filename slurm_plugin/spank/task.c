@@ -1,12 +1,20 @@
 #include "slurm_plugin/spank/task.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "slurm_plugin/spank/library.h"
 
-enum { PATHS_SIZE = 8192, KEEP = 0, REPLACE = 1 };
+enum { PATHS_SIZE = 8192, SOCKET_SIZE = 108, KEEP = 0, REPLACE = 1, START_MS = 5000 };
+
+static const char MANAGER_SOCKET[] =
+    "/kernel-manager.sock"; /* in the directory that a manager is started in */
 
 static void set(spank_t job, const char *variable, const char *value, int overwrite) {
     spank_err_t const result = spank_setenv(job, variable, value, overwrite);
@@ -42,6 +50,86 @@ static void mps(spank_t job, const char *directory) {
     }
 }
 
+/* The socket of this user's manager. False if it is longer than an address can be. */
+static bool socket_of_user(const char *pattern, char *path, size_t size) {
+    const char *const mark = strstr(pattern, "%u");
+    int const length = mark == NULL ? snprintf(path, size, "%s", pattern)
+                                    : snprintf(path, size, "%.*s%u%s", (int)(mark - pattern), pattern,
+                                               (unsigned)geteuid(), mark + 2);
+    return length >= 0 && (size_t)length < size;
+}
+
+static bool asks_for_a_share(const struct expl_values *values) {
+    for (size_t i = 0; i < expl_option_count; i++) {
+        const char *const name = expl_options[i].name;
+        if (values->text[i][0] != '\0' &&
+            (strcmp(name, "expl-request") == 0 || strcmp(name, "expl-limit") == 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Waits for a bounded time. A status as of waitpid, or -1. */
+static int ended(pid_t child) {
+    for (int waited_ms = 0; waited_ms < START_MS; waited_ms += 10) {
+        int status = -1;
+        pid_t const found = waitpid(child, &status, WNOHANG);
+        if (found != 0) {
+            return found == child ? status : -1;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    return -1;
+}
+
+/* Sees to it that a manager of the user's answers at `socket`. The program returns as soon as it does; where
+ * another one serves already, it says so and fails, which is as good. */
+static void start_manager(spank_t job, const char *program, const char *socket, bool has_quota) {
+    size_t const length = strlen(socket), suffix = strlen(MANAGER_SOCKET);
+    if (length <= suffix || strcmp(socket + length - suffix, MANAGER_SOCKET) != 0) {
+        slurm_error("explsched: plugstack.conf: with manager=, manager_socket= ends with %s", MANAGER_SOCKET);
+        return;
+    }
+    char directory[SOCKET_SIZE], home[PATHS_SIZE / 2] = "HOME=";
+    snprintf(directory, sizeof directory, "%.*s", (int)(length - suffix), socket);
+    spank_getenv(job, "HOME", home + strlen(home), (int)(sizeof home - strlen(home))); /* of the profiles */
+    char *const argv[] = {
+        (char *)program, "--dir", directory, "--policy", has_quota ? "quota" : "group", NULL};
+    char *const environment[] = {home, NULL};
+    pid_t const child = fork();
+    if (child == 0) {
+        int const nothing = open("/dev/null", O_RDWR);
+        for (int stream = 0; stream <= 2; stream++) {
+            dup2(nothing, stream);
+        }
+        execve(program, argv, environment);
+        _exit(127);
+    }
+    int const status = child < 0 ? -1 : ended(child);
+    if (status == -1 || !WIFEXITED(status) || WEXITSTATUS(status) > 1) {
+        slurm_error("explsched: kernels are not managed: %s --dir %s does not start", program, directory);
+    }
+}
+
+static void manager(spank_t job, const struct expl_settings *settings, bool has_quota) {
+    char path[SOCKET_SIZE];
+    if (!socket_of_user(settings->manager_socket, path, sizeof path)) {
+        slurm_error("explsched: plugstack.conf: manager_socket=%s: too long", settings->manager_socket);
+        return;
+    }
+    char own[PATHS_SIZE];
+    if (spank_getenv(job, "EXPLSCHED_KM_SOCKET", own, sizeof own) == ESPANK_SUCCESS) {
+        return; /* the user's choice, or a step of a job that has it already */
+    }
+    if (settings->manager != NULL) {
+        start_manager(job, settings->manager, path, has_quota);
+    }
+    set(job, "EXPLSCHED_KM_SOCKET", path, KEEP);
+}
+
 void expl_task_environment(spank_t job, const struct expl_values *values,
                            const struct expl_settings *settings) {
     for (size_t i = 0; i < expl_option_count; i++) {
@@ -63,7 +151,7 @@ void expl_task_environment(spank_t job, const struct expl_values *values,
         preload(job, settings->library);
     }
     if (settings->manager_socket != NULL) {
-        set(job, "EXPLSCHED_KM_SOCKET", settings->manager_socket, KEEP);
+        manager(job, settings, asks_for_a_share(values));
     }
     if (settings->mps_pipe_directory != NULL) {
         mps(job, settings->mps_pipe_directory);

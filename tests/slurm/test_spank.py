@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,12 +46,17 @@ def site(needs_slurm: None, open_tmp: Path, library: Path) -> Iterator[Cluster]:
     files_of_site = library.parent
     plugin = shutil.copy(PLUGIN, files_of_site)
     (files_of_site / "spool").mkdir()
-    socket = files_of_site / "km" / "kernel-manager.sock"
-    words = f"library={library} spool={files_of_site}/spool manager_socket={socket}"
+    socket = files_of_site / "km-%u" / "kernel-manager.sock"
+    manager = kernel_manager.manager(os.environ)
+    words = f"library={library} spool={files_of_site}/spool manager_socket={socket} manager={manager}"
     files = (("plugstack.conf", f"optional {plugin} {words}\n"), ("job_submit.lua", job_submit.script()))
     place = open_tmp / "spank"
     yield up(ClusterSpec(nodes=1, extra=(("JobSubmitPlugins", "lua"),), files=files), place)
     down(place)
+    for directory in files_of_site.glob("km-*"):  # they serve until the node's jobs are cleaned up
+        status = subprocess.run([manager, "--dir", directory, "--status"], capture_output=True, text=True, check=False)
+        if status.returncode == 0:
+            os.kill(json.loads(status.stdout)["pid"], signal.SIGTERM)
 
 
 def run(cluster: Cluster, *argv: str, script: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -108,7 +114,7 @@ def test_a_task_of_sbatch_preloads_the_library(
     assert found["LD_PRELOAD"] == str(library)
     assert found["EXPLSCHED_SHARE"] == "best-effort"
     assert found["EXPLSCHED_LIMIT"] == "0.3"
-    assert found["EXPLSCHED_KM_SOCKET"] == f"{library.parent}/km/kernel-manager.sock"
+    assert found["EXPLSCHED_KM_SOCKET"] == f"{library.parent}/km-0/kernel-manager.sock"
     assert found["EXPLSCHED_SPOOL"] == f"{library.parent}/spool"
 
 
@@ -193,10 +199,9 @@ def test_a_missing_library_does_not_stop_a_job(site: Cluster, library: Path) -> 
 
 
 def test_a_best_effort_job_is_known_to_the_manager_and_to_explain(site: Cluster, library: Path) -> None:
-    """The whole way on the GPU double: plain sbatch, the interposer in the task, the node's manager, explain."""
-    place = library.parent / "km"
+    """The whole way on the GPU double: plain sbatch, the interposer in the task, a manager for its user, explain."""
+    place = library.parent / "km-0"
     manager = kernel_manager.manager(os.environ)
-    daemon = subprocess.Popen([manager, "--dir", place, "--profiles", place / "profiles", "--foreground"])
     config = library.parent / "explsched.yaml"
     config.write_text(json.dumps({"slurm": {"client": "cli"}, "progress": {"spool": str(library.parent / "spool")}}))
     kernels = library.parent / "kernels"
@@ -205,25 +210,20 @@ def test_a_best_effort_job_is_known_to_the_manager_and_to_explain(site: Cluster,
 export LD_LIBRARY_PATH={NATIVE}/fakecuda FAKECUDA_KERNELS={kernels} FAKECUDA_GPU={library.parent}/gpu
 exec {NATIVE}/share/share_client 'step*4' 0 0 1000000000
 """
-    try:
-        until(lambda: (place / "kernel-manager.sock").exists(), "the manager listens")
-        options = ("--expl-share=best-effort", "--expl-request=0.25", "--gres=shard:1")
-        submitted = run(site, "sbatch", "--parsable", f"--output={library.parent}/out", *options, script=script)
-        assert submitted.returncode == 0, submitted.stderr
-        job = submitted.stdout.strip()
-        explained = run(site, command("sexplsched"), "explain", job, "--config", str(config)).stdout
+    options = ("--expl-share=best-effort", "--expl-request=0.25", "--gres=shard:1")
+    submitted = run(site, "sbatch", "--parsable", f"--output={library.parent}/out", *options, script=script)
+    assert submitted.returncode == 0, submitted.stderr
+    job = submitted.stdout.strip()
+    explained = run(site, command("sexplsched"), "explain", job, "--config", str(config)).stdout
 
-        def clients() -> list[dict[str, object]]:
-            answer = run(site, str(manager), "--dir", str(place), "--status").stdout
-            return [client for gpu in json.loads(answer)["gpus"] for client in gpu["clients"]]
+    def clients() -> list[dict[str, object]]:
+        answer = run(site, str(manager), "--dir", str(place), "--status").stdout
+        return [client for gpu in json.loads(answer or '{"gpus": []}')["gpus"] for client in gpu["clients"]]
 
-        until(lambda: any(client["job"] == job for client in clients()), "the manager knows the job")
-        (client,) = clients()
-        run(site, "scancel", job)
-        until(lambda: not clients(), "the manager forgets the job")
-    finally:
-        daemon.terminate()
-        daemon.wait()
+    until(lambda: any(client["job"] == job for client in clients()), "the manager knows the job")
+    (client,) = clients()
+    run(site, "scancel", job)
+    until(lambda: not clients(), "the manager forgets the job")
     assert (client["class"], client["request_permille"]) == ("best-effort", 250)
     assert "Its kernels share a GPU: class best-effort, request 0.25." in explained
 

@@ -31,6 +31,8 @@ CLIENT = {
     "waited_ns": 12_500_000,
     "longest_wait_ns": 1_230_000,
     "passed": 3,
+    "routed": 11,
+    "look_ups": 12,
 }
 GPU = {"uuid": "GPU-01234567-89ab", "clients": [CLIENT, {**CLIENT, "pid": 78, "job": ""}]}
 STATUS = {"policy": "quota", "gpus": [GPU]}
@@ -121,7 +123,7 @@ def test_the_clients_of_the_managers_of_this_machine(file: Path, short: Path) ->
     with manager(address, json.dumps(STATUS).encode()):
         lines = run("--job", "42").output.splitlines()
     assert lines[0] == f"{address}: policy quota"
-    expected = "01234567-89a 42 77 best-effort 25.0 50.0 123456 4500.0 17 12.5 1.23 3"
+    expected = "01234567-89a 42 77 best-effort 25.0 50.0 123456 4500.0 17 12.5 1.23 3 11/12"
     assert [line.split() for line in lines[2:4]] == [expected.split(), []]
     address.unlink()
     with manager(address, json.dumps(STATUS).encode()):
@@ -226,6 +228,79 @@ def test_what_is_no_export_is_refused_by_name(file: Path, tmp_path: Path) -> Non
     assert f"{export}: no table with a column 'Kernel Name'" in str(run("import", str(export)).exception)
     assert run("import", str(tmp_path / "none")).exit_code == 2
     assert not file.exists()
+
+
+# As ncu is called, and as it prints: to the file, where messages stand between, and nothing of its own elsewhere.
+NCU = """#!/bin/sh
+echo "$@" > {directory}/told
+while [ "$1" != --log-file ]; do shift; done
+cp {directory}/export.csv "$2"
+shift 2
+exec "$@"
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of an `ncu` on PATH, which prints what is in export.csv there."""
+    directory = tmp_path / "nsight"
+    directory.mkdir()
+    (directory / "ncu").write_text(NCU.format(directory=directory))
+    (directory / "ncu").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    return directory
+
+
+def test_measure_runs_ncu_and_takes_its_figures_over(file: Path, stand_in: Path) -> None:
+    store.update(file, lambda _: [profile(FILL, samples=10, gpu_ns=5000)])
+    (stand_in / "export.csv").write_text("".join(raw((FILL, "40", "9", "0", "12.5"))))
+    ran = stand_in / "ran"
+    script = f"echo $EXPLSCHED_INTERCEPT > {ran}"
+    tried = run("measure", "--launches", "7", "--dry-run", "--", "sh", "-c", script)
+    assert (tried.exit_code, tried.output) == (0, "1 kernels of 1 launches would be imported\n")
+    assert ran.read_text() == "off\n"  # the command runs, and its kernels are not held up
+    told = (stand_in / "told").read_text().split()
+    assert told[told.index("--launch-count") + 1] == "7"
+    assert told[told.index("--metrics") + 1].split(",")[:3] == [
+        "gpu__time_duration.sum",
+        "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+        "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    ]
+    assert store.read_strict(file)[0].source is Source.TIMING
+    assert run("measure", "true").exit_code == 0
+    [fill] = store.read_strict(file)
+    assert (fill.source, fill.samples, fill.gpu_ns, fill.bandwidth_permille) == (Source.NCU, 10, 5000, 400)
+
+
+def test_measure_tells_of_a_command_that_fails_and_keeps_what_was_measured(file: Path, stand_in: Path) -> None:
+    (stand_in / "export.csv").write_text("".join(raw((FILL, "40", "9", "0", "12.5"))))
+    done = run("measure", "--", "sh", "-c", "exit 3")
+    assert (done.exit_code, str(done.exception)) == (1, "sh ended with status 3; what was measured until then counts")
+    assert len(store.read_strict(file)) == 1
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("==PROF== Connected to process 7\n==ERROR== ERR_NVGPUCTRPERM - no permission\n", "==ERROR== ERR_NVGPUCTRPERM"),
+        ("==PROF== Connected to process 7\n", "no kernel was launched"),
+    ],
+)
+def test_measure_tells_why_there_is_nothing(file: Path, stand_in: Path, printed: str, reason: str) -> None:
+    (stand_in / "export.csv").write_text(printed)
+    assert f"{stand_in}/ncu ends with status 0 and has measured nothing: {reason}" in str(
+        run("measure", "true").exception
+    )
+    assert not file.exists()
+
+
+def test_measure_without_ncu_says_where_it_comes_from(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = run("measure", "true")
+    assert isinstance(done.exception, ProfileError)
+    assert "ncu is not on PATH: NVIDIA Nsight Compute comes with" in str(done.exception)
 
 
 def test_the_help_shows_the_commands_to_type(file: Path) -> None:

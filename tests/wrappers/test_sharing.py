@@ -229,6 +229,25 @@ def test_the_sxruns_of_a_job_share_daemons_until_the_last_leaves(node: GpuNode) 
     assert node.rooms() == []
 
 
+@pytest.mark.parametrize("second_spans", [True, False])
+def test_of_commands_on_several_gpus_one_uses_mps(node: GpuNode, *, second_spans: bool) -> None:
+    """Collectives of two programs under MPS may wait for each other for ever (NVIDIA/nccl issues 231, 574)."""
+    step = {"SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2"}
+    first = node.start("--mps", "--", "sh", "-c", "env; read line", CUDA_VISIBLE_DEVICES="0,1", **step)
+    assert first.stdout is not None
+    assert any(line.startswith("CUDA_MPS_PIPE_DIRECTORY") for line in first.stdout)
+    same_step = node.sxrun("--mps", "--", "env", CUDA_VISIBLE_DEVICES="0,1", **step)
+    assert (same_step.err, same_step.variables()["CUDA_MPS_PIPE_DIRECTORY"].endswith("/mps")) == ("", True)
+    # One GPU of the node alone is another daemon's, and cannot wait for a second one.
+    other = node.sxrun("--mps", "--", "env", CUDA_VISIBLE_DEVICES="0,1" if second_spans else "0")
+    assert ("may wait for each other for ever" in other.err) is second_spans
+    assert other.variables()["CUDA_MPS_PIPE_DIRECTORY"].endswith("/no-mps" if second_spans else "/mps")
+    assert other.variables()["CUDA_VISIBLE_DEVICES"] == ("0,1" if second_spans else "0")
+    first.communicate("\n")
+    later = node.sxrun("--mps", "--", "env", CUDA_VISIBLE_DEVICES="0,1")
+    assert (later.err, later.variables()["CUDA_MPS_PIPE_DIRECTORY"].endswith("/mps")) == ("", True)
+
+
 def test_a_limit_that_cannot_hold_is_told(node: GpuNode) -> None:
     first = node.start(*SHARE, "--mps", "--", "sh", "-c", "echo ready; read -r line")
     assert wait_for_line(first) == "ready\n"

@@ -9,11 +9,12 @@
 namespace fakecuda {
 namespace {
 
-constexpr std::array<std::pair<const char*, Fault>, 4> kNames{{
+constexpr std::array<std::pair<const char*, Fault>, 5> kNames{{
     {"launch_error", Fault::kLaunchError},
     {"slow_call", Fault::kSlowCall},
     {"slow_capture", Fault::kSlowCapture},
     {"dlsym_in_init", Fault::kDlsymInInit},
+    {"aliased", Fault::kAliased},
 }};
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace fakecuda {
 
-enum class Fault { kNone, kLaunchError, kSlowCall, kSlowCapture, kDlsymInInit };
+enum class Fault { kNone, kLaunchError, kSlowCall, kSlowCapture, kDlsymInInit, kAliased };
 
 void read_fault_from_environment();  // throws std::runtime_error for an unknown name
 

@@ -97,6 +97,9 @@ Signals signals(int) noexcept {
 }
 
 void collective_launched(int) noexcept {}
+void looked_up(bool routed) noexcept {
+    if (!routed) write_line("not routed\n");
+}
 bool is_best_effort() noexcept { return std::getenv("GATE_BEST_EFFORT") != nullptr; }
 bool graphs_wait(int) noexcept { return std::getenv("GATE_GRAPHS_WAIT") != nullptr; }
 

@@ -8,7 +8,6 @@
 // fails if a slot, a file or a mapping leaks, or if the clients are not granted launches again at the end.
 // Times are only printed.
 
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -29,69 +28,34 @@
 #include "kernel_intercept/shared/clock.hpp"
 #include "tests/kernel/gate/check.hpp"
 #include "tests/kernel/manager/daemon.hpp"
+#include "tests/kernel/manager/stalls.hpp"
 
 using namespace explsched;
 using daemon_under_test::Daemon;
 using daemon_under_test::number_in;
+using stalls::raise_to;
 
 namespace {
 
 constexpr int kClients = 4;
 constexpr std::uint64_t kBoundNs = 50'000'000;
 
-// When a control process was stalled, the last times; written by it alone.
-struct Stalls {
-    struct Stall {
-        std::atomic<std::uint64_t> from_ns, to_ns;
-    };
-    std::array<Stall, 1024> last;
-    std::atomic<std::uint64_t> count, longest_ns, up_to_ns;
-
-    void add(std::uint64_t from_ns, std::uint64_t to_ns) {
-        Stall& stall = last[count % last.size()];
-        stall.from_ns = from_ns;
-        stall.to_ns = to_ns;
-        count.fetch_add(1);
-    }
-    std::uint64_t within(std::uint64_t from_ns, std::uint64_t to_ns) const {
-        std::uint64_t sum_ns = 0;
-        for (const Stall& stall : last) {
-            const std::uint64_t begin_ns = std::max(stall.from_ns.load(), from_ns);
-            const std::uint64_t end_ns = std::min(stall.to_ns.load(), to_ns);
-            if (end_ns > begin_ns) sum_ns += end_ns - begin_ns;
-        }
-        return sum_ns;
-    }
-};
-
 struct ClientCounts {
     std::atomic<std::uint64_t> launches, granted, longest_ns, over_bound;
     std::atomic<std::uint64_t> longest_own_ns, over_bound_own;  // without the stalls of the control process
-    Stalls stalls;
+    stalls::Stalls stalls;
 };
 
 struct Board {
     std::array<ClientCounts, kClients> clients;
 };
 
-void raise_to(std::atomic<std::uint64_t>& most, std::uint64_t value) {
-    if (value > most.load()) most.store(value);
-}
-
-void share_core(int client) {
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    CPU_SET(static_cast<std::size_t>(client % sysconf(_SC_NPROCESSORS_ONLN)), &cores);
-    if (sched_setaffinity(0, sizeof(cores), &cores) != 0) std::perror("kill_stress: sched_setaffinity");
-}
-
 // A launch has blocked. What of it is the gate's doing is known when the control process has come to run.
 void count_block(ClientCounts& counts, std::uint64_t from_ns, std::uint64_t to_ns) {
     raise_to(counts.longest_ns, to_ns - from_ns);
     if (to_ns - from_ns <= kBoundNs) return raise_to(counts.longest_own_ns, to_ns - from_ns);
     counts.over_bound.fetch_add(1);
-    while (counts.stalls.up_to_ns.load() < to_ns) usleep(1000);
-    const std::uint64_t own_ns = to_ns - from_ns - counts.stalls.within(from_ns, to_ns);
+    const std::uint64_t own_ns = counts.stalls.own_ns(from_ns, to_ns);
     raise_to(counts.longest_own_ns, own_ns);
     if (own_ns > kBoundNs) counts.over_bound_own.fetch_add(1);
 }
@@ -105,7 +69,7 @@ void count_block(ClientCounts& counts, std::uint64_t from_ns, std::uint64_t to_n
     setenv(EXPL_SHARE_VARIABLE, client == 0 ? "high" : "best-effort", 1);
     std::mt19937 generator(seed);
     const auto random = [&] { return static_cast<std::uint32_t>(generator()); };
-    share_core(client);
+    stalls::stay_on_core(static_cast<unsigned>(client));
     gate::attach(0, {{1}, 90, 132});
     for (std::uint32_t n = 1;; ++n) {
         const KernelCost cost{50'000 + random() % 400'000, 200 + random() % 500, 200 + random() % 500};
@@ -117,19 +81,6 @@ void count_block(ClientCounts& counts, std::uint64_t from_ns, std::uint64_t to_n
         if (n % 16 == 0) gate::drained(0);
         gate::record(0, {{random() % 100, {1, 1, 1}, {1, 1, 1}, 0, 90}, cost, "kernel"});
         usleep(100);  // passing everything must not take the whole machine
-    }
-}
-
-[[noreturn]] void be_stalled(int client, Stalls& stalls) {
-    constexpr std::uint64_t kSleepNs = 1'000'000, kLeastStallNs = 1'000'000;
-    share_core(client);
-    for (;;) {
-        const std::uint64_t from_ns = shared::now_ns() + kSleepNs;
-        usleep(kSleepNs / 1000);
-        const std::uint64_t to_ns = shared::now_ns();
-        if (to_ns > from_ns + kLeastStallNs) stalls.add(from_ns, to_ns);
-        raise_to(stalls.longest_ns, to_ns - std::min(from_ns, to_ns));
-        stalls.up_to_ns = to_ns;
     }
 }
 
@@ -159,7 +110,7 @@ class Stress {
         empty_files_ = daemon_.idle_files();
         for (int i = 0; i < kClients; ++i) {
             controls_[i] = fork();
-            if (controls_[i] == 0) be_stalled(i, board_->clients[i].stalls);
+            if (controls_[i] == 0) stalls::be_stalled(static_cast<unsigned>(i), board_->clients[i].stalls);
             start(i);
         }
     }

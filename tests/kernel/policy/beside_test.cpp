@@ -21,7 +21,8 @@ Counts run(BesideRule& rule, int periods, std::uint64_t expected) {
     std::uint64_t beside = 0;
     for (int i = 0; i < periods; ++i) {
         const double clock = i % 100 < 50 ? 1 : 1.2;  // it changes, slower than periods follow each other
-        rule.period(beside, static_cast<std::uint64_t>(1e6 * clock * (beside == kTwo ? 1.2 : 1)), 1'000'000);
+        const double wall_ns = 1e6 * clock * (beside == kTwo ? 1.2 : 1);
+        rule.ended({beside, 0, 0, static_cast<std::uint64_t>(wall_ns), 1'000'000});
         beside = rule.next(kBoth, expected);
         counts.alone += beside == 0;
         counts.first += beside == kOne;
@@ -47,8 +48,9 @@ void without_a_guess_it_is_found_out_seldom() {
 
 void a_guess_is_followed_until_it_is_known_better() {
     BesideRule rule;
-    const Counts first = run(rule, 100, kTwo);
+    const Counts first = run(rule, 100, kTwo);  // six of them are measured
     CHECK(first.second > 80);
+    run(rule, 32, kTwo);
     const Counts later = run(rule, 1000, kTwo);
     CHECK(later.second < 20);
 }
@@ -60,6 +62,23 @@ void who_comes_anew_is_measured_anew() {
     CHECK(run(rule, 100, 0).first <= 1);
 }
 
+// A fifth of the time for which the first is kept is lost, and half of it with the second.
+void what_is_lost_while_a_client_is_kept_is_found_out() {
+    BesideRule rule;
+    CHECK(rule.loss(0) > 0.25 && rule.loss(0) < 0.35);
+    for (int i = 0; i < 4000; ++i) {
+        const std::uint64_t kept = rule.measures_alone() ? 0 : i % 7 < 4 ? kOne : kTwo;
+        const double clock = i % 100 < 50 ? 1 : 1.2;
+        const double lost_ns = 300'000 * (kept == kOne ? 0.2 : kept == kTwo ? 0.5 : 0);
+        rule.ended({0, kept, 300'000, static_cast<std::uint64_t>(1e6 * clock + lost_ns), 1'000'000});
+        rule.next(0, 0);
+    }
+    CHECK(rule.loss(0) > 0.15 && rule.loss(0) < 0.3);
+    CHECK(rule.loss(1) > 0.4 && rule.loss(1) < 0.6);
+    rule.forget(1);
+    CHECK(rule.loss(1) < 0.35);
+}
+
 }  // namespace
 
 int main() {
@@ -67,5 +86,6 @@ int main() {
     without_a_guess_it_is_found_out_seldom();
     a_guess_is_followed_until_it_is_known_better();
     who_comes_anew_is_measured_anew();
+    what_is_lost_while_a_client_is_kept_is_found_out();
     return check::result();
 }

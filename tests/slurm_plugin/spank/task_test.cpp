@@ -104,6 +104,52 @@ void what_the_user_has_set_goes_before_what_the_site_has() {
     });
 }
 
+std::string text_of(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A manager for each user: the program, which returns when it serves, is told the directory of its socket.
+void a_manager_is_started_for_the_user() {
+    const std::filesystem::path program = scratch / "manager", told = scratch / "told";
+    std::ofstream(program) << "#!/bin/sh\necho $HOME \"$@\" >> " << told.string() << "\nexit $(cat "
+                           << (scratch / "status").string() << ")\n";
+    CHECK(chmod(program.c_str(), 0755) == 0);
+    const std::string directory = scratch.string() + "/km-" + std::to_string(geteuid());
+    const std::vector<std::string> words{"library=" + library, "manager=" + program.string(),
+                                         "manager_socket=" + scratch.string() + "/km-%u/kernel-manager.sock"};
+    const auto started = [&](const char* option, const char* value, int status, const std::string& policy) {
+        std::filesystem::remove(told);
+        std::ofstream(scratch / "status") << status;
+        in_step({{option, value}}, [&] {
+            slurm.environment["HOME"] = "/home/me";
+            CHECK(task_init(words) == 0);
+            CHECK(slurm.environment["EXPLSCHED_KM_SOCKET"] == directory + "/kernel-manager.sock");
+            CHECK(slurm.errors.empty() == (status <= 1));
+            if (status > 1) CHECK(logged("kernels are not managed: " + program.string()));
+        });
+        CHECK(text_of(told) == "/home/me --dir " + directory + " --policy " + policy + "\n");
+    };
+    started("expl-share", "high", 0, "group");
+    started("expl-limit", "0.5", 0, "quota");
+    started("expl-share", "high", 1, "group");  // another one serves
+    started("expl-share", "high", 2, "group");
+    std::filesystem::remove(told);
+    in_step({{"expl-share", "high"}}, [&] {  // who has one needs none
+        slurm.environment["EXPLSCHED_KM_SOCKET"] = "/own";
+        CHECK(task_init(words) == 0 && slurm.environment["EXPLSCHED_KM_SOCKET"] == "/own");
+    });
+    in_step({{"expl-early-stop", nullptr}}, [&] { CHECK(task_init(words) == 0); });
+    CHECK(!std::filesystem::exists(told));
+    in_step({{"expl-share", "high"}}, [&] {
+        CHECK(task_init({"manager=" + program.string(), "manager_socket=/x/socket"}) == 0);
+        CHECK(logged("manager_socket= ends with /kernel-manager.sock"));
+    });
+    in_step({{"expl-share", "high"}}, [&] {
+        CHECK(task_init({"manager_socket=/" + std::string(120, 'x')}) == 0 && logged("too long"));
+    });
+}
+
 void mps_is_named_where_a_daemon_is() {
     const std::string word = "mps_pipe_directory=" + scratch.string();
     std::filesystem::remove(scratch / "control");
@@ -179,6 +225,7 @@ int main(int, char** argv) {
     a_variable_of_the_job_asks_too_and_is_written_as_the_programs_read_it();
     what_the_user_preloads_stays();
     what_the_user_has_set_goes_before_what_the_site_has();
+    a_manager_is_started_for_the_user();
     mps_is_named_where_a_daemon_is();
     a_library_that_cannot_be_preloaded_is_left_out();
     mistakes_in_plugstack_conf_are_logged_and_nothing_is_set();
