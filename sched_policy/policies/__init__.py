@@ -10,6 +10,7 @@ from sched_policy.catalog import PolicyOptions
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing, WalltimeRequeue
 from sched_policy.order import Fifo, LeastAttainedService, Order, Srsf, Srtf
+from sched_policy.place import Balanced, Simple
 from sched_policy.policy import JobData, Need, Policy
 
 SHORTEST_FIRST = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission")
@@ -64,3 +65,27 @@ def fifo(options: PolicyOptions) -> Policy:
     summary = "order of submission, EASY backfill"
     backfill = depth(options, 1)
     return Policy("fifo", summary, Fifo(), backfill=backfill, resize=resizing(options), needs=reserving(backfill))
+
+
+def simple(options: PolicyOptions) -> Policy:
+    """Idle nodes only."""
+    return Policy(
+        "simple",
+        "order of submission, greedy; one job per node, the idle node with the least to spare",
+        Fifo(),
+        place=Simple(),
+        backfill=depth(options, 0),
+        resize=resizing(options),
+    )
+
+
+def balanced(options: PolicyOptions) -> Policy:
+    """Spread over the nodes."""
+    return Policy(
+        "balanced",
+        "order of submission, greedy; the node with the fewest jobs and the most free GPUs",
+        Fifo(),
+        place=Balanced(),
+        backfill=depth(options, 0),
+        resize=resizing(options),
+    )

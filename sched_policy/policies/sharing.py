@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sched_policy.catalog import PolicyOptions
+from sched_policy.group.complementary import Complementary
 from sched_policy.group.muri import Interleave, InterleaveByWorth
 from sched_policy.group.pairs import Opportunistic, Pairs, best_benefit, first_fit
 from sched_policy.order import Fifo, LeastAttainedService, Srsf, Srtf
@@ -67,3 +68,9 @@ def sjf_bsbf(_options: PolicyOptions) -> Policy:
     summary = "shortest job first, pairs share GPUs where both gain by it"
     unknown = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission, and share no GPU")
     return Policy("sjf-bsbf", summary, Srtf(), sharing=Pairs(best_benefit), needs=(unknown, _PAIRED))
+
+
+def dilu(_options: PolicyOptions) -> Policy:
+    """Dilu's placement of jobs that ask for parts of GPUs."""
+    summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
+    return Policy("dilu", summary, Fifo(), sharing=Complementary())

@@ -31,7 +31,14 @@ from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before, read
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
-from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups, log_groups, withdrawal
+from slurm_plugin.steering.groups.grouping import (
+    LiveGroup,
+    live_groups,
+    log_groups,
+    log_placements,
+    pinned,
+    withdrawal,
+)
 from slurm_plugin.steering.preemption import PreemptionTracker, served_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
 from slurm_plugin.steering.reset import without_leases
@@ -63,6 +70,7 @@ class Controller:
         self._client = client
         self._tracker = PreemptionTracker(config.preemption_budget(), _underway_file(config))
         self._groups: tuple[LiveGroup, ...] = ()
+        self._pinned: Mapping[int, str] = {}
         self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
         self._runs_without_reports = RunsWithoutReports()
@@ -162,6 +170,8 @@ class Controller:
         groups = live_groups(decided.seen.jobs.values())
         log_groups(self._groups, groups)
         self._groups = groups
+        log_placements(self._pinned, decided.seen.jobs)
+        self._pinned = pinned(decided.seen.jobs.values())
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
     def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:
