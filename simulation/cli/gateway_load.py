@@ -103,7 +103,7 @@ async def send(target: Target, requests: Sequence[Request], stop: asyncio.Event)
             running.add(task)
             task.add_done_callback(running.discard)
         while running and not stop.is_set():
-            await asyncio.wait([stopped, *running], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
         left = tuple(running)
         seen.abandoned = len(left)
         for task in (*left, stopped):
