@@ -87,7 +87,7 @@ async def send(target: Target, requests: Sequence[Request], stop: asyncio.Event)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
         began_s = time.monotonic()
         running: set[asyncio.Task[None]] = set()
-        stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
+        stopped = asyncio.create_task(stop.wait())
         for request in requests:
             ahead_s = began_s + request.arrival_s - time.monotonic()
             if ahead_s > 0:
@@ -106,7 +106,8 @@ async def send(target: Target, requests: Sequence[Request], stop: asyncio.Event)
             await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
         left = tuple(running)
         seen.abandoned = len(left)
-        for task in (*left, stopped):
+        stopped.cancel()
+        for task in left:
             task.cancel()
         await asyncio.gather(*left, stopped, return_exceptions=True)
     return seen
