@@ -36,7 +36,7 @@ from pathlib import Path
 import click
 
 from benchmarks.gateway.upstream import free_port
-from inference_gateway.dataplane.activator_link import WakeListener
+from inference_gateway.dataplane.endpoints import WakeListener
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
 from inference_gateway.gateway_paths import GatewayPaths

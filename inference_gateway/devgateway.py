@@ -137,7 +137,7 @@ def in_foreground(
     """A gateway that runs here for as long as the block lasts; for the keys see `services_file`."""
     services = services_file(directory, port, replica, scale, **service)
     gateway = Gateway(environment, services, f"http://127.0.0.1:{port}", directory / "gateway")
-    program = [sys.executable, "-m", "inference_gateway.supervisor", "--services", str(services)]
+    program = [sys.executable, "-m", "inference_gateway.supervisor.loop", "--services", str(services)]
     env = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
     env |= {**environment, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
     with (directory / "log").open("wb") as log:

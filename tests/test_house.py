@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_doors_are_shut() -> None:
-    done = subprocess.run(["lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run([Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "1 kept, 0 broken" in done.stdout
 

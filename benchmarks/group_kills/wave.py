@@ -15,7 +15,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster.machine import until
 from slurm_plugin.devcluster.sharing import GPUS, KINDS, PER_GPU, Site
 from slurm_plugin.observation.standing import has_settled, waits_for_requeue_delay
-from slurm_plugin.steering.groups.grouping import live_groups
+from slurm_plugin.steering.grouping import live_groups
 
 _PATIENCE_S = 120.0
 

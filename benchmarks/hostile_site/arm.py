@@ -28,6 +28,9 @@ from slurm_plugin.devcluster.machine import until
 from slurm_plugin.devcluster.product import DAEMON
 
 INTERVAL_S = 2.0
+QUANTUM_S = 3.0
+"""Shorter than the shortest training, so that most of those that consent may be preempted at some time."""
+
 _POLL_S = 0.5
 _SETTLE_PASSES = 4
 _CALCULATION_S = 70.0
@@ -74,8 +77,8 @@ def settings(policy: str) -> Mapping[str, object]:
         "interval_s": INTERVAL_S,
         "slurm": {"client": "cli", "timeout_s": 5.0},
         "order": {"max_wait_s": 300.0},
-        "utility": {"quantum_s": 8.0},
-        "preemption": {"grace_s": 5.0, "max_per_hour": 100_000},
+        "utility": {"quantum_s": QUANTUM_S},
+        "preemption": {"grace_s": 5.0, "max_per_hour": 100_000, "reach": "fair-share"},
         "backpressure": {"cycle_s": 10.0, "server_threads": 200},
     }
 

@@ -1,4 +1,4 @@
-"""Kills, stops and fills at random moments, and starts again what it killed."""
+"""Kills, stops, fills and sets clocks at random moments, and starts again what it killed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from slurm_plugin.devcluster import processes
 from slurm_plugin.devcluster.product import DAEMON
 
 SPOOL_MIB = 2
+CLOCK = "clock"
+"""A file beside what jobs save, that `job.sh` reads: by how many seconds the clocks of nodes are ahead."""
+
 _BETWEEN_S = (4.0, 10.0)
 _DOWN_S = (0.5, 6.0)
 _KILLED = (DAEMON, "slurmctld", "slurmd.n2", "slurmd.n3", "slurmdbd")
@@ -73,7 +76,7 @@ class Chaos:
             self._next_s = now_s + self._chance.uniform(*_BETWEEN_S)
         elif self._mend is None and now_s >= self._next_s:
             self._mend_s = now_s + self._chance.uniform(*_DOWN_S)
-            self._mend = self._chance.choice((self._kill, self._kill, self._stop, self._fill))()
+            self._mend = self._chance.choice((self._kill, self._kill, self._stop, self._fill, self._step_clock))()
 
     def mend(self) -> None:
         """Nothing is broken any more."""
@@ -121,6 +124,15 @@ class Chaos:
                     raise
         self._tell("spool full")
         return filler.unlink
+
+    def _step_clock(self) -> Callable[[], None]:
+        """The clocks of all nodes are wrong, as far as jobs read them. That of this machine is others' as well."""
+        ahead_s = self._chance.choice((-86_400, -90, 90, 86_400))
+        clock = self._site.jobs / CLOCK
+        clock.write_text(f"{ahead_s}\n")
+        clock.chmod(0o644)
+        self._tell(f"clocks of nodes {ahead_s:+d} s")
+        return clock.unlink
 
     def _tell(self, what: str) -> None:
         self.events = (*self.events, f"{time.time():.1f} {what}")

@@ -16,7 +16,11 @@ fi
 file=$spool/$SLURM_JOB_ID.jsonl
 sleeper=
 
-stamp() { printf -v REPLY '"time_s": %s, "restart": %d' "$EPOCHREALTIME" "$restart"; }
+stamp() {
+    local ahead=0 clock=${saved%/*}/clock
+    [ -e "$clock" ] && read -r ahead 2> /dev/null < "$clock"
+    printf -v REPLY '"time_s": %d.%s, "restart": %d' $((${EPOCHREALTIME%.*} + ${ahead:-0})) "${EPOCHREALTIME#*.}" "$restart"
+}
 say() { stamp; { echo "{$REPLY, $1}" >> "$file"; } 2> /dev/null; }
 now() { REPLY=${EPOCHREALTIME/./}; }
 save() {

@@ -6,8 +6,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from inference_gateway.dataplane.activator_link import ActivatorState
-from inference_gateway.dataplane.endpoints import HeldService
+from inference_gateway.dataplane.endpoints import ActivatorState, HeldService
 from inference_gateway.model import Endpoint, StartForecast
 
 _LOOK_S = 0.05

@@ -15,11 +15,11 @@ import click
 
 from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
-from inference_gateway import keys
+from inference_gateway import accepted
+from inference_gateway.accepted import new_key
 from inference_gateway.cli import opened, services_option
 from inference_gateway.control.usage import DayUsage, read
 from inference_gateway.errors import GatewayError
-from inference_gateway.keys import new_key
 from inference_gateway.replicas.reports import Tokens
 
 _GROUPS = ("day", "key", "account", "service")
@@ -62,7 +62,7 @@ def key(
                 *(name, one.account, one.expires, one.priority, one.weight),
                 *(one.requests_per_minute, one.tokens_per_minute, one.tokens_per_day, ",".join(one.services)),
             )
-            for name, one in keys.sections(path).items()
+            for name, one in accepted.key_sections(path).items()
         )
         click.echo("\n".join(lines(columns, rows, room())))
         return
@@ -70,13 +70,13 @@ def key(
     if owner is None:
         raise click.UsageError("OWNER or --me is needed")
     if action == "revoke" and path is not None:
-        keys.revoke(path, owner)
+        accepted.revoke_key(path, owner)
         click.echo(f"{owner}: revoked; `gateway reload` puts it in force")
         return
     secret, line = new_key(owner, days)
     with _saved(save, secret):
         if path is not None:
-            keys.add(path, owner, line)
+            accepted.add_key(path, owner, line)
     if save is None:
         click.echo(secret)
     click.echo(f"{path}: {owner} is in" if path else f"line for the file of keys, below `keys:`\n{line}", err=True)
@@ -121,7 +121,7 @@ def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None)
     Of estimated requests the answer did not say its tokens: a stream without `usage`, or a client that left.
     """
     section, paths = opened(services_path)
-    known = {} if section.listen.keys is None else keys.sections(section.listen.keys)
+    known = {} if section.listen.keys is None else accepted.key_sections(section.listen.keys)
     accounts = {name: one.account for name, one in known.items() if one.account}
     since = time.strftime("%Y-%m-%d", time.localtime(time.time() - (days - 1) * 86_400))
     chosen = by or ("key", "service")

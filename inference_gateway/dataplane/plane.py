@@ -10,9 +10,15 @@ from pathlib import Path
 import msgspec
 
 from explsched.atomic_file import replace_file
-from inference_gateway.dataplane.activator_link import ActivatorProcess, read_state
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments, trust
-from inference_gateway.dataplane.endpoints import EndpointFiles, Listed, ReadyReplicas, services_text
+from inference_gateway.dataplane.endpoints import (
+    ActivatorProcess,
+    EndpointFiles,
+    Listed,
+    ReadyReplicas,
+    read_state,
+    services_text,
+)
 from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi

@@ -12,9 +12,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from inference_gateway.dataplane import runtime
-from inference_gateway.dataplane.activator_link import ActivatorState
 from inference_gateway.dataplane.configuration import BACKEND_PREFIX
-from inference_gateway.dataplane.endpoints import EndpointFiles
+from inference_gateway.dataplane.endpoints import ActivatorState, EndpointFiles
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import BackendRow, RuntimeApi
 from inference_gateway.model import ServerState, Traffic

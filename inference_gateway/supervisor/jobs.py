@@ -1,19 +1,29 @@
-"""The jobs before and after this one: whose data plane is taken over, and who waits to take over ours."""
+"""The jobs before and after this one, and a services file that is to be taken again.
+
+Whose data plane is taken over, who waits to take over ours; and how a running gateway is asked for another file: on
+SIGHUP, or by a command through two small files, because the gateway may run on another node and a command wants an
+answer. A wrong file leaves in force what is.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
+import secrets
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from explsched import log
+from explsched.atomic_file import replace_file
+from explsched.errors import ExplschedError
+from explsched.strict_yaml import ConfigError
+from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.state import GatewayRecord
@@ -27,6 +37,7 @@ from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob
 
+_LOG = logging.getLogger("explsched.gateway")
 _OURS = "igwjob:"
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
 
@@ -75,7 +86,7 @@ def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str
 def script(now: Accepted, extra: Sequence[str]) -> str:
     """The batch script. `extra` are sbatch options that the successor is to have, too."""
     text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
-    program = [sys.executable, "-m", "inference_gateway.supervisor"]
+    program = [sys.executable, "-m", "inference_gateway.supervisor.loop"]
     files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
     command = [*program, *files, *(f"--sbatch={option}" for option in extra)]
     return shell_environment().from_string(text).render(command=command).strip("\n") + "\n"
@@ -116,7 +127,6 @@ def cancel(client: SlurmClient, job_ids: Sequence[int]) -> None:
         client.apply([CancelJob(job_id) for job_id in job_ids])
 
 
-_LOG = logging.getLogger("explsched.gateway")
 _LOOK_S = 60.0
 """Time between two looks for the successor job."""
 
@@ -206,3 +216,78 @@ class Succession:
         new = submit(self.client, now, self.sbatch, after=own)
         log.event(_LOG, logging.INFO, "successor submitted", job=new)
         return new
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """What became of a request. `fault` is empty if the file is in force, else why it is not."""
+
+    request: str
+    fault: str
+
+
+def ask_reload(paths: GatewayPaths) -> str:
+    """Ask; returns the request's name. Raises `GatewayError`."""
+    request = secrets.token_hex(8)
+    try:
+        replace_file(paths.reload, request)
+    except OSError as error:
+        raise GatewayError(f"{paths.reload}: cannot be written: {error.strerror}") from error
+    return request
+
+
+def asked_reload(paths: GatewayPaths) -> str | None:
+    """The request that waits for an answer; None if there is none."""
+    try:
+        return paths.reload.read_text(encoding="ascii")
+    except FileNotFoundError:
+        return None
+
+
+def answer_reload(paths: GatewayPaths, request: str, fault: str) -> None:
+    """Say what became of a request; it waits no more."""
+    state.save(paths.reloaded, ReloadResult(request, fault))
+    paths.reload.unlink(missing_ok=True)
+
+
+def outcome_reload(paths: GatewayPaths, request: str) -> ReloadResult | None:
+    """What became of this request; None as long as nobody has answered it."""
+    found = state.read(paths.reloaded, ReloadResult)
+    return found if found is not None and found.request == request else None
+
+
+@dataclass(slots=True)
+class Revision:
+    """What is in force now. `put` brings another one in force, or raises and leaves things as they are."""
+
+    now: Accepted
+    put: Callable[[Accepted], None]
+    _asked: bool = False
+
+    def check_now(self) -> None:
+        """Take the file at the next `check`."""
+        self._asked = True
+
+    def check(self) -> None:
+        """Take the services file again if a signal or a command asks for it, and answer the command."""
+        request = asked_reload(self.now.paths)
+        if not self._asked and request is None:
+            return
+        self._asked = False
+        fault = ""
+        try:
+            self._take()
+            log.event(_LOG, logging.INFO, "services file taken", file=str(self.now.services_path))
+        except (ExplschedError, OSError) as error:
+            fault = str(error)
+            log.event(_LOG, logging.ERROR, "services file not taken, what was in force stays", why=fault)
+        if request is not None:
+            answer_reload(self.now.paths, request, fault)
+
+    def _take(self) -> None:
+        new = accepted.read(self.now.services_path)
+        fault = accepted.unchangeable(self.now.section, new.section)
+        if fault:
+            raise ConfigError(f"{self.now.services_path}: {fault} while the gateway is up")
+        self.put(new)
+        self.now = new

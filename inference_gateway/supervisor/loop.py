@@ -1,4 +1,4 @@
-"""The life of a gateway on one node.
+"""The life of a gateway on one node: `python -m inference_gateway.supervisor.loop` in its Slurm job.
 
 The supervisor decides nothing. When the control plane dies HAProxy goes on as it is; when HAProxy dies it is started
 again with the replicas it had. In a Slurm job it also keeps a successor in the queue and hands over to it.
@@ -16,10 +16,15 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
 
 from explsched import log, process
+from explsched.errors import ExplschedError
 from explsched.process import TERM_THEN_KILL, Steps
-from inference_gateway import gateway_paths
+from explsched.strict_yaml import ConfigError
+from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
@@ -27,8 +32,7 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor.jobs import Succession, predecessor
-from inference_gateway.supervisor.reloading import Revision
+from inference_gateway.supervisor.jobs import Revision, Succession, predecessor
 from slurm_plugin.client.cli import CliClient
 
 _LOG = logging.getLogger("explsched.gateway")
@@ -87,7 +91,6 @@ class Child:
         child.wait()
 
 
-_LOG = logging.getLogger("explsched.gateway")
 _POLL_S = 0.5
 _ADOPTION_S = 30.0
 """The address is announced when the control plane has filled the data plane, and after this time at the latest."""
@@ -240,7 +243,7 @@ class Supervisor:
 
     def _control_plane(self, now: Accepted) -> list[str]:
         return [
-            *(sys.executable, "-m", "inference_gateway.control"),
+            *(sys.executable, "-m", "inference_gateway.control.loop"),
             *("--services", str(now.services_path), "--accepted", str(self._paths.accepted)),
             *("--run-directory", str(self._run_directory), "--gateway-host", self._host),
         ]
@@ -253,3 +256,32 @@ def run(now: Accepted, sbatch: Sequence[str]) -> None:
     except OSError as error:
         raise GatewayError(f"{error.filename or now.section.state_directory}: {error.strerror}") from error
     supervisor.run()
+
+
+def _accepted(services_path: Path, kept: Path | None) -> Accepted:
+    """The files; what the gateway's job before this one had accepted, kept in a directory, if they are wrong now."""
+    try:
+        return accepted.read(services_path)
+    except ConfigError as error:
+        last = None if kept is None else accepted.kept(kept, services_path)
+        if last is None:
+            raise
+        log.event(_LOG, logging.ERROR, "services file not taken, what was in force stays", why=str(error))
+        return last
+
+
+@click.command()
+@click.option("--services", "services_path", required=True, type=click.Path(path_type=Path))
+@click.option("--accepted", "kept", type=click.Path(path_type=Path))
+@click.option("--sbatch", multiple=True)
+def main(services_path: Path, kept: Path | None, sbatch: tuple[str, ...]) -> None:
+    """Run a gateway in its Slurm job."""
+    log.set_up("info", None)
+    try:
+        run(_accepted(services_path, kept), sbatch)
+    except ExplschedError as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

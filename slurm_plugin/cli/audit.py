@@ -16,7 +16,7 @@ from explsched.cli.tables import Column, lines, printable, room
 from explsched.errors import ExplschedError
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
-from slurm_plugin.audit.entries import AuditEntry
+from slurm_plugin.audit import AuditEntry
 from slurm_plugin.state.published import clock
 
 _AUDIT_EXAMPLES = """\b
@@ -51,7 +51,7 @@ def audit(job_id: int | None, since_s: float, as_json: bool, config_path: Path |
 
     It is read from the audit file, which the daemon's user and group may read.
     """
-    from slurm_plugin.audit.trail import read
+    from slurm_plugin.audit import read
 
     config = configuration.load(config_path)
     jobs = None if job_id is None else frozenset({job_id})
@@ -92,11 +92,10 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     Site factors become what others had set, leases and pins go, our words leave AdminComments. Stop the daemon first.
     Jobs that run go on. Exit status 1 if Slurm refused a change.
     """
-    from slurm_plugin.audit.entries import Before, Reasons
-    from slurm_plugin.audit.trail import AuditTrail, apply
+    from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
     from slurm_plugin.client.cli import CliClient
-    from slurm_plugin.observation.own_factors import OwnFactors
-    from slurm_plugin.steering.reset import taken_back
+    from slurm_plugin.observation.site_factors import OwnFactors
+    from slurm_plugin.steering.reconcile import taken_back
 
     config, now_s = configuration.load(config_path), time.time()
     seen = instance.last_heartbeat(config.progress.spool)

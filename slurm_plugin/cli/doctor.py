@@ -30,7 +30,7 @@ from slurm_plugin.client.protocol import probe_pyslurm
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import without_nodes
-from slurm_plugin.observation.own_factors import OwnFactors
+from slurm_plugin.observation.site_factors import OwnFactors
 from wrappers import kernel_manager, mps, native_parts
 
 _DEFAULT_CONF = "/etc/slurm/slurm.conf"

@@ -23,8 +23,7 @@ from explsched.cli.options import MOMENT, config_option
 from explsched.cli.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import job_options
-from slurm_plugin.audit.entries import AuditEntry
-from slurm_plugin.audit.trail import AuditError, read
+from slurm_plugin.audit import AuditEntry, AuditError, read
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.spelling import gpus_of
 from slurm_plugin.state.published import clock

@@ -1,5 +1,7 @@
 """What a daemon remembers between passes: reasons that its writes hide, who was served in vain, whose trainings ended.
 
+Also `NotesFile`, for the little that has to outlive a daemon and is not in Slurm itself.
+
 Nothing of it is needed: a daemon that has just started, or a command, looks without. Jobs for which others were
 preempted and that did not start are kept from their GPUs by something that is not modelled, so nobody makes room for
 them again until they have started by themselves. When and for whom a job was requeued stands in its own AdminComment:
@@ -8,13 +10,18 @@ this outlives the daemon for as long as the preempted job is there.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from explsched.atomic_file import replace_file_durably
+from explsched.log import event
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
 from sched_policy.model import Job, JobState
@@ -22,6 +29,46 @@ from sched_policy.order.utility import claims_a_prior
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.standing import is_untested, leased_job
+
+_LOG = logging.getLogger("explsched.notes")
+_Notes = TypeVar("_Notes")
+
+
+class NotesFile(Generic[_Notes]):
+    """Notes of one kind in a file, for the next daemon. A file that cannot be used stops nothing: that is logged.
+
+    `about` says what is noted, `if_lost` what a daemon without the notes does.
+    """
+
+    def __init__(self, path: Path, kind: type[_Notes], about: str, if_lost: str) -> None:
+        self.path = path
+        self._kind = kind
+        self._about = about
+        self._if_lost = if_lost
+        self._is_writable = True
+
+    def read(self) -> _Notes | None:
+        """What an earlier daemon has noted; None where there is no file that can be read."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=self._kind)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            event(_LOG, logging.WARNING, f"notes of {self._about} ignored", why=f"{self.path}: {error}")
+            return None
+
+    def write(self, notes: _Notes, *, mode: int | None = None) -> bool:
+        """Replace the notes; they are on disk when this returns True. That it fails is logged once, until it works."""
+        try:
+            replace_file_durably(self.path, msgspec.json.encode(notes), mode=mode)
+        except OSError as error:
+            if self._is_writable:
+                what = f"{self._about} not noted; a restarted daemon {self._if_lost}"
+                event(_LOG, logging.WARNING, what, why=f"{self.path}: {error.strerror}")
+            self._is_writable = False
+        else:
+            self._is_writable = True
+        return self._is_writable
 
 
 class SeenTraining(NamedTuple):

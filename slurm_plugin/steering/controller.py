@@ -15,23 +15,21 @@ from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
 from sched_policy.queue_order import queue_order
 from sched_policy.validate import checked_plan
-from slurm_plugin.audit.entries import Before, Reasons
-from slurm_plugin.audit.trail import AuditTrail, apply
+from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.observation.lent_places import LentPlaces
 from slurm_plugin.observation.memory import HiddenReasons, LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
-from slurm_plugin.observation.own_factors import OwnFactors
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import LearntRunTimes
+from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before, read
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
-from slurm_plugin.steering.groups.grouping import (
+from slurm_plugin.steering.grouping import (
     LiveGroup,
     live_groups,
     log_groups,
@@ -40,8 +38,7 @@ from slurm_plugin.steering.groups.grouping import (
     withdrawal,
 )
 from slurm_plugin.steering.preemption import PreemptionTracker, served_in_vain, without_vain_preemptions
-from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored
-from slurm_plugin.steering.reset import without_leases
+from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored, without_leases
 
 _LOG = logging.getLogger("explsched.controller")
 _UNDONE = "a part of it was refused, so it is taken back"
@@ -152,7 +149,8 @@ class Controller:
         self._hidden_reasons.note(decided.changes)
         if self._limits and self._limits.scope != "partition":
             ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
-            self._lent_places.note(ranked, decided.seen, decided.changes, most)
+            beneficiaries = self._tracker.beneficiaries
+            self._lent_places.note(ranked, decided.seen, decided.changes, most, beneficiaries)
         self._lent_places.save()
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)

@@ -6,18 +6,14 @@ or when the grace period is over, it is requeued. If the daemon dies in between,
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.atomic_file import atomic_write
-from explsched.log import event
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
@@ -25,12 +21,12 @@ from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.config import HOUR_S, PreemptionBudget
+from slurm_plugin.observation.memory import NotesFile
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
 from slurm_plugin.observation.standing import may_start
 
-_LOG = logging.getLogger("explsched.preemption")
 _ADOPTED_S = 60.0
 """What an earlier daemon began is finished if its grace period is over for no longer than this: so long a checkpoint is
 young."""
@@ -61,8 +57,8 @@ class PreemptionTracker:
 
     def __init__(self, preemption_budget: PreemptionBudget, file: Path | None = None) -> None:
         self._budget = preemption_budget
-        self._file = file
-        self._underway: dict[int, _Underway] = _read(file) if file else {}
+        self._file = NotesFile(file, dict[int, _Underway], "preemptions underway", "begins anew") if file else None
+        self._underway: dict[int, _Underway] = (self._file.read() if self._file else None) or {}
         self._written = dict(self._underway)
         self._begun_s: deque[float] = deque()
         self._remembers = False
@@ -86,6 +82,11 @@ class PreemptionTracker:
             if step.beneficiary is not None and not step.noted:
                 found[step.beneficiary].add(job_id)
         return found
+
+    @property
+    def beneficiaries(self) -> Mapping[int, int | None]:
+        """By job that has been signalled, the waiting job that needs its GPUs; None if the job itself gains."""
+        return {job_id: step.beneficiary for job_id, step in self._underway.items()}
 
     @property
     def served_s(self) -> Mapping[int, float]:
@@ -155,15 +156,9 @@ class PreemptionTracker:
 
     def save(self) -> None:
         """Write down what is underway, before Slurm is asked for it. A file that cannot be written stops nothing."""
-        if self._file is None or self._underway == self._written:
-            return
-        self._written = dict(self._underway)
-        text = msgspec.json.encode(self._underway)
-        try:
-            atomic_write(self._file, lambda file: file.write(text))
-        except OSError as error:
-            why = f"{self._file}: {error.strerror}"
-            event(_LOG, logging.WARNING, "preemptions underway not noted; a restarted daemon begins anew", why=why)
+        if self._file is not None and self._underway != self._written:
+            self._written = dict(self._underway)
+            self._file.write(self._underway)
 
     def _remember(self, records: Iterable[PreemptionRecord], now_s: float) -> None:
         """Take over, once, what an earlier daemon spent of this hour's budget."""
@@ -183,17 +178,6 @@ class PreemptionTracker:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
         return len(self._begun_s) < self._budget.max_per_hour
-
-
-def _read(file: Path) -> dict[int, _Underway]:
-    """What an earlier daemon had begun; nothing where there is no file that can be read."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[int, _Underway])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.DecodeError) as error:
-        event(_LOG, logging.WARNING, "preemptions underway ignored", why=f"{file}: {error}")
-        return {}
 
 
 def _still_waits(job: Job | None) -> bool:

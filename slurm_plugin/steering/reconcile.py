@@ -1,4 +1,4 @@
-"""From a plan to the smallest set of changes in Slurm. Pure: looks at records, returns `Change` values."""
+"""From a plan to the smallest set of changes in Slurm, and the changes that take everything of ours back. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Literal, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explsched.preemption_record import FORMER_PREFIX
+from explsched.preemption_record import PREFIX as PREEMPTION_PREFIX
 from sched_policy.plan import Plan, Reservation, Resize
 from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import (
@@ -19,12 +21,14 @@ from slurm_plugin.client.changes import (
     CreateReservation,
     DeleteReservation,
     ExtendReservation,
+    SetAdminComment,
     SetGres,
     SetNodeCount,
     SetSiteFactor,
     StartAtOnce,
+    TargetJob,
 )
-from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservation
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import (
@@ -35,10 +39,11 @@ from slurm_plugin.observation.standing import (
     waits_for_requeue_delay,
     waits_for_room,
 )
-from slurm_plugin.steering.groups.grouping import group_changes, in_order
-from slurm_plugin.steering.groups.release import releases
+from slurm_plugin.steering.grouping import group_changes, in_order
 from slurm_plugin.steering.order import OrderLimits, order_changes
 from slurm_plugin.steering.places import place_changes
+from slurm_plugin.steering.release import PREFIX as GROUP_PREFIX
+from slurm_plugin.steering.release import GroupAnnotation, releases
 
 LEASE_MIN = 2
 """Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""
@@ -226,3 +231,48 @@ def _with_gpus(gres: str, gpus: int) -> str:
     """The same resources with another number of GPUs, of the same type: `gpu:a100:2,nvme:1` -> `gpu:a100:4,nvme:1`."""
     parts = [re.sub(r"^(gpu(?::[A-Za-z_][^:]*)?)(?::\d+)?$", rf"\g<1>:{gpus}", part) for part in gres.split(",")]
     return ",".join(parts)
+
+
+_OURS = (GROUP_PREFIX, PREEMPTION_PREFIX, FORMER_PREFIX)
+
+
+def taken_back(found: ClusterRecords, others_factors: Mapping[int, int]) -> tuple[Change, ...]:
+    """The changes after which nothing of ours is left.
+
+    `others_factors` are the parts of site factors that are not ours, by job id; a job that is not there has none.
+    """
+    return (
+        *_site_factors(found.jobs, others_factors),
+        *without_leases(found),
+        *(change for job in found.jobs for change in _comment(job)),
+    )
+
+
+def _site_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, int]) -> Iterator[SetSiteFactor]:
+    for job in jobs:
+        theirs = others_factors.get(job.job_id, 0)
+        if job.state == "PENDING" and job.site_factor is not None and job.site_factor != theirs:
+            yield SetSiteFactor(job.job_id, theirs)
+
+
+def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:
+    """Removes all leases. Jobs leave theirs first: Slurm keeps a reservation that a job is in."""
+    for job in found.jobs:
+        if leased_job(job.reservation) is not None:
+            yield AttachReservation(job.job_id, "")
+    for lease in found.reservations:
+        if leased_job(lease.name) is not None:
+            yield DeleteReservation(lease.name)
+
+
+def _comment(job: SlurmJob) -> Iterator[TargetJob | SetAdminComment]:
+    """Our words leave the AdminComment, and with them the node that a waiting job was pinned to."""
+    words = job.admin_comment.split()
+    theirs = [word for word in words if not word.startswith(_OURS)]
+    if theirs == words:
+        return
+    note, pinned = " ".join(theirs), GroupAnnotation.of(job.admin_comment).node
+    if job.state == "PENDING" and pinned and job.required_nodes == (pinned,):
+        yield TargetJob(job.job_id, (), note)
+    else:
+        yield SetAdminComment(job.job_id, note)

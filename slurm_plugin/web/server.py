@@ -23,12 +23,11 @@ from aiohttp import web
 from msgspec import Struct
 
 from explsched.log import event
-from slurm_plugin.audit import trail
-from slurm_plugin.audit.entries import AuditEntry
+from slurm_plugin.audit import AuditEntry, AuditError, RecentEntries
 from slurm_plugin.config import Config
 from slurm_plugin.state.publish import METRICS_FILE
 from slurm_plugin.state.published import FILE, State, read
-from slurm_plugin.state.visible import Visible
+from slurm_plugin.state.serving import Visible
 from slurm_plugin.web import answers
 from slurm_plugin.web.gateway import GatewayFiles
 
@@ -171,7 +170,7 @@ class Page:
         self._visible: Visible | None = None
         self._looks: dict[str, Look] = {}
         self._answers: dict[tuple[str, str], Answer] = {}
-        self._recent = trail.RecentEntries(config.audit.file, _DAY_S, _MOST_CHANGES)
+        self._recent = RecentEntries(config.audit.file, _DAY_S, _MOST_CHANGES)
         self._changes: Sequence[AuditEntry] = ()
         self._fault = ""
         self._gateways = tuple(map(GatewayFiles, gateways))
@@ -280,7 +279,7 @@ class Page:
         self._answers.clear()
         try:
             self._changes, self._fault = tuple(self._recent.now(time.time())), ""
-        except trail.AuditError as error:
+        except AuditError as error:
             self._changes, self._fault = (), str(error)
             event(_LOG, logging.INFO, "no audit entries", why=str(error))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from inference_gateway.cli import up as down
+from inference_gateway.cli import commands as down
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.gateway_paths import GatewayPaths

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from inference_gateway import keys
+from inference_gateway import accepted
 from inference_gateway.cli.key import key
 from inference_gateway.dataplane.settings import digest_of
 
@@ -36,7 +36,7 @@ def test_a_key_is_added_to_the_file_and_saved_for_its_owner_alone(services: Path
     assert secret.read_text().strip() not in done.output
     assert file.read_text().startswith(COMMENT)
     assert file.stat().st_mode & 0o777 == 0o600
-    added = keys.sections(file)["alice"]
+    added = accepted.key_sections(file)["alice"]
     assert added.sha256 == digest_of(secret.read_text().strip())
     assert added.expires == date.today() + timedelta(days=30)
 
@@ -44,7 +44,7 @@ def test_a_key_is_added_to_the_file_and_saved_for_its_owner_alone(services: Path
 def test_the_first_key_makes_the_file(services: Path, tmp_path: Path) -> None:
     done = run("--me", "-s", services)
     assert done.exit_code == 0, done.output
-    (known,) = keys.load(tmp_path / "keys.yaml")
+    (known,) = accepted.load_keys(tmp_path / "keys.yaml")
     assert known.name == getpass.getuser()
     assert known.digest in {digest_of(word) for word in done.output.split()}
 
@@ -65,11 +65,11 @@ def test_a_key_is_taken_back(services: Path, tmp_path: Path) -> None:
     for owner in ("alice", "bob"):
         run(owner, "-s", services)
     assert run("alice", "-s", services, "--revoke").exit_code == 0
-    assert list(keys.sections(file)) == ["carol", "bob"]
+    assert list(accepted.key_sections(file)) == ["carol", "bob"]
     assert file.read_text().startswith(COMMENT)
     for owner in ("carol", "bob"):
         assert run(owner, "-s", services, "--revoke").exit_code == 0
-    assert keys.sections(file) == {}
+    assert accepted.key_sections(file) == {}
     assert "bob has no key" in str(run("bob", "-s", services, "--revoke").exception)
     assert run("bob", "-s", services).exit_code == 0, "an empty file takes keys again"
     file.write_text("keys: {a: {sha256: " + 64 * "a" + "}, b: {sha256: " + 64 * "b" + "}}\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from inference_gateway.cli import up
+from inference_gateway.cli import commands
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.errors import GatewayError
@@ -49,7 +49,7 @@ class Site:
         self.slept()
 
     def up(self, *argv: str) -> str:
-        done = CliRunner().invoke(up.up, ["-s", str(self.directory / "services.yaml"), *argv])
+        done = CliRunner().invoke(commands.up, ["-s", str(self.directory / "services.yaml"), *argv])
         if isinstance(done.exception, GatewayError):
             return str(done.exception)
         assert done.exit_code == 0, done.output
@@ -59,8 +59,8 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(tmp_path)
-    monkeypatch.setattr(up, "time", made)
-    monkeypatch.setattr(up, "CliClient", lambda _timeout_s: made.slurm)
+    monkeypatch.setattr(commands, "time", made)
+    monkeypatch.setattr(commands, "CliClient", lambda _timeout_s: made.slurm)
     return made
 
 

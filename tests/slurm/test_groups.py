@@ -20,8 +20,8 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ShardRule
 from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, down, sharing, up
 from slurm_plugin.devcluster.sharing import GPUS, KINDS, PER_GPU, Native, Site
-from slurm_plugin.steering.groups.grouping import LiveGroup, live_groups
-from slurm_plugin.steering.groups.release import choice, free_shards
+from slurm_plugin.steering.grouping import LiveGroup, live_groups
+from slurm_plugin.steering.release import choice, free_shards
 from tests.slurm.jobs import command, environment, final_state, run, state_of, submit, until
 from wrappers import native_parts
 from wrappers.native_parts import NotInstalledError

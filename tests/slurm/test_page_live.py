@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from inference_gateway.devgateway import Load
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.state.published import FILE
+from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import a_daemon, config, environment, submit, until
 from tests.slurm_plugin.web.browsing import Tab, a_browser, needs_chromium, served
 
@@ -92,3 +97,37 @@ def test_the_page_shows_a_live_cluster_with_a_running_sweep(
                 other.go("cluster" if name == "dark" else "sweep/digits/root")
                 other.keep(f"web-{name}")
             tab.page.close()
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy (scripts/install)")
+def test_the_page_shows_a_live_gateway_at_work(
+    browser: Any, small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
+) -> None:
+    directory = Path(tempfile.mkdtemp(dir=open_tmp))
+    state = str(directory / "gateway")
+    with (
+        a_daemon(small, tmp_path, config(spool)),
+        in_foreground(small, directory) as gateway,
+        served(tmp_path / "explsched.yaml", "--gateway", state, environment=environment(small)) as address,
+    ):
+        until((spool.parent / "state" / FILE).exists, "the daemon publishes")
+        until(lambda: gateway.serving() == 1, "the first replica serves")
+        tab = Tab(browser, address)
+
+        def tokens() -> float:
+            tab.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+            found = re.search(r"TOKENS TODAY\s+(\S+)", tab.go("gateway").upper())
+            return float(found[1].replace(",", "")) if found else 0.0
+
+        with Load(gateway.url, per_s=5, tokens=20).running() as load:
+            until(lambda: tokens() > 0, "the page counts the tokens of its answers")
+        assert load.failures == []
+        shown = tab.go("gateway")
+        (job,) = gateway.jobs("tiny")
+        assert str(job) in shown
+        assert "Scaling decisions, the newest first" in shown
+        assert tab.serious_findings() == []
+        assert tab.is_whole()
+        tab.keep("web-gateway")
+        assert tab.faults == []
+        tab.page.close()

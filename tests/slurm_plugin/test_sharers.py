@@ -4,7 +4,7 @@ import pytest
 
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.state.view import GpuHolders
-from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
+from tests.slurm_plugin.steering.grouped import look, on_gpu, waiting
 
 MARK = {"admin_comment": "explsched-group:group=1&of=2&node=n1&since=5"}
 

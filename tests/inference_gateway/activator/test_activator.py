@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.dataplane.activator_link import Wake, WakeListener, send
+from inference_gateway.dataplane.endpoints import Wake, WakeListener, send
 from inference_gateway.dataplane.settings import ServiceSettings
 from inference_gateway.errors import ActivatorError
 from inference_gateway.model import Endpoint

@@ -8,8 +8,7 @@ import pytest
 
 from inference_gateway.activator import holding
 from inference_gateway.activator.holding import FullError, GivenUpError, Waiting
-from inference_gateway.dataplane.activator_link import ActivatorState
-from inference_gateway.dataplane.endpoints import HeldService
+from inference_gateway.dataplane.endpoints import ActivatorState, HeldService
 from inference_gateway.model import Endpoint, StartForecast
 
 SERVICE = HeldService("chat", (), 3, 10.0, 1.0, 1, 0.5, 30.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.dataplane.activator_link import ActivatorProcess, read_state
+from inference_gateway.dataplane.endpoints import ActivatorProcess, read_state
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.process import affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi

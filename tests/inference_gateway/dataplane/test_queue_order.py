@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.dataplane.activator_link import read_state
+from inference_gateway.dataplane.endpoints import read_state
 from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest_of
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint

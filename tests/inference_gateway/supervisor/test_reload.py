@@ -7,12 +7,12 @@ from click.testing import CliRunner
 
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
-from inference_gateway.cli.up import reload
+from inference_gateway.cli.commands import reload
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.supervisor import reloading
-from inference_gateway.supervisor.__main__ import main
-from inference_gateway.supervisor.reloading import Revision
+from inference_gateway.supervisor import jobs
+from inference_gateway.supervisor.jobs import Revision
+from inference_gateway.supervisor.loop import main
 
 GOOD = """
 name: t
@@ -39,9 +39,9 @@ class Gateway:
 
     def asked(self) -> str:
         """Ask as the command does; the fault it is told."""
-        request = reloading.ask(self.paths)
+        request = jobs.ask_reload(self.paths)
         self.revision.check()
-        found = reloading.outcome(self.paths, request)
+        found = jobs.outcome_reload(self.paths, request)
         assert found is not None
         return found.fault
 
@@ -69,7 +69,7 @@ def test_a_command_is_answered(gateway: Gateway) -> None:
     gateway.keys.write_text(KEYS.replace("alice", "bob"))
     assert gateway.asked() == ""
     assert [[key.name for key in now.keys] for now in gateway.put] == [["alice"], ["bob"]]
-    assert reloading.asked(gateway.paths) is None
+    assert jobs.asked_reload(gateway.paths) is None
 
 
 def test_a_key_for_a_service_that_is_not_there_is_refused(gateway: Gateway) -> None:
@@ -79,18 +79,18 @@ def test_a_key_for_a_service_that_is_not_there_is_refused(gateway: Gateway) -> N
 
 
 def test_an_answer_is_for_the_one_who_asked(gateway: Gateway) -> None:
-    first = reloading.ask(gateway.paths)
-    assert reloading.outcome(gateway.paths, first) is None
-    second = reloading.ask(gateway.paths)
+    first = jobs.ask_reload(gateway.paths)
+    assert jobs.outcome_reload(gateway.paths, first) is None
+    second = jobs.ask_reload(gateway.paths)
     gateway.revision.check()
-    assert reloading.outcome(gateway.paths, first) is None
-    assert reloading.outcome(gateway.paths, second) == reloading.ReloadResult(second, "")
-    reloading.answer(gateway.paths, second, "again")  # whose question was taken back meanwhile
+    assert jobs.outcome_reload(gateway.paths, first) is None
+    assert jobs.outcome_reload(gateway.paths, second) == jobs.ReloadResult(second, "")
+    jobs.answer_reload(gateway.paths, second, "again")  # whose question was taken back meanwhile
 
 
 def test_a_question_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="reload: cannot be written: No such file"):
-        reloading.ask(GatewayPaths(tmp_path / "nowhere"))
+        jobs.ask_reload(GatewayPaths(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli.main import root
-from slurm_plugin.audit.entries import AuditEntry
-from slurm_plugin.audit.trail import AuditTrail
+from slurm_plugin.audit import AuditEntry, AuditTrail
 
 LONG = "JS1:" + "x" * 900
 

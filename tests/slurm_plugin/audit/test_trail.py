@@ -10,8 +10,18 @@ import pytest
 
 from sched_policy.model import NodeGpus
 from sched_policy.plan import Plan, Preemption, Reservation, Score, Stop
-from slurm_plugin.audit.entries import AuditEntry, Before, Reasons, entries
-from slurm_plugin.audit.trail import AuditError, AuditTrail, RecentEntries, apply, read, replayed
+from slurm_plugin.audit import (
+    AuditEntry,
+    AuditError,
+    AuditTrail,
+    Before,
+    Reasons,
+    RecentEntries,
+    apply,
+    entries,
+    read,
+    replayed,
+)
 from slurm_plugin.client import changes as all_changes
 from slurm_plugin.client.changes import (
     AttachReservation,

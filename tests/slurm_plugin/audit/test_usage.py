@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin.audit.entries import AuditEntry
+from slurm_plugin.audit import AuditEntry
 from slurm_plugin.cli import report
 from slurm_plugin.cli.report import FIELDS, Usage, run_of, usage
 

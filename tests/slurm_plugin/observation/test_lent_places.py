@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from slurm_plugin.client.changes import RequeueJob
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
-from slurm_plugin.observation.lent_places import LentPlaces
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.site_factors import LentPlaces
 from slurm_plugin.steering.places import place_changes
 from tests.slurm_kit import record
 
@@ -38,12 +39,22 @@ def look(jobs: Sequence[SlurmJob], used: Mapping[int, int]) -> Observation:
     return observe(ClusterRecords((), tuple(jobs), ()), ProgressSpool(Path("/nowhere")), NOW_S, remembered=remembered)
 
 
-def a_pass(places: LentPlaces, jobs: Sequence[SlurmJob], best: Sequence[int], most: int = ALL) -> list[SlurmJob]:
-    """What a daemon does in a pass whose policy wants jobs in this order; the jobs as Slurm shows them afterwards."""
+def a_pass(
+    places: LentPlaces,
+    jobs: Sequence[SlurmJob],
+    best: Sequence[int],
+    most: int = ALL,
+    requeued: Mapping[int, int | None] | None = None,
+) -> list[SlurmJob]:
+    """What a daemon does in a pass whose policy wants jobs in this order; the jobs as Slurm shows them afterwards.
+
+    `requeued` make room, each for a waiting job.
+    """
+    going = requeued or {}
     places.take_in({job.job_id: job for job in jobs})
     seen = look(jobs, places.used(jobs, NOW_S, WEEK_S))
     changes = place_changes(seen, best, most)
-    places.note(best, seen, changes, most)
+    places.note(best, seen, (*changes, *map(RequeueJob, going)), most, going)
     factors = {change.job_id: change.site_factor for change in changes}
     return [_with_factor(job, factors.get(job.job_id)) for job in jobs]
 
@@ -167,6 +178,52 @@ def test_a_job_that_is_requeued_may_use_up_a_place_again() -> None:
     assert used(places, jobs) == {1: -200}
     again = a_pass(places, [waiting(1, 900, site_factor=-200), waiting(2, 500)], [2, 1])
     assert used(places, [again[0], running(again[1])]) == {1: -400}
+
+
+def consenting(job: SlurmJob) -> SlurmJob:
+    return replace(job, comment="explsched:sweep=s&checkpoint=USR1", requeues=True)
+
+
+def test_a_job_that_made_room_waits_on_the_place_of_the_job_that_runs_in_its_stead() -> None:
+    places = LentPlaces()
+    jobs = a_pass(places, [running(consenting(waiting(1, 900))), waiting(2, 700)], [2, 1], requeued={1: 2})
+    back = consenting(waiting(1, 100, restarts=1))  # Slurm has taken its age
+    assert used(places, [back, jobs[1]]) == {}  # the other one stands there yet
+    assert used(places, [back, running(jobs[1])]) == {1: 600}
+    assert used(places, [replace(back, natives=(150,)), running(jobs[1])]) == {1: 600}  # both would have aged
+
+
+def test_it_gets_the_place_from_which_the_other_started() -> None:
+    """The best place was lent: who lent it has paid with his own, and the two that are left are those there were."""
+    places = LentPlaces()
+    jobs = [running(consenting(waiting(1, 0))), waiting(2, 700), waiting(3, 800)]
+    jobs = a_pass(places, jobs, [2, 3, 1], requeued={1: 2})
+    after = used(places, [consenting(waiting(1, 100, restarts=1)), running(jobs[1]), jobs[2]])
+    assert after == {1: 700, 3: -100}
+
+
+def test_who_makes_room_for_nobody_in_particular_keeps_the_place_from_which_it_started() -> None:
+    places = LentPlaces()
+    a_pass(places, [consenting(waiting(1, 900))], [1])
+    jobs = [running(consenting(waiting(1, 900)))]
+    assert used(places, jobs) == {}
+    a_pass(places, jobs, [1], requeued={1: None})
+    assert used(places, [consenting(waiting(1, 100, restarts=1))]) == {1: 800}
+
+
+@pytest.mark.parametrize("change", [{"partition": "long"}, {"qos": "high"}, {"nice": 7}, {"state": "CANCELLED"}])
+def test_a_place_that_is_no_peers_or_was_given_up_is_not_inherited(change: dict[str, Any]) -> None:
+    places = LentPlaces()
+    other = waiting(2, 700, **{key: value for key, value in change.items() if key != "state"})
+    a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1], requeued={1: 2})
+    assert used(places, [consenting(waiting(1, 100, restarts=1)), replace(running(other), **change)]) == {}
+
+
+def test_a_job_that_its_owner_requeues_begins_anew_as_with_slurm() -> None:
+    places = LentPlaces()
+    a_pass(places, [consenting(waiting(1, 900))], [1])
+    a_pass(places, [running(consenting(waiting(1, 900)))], [1])
+    assert used(places, [consenting(waiting(1, 100, restarts=1))]) == {}
 
 
 def test_whatever_starts_the_places_that_are_left_are_slurms() -> None:

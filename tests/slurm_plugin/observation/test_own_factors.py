@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.client.changes import SetSiteFactor
-from slurm_plugin.observation.own_factors import OwnFactors
+from slurm_plugin.observation.site_factors import OwnFactors
 from tests.slurm_kit import record
 
 

@@ -6,7 +6,7 @@ from sched_policy.model import GpuRequest, NodeGpus
 from slurm_plugin.client.records import SlurmNode
 from slurm_plugin.observation import requirements
 from tests.slurm_kit import record
-from tests.slurm_plugin.steering.groups.grouped import look, on_gpu, waiting
+from tests.slurm_plugin.steering.grouped import look, on_gpu, waiting
 
 
 @pytest.mark.parametrize(

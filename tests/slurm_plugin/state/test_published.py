@@ -28,7 +28,7 @@ from slurm_plugin.state.published import (
     part,
     read,
 )
-from slurm_plugin.state.visible import Visible
+from slurm_plugin.state.serving import Visible
 from tests.slurm_plugin.state import HOSTILE, NOW_S, published
 
 

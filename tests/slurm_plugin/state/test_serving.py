@@ -23,7 +23,7 @@ from explsched.cli.main import root
 from slurm_plugin.devcluster.machine import until
 from slurm_plugin.state import serving
 from slurm_plugin.state.published import PROGRESS, ask, decoded
-from slurm_plugin.state.visible import Visible
+from slurm_plugin.state.serving import Visible
 from tests.slurm_plugin.state import JOBS, published
 
 NOBODY = pwd.getpwnam("nobody")

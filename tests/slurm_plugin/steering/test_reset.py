@@ -11,7 +11,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
 )
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservation
-from slurm_plugin.steering.reset import taken_back
+from slurm_plugin.steering.reconcile import taken_back
 from tests.slurm_kit import NODES, record
 
 

@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.cli.main import root
-from slurm_plugin.audit.entries import AuditEntry
-from slurm_plugin.audit.trail import AuditTrail
+from slurm_plugin.audit import AuditEntry, AuditTrail
 from slurm_plugin.config import AuditSection
 from slurm_plugin.web import answers
 from slurm_plugin.web.server import Access, Page

@@ -1,22 +1,29 @@
-"""`sexplsched gateway up`, `down`, `reload`, `scale`: start a gateway, end it, and change it while it runs."""
+"""The commands of `sexplsched gateway` about a whole gateway: start it, end it, change it, and see what it does."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections import deque
+from datetime import datetime
 from pathlib import Path
 
 import click
+import msgspec
 
 from explsched import log
+from explsched.cli.options import json_option
+from explsched.cli.tables import Column, lines, room
 from inference_gateway import accepted
 from inference_gateway.cli import known_service, opened, services_option
 from inference_gateway.control import state
-from inference_gateway.control.report import Report
+from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.control.state import Override
 from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.submission import prefix
-from inference_gateway.supervisor import jobs, reloading
+from inference_gateway.services import keys
+from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.loop import run
 from slurm_plugin.client.cli import CliClient
 
@@ -130,9 +137,9 @@ def reload(services_path: Path, wait_s: float) -> None:
     section, paths = now.section, now.paths
     if not paths.gateway.exists():
         raise GatewayError(f"gateway {section.name} is not up")
-    request = reloading.ask(paths)
+    request = jobs.ask_reload(paths)
     deadline_s = time.monotonic() + wait_s
-    while (found := reloading.outcome(paths, request)) is None:
+    while (found := jobs.outcome_reload(paths, request)) is None:
         if time.monotonic() > deadline_s:
             raise GatewayError(f"gateway {section.name} does not answer; it takes the file as soon as it can")
         time.sleep(_ANSWER_POLL_S)
@@ -161,3 +168,120 @@ def scale(services_path: Path, service: str, replicas: int) -> None:
     if not state.save(paths.overrides, {**overrides, service: Override(replicas, time.time())}):
         raise GatewayError(f"{paths.overrides}: cannot be written")
     click.echo(f"{service}: at least {replicas} replicas")
+
+
+_STALE_S = 10.0
+_SERVICE = (
+    Column("SERVICE"),
+    *(Column(title, ">") for title in ("READY", "STARTING", "DRAINING", "DESIRED", "RPS", "BUSY", "QUEUE", "NEXT IN")),
+    Column("REASON"),
+)
+_REPLICA = (
+    *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("BUSY", ">"), Column("ENDS")),
+    Column("REASON"),
+)
+
+
+@click.command()
+@services_option
+@json_option
+def status(*, services_path: Path, as_json: bool) -> None:
+    """Show the services of a gateway and their replicas. Exits 1 if its control plane does not report."""
+    section, paths = opened(services_path)
+    shown = state.read(paths.status, Report)
+    if shown is None:
+        raise GatewayError(f"gateway {section.name} has not reported yet: {paths.status} is missing")
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
+    else:
+        _print(shown, paths.address.read_text(encoding="ascii").strip() if paths.address.exists() else "not up")
+    age_s = time.time() - shown.time_s
+    if age_s > _STALE_S:
+        click.echo(f"the control plane has not reported for {age_s:.0f} s", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _print(shown: Report, url: str) -> None:
+    click.echo(f"gateway {shown.gateway}: {url}{', closing' if shown.closing else ''}")
+    click.echo("\n".join(lines(_SERVICE, map(_service, shown.services), room())))
+    replicas = [_replica(replica) for service in shown.services for replica in service.replicas]
+    if replicas:
+        click.echo("\n" + "\n".join(lines(_REPLICA, replicas, room())))
+
+
+def _service(service: ServiceReport) -> tuple[object, ...]:
+    counts = (service.serving, service.coming, service.draining, service.wanted)
+    next_in = None if service.next_in_s is None else f"{service.next_in_s:.0f} s"
+    load = (service.arrivals, service.in_flight, service.queued, next_in)
+    return service.name, *counts, *load, "given up after failed starts" if service.given_up else service.reason
+
+
+def _replica(replica: ReplicaReport) -> tuple[object, ...]:
+    where = f"{replica.host}:{replica.port}" if replica.port else None
+    ends = datetime.fromtimestamp(replica.ends_s).astimezone().isoformat("T", "seconds") if replica.ends_s else None
+    why = ", ".join(filter(None, ("burst" if replica.burst else "", replica.reason)))
+    return replica.name, replica.phase, replica.job_id, where, replica.in_flight, ends, why
+
+
+@click.command()
+@services_option
+@json_option
+@click.option("--keys", "show", flag_value="keys", help="List every key of a services file with meaning and default.")
+def services(*, services_path: Path, as_json: bool, show: str | None) -> None:
+    """Check a services file, and list its services with the ways that lead to them."""
+    if show:
+        rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in keys())
+        click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
+        return
+    section, paths = opened(services_path)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(section, enc_hook=str), indent=1))
+        return
+    click.echo(f"gateway {section.name}, address file {paths.address}")
+    columns = (
+        Column("SERVICE"),
+        Column("MIN", ">"),
+        Column("MAX", ">"),
+        Column("RULE"),
+        Column("PATH"),
+        Column("MODELS"),
+    )
+    offered = (
+        (name, one.scale.min, one.scale.max, one.scale.rule, f"/services/{name}", ", ".join((name, *one.models)))
+        for name, one in section.services.items()
+    )
+    click.echo("\n".join(lines(columns, offered, room())))
+
+
+@click.command()
+@services_option
+def address(services_path: Path) -> None:
+    """Print the URL of a running gateway. The file it is read from is named by `gateway services`."""
+    section, paths = opened(services_path)
+    try:
+        click.echo(paths.address.read_text(encoding="ascii"), nl=False)
+    except OSError as error:
+        raise GatewayError(f"gateway {section.name} is not up: {paths.address}: {error.strerror}") from error
+
+
+@click.command()
+@services_option
+@click.argument("service", required=False)
+@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1), help="Lines from the end.")
+def logs(services_path: Path, service: str | None, lines: int) -> None:
+    """Print the gateway's event log (JSON lines), or with SERVICE what its newest replica printed."""
+    section, paths = opened(services_path)
+    path = paths.events
+    if service is not None:
+        known_service(section, service)
+        found = (paths.root / "replicas").glob(f"{service}-????????/log")
+        newest = max(found, key=lambda log: log.stat().st_mtime, default=None)
+        if newest is None:
+            raise GatewayError(f"{service}: no replica has printed anything yet")
+        path = newest
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in deque(file, maxlen=lines):
+                click.echo(line, nl=False)
+    except OSError as error:
+        raise GatewayError(f"{path}: {error.strerror}") from error

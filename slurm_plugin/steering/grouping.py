@@ -20,8 +20,7 @@ from sched_policy.plan import Plan, Score
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.steering.groups.annotation import GroupAnnotation, may_be_annotated
-from slurm_plugin.steering.groups.release import Releases, may_be_pinned
+from slurm_plugin.steering.release import GroupAnnotation, Releases, may_be_annotated, may_be_pinned
 
 PATIENCE_S = 60.0
 """A job that was pinned and has not started after this is let go: something we do not see keeps it from its node."""

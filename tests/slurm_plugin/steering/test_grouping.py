@@ -13,8 +13,7 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import ShardRule, SlurmJob
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.steering.groups.annotation import GroupAnnotation, may_be_annotated
-from slurm_plugin.steering.groups.grouping import (
+from slurm_plugin.steering.grouping import (
     PATIENCE_S,
     differences,
     group_changes,
@@ -22,9 +21,9 @@ from slurm_plugin.steering.groups.grouping import (
     live_groups,
     withdrawal,
 )
-from slurm_plugin.steering.groups.release import choice, free_shards, releases
+from slurm_plugin.steering.release import GroupAnnotation, choice, free_shards, may_be_annotated, releases
 from tests.sched_policy.builders import NOW_S
-from tests.slurm_plugin.steering.groups.grouped import PER_GPU, look, on_gpu, waiting
+from tests.slurm_plugin.steering.grouped import PER_GPU, look, on_gpu, waiting
 
 MARKS = st.builds(
     GroupAnnotation,

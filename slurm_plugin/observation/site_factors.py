@@ -1,0 +1,270 @@
+"""What the daemon has noted of site factors: which part of one is ours, and which places in the queue are used up.
+
+**Ours or not.** Slurm keeps one number per job, and a site's job_submit plugin, site_factor plugin or admin may have
+set it. What is not ours counts as a part of Slurm's own priority: it is kept, and ours is added to it. So what the
+daemon writes is noted in a file. Without the file (the first start, or a disk that was lost) everything that is found
+counts as somebody else's: in scope `user` and `account` the daemon's former work only exchanged places, so that is
+harmless.
+
+**Lent places.** A job's age is lent to its owner's other jobs once, not again and again. Where a policy puts a young
+job on the place of an old one of the same owner, and it starts, Slurm alone would have started the old one: the owner
+is left with the young one's place. Without this the old job's place, which rises with its age, would be taken by one
+young job after the other: whoever keeps jobs in the queue that the policy never prefers would come before other users
+for good.
+
+So the order between users is Slurm's over the places that are left: those of Slurm's own priorities, less what started
+jobs had above their own. Only jobs that are alike (account, partition, QOS, nice) lend to each other, so nothing but
+age and size is ever lent; nobody stands higher than Slurm would put him, and no lower than if his jobs had started in
+order of submission.
+
+A job that makes room waits on the place that it has cleared: that of the job which runs in its stead, or where none
+does, the one from which it had started. Slurm itself would let it begin anew, with no age: whoever's jobs are
+interrupted would have fewer GPUs than who reports nothing and is never interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sched_policy.model import JobState
+from sched_policy.queue_order import assignment
+from slurm_plugin.client.changes import Change, RequeueJob, SetSiteFactor
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.memory import NotesFile
+from slurm_plugin.observation.observe import Observation
+
+_KEPT = 3
+"""Writes that are remembered: slurmctld may lose its last seconds, and an older one is back then."""
+
+
+class _Entry(Struct, frozen=True, array_like=True):
+    """Somebody else's part, and the sums that we have written, the newest last."""
+
+    others: int
+    written: tuple[int, ...] = ()
+
+
+class OwnFactors:
+    """The notes on one cluster."""
+
+    def __init__(self, file: NotesFile[dict[int, _Entry]], entries: Mapping[int, _Entry] | None) -> None:
+        self._file = file
+        self._entries = dict(entries or {})
+        self._is_known = entries is not None
+
+    @classmethod
+    def of_daemon(cls, path: Path) -> Self:
+        """The notes of an earlier daemon; none, and so everything is somebody else's, if there is no file."""
+        file = _notes_of_factors(path)
+        return cls(file, file.read() or {})
+
+    @classmethod
+    def of_visitor(cls, path: Path) -> Self:
+        """For commands that only look, perhaps on a host without the file: all is ours then."""
+        file = _notes_of_factors(path)
+        return cls(file, file.read())
+
+    @property
+    def path(self) -> Path:
+        """Where the notes are."""
+        return self._file.path
+
+    def others(self, jobs: Iterable[SlurmJob]) -> dict[int, int]:
+        """Somebody else's part of each site factor that has one."""
+        found: dict[int, int] = {}
+        for job in jobs if self._is_known else ():
+            part = self._others_part(job)
+            if part:
+                found[job.job_id] = part
+        return found
+
+    def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob]) -> None:
+        """Write down what is about to be written to Slurm, and forget jobs that are gone."""
+        entries = {job_id: entry for job_id, entry in self._entries.items() if job_id in jobs}
+        for change in changes:
+            if isinstance(change, SetSiteFactor) and change.job_id in jobs:
+                job = jobs[change.job_id]
+                others = self._others_part(job)
+                known = self._entry(job)
+                written = known.written if known is not None and known.others == others else ()
+                latest = (*(one for one in written if one != change.site_factor), change.site_factor)
+                entries[job.job_id] = _Entry(others, latest[-_KEPT:])
+        if entries != self._entries:
+            self._entries = entries
+            self._file.write(entries, mode=0o644)  # commands of any user read it
+
+    def _others_part(self, job: SlurmJob) -> int:
+        if not job.site_factor:
+            return 0
+        entry = self._entry(job)
+        return entry.others if entry is not None and job.site_factor in entry.written else job.site_factor
+
+    def _entry(self, job: SlurmJob) -> _Entry | None:
+        """A task that Slurm has split off its array has the array's site factor."""
+        return self._entries.get(job.job_id) or self._entries.get(job.array_job_id or job.job_id)
+
+
+def _notes_of_factors(path: Path) -> NotesFile[dict[int, _Entry]]:
+    return NotesFile(path, dict[int, _Entry], "own site factors", "will keep them")
+
+
+class _Loan(Struct, frozen=True, array_like=True):
+    """Where a waiting job stands: on the place of which of its peers, and how much higher than on its own."""
+
+    lender: int
+    gain: int
+
+
+class _Swap(Struct, frozen=True, array_like=True):
+    """The priority that a job which makes room waits with, as soon as the job that needs its GPUs runs, if one does."""
+
+    beneficiary: int | None
+    priority: int
+
+
+class _Notes(Struct, frozen=True):
+    """By job: how much of its place has been used up, and where it stands if that is not its own place.
+
+    `counted` are jobs that run, and whose start has been taken in. `began` has, of running jobs that may be asked to
+    make room, the priorities with which they had waited; `swaps` has those that have been requeued for it.
+    """
+
+    used: dict[int, int] = {}
+    loans: dict[int, _Loan] = {}
+    counted: frozenset[int] = frozenset()
+    began: dict[int, int] = {}
+    swaps: dict[int, _Swap] = {}
+
+
+class LentPlaces:
+    """Kept in a file as well, so that a restart lends no place twice; what starts meanwhile counts, too.
+
+    Without the file (the first start, or a disk that was lost) each place can be lent once more.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = NotesFile(path, _Notes, "lent places", "lends them again") if path else None
+        self._notes = self._saved = (self._file.read() if self._file else None) or _Notes()
+        self._waited: dict[int, int] = {}
+
+    def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
+        """By waiting job, how much lower its place is: a negative site factor, positive for one that made room.
+
+        None of one that waited too long.
+        """
+        return {
+            job.job_id: points
+            for job in jobs
+            if (points := self._notes.used.get(job.job_id, 0))
+            if now_s - max(job.submit_s, job.eligible_s or 0.0) <= max_wait_s
+        }
+
+    def take_in(self, records: Mapping[int, SlurmJob]) -> None:
+        """See which jobs wait no more: what they had above their own places is missing from those of their lenders.
+
+        Where a lender itself has left from somebody's place, that one pays for both: so those that are left have the
+        places that Slurm alone would have left them. Who started on a place below his own has used up no more.
+        """
+        loans, counted = self._notes.loans, self._notes.counted
+        waiting = {job_id for job_id, record in records.items() if record.state == "PENDING"}
+        left = {job_id: job_id for job_id in loans.keys() - waiting}
+        for record in records.values():  # tasks that have left an array, which itself stays
+            if record.array_job_id in loans and record.job_id not in waiting:
+                left[record.job_id] = record.array_job_id
+        gone = {loan for job_id, loan in left.items() if job_id not in counted}
+        used = {job_id: points for job_id, points in self._notes.used.items() if job_id in waiting}
+        borrower = {loan.lender: job_id for job_id, loan in loans.items()}
+        for lender in borrower.keys() & waiting:
+            points, at = 0, borrower.get(lender)
+            while at in gone:
+                points += loans[at].gain
+                at = None if at in waiting else borrower.get(at)
+            if points > 0:
+                used[lender] = used.get(lender, 0) - points
+        # One that waits again, after a requeue, may stand on a lent place again.
+        counted = frozenset(job_id for job_id in counted | left.keys() if job_id in records and job_id not in waiting)
+        swaps, settled = {}, {}
+        for job_id, swap in self._notes.swaps.items():
+            job = records.get(job_id)
+            other = None if swap.beneficiary is None else records.get(swap.beneficiary)
+            if job is None or (swap.beneficiary is not None and (other is None or other.state == "CANCELLED")):
+                continue  # who does not run in its stead has cleared no place for it
+            if job.state == "PENDING" and job.natives and (other is None or other.state != "PENDING"):
+                settled[job_id] = swap.priority - job.priority_with(0)
+            else:
+                swaps[job_id] = swap
+        began = self._notes.began | {job_id: at for job_id, at in self._waited.items() if job_id not in waiting}
+        self._notes = _Notes(
+            used | settled,
+            {job_id: loan for job_id, loan in loans.items() if job_id not in gone},
+            counted,
+            {job_id: at for job_id, at in began.items() if job_id in records and job_id not in waiting},
+            swaps,
+        )
+
+    def note(
+        self,
+        ranked: Iterable[int],
+        seen: Observation,
+        changes: Sequence[Change],
+        most: int,
+        beneficiaries: Mapping[int, int | None],
+    ) -> None:
+        """Write down who is given whose place in this pass; `ranked` are the snapshot's jobs in the wanted order.
+
+        A pass writes `most` site factors: where it has written as many, some may have only what they had before.
+        `beneficiaries` are, by job that is requeued, the jobs that need their GPUs.
+        """
+        snapshot, records = seen.snapshot, seen.jobs
+        row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
+        waiting = [row[job_id] for job_id in ranked if records[job_id].state == "PENDING"]
+        written = {one.job_id: one.site_factor for one in changes if isinstance(one, SetSiteFactor)}
+        loans = {}
+        owners, borrowers = assignment(np.array(waiting, dtype=np.int64), snapshot)
+        for own, given in zip(owners.tolist(), borrowers.tolist(), strict=True):
+            if own == given or not snapshot.jobs[given].scope:
+                continue
+            lender, job = snapshot.jobs[own], snapshot.jobs[given]
+            gain = round(lender.native_priority - job.native_priority)
+            if gain > 0 and len(written) >= most:
+                factor = written.get(job.job_id, records[job.job_id].site_factor or 0)
+                gain = min(gain, max(0, factor - seen.others_factors.get(job.job_id, 0)))
+            loans[job.job_id] = _Loan(lender.job_id, gain)
+        stands = {
+            job.job_id: round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0)
+            for job in snapshot.jobs
+            if job.state is JobState.PENDING and job.native_priority
+        }
+        self._waited = {
+            job.job_id: stands[job.job_id] for job in snapshot.jobs if job.consents and job.job_id in stands
+        }
+        swaps = dict(self._notes.swaps)
+        for job_id in (one.job_id for one in changes if isinstance(one, RequeueJob) and one.job_id in records):
+            other = beneficiaries.get(job_id)
+            if other is None:
+                cleared = self._notes.began.get(job_id)
+            else:
+                cleared = stands.get(other) if _are_alike(records[job_id], records[other]) else None
+            if cleared is not None:
+                swaps[job_id] = _Swap(other, cleared)
+        self._notes = replace(self._notes, loans=loans, swaps=swaps)
+
+    def save(self) -> None:
+        """Write the notes down, before Slurm is asked for what they say. Without a file all goes on."""
+        if self._file is not None and self._notes != self._saved and self._file.write(self._notes):
+            self._saved = self._notes
+
+
+def _are_alike(job: SlurmJob, other: SlurmJob) -> bool:
+    """Whether the two may exchange their places, of which one runs: it has no priority any more."""
+    return _kind(job) == _kind(other)
+
+
+def _kind(job: SlurmJob) -> tuple[object, ...]:
+    return job.user, job.account, job.partition, job.qos, job.nice
