@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 from explsched.cli.options import json_option
 from explsched.job_options import LIMIT, MPS, REQUEST, SHARE
 from kernel_intercept.profile.model import ProfileError
-from kernel_intercept.profile.requests import Found, Search, Trial
+from kernel_intercept.profile.requests import WHOLE, Found, Search, Trial
 
 _EXAMPLES = """\b
 examples:
@@ -46,16 +46,24 @@ class _Answer(Struct, frozen=True):
 class Program:
     """Runs the program with a share of the GPU, as its jobs will: under sxrun.
 
-    `means` is `time` (request and limit of the kernel manager) or `sms` (CUDA MPS).
+    `means` is `time` (request and limit of the kernel manager) or `sms` (CUDA MPS). Of time a kernel is charged what it
+    took before: so there is a run that does not count, in which kernels are met.
     """
 
     def __init__(self, command: Sequence[str], means: str, timeout_s: float) -> None:
         self._command, self._means, self._timeout_s = tuple(command), means, timeout_s
+        self._has_met_kernels = means == "sms"
         beside = Path(sys.executable).parent / "sxrun"
         self._sxrun = str(beside) if beside.exists() else shutil.which("sxrun") or "sxrun"
 
     def run(self, batch: int, share_percent: int) -> Trial:
         """One trial. Raises `ProfileError` naming it if the program fails or does not say what it measured."""
+        if not self._has_met_kernels:
+            self._has_met_kernels = True
+            self._measured(batch, WHOLE)
+        return self._measured(batch, share_percent)
+
+    def _measured(self, batch: int, share_percent: int) -> Trial:
         share = f"{share_percent / 100:g}"
         added = {BATCH_VARIABLE: str(batch)}
         options = [SHARE.flag, "best-effort", REQUEST.flag, share, LIMIT.flag, share]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -86,7 +87,7 @@ def test_the_picture_shows_each_count_from_its_moment_on(tmp_path: Path, monkeyp
     drawn: list[tuple[list[float], list[int], str]] = []
     real = Axes.step
 
-    def step(self: Axes, x: object, y: object, **style: object) -> object:
+    def step(self: Axes, x: Any, y: Any, **style: Any) -> Any:
         drawn.append((list(x), list(y), str(style["where"])))
         return real(self, x, y, **style)
 
