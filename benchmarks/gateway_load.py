@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gateway import cpu, fair, live, many, order, sse, tokens
+from benchmarks.gateway import cpu, fair, live, many, order, sse, tokens, two
 
 PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "cpu": cpu.measure,
@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
     "many": lambda directory, _rounds, _seconds: many.measure(directory, services=1000, replicas=10),
     "tokens": lambda directory, _rounds, _seconds: tokens.measure(directory, requests=10_000),
     "live": lambda directory, _rounds, _seconds: live.measure(directory),
+    "two": lambda directory, _rounds, _seconds: two.measure(directory),
 }
 
 

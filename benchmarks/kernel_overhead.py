@@ -34,7 +34,7 @@ from statistics import median
 
 import click
 
-from explsched.job_options import SHARE
+from explsched.job_options.table import SHARE
 
 _ROUNDS = 20_000  # of 32 launches each
 _WAKES = 1_500

@@ -33,7 +33,7 @@ import click
 
 from benchmarks.kernel_share_arms import ARMS, ArmError, Setup, Side, base_environment, run, without_mps
 from benchmarks.kernel_share_figures import Report, arm_figures, summary
-from wrappers import mps, native_parts
+from wrappers import kernel_manager, mps
 
 _LEARN_WINDOW_S = 0.25
 
@@ -187,11 +187,11 @@ def _today() -> str:
 
 def _checked_library() -> Path:
     try:
-        library = native_parts.library(os.environ)
-        native_parts.manager(os.environ)
-    except native_parts.NotInstalledError as error:
+        library = kernel_manager.library(os.environ)
+        kernel_manager.manager(os.environ)
+    except kernel_manager.NotInstalledError as error:
         raise click.ClickException(str(error)) from error
-    fault = native_parts.preload_fault(library, os.environ)
+    fault = kernel_manager.preload_fault(library, os.environ)
     if fault:
         raise click.ClickException(f"{library} cannot be preloaded: {fault}")
     return library
@@ -214,7 +214,7 @@ def _learn(setup: Setup, arms: Mapping[str, Sequence[Side]], uuid: str, profiles
         trace = setup.directory / f"trace-{side.role}"
         trace.touch()
         windows = int(setup.seconds / _LEARN_WINDOW_S)
-        argv = [sys.executable, "-m", "explsched.cli.main", "kernels", "refine", "--trace", str(trace)]
+        argv = [sys.executable, "-m", "explsched.cli", "kernels", "refine", "--trace", str(trace)]
         argv += ["--gpu", uuid, "--windows", str(windows), "--window", str(_LEARN_WINDOW_S)]
         observer = subprocess.Popen(
             argv, env=setup.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

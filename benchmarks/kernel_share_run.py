@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from explsched.job_options import REQUEST, SHARE
+from explsched.job_options.table import REQUEST, SHARE
 
 _TITLE = "# explsched kernel profiles 1"
 _COLUMNS = "name_hash grid block shared_bytes cc samples gpu_ns compute_permille bandwidth_permille source name"

@@ -32,7 +32,7 @@ from benchmarks import policy_pass
 from sched_policy import catalog
 from sched_policy.snapshot import Snapshot
 from sched_policy.validate import checked_plan
-from slurm_plugin.client import parse
+from slurm_plugin.client import parse, squeue
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import observe
@@ -42,7 +42,7 @@ from slurm_plugin.steering.reconcile import SteeringLimits, changes
 NOW_S = 1_700_000_000.0
 USERS = 200
 _FIELD, _RECORD = "\x1f0f", "\x1f0r"
-_NOTHING = dict.fromkeys(parse.JOB_FIELDS, "N/A")
+_NOTHING = dict.fromkeys(squeue.JOB_FIELDS, "N/A")
 
 
 def squeue_record(job_id: int, node: str, priority: int) -> str:
@@ -75,7 +75,7 @@ def squeue_record(job_id: int, node: str, priority: int) -> str:
         "Name": f"train-{job_id}",
         "Comment": f"explsched:sweep=s{job_id % 50}" if job_id % 3 == 0 else "",
     }
-    return _FIELD.join(fields[name] for name in parse.JOB_FIELDS) + _RECORD
+    return _FIELD.join(fields[name] for name in squeue.JOB_FIELDS) + _RECORD
 
 
 def node_line(number: int) -> str:
@@ -110,12 +110,12 @@ class Site:
             self._pending[i] = squeue_record(self._ids[i], "", 200_000 + i % 5000)
 
 
-def read(site: Site, squeue: str, reader: parse.JobReader) -> ClusterRecords:
+def read(site: Site, listing: str, reader: squeue.JobReader) -> ClusterRecords:
     """Records of what the commands have printed."""
     nodes = tuple(parse.node(line) for line in site.nodes)
     priorities = parse.priorities(site.sprio)
     reader.begin(_FIELD)
-    jobs = (reader.job(record) for record in parse.records(squeue, _RECORD))
+    jobs = (reader.job(record) for record in squeue.records(listing, _RECORD))
     return ClusterRecords(nodes, tuple(_completed(job, priorities) for job in jobs), ())
 
 
@@ -147,17 +147,17 @@ def steady_plan_s(name: str, seen: Snapshot, repeats: int) -> tuple[float, float
 
 def pass_figures(nodes: int, pending: int, running: int, repeats: int) -> dict[str, float]:
     """What reading, the snapshot and the changes cost, and the memory of this process after them."""
-    site, reader = Site(nodes, pending, running), parse.JobReader()
-    squeue = site.squeue
-    figures = {"read_first_s": cpu_s(lambda: read(site, squeue, reader))}
+    site, reader = Site(nodes, pending, running), squeue.JobReader()
+    listing = site.squeue
+    figures = {"read_first_s": cpu_s(lambda: read(site, listing, reader))}
     read_s, observe_s, changes_s = [], [], []
     policy, limits = catalog.build("srsf"), SteeringLimits.of(Config())
     with tempfile.TemporaryDirectory() as spool:
         for _ in range(repeats):
             site.touch(100)
-            squeue = site.squeue
+            listing = site.squeue
             began_s = time.process_time()
-            found = read(site, squeue, reader)
+            found = read(site, listing, reader)
             read_s.append(time.process_time() - began_s)
             began_s = time.process_time()
             seen = observe(found, ProgressSpool(Path(spool)), NOW_S)

@@ -18,13 +18,14 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from sched_policy import catalog
-from sched_policy.run_times import Likeness, PastJob, coverage
+from sched_policy.run_times import Likeness
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
 from simulation.results.metrics import measure
 from simulation.traces import formats
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import Trace, TraceJob, fit
+from slurm_plugin.observation.run_times import PastJob, coverage
 
 ARMS = ("limit", "learnt", "exact")
 ATTRIBUTION = (

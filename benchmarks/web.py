@@ -178,7 +178,7 @@ def served(site: Site, *more: str) -> Iterator[tuple[psutil.Process, str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    argv = [sys.executable, "-m", "explsched.cli.main", "web", "-p", str(port), "-f", str(site.config_path), *more]
+    argv = [sys.executable, "-m", "explsched.cli", "web", "-p", str(port), "-f", str(site.config_path), *more]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         if process.stdout is None or not select.select([process.stdout], [], [], 120)[0]:
@@ -200,7 +200,7 @@ def status_figures(site: Site) -> dict[str, object]:
         while ask(site.config.state.socket) is None:
             time.sleep(0.1)
         walls, cpus = [], []
-        argv = [sys.executable, "-m", "explsched.cli.main", "status", "-f", str(hidden)]
+        argv = [sys.executable, "-m", "explsched.cli", "status", "-f", str(hidden)]
         for _ in range(_STATUS_RUNS):
             before, began_s = os.times(), time.monotonic()
             done = subprocess.run(argv, capture_output=True, text=True, check=True, env={"PATH": "/nowhere"})

@@ -18,7 +18,7 @@ import signal
 from collections.abc import Mapping
 from types import FrameType, TracebackType
 
-from explsched.job_options import CHECKPOINT
+from explsched.job_options.table import CHECKPOINT
 from explsched.progress import event
 
 DEFAULT_SIGNAL = "USR1"

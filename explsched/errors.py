@@ -9,7 +9,8 @@ ExplschedError
 ├── WorkerError            a worker process died (`slurm_plugin.cli`)
 ├── ConfigError            a configuration file is wrong (`slurm_plugin.config`)
 ├── ProfileError           profiles of kernels or their manager cannot be used (`kernel_intercept.profile`)
-├── SlurmError             Slurm refused, is missing or cannot be reached (`slurm_plugin.client`)
+├── SlurmError             Slurm refused, is missing or cannot be reached
+│   └── SlurmUnreachableError
 ├── GatewayError           the inference gateway cannot do what is asked (`inference_gateway.errors`)
 └── DevClusterError        a private cluster cannot be started or stopped (`slurm_plugin.devcluster`)
 """
@@ -21,3 +22,11 @@ class ExplschedError(Exception):
 
 class PolicyError(ExplschedError):
     """A policy name or parameter is not usable; the message lists what is."""
+
+
+class SlurmError(ExplschedError):
+    """Slurm refused, is missing, answered something unreadable or cannot be reached."""
+
+
+class SlurmUnreachableError(SlurmError):
+    """slurmctld does not answer (down, restarting, timed out). Worth trying again later."""

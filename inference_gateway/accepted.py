@@ -24,6 +24,8 @@ from explsched.strict_yaml import ConfigError, Section
 from inference_gateway import services
 from inference_gateway.dataplane.settings import (
     ApiKey,
+    BatchSettings,
+    Canary,
     GatewaySettings,
     HealthSettings,
     Priority,
@@ -42,18 +44,29 @@ _LONGEST_RETRY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What both files say, checked, and their texts. `services_path` is where the services file lies."""
+    """What both files say, checked, and their texts. `services_path` is where the services file lies.
+
+    `slot` is 2 for the second of two gateways.
+    """
 
     services_path: Path
     section: GatewaySection
     keys: tuple[ApiKey, ...]
     services_text: str
     keys_text: str
+    slot: int = 1
 
     @property
     def paths(self) -> GatewayPaths:
         """Where the gateway's files lie."""
-        return GatewayPaths(self.section.state_directory)
+        return GatewayPaths(self.section.state_directory, self.slot)
+
+    @property
+    def port(self) -> int:
+        """Where this gateway listens."""
+        second = self.section.job.second
+        own = second.port if second is not None and self.slot > 1 else None
+        return self.section.listen.port if own is None else own
 
     def settings(self, run_directory: Path) -> GatewaySettings:
         """What HAProxy and the activator are told. `run_directory` is on a local disk.
@@ -63,10 +76,12 @@ class Accepted:
         listen = self.section.listen
         return GatewaySettings(
             directory=run_directory,
-            port=listen.port,
+            port=self.port,
             host=listen.host,
             services=tuple(_service(name, service) for name, service in self.section.services.items()),
             trust=Authority.of(self.paths.identity).trust,
+            batches=self.batches(),
+            page=listen.page,
             authentication="none" if listen.keys is None else "keys",
             keys=self.keys,
             certificate=listen.certificate,
@@ -77,6 +92,14 @@ class Accepted:
             request_timeout_s=listen.request_timeout_s,
             body_limit_mib=listen.body_limit_mib,
         )
+
+    def batches(self) -> BatchSettings | None:
+        """The batch lane; None where no service opens it."""
+        if all(service.batches == "none" for service in self.section.services.values()):
+            return None
+        given = self.section.batches
+        limits = (given.file_limit_mib << 20, given.files_per_key, given.requests_per_batch)
+        return BatchSettings(self.paths.batches, *limits)
 
     def check(self) -> None:
         """Make the gateway's directories, and see whether HAProxy takes the values. Raises as `settings`, `OSError`."""
@@ -94,7 +117,7 @@ class Accepted:
             raise GatewayError(f"{error.filename or directory}: cannot be written: {error.strerror}") from error
 
 
-def read(services_path: Path) -> Accepted:
+def read(services_path: Path, slot: int = 1) -> Accepted:
     """Read and check the services file and the file of keys it names. Raises `ConfigError` with every fault."""
     section, text = services.read(services_path, services_path)
     found, keys_text = read_keys(section.listen.keys, section.listen.keys)
@@ -103,16 +126,16 @@ def read(services_path: Path) -> Accepted:
         known = ", ".join(section.services)
         where = f"{section.listen.keys}: keys"
         raise ConfigError("\n".join(f"{where}.{key}.services: no service {name!r} ({known})" for key, name in unknown))
-    return Accepted(services_path.resolve(), section, found, text, keys_text)
+    return Accepted(services_path.resolve(), section, found, text, keys_text, slot)
 
 
-def kept(directory: Path, services_path: Path) -> Accepted | None:
+def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None:
     """What was kept; None if nothing was. Paths in it start from where `services_path` lies. Raises `ConfigError`."""
     if not (directory / _SERVICES).exists():
         return None
     section, text = services.read(directory / _SERVICES, services_path)
     found, keys_text = read_keys(directory / _KEYS, section.listen.keys)
-    return Accepted(services_path.resolve(), section, found, text, keys_text)
+    return Accepted(services_path.resolve(), section, found, text, keys_text, slot)
 
 
 def unchangeable(old: GatewaySection, new: GatewaySection) -> str:
@@ -123,8 +146,14 @@ def unchangeable(old: GatewaySection, new: GatewaySection) -> str:
         ("listen.host", old.listen.host, new.listen.host),
         ("listen.port", old.listen.port, new.listen.port),
         ("listen.certificate", _scheme(old), _scheme(new)),
+        ("job.second", _second(old), _second(new)),
     )
     return next((f"{key}: is {was} and cannot become {wanted}" for key, was, wanted in values if was != wanted), "")
+
+
+def _second(section: GatewaySection) -> str:
+    second = section.job.second
+    return "null" if second is None else f"on port {second.port or section.listen.port}"
 
 
 def _scheme(section: GatewaySection) -> str:
@@ -135,7 +164,8 @@ def _service(name: str, service: ServiceSection) -> ServiceSettings:
     health = service.health
     return ServiceSettings(
         name=name,
-        models=service.models,
+        models=(*service.models, *service.also_serves),
+        adapters=service.also_serves,
         paths=service.paths,
         queue_limit=service.queue_limit,
         queue_deadline_s=service.queue_deadline_s,
@@ -147,6 +177,7 @@ def _service(name: str, service: ServiceSection) -> ServiceSettings:
         response_timeout_s=service.response_timeout_s,
         retry_after_s=retry_after_s(service.scale.start_s),
         affinity=service.affinity,
+        canary=None if service.canary is None else Canary(service.canary.service, service.canary.share),
         repeat_posts=service.repeat_posts,
         health=HealthSettings(
             path=health.path,

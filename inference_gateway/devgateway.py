@@ -11,8 +11,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,10 @@ import aiohttp
 import psutil
 import yaml
 
+from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.process import HaproxyProcess
 from inference_gateway.errors import GatewayError
+from inference_gateway.gateway_paths import GatewayPaths
 from slurm_plugin.client.cli import CliClient
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +40,16 @@ class Gateway:
     services: Path
     url: str
     state: Path
+    slot: int = 1
+
+    @property
+    def paths(self) -> GatewayPaths:
+        """Its files."""
+        return GatewayPaths(self.state, self.slot)
 
     def command(self, *argv: str) -> str:
         """What `sexplsched gateway ...` prints. Raises `GatewayError` if it fails."""
-        program = [sys.executable, "-m", "explsched.cli.main", "gateway", *argv]
+        program = [sys.executable, "-m", "explsched.cli", "gateway", *argv]
         added = {"SEXPLSCHED_GATEWAY_SERVICES": str(self.services), "PYTHONPATH": str(ROOT)}
         env = {**os.environ, **self.environment, **added}
         done = subprocess.run(program, env=env, capture_output=True, text=True, check=False, timeout=120)
@@ -86,12 +95,21 @@ class Gateway:
         return len(began) >= times and self.status()["time_s"] > began[-1]["unix_s"]
 
     def control_plane(self) -> int:
-        """The process id of its control plane: a child of the supervisor. Raises `GatewayError` if none runs."""
-        parent = json.loads((self.state / "gateway.json").read_text())["pid"]
+        """The process id of its control plane. Raises `GatewayError` if none runs."""
+        return self.child("inference_gateway.control.loop")
+
+    def haproxy(self) -> int:
+        """The process id of its HAProxy's worker."""
+        run = Path(json.loads(self.paths.gateway.read_text())["run_directory"])
+        return HaproxyProcess(Files(run)).workers().current
+
+    def child(self, module: str) -> int:
+        """The process id of the supervisor's child that runs this module. Raises `GatewayError` if none does."""
+        parent = json.loads(self.paths.gateway.read_text())["pid"]
         for child in psutil.Process(parent).children():
-            if "inference_gateway.control" in child.cmdline():
+            if module in child.cmdline():
                 return child.pid
-        raise GatewayError("no control plane runs")
+        raise GatewayError(f"no {module} runs")
 
 
 def services_file(
@@ -99,9 +117,13 @@ def services_file(
     port: int,
     replica: Mapping[str, object] = MappingProxyType({}),
     scale: Mapping[str, object] = MappingProxyType({}),
+    second_port: int | None = None,
     **service: object,
 ) -> Path:
-    """A services file with one service, `tiny`, of the bundled model server; the rest are keys of that service."""
+    """A services file with one service, `tiny`, of the bundled model server; the rest are keys of that service.
+
+    With a `second_port` it is for two gateways.
+    """
     replica = {"command": f"{SERVER} --token-ms 20", "memory": "100M", "time": "20", **replica}
     scale = {"min": 1, "max": 4, "start_s": 5, "hold_s": 5, **scale}
     tiny = {
@@ -117,7 +139,7 @@ def services_file(
         "directory": str(directory / "gateway"),
         "listen": {"host": "127.0.0.1", "port": port},
         "slurm": {"poll_s": 1},
-        "job": {"memory": "200M", "cpus": 1},
+        "job": {"memory": "200M", "cpus": 1, "second": None if second_port is None else {"port": second_port}},
         "services": {"tiny": tiny},
     }
     path = directory / "services.yaml"
@@ -132,19 +154,38 @@ def in_foreground(
     port: int,
     replica: Mapping[str, object] = MappingProxyType({}),
     scale: Mapping[str, object] = MappingProxyType({}),
+    second_port: int | None = None,
     **service: object,
 ) -> Iterator[Gateway]:
-    """A gateway that runs here for as long as the block lasts; for the keys see `services_file`."""
-    services = services_file(directory, port, replica, scale, **service)
+    """A gateway that runs here for as long as the block lasts; for the keys see `services_file`.
+
+    Of two the first one is returned; `second` makes the other one of it.
+    """
+    services = services_file(directory, port, replica, scale, second_port, **service)
     gateway = Gateway(environment, services, f"http://127.0.0.1:{port}", directory / "gateway")
-    program = [sys.executable, "-m", "inference_gateway.supervisor.loop", "--services", str(services)]
-    env = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
-    env |= {**environment, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
-    with (directory / "log").open("wb") as log:
-        supervisor = subprocess.Popen(program, env=env, stdout=log, stderr=log)
-    try:
-        _wait_for(gateway.state / "address")
+    with ExitStack() as stack:
+        for paths in gateway.paths.slots[: 1 if second_port is None else None]:
+            stack.enter_context(_supervisor(gateway, directory, paths))
+        for paths in gateway.paths.slots[: 1 if second_port is None else None]:
+            _wait_for(paths.gateway)
         yield gateway
+
+
+def second(gateway: Gateway) -> Gateway:
+    """The second of two gateways, by the first one."""
+    url = json.loads(gateway.paths.of(2).gateway.read_text())["url"]
+    return replace(gateway, url=url, slot=2)
+
+
+@contextmanager
+def _supervisor(gateway: Gateway, directory: Path, paths: GatewayPaths) -> Iterator[None]:
+    program = [sys.executable, "-m", "inference_gateway.supervisor.loop", "--services", str(gateway.services)]
+    env = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    env |= {**gateway.environment, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
+    with (directory / ("log" if paths.slot == 1 else f"log-{paths.slot}")).open("wb") as log:
+        supervisor = subprocess.Popen([*program, "--slot", str(paths.slot)], env=env, stdout=log, stderr=log)
+    try:
+        yield
     finally:
         supervisor.terminate()
         supervisor.wait(30)

@@ -13,16 +13,32 @@ from pathlib import Path
 from explsched import log
 from inference_gateway.errors import GatewayError
 
+SLOTS = (1, 2)
+"""Of two gateways for the same services, the first and the second."""
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayPaths:
-    """The files of a gateway, all below `root`."""
+    """The files of a gateway, all below `root`. Of two gateways for the same services each has some for its `slot`."""
 
     root: Path
+    slot: int = 1
+
+    def of(self, slot: int) -> GatewayPaths:
+        """The same for the gateway in this slot, 1 or 2."""
+        return GatewayPaths(self.root, slot)
+
+    @property
+    def slots(self) -> tuple[GatewayPaths, ...]:
+        """Those of the first and of the second gateway."""
+        return tuple(self.of(slot) for slot in SLOTS)
+
+    def _own(self, name: str) -> Path:
+        return self.root / (name if self.slot == 1 else f"second-{name}")
 
     def make(self) -> None:
         """Make the directories. Raises `OSError`."""
-        for directory in (self.root, self.root / "replicas"):
+        for directory in (self.root, self.root / "replicas", self.root / "endpoints"):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700)
 
@@ -32,17 +48,17 @@ class GatewayPaths:
         Raises `OSError`, or `GatewayError` if somebody else has made the latter.
         """
         self.make()
-        return private(name, job_id)
+        return private(name if self.slot == 1 else f"{name}-second", job_id)
 
     @property
     def address(self) -> Path:
-        """The URL of the gateway, one line; changes when it moves to another node."""
+        """The URL of the gateway, one line for each of two; changes when one moves to another node."""
         return self.root / "address"
 
     @property
     def gateway(self) -> Path:
         """JSON: the job, host and process that serve at the address."""
-        return self.root / "gateway.json"
+        return self._own("gateway.json")
 
     @property
     def lock(self) -> Path:
@@ -53,6 +69,16 @@ class GatewayPaths:
     def memory(self) -> Path:
         """What the control plane remembers."""
         return self.root / "state.json"
+
+    @property
+    def plane(self) -> Path:
+        """JSON: what the gateway's HAProxy has, where there are two gateways; see `control.planes`."""
+        return self._own("plane.json")
+
+    @property
+    def orders(self) -> Path:
+        """JSON: what the HAProxy of the gateway that does not lead is to have."""
+        return self.root / "orders.json"
 
     @property
     def status(self) -> Path:
@@ -87,7 +113,7 @@ class GatewayPaths:
     @property
     def handover(self) -> Path:
         """The job id of a gateway job whose data plane is ready to take over."""
-        return self.root / "handover"
+        return self._own("handover")
 
     @property
     def accepted(self) -> Path:
@@ -97,16 +123,35 @@ class GatewayPaths:
     @property
     def reload(self) -> Path:
         """A request to take the services file again: any text that no request before it had."""
-        return self.root / "reload"
+        return self._own("reload")
 
     @property
     def reloaded(self) -> Path:
         """JSON: the answer to the last such request."""
-        return self.root / "reloaded.json"
+        return self._own("reloaded.json")
 
     def replica(self, name: str) -> Path:
         """The directory of a replica: its script, its log, its registration."""
         return self.root / "replicas" / name
+
+    def router_endpoints(self, service: str) -> Path:
+        """The serving replicas of a service, for llm-d's router."""
+        return self.root / "endpoints" / f"{service}.yaml"
+
+    @property
+    def batches(self) -> Path:
+        """Directory of the files and batches of each key; see `batches.store`."""
+        return self.root / "batches"
+
+    @property
+    def batch_lock(self) -> Path:
+        """Held by the worker that works off the batches."""
+        return self.root / "batches.lock"
+
+    @property
+    def batch_load(self) -> Path:
+        """JSON: what that worker has sent."""
+        return self.root / "batch-load.json"
 
     @property
     def identity(self) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -111,6 +111,15 @@ class StartForecast:
 
     retry_after_s: int
     given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLoad:
+    """What the batch lane has sent to each service since its worker, `run`, began, and what it has in flight."""
+
+    run: str
+    sent: dict[str, int] = field(default_factory=dict)
+    in_flight: dict[str, int] = field(default_factory=dict)
 
 
 class DataPlane(Protocol):

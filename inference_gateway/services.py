@@ -39,6 +39,9 @@ class ListenSection(Section, frozen=True):
 
     host: Annotated[str, Meta(pattern=r"^[\w.:-]+$", description="address to listen on")] = "0.0.0.0"  # noqa: S104
     port: Annotated[int, Meta(ge=1, le=65535, description="port to listen on")] = 8080
+    page: Annotated[Literal["none", "chat"], Meta(description="chat: a page at /chat to try models, with a key")] = (
+        "none"
+    )
     certificate: Annotated[Path | None, Meta(description="PEM file with certificate and key: HTTPS")] = None
     keys: Annotated[Path | None, Meta(description="file of API keys; null: no keys, for loopback only")] = None
     threads: Annotated[int, Meta(ge=1, le=64, description="threads of HAProxy")] = 1
@@ -63,8 +66,20 @@ class SlurmSection(Section, frozen=True):
     poll_s: Annotated[float, Meta(ge=1, le=300, description="time between two listings of the replicas' jobs")] = 5.0
 
 
+class SecondSection(Section, frozen=True):
+    """A second gateway for the same services, with a job of its own."""
+
+    node: Annotated[_Plain, Meta(description="its node; empty: any")] = ""
+    port: Annotated[
+        Annotated[int, Meta(ge=1, le=65535)] | None, Meta(description="port to listen on; null: as listen.port")
+    ] = None
+
+
 class JobSection(Section, frozen=True):
     """The gateway's own Slurm job."""
+
+    node: Annotated[_Plain, Meta(description="its node; empty: any")] = ""
+    second: SecondSection | None = None
 
     partition: Annotated[_Plain, Meta(description="partition")] = ""
     account: Annotated[_Plain, Meta(description="account")] = ""
@@ -85,12 +100,26 @@ class KernelSection(Section, frozen=True):
     limit: Annotated[_Share | None, Meta(description="largest share of the GPU's time")] = None
 
 
+class StageSection(Section, frozen=True):
+    """A model that is copied to the node's own disk before the server starts; {model} is where."""
+
+    source: Annotated[Path, Meta(description="file or directory that all nodes reach")]
+    target: Annotated[Path, Meta(description="directory on the node's disk, of its user alone")]
+
+
 class ReplicaSection(Section, frozen=True):
-    """One replica: a Slurm job that runs an HTTP server on one node."""
+    """One replica: a Slurm job that runs an HTTP server on one node, or on several."""
 
     command: Annotated[
         str, Meta(min_length=1, description="server to run; {port} is replaced (also {host}, {key_file}, {replica})")
     ]
+    nodes: Annotated[
+        int, Meta(ge=1, le=1024, description="nodes of one replica; GPUs, CPUs and memory are those of each")
+    ] = 1
+    worker_command: Annotated[
+        str, Meta(description="what all nodes but the first run; empty: the same, with another {rank}")
+    ] = ""
+    stage: StageSection | None = None
     setup: Annotated[str, Meta(description="shell lines before the command, such as module load")] = ""
     gpus: Annotated[int, Meta(ge=0, le=64, description="GPUs")] = 0
     gres: Annotated[_Plain, Meta(description="other GRES, such as shard:8")] = ""
@@ -145,11 +174,21 @@ class HealthSection(Section, frozen=True):
     down_limit_s: Annotated[float, _seconds("a replica that stays out this long is replaced")] = 120.0
 
 
+class CanarySection(Section, frozen=True):
+    """A share of a service's requests goes to another service, as long as that has a replica."""
+
+    service: Annotated[Name, Meta(description="the service that gets them; its replicas must know the same models")]
+    share: Annotated[_Share, Meta(description="share of the requests; those of an x-session-id stay together")] = 0.05
+
+
 class ServiceSection(Section, frozen=True):
     """One service: reached by /services/NAME, the header x-service: NAME, or a model's name in the body."""
 
     replica: ReplicaSection
     models: Annotated[tuple[_Model, ...], Meta(description="values of `model` that lead here, besides the name")] = ()
+    also_serves: Annotated[
+        tuple[_Model, ...], Meta(description="more of them: names of LoRA adapters that its replicas have loaded")
+    ] = ()
     paths: Annotated[
         tuple[str, ...], Meta(description="paths that clients reach; /v1/files/* for all below; others get 404")
     ] = USUAL_PATHS
@@ -167,6 +206,11 @@ class ServiceSection(Section, frozen=True):
     affinity: Annotated[
         Literal["none", "prefix"],
         Meta(description="prefix: requests that begin alike, or have the same x-session-id, go to the same replica"),
+    ] = "none"
+    canary: CanarySection | None = None
+    batches: Annotated[
+        Literal["none", "idle", "start"],
+        Meta(description="/v1/batches: closed; only on replicas that are idle; may also start replicas"),
     ] = "none"
     repeat_posts: Annotated[
         Literal["never-sent", "unanswered"], Meta(description="which POSTs may be sent to a second replica")
@@ -186,7 +230,15 @@ class ServiceSection(Section, frozen=True):
         """
         given = {field.name: getattr(self.replica, field.name) for field in _REPLICA_FIELDS}
         chosen = {field.name: given[field.name] for field in _REPLICA_FIELDS if given[field.name] != field.default}
-        return hashlib.sha256(msgspec.json.encode([_WRAPPER, chosen])).hexdigest()[:8]
+        return hashlib.sha256(msgspec.json.encode([_WRAPPER, chosen], enc_hook=str)).hexdigest()[:8]
+
+
+class BatchesSection(Section, frozen=True):
+    """What each key may keep in the batch lane, which services open with `batches`."""
+
+    file_limit_mib: Annotated[int, Meta(ge=1, le=4096, description="larger files get 413")] = 100
+    files_per_key: Annotated[int, Meta(ge=3, le=100_000, description="files of a key, results too, at a time")] = 200
+    requests_per_batch: Annotated[int, Meta(ge=1, le=1_000_000, description="requests of one batch")] = 50_000
 
 
 class GatewaySection(Section, frozen=True):
@@ -200,6 +252,7 @@ class GatewaySection(Section, frozen=True):
     listen: ListenSection = ListenSection()
     slurm: SlurmSection = SlurmSection()
     job: JobSection = JobSection()
+    batches: BatchesSection = BatchesSection()
 
     @property
     def state_directory(self) -> Path:
@@ -208,7 +261,8 @@ class GatewaySection(Section, frozen=True):
 
 
 PORT = "{port}"
-PLACEHOLDERS = (PORT, "{host}", "{key_file}", "{replica}")
+MODEL = "{model}"
+PLACEHOLDERS = (PORT, "{host}", "{key_file}", "{replica}", MODEL, "{nodes}", "{rank}", "{leader}", "{leader_port}")
 """What the runner of a replica replaces in its command."""
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -259,14 +313,41 @@ def _faults(section: GatewaySection) -> Iterator[str]:
             yield f"services.{name}.{fault}"
     owners: dict[str, str] = {}
     for name, service in section.services.items():
-        for model in dict.fromkeys((name, *service.models)):
+        for model in dict.fromkeys((name, *service.models, *service.also_serves)):
             first = owners.setdefault(model, name)
             if first != name:
-                yield f"services.{name}.models: {model!r} leads to service {first!r} already"
+                key = "also_serves" if model in service.also_serves else "models"
+                yield f"services.{name}.{key}: {model!r} leads to service {first!r} already"
+    yield from _canary_faults(section)
+    yield from _second_faults(section)
     if section.listen.keys is None and section.listen.host not in _LOOPBACK:
         yield (
             f"listen.keys: without keys everybody who reaches {section.listen.host} may use the services; name a file "
             "of keys, or listen on 127.0.0.1"
+        )
+
+
+def _canary_faults(section: GatewaySection) -> Iterator[str]:
+    for name, service in section.services.items():
+        if service.canary is None:
+            continue
+        other = section.services.get(service.canary.service)
+        where = f"services.{name}.canary.service: "
+        if other is None or service.canary.service == name:
+            known = ", ".join(known for known in section.services if known != name) or "none"
+            yield f"{where}no other service {service.canary.service!r} ({known})"
+        elif other.canary is not None:
+            yield f"{where}{service.canary.service!r} has a canary of its own"
+
+
+def _second_faults(section: GatewaySection) -> Iterator[str]:
+    first, second = section.job, section.job.second
+    if second is None or second.port not in (None, section.listen.port):
+        return
+    if not (first.node and second.node) or first.node == second.node:
+        yield (
+            f"job.second: both gateways may come to the same node and listen on port {section.listen.port}; "
+            "name two nodes in job.node and job.second.node, or another port in job.second.port"
         )
 
 
@@ -276,6 +357,16 @@ def _service_faults(service: ServiceSection) -> Iterator[str]:
         shlex.split(replica.command)
     except ValueError as error:
         yield f"replica.command: {error}, found {replica.command!r}"
+    try:
+        if shlex.split(replica.worker_command) and replica.nodes == 1:
+            yield "replica.worker_command: is for replicas over several nodes, replica.nodes is 1"
+    except ValueError as error:
+        yield f"replica.worker_command: {error}, found {replica.worker_command!r}"
+    for key, path in () if replica.stage is None else msgspec.structs.asdict(replica.stage).items():
+        if not path.is_absolute():
+            yield f"replica.stage.{key}: must be an absolute path, found {str(path)!r}"
+    if replica.stage is None and MODEL in replica.command:
+        yield f"replica.command: {MODEL} is what replica.stage has copied, which is not there"
     if PORT not in replica.command:
         yield f"replica.command: must name the port to listen on as {PORT}, found {replica.command!r}"
     for fault in path_faults(service.paths):

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from sched_policy.backfill import Backfill, PayoffAdmission
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing
-from sched_policy.group import Sharing
 from sched_policy.improvement import EarlyStop
 from sched_policy.model import Job
 from sched_policy.order import Order
@@ -70,6 +69,14 @@ def needs_of(policy: SchedulingPolicy) -> tuple[Need, ...]:
     return needs
 
 
+class Sharing(Protocol):
+    """Decides which jobs share GPUs."""
+
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
+        """Starts, groups and preemptions alone. All placements name the GPUs (`NodeGpus.indices`)."""
+        ...
+
+
 class Policy(Struct, frozen=True):
     """A named scheduling policy.
 
@@ -110,12 +117,12 @@ class Policy(Struct, frozen=True):
                 replace(group, job_ids=tuple(job_id for job_id in group.job_ids if job_id not in late))
                 for group in shared.groups
             )
-            return Plan(
-                ranking,
-                tuple(start for start in shared.starts if start.job_id not in late),
-                (first,) if first else (),
+            return replace(
+                shared,
+                scores=ranking,
+                starts=tuple(start for start in shared.starts if start.job_id not in late),
+                reservations=(first,) if first else (),
                 groups=tuple(group for group in groups if len(group.job_ids) > 1),
-                preemptions=shared.preemptions,
                 replan_s=ranking.stable_until_s,
             )
         choice = chosen(self.sweeps, snapshot) if self.sweeps else Choice({})

@@ -2,7 +2,7 @@
 
 Jobs are alike in several ways, from the most telling down: the same user, name and GPUs; the same user and GPUs; the
 same queue and GPUs; the same GPUs. In each of these groups the jobs submitted just before and after a job tell of its
-length, the nearer the more, for users submit alike trainings together (`order.gittins`, which also has the formula
+length, the nearer the more, for users submit alike trainings together (`gittins`, which also has the formula
 by which lengths of all kinds become one remaining time: what has ended counts with its length, what still runs as
 longer than that). A table of the last run times of each group needs no training and takes a job in at once.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.order.gittins import effective_left_s
+from sched_policy.gittins import effective_left_s
 from sched_policy.snapshot import Floats, Ints
 
 NEIGHBOURS = 20
@@ -214,71 +214,6 @@ class RunTimes:
         self._there = np.append(self._there, np.zeros(more, dtype=np.bool_))
         self._left_s = np.append(self._left_s, np.full(more, np.nan))
         self._judged_at_s = np.append(self._judged_at_s, np.full(more, -np.inf))
-
-
-class Coverage(Struct, frozen=True):
-    """How well run times were expected, of the jobs whose nearest kin was alike in the same way.
-
-    Attributes:
-        alike_in: in what; "" for jobs of which nothing was known.
-        jobs: how many jobs.
-        share: part of all jobs.
-        within_twice: part of them that ran between half and twice the median that was expected.
-        within_quantiles: part of them that ran between the quantiles 0.1 and 0.9 that were expected; 0.8 is right.
-
-    """
-
-    alike_in: str
-    jobs: int
-    share: float
-    within_twice: float | None = None
-    within_quantiles: float | None = None
-
-
-class PastJob(NamedTuple):
-    """A job that has ended: when it was submitted, when it ended, and how long it ran, in seconds."""
-
-    likeness: Likeness
-    submit_s: float
-    end_s: float
-    run_s: float
-
-
-def coverage(past: Sequence[PastJob], known: Sequence[PastJob] = ()) -> tuple[Coverage, ...]:
-    """What would have been expected of each job when it was submitted, by jobs that had ended by then; most first.
-
-    The jobs of `known` are learnt from and not judged.
-    """
-    history = RunTimes()
-    jobs = [*known, *past]
-    events = [(job.submit_s, 1, row) for row, job in enumerate(jobs)]
-    events += [(max(job.end_s, job.submit_s), 2, row) for row, job in enumerate(jobs)]
-    numbers: dict[int, int] = {}
-    hits: dict[str, list[tuple[bool, bool]]] = {}
-    for _, kind, row in sorted(events):
-        job = jobs[row]
-        if kind == 2:
-            history.ended(numbers[row], job.run_s)
-            continue
-        numbers[row] = history.add(job.likeness)
-        if row < len(known):
-            continue
-        found = history.expected(numbers[row], (0.1, 0.5, 0.9))
-        if found is None:
-            hits.setdefault("", []).append((False, False))
-            continue
-        least_s, median_s, most_s = found.run_s
-        hit = (median_s / 2 <= job.run_s <= 2 * median_s, least_s <= job.run_s <= most_s)
-        hits.setdefault(found.alike_in, []).append(hit)
-    lines = (_line(alike_in, theirs, len(past)) for alike_in, theirs in hits.items())
-    return tuple(sorted(lines, key=lambda line: -line.jobs))
-
-
-def _line(alike_in: str, hits: Sequence[tuple[bool, bool]], jobs: int) -> Coverage:
-    count, share = len(hits), len(hits) / jobs
-    if not alike_in:
-        return Coverage(alike_in, count, share)
-    return Coverage(alike_in, count, share, sum(hit[0] for hit in hits) / count, sum(hit[1] for hit in hits) / count)
 
 
 def of_history(past: Iterable[tuple[Likeness, float]]) -> RunTimes:

@@ -21,9 +21,8 @@ import click
 from msgspec.structs import replace
 
 from explsched import log
-from explsched.errors import ExplschedError, PolicyError
+from explsched.errors import ExplschedError, PolicyError, SlurmError
 from slurm_plugin import config as configuration
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.instance import AnotherDaemonError, OnlyOne
 from slurm_plugin.state import serving

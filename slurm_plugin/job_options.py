@@ -11,7 +11,8 @@ from functools import lru_cache
 from msgspec import Struct
 
 from explsched.errors import ExplschedError
-from explsched.job_options import (
+from explsched.job_options import comment, values
+from explsched.job_options.table import (
     CHECKPOINT,
     DIRECTION,
     EARLY_STOP,
@@ -27,8 +28,6 @@ from explsched.job_options import (
     STAGES,
     SWEEP,
     Topic,
-    comment,
-    values,
 )
 from explsched.parameters import of_pairs
 from sched_policy.model import Direction, Elastic, Exploration, StageProfile

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, ClearDependency
-from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.records import ClusterRecords, ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
 
 NODES = tuple(SlurmNode(f"n{i}", "IDLE", 4, frozenset({"main"})) for i in (1, 2, 3, 4))

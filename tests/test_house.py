@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from wrappers import native_parts
+from wrappers import kernel_manager
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_doors_are_shut() -> None:
-    done = subprocess.run([Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
     assert "1 kept, 0 broken" in done.stdout
 
@@ -38,7 +40,7 @@ def test_the_wheel_holds_the_native_parts_and_no_sources(tmp_path: Path) -> None
         daemon = next(name for name in names if name.endswith(".data/scripts/sexplkmd"))
         archive.extractall(tmp_path)
     library = tmp_path / "kernel_intercept/lib/libexplsched_intercept.so"
-    assert native_parts.preload_fault(library, {}) is None
+    assert kernel_manager.preload_fault(library, {}) is None
     (tmp_path / daemon).chmod(0o755)  # pip does it when it installs
     usage = subprocess.run([tmp_path / daemon, "--help"], capture_output=True, text=True, check=True).stdout
     assert "--foreground" in usage

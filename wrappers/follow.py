@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from explsched.job_options import METRIC, STEP_KEY, VALUE_KEY
+from explsched.job_options.table import METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import report
 
 POLL_S = 1.0

@@ -1,29 +1,97 @@
-"""A kernel manager (`sexplkmd`) of one job, for nodes that have none of their own.
+"""The native parts as a job needs them: the interposer for LD_PRELOAD, and a kernel manager (`sexplkmd`) of its own.
 
-Several jobs may share it. The job that started it may end first, and Slurm ends all processes of a job that has ended.
-The interposers of the others let all kernels pass meanwhile and find the next manager by themselves, so somebody only
-has to start it.
+A job starts a manager where the node has none. Several jobs may share it. The job that started it may end first, and
+Slurm ends all processes of a job that has ended. The interposers of the others let all kernels pass meanwhile and find
+the next manager by themselves, so somebody only has to start it.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from wrappers.native_parts import NotInstalledError, manager
 from wrappers.runtime_directory import RuntimeDirectory
 
 SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
+LIBRARY_VARIABLE = "EXPLSCHED_INTERCEPT_LIBRARY"
+MANAGER_VARIABLE = "EXPLSCHED_KM"
+_LIBRARY = Path("kernel_intercept/lib/libexplsched_intercept.so")
+_MANAGER = "sexplkmd"
+_PRELOAD = "LD_PRELOAD"
+_PRELOAD_S = 10.0
 _START_S, _POLL_S, _STOP_MS = 5.0, 0.01, 5000
+
+
+class NotInstalledError(Exception):
+    """A native part is missing; the message says where it was looked for."""
+
+
+def library(environment: Mapping[str, str]) -> Path:
+    """The interposer. Raises `NotInstalledError`."""
+    named = environment.get(LIBRARY_VARIABLE)
+    # An editable install has the Python files in the source tree and the library among the installed packages.
+    bases = [Path(__file__).parent.parent, *(Path(sysconfig.get_path(kind)) for kind in ("platlib", "purelib"))]
+    places = [Path(named)] if named else [base / _LIBRARY for base in dict.fromkeys(bases)]
+    return _first("the interposer", places, LIBRARY_VARIABLE)
+
+
+def manager(environment: Mapping[str, str]) -> Path:
+    """The kernel manager. Raises `NotInstalledError`."""
+    named = environment.get(MANAGER_VARIABLE)
+    if named:
+        return _first("the kernel manager", [Path(named)], MANAGER_VARIABLE)
+    # The one that came with this package first: interposer and manager of two versions do not understand each other.
+    bases = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
+    places = [base / _MANAGER for base in dict.fromkeys(bases)]
+    on_path = shutil.which(_MANAGER, path=environment.get("PATH"))
+    return _first("the kernel manager", [*places, *([Path(on_path)] if on_path else [])], MANAGER_VARIABLE)
+
+
+def _first(what: str, places: list[Path], variable: str) -> Path:
+    for place in places:
+        if place.is_file():
+            return place.absolute()
+    looked = ", ".join(map(str, places))
+    raise NotInstalledError(f"{what} is not at {looked}; see docs/kernels.md ({variable} names another)")
+
+
+def preload_fault(library: Path, environment: Mapping[str, str]) -> str | None:
+    """Why the library cannot be preloaded here, or None.
+
+    A program that does nothing is run with it, with all its symbols bound at start, as dlopen with RTLD_NOW would do:
+    what ld.so dislikes (another architecture, a newer glibc, a missing symbol) shows as text or a failure.
+    """
+    if set(str(library)) & set(": \t\n"):
+        return "its path has a colon or white space, which LD_PRELOAD cannot hold"
+    tried = {**environment, _PRELOAD: str(library), "LD_BIND_NOW": "1"}
+    try:
+        done = subprocess.run(
+            ["/bin/true"], env=tried, capture_output=True, text=True, errors="replace", timeout=_PRELOAD_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"/bin/true could not be run with it: {error}"
+    words = done.stderr.strip()
+    if words:
+        return words.splitlines()[0]
+    return f"/bin/true ends with status {done.returncode} under it" if done.returncode else None
+
+
+def ld_preload(library: Path, environment: Mapping[str, str]) -> str:
+    """The value of LD_PRELOAD with the library. What is there stays, and in front: the user chose it."""
+    before = environment.get(_PRELOAD, "").replace(":", " ").split()
+    here = os.fspath(library)
+    return ":".join(before if here in before else [*before, here])
 
 
 class ManagerError(Exception):
@@ -40,7 +108,7 @@ def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Call
     """Start a manager in the room unless it is there; returns what its clients need in their environment.
 
     `policy` is `group` or `quota`; one that is there keeps its own. `unblock` is run in the child before the program: a
-    daemon must not inherit a signal mask. Raises `ManagerError`, or `NotInstalledError` from `wrappers.native_parts`.
+    daemon must not inherit a signal mask. Raises `ManagerError`, or `NotInstalledError`.
     """
     address = socket_of(room)
     if not _listens(address):

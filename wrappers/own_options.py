@@ -15,9 +15,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from explsched.job_options import SCHEDULED
-from explsched.job_options.command_line import add, variable_lines
-from explsched.job_options.environment import read_for_submission
+from explsched.job_options.command_line import add, read_for_submission, variable_lines
+from explsched.job_options.table import SCHEDULED
 from wrappers import template
 from wrappers.sbatch_options import CommandLine, directives, read_script, split
 

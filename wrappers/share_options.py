@@ -10,9 +10,8 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from explsched.job_options import LIMIT, MEMORY, MPS, REQUEST, SHARE, SHARING
-from explsched.job_options.command_line import add
-from explsched.job_options.environment import exported, read
+from explsched.job_options.command_line import add, exported, read
+from explsched.job_options.table import LIMIT, MEMORY, MPS, REQUEST, SHARE, SHARING
 from explsched.job_options.values import permille
 
 _SWITCH = "EXPLSCHED_INTERCEPT"

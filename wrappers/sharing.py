@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from explsched.job_options import MPS
-from wrappers import kernel_manager, mps, native_parts, node_mps, runtime_directory
-from wrappers.kernel_manager import kept_alive
+from explsched.job_options.table import MPS
+from wrappers import kernel_manager, mps, node_mps, runtime_directory
+from wrappers.kernel_manager import NotInstalledError, kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, place, shared_place
 from wrappers.share_options import Share
 
@@ -57,18 +57,18 @@ def _memory(share: Share, environment: Mapping[str, str], command: Mapping[str, 
         return limit
     try:
         return limit | _preloaded(environment)
-    except native_parts.NotInstalledError as error:
+    except NotInstalledError as error:
         _say(f"memory is not limited: {error}")
         return limit
 
 
 def _preloaded(environment: Mapping[str, str]) -> dict[str, str]:
     """The library in front of the command. Raises `NotInstalledError` where it is missing or cannot be used."""
-    library = native_parts.library(environment)
-    fault = native_parts.preload_fault(library, environment)
+    library = kernel_manager.library(environment)
+    fault = kernel_manager.preload_fault(library, environment)
     if fault:
-        raise native_parts.NotInstalledError(f"{library} cannot be preloaded: {fault}")
-    return {"LD_PRELOAD": native_parts.ld_preload(library, environment)}
+        raise NotInstalledError(f"{library} cannot be preloaded: {fault}")
+    return {"LD_PRELOAD": kernel_manager.ld_preload(library, environment)}
 
 
 def _served(
@@ -144,7 +144,7 @@ def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: 
         if policy == "quota" and kernel_manager.policy_of(room) != policy:
             _say("request and limit do not count: the kernel manager was started without, by another sxrun")
         return preloaded | served
-    except (native_parts.NotInstalledError, kernel_manager.ManagerError) as error:
+    except (NotInstalledError, kernel_manager.ManagerError) as error:
         _say(f"kernels are not managed: {error}")
         return {}
 

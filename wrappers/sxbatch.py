@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from explsched.job_options import CHECKPOINT, SCHEDULED, SWEEP, comment
-from explsched.job_options.environment import exported
+from explsched.job_options import comment
+from explsched.job_options.command_line import exported
+from explsched.job_options.table import CHECKPOINT, SCHEDULED, SWEEP
 from wrappers import template
 from wrappers.own_options import job_values, read
 from wrappers.own_options import options_parser as options_parser  # man page and completion are made from it

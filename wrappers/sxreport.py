@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
-from explsched.job_options import CHECKPOINT, FOLLOW, METRIC, STEP_KEY, VALUE_KEY
+from explsched.job_options.table import CHECKPOINT, FOLLOW, METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import event, report
 from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
 

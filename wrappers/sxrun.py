@@ -19,9 +19,8 @@ from pathlib import Path
 from signal import Signals
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
-from explsched.job_options import CHECKPOINT, ELASTIC, FOLLOW, FOLLOWING, METRIC, SHARING, STEP_KEY, VALUE_KEY
-from explsched.job_options.command_line import add, variable_lines
-from explsched.job_options.environment import exported, read
+from explsched.job_options.command_line import add, exported, read, variable_lines
+from explsched.job_options.table import CHECKPOINT, ELASTIC, FOLLOW, FOLLOWING, METRIC, SHARING, STEP_KEY, VALUE_KEY
 from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell
 from wrappers.event_file import EventReporter, EventTail

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from explsched.checkpoint import DEFAULT_SIGNAL
-from explsched.job_options import CHECKPOINT
+from explsched.job_options.table import CHECKPOINT
 from sbatch_templates import shell_environment
 
 _CHECKPOINT_SIGNAL = f"${{{CHECKPOINT.variable}:-{DEFAULT_SIGNAL}}}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 from inference_gateway.devgateway import Gateway, Load, in_foreground
 from slurm_plugin import devcluster
@@ -34,7 +35,7 @@ def measure(directory: Path, seconds: float = 45.0, share: float = 0.9) -> dict[
     place = directory / "g"
     place.mkdir()
     scale = {"max": REPLICAS, "max_pending": REPLICAS}
-    load = {"concurrency": CONCURRENCY, "requests_per_s": REQUESTS_PER_S}
+    load: dict[str, Any] = {"concurrency": CONCURRENCY, "requests_per_s": REQUESTS_PER_S}
     try:
         with reserved(1) as (port,), in_foreground(cluster.env(), place, port, {}, scale, **load) as gateway:
             return _measure(gateway, seconds, share)

@@ -17,7 +17,7 @@ from benchmarks.group_kills.victims import managers
 from benchmarks.group_kills.wave import Battle
 from slurm_plugin import devcluster
 from slurm_plugin.devcluster.sharing import SPEC, Native, Site, prepare
-from wrappers import native_parts
+from wrappers import kernel_manager
 
 _KILLS_OF_A_WAVE = 25  # so that each member gets through in the end
 
@@ -42,7 +42,7 @@ def main(
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Form groups of four on the GPUs of a private cluster, kill at random, and count what is lost."""
-    native = Native.of(build, native_parts.library(os.environ), native_parts.manager(os.environ))
+    native = Native.of(build, kernel_manager.library(os.environ), kernel_manager.manager(os.environ))
     began_s, load = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         place = Path(scratch)

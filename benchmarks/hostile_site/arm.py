@@ -18,10 +18,10 @@ from benchmarks.hostile_site import site as sites
 from benchmarks.hostile_site.chaos import Chaos, small_spool
 from benchmarks.hostile_site.load import JobSpec
 from benchmarks.hostile_site.site import Lie, Site, SiteUser
+from explsched.errors import SlurmError
 from explsched.process import ProcessId
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import processes
 from slurm_plugin.devcluster.machine import until

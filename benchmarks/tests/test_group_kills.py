@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.devcluster.sharing import PER_GPU, Native
-from wrappers import native_parts
-from wrappers.native_parts import NotInstalledError
+from wrappers import kernel_manager
+from wrappers.kernel_manager import NotInstalledError
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ NATIVE = ROOT / "build" / "native"
 def test_no_job_is_lost_when_members_managers_and_the_daemon_are_killed(needs_slurm: None) -> None:
     """A short soak; `python -m benchmarks.group_kills` is the long one."""
     try:
-        Native.of(NATIVE, native_parts.library(os.environ), native_parts.manager(os.environ))
+        Native.of(NATIVE, kernel_manager.library(os.environ), kernel_manager.manager(os.environ))
     except (NotInstalledError, FileNotFoundError) as error:
         pytest.skip(str(error))
     argv = [sys.executable, "-m", "benchmarks.group_kills", "--kills=10", "--work=8", f"--build={NATIVE}", "--json"]

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping
 
 from explsched.checkpoint import CheckpointSignal
-from explsched.job_options import METRIC
+from explsched.job_options.table import METRIC
 from explsched.progress import report, tell
 
 _PREFIXES = ("", "eval_", "val_", "valid_", "validation_", "test_")

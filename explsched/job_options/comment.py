@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote
 
-from explsched.job_options import SCHEDULED, Option
+from explsched.job_options.table import SCHEDULED, Option
 from explsched.job_options.values import Fraction, is_former
 
 PREFIX = "explsched:"

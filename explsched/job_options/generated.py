@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from explsched.job_options import CHECKPOINT, OPTIONS, SCHEDULED, Option, Topic
 from explsched.job_options.comment import CONTROL_VARIABLE, PREFIX, UNQUOTED
+from explsched.job_options.table import CHECKPOINT, OPTIONS, SCHEDULED, Option, Topic
 from explsched.job_options.values import MAX_GPUS, PAIRS_BYTES, TEXT_BYTES, Fraction
 
 PLACEHOLDER = "-- @job_options@\n"
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _header_lines() -> Iterator[str]:
-    yield "/* Made from explsched/job_options/__init__.py by explsched.job_options.generated. */"
+    yield "/* Made from explsched/job_options/table.py by explsched.job_options.generated. */"
     yield "#ifndef EXPLSCHED_JOB_OPTIONS_H"
     yield "#define EXPLSCHED_JOB_OPTIONS_H"
     yield ""

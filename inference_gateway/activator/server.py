@@ -23,6 +23,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from inference_gateway.activator import batches
 from inference_gateway.activator.holding import FullError, GivenUpError, Waiting
 from inference_gateway.activator.relay import (
     LIMIT,
@@ -40,7 +41,7 @@ from inference_gateway.dataplane.endpoints import EndpointFiles, HeldService, Re
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.health import HealthLoop
 from inference_gateway.dataplane.process import AccessLogWriter, opened_pipe
-from inference_gateway.dataplane.settings import client_context
+from inference_gateway.dataplane.settings import BatchSettings, client_context
 from inference_gateway.dataplane.statistics import DataPlaneCollector, HaproxyStatistics, exposition
 from inference_gateway.errors import ActivatorError, GatewayError, NotRunningError
 from inference_gateway.model import StartForecast
@@ -48,6 +49,8 @@ from inference_gateway.model import StartForecast
 _LOG = logging.getLogger("explsched.gateway.activator")
 _ONLY, _KEY = "x-gateway-only", "x-gateway-key"
 """HAProxy's marks on a request for the list of models: the service it is about, and who asks."""
+_BATCHES = "x-gateway-batches"
+"""And on one about files or batches."""
 
 
 class Activator:
@@ -118,6 +121,10 @@ class Activator:
             return await self._hold(name.partition("/")[0], request)
         if LIMIT in request.headers and self._again is not None:
             return await self._again.ask(request)
+        if _BATCHES in request.headers:
+            settings = msgspec.json.decode(self._files.batches.read_bytes(), type=BatchSettings | None, dec_hook=_path)
+            if settings is not None:
+                return await batches.answer(request, settings, request.headers.get(_KEY, ""))
         if request.method == "GET" and request.path == "/metrics":
             text = await asyncio.to_thread(self._metrics, dict(self.lines))
             return web.Response(text=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
@@ -130,7 +137,13 @@ class Activator:
         """OpenAI's list of models, without asking a replica: of one service or all, as far as the key may use them."""
         allowed = self._allowed(key)
         data = [
-            {"id": model, "object": "model", "created": 0, "owned_by": line.service.name}
+            {
+                "id": model,
+                "object": "model",
+                "created": 0,
+                "owned_by": line.service.name,
+                **({"parent": line.service.models[0]} if model in line.service.adapters else {}),
+            }
             for name, line in self.lines.items()
             if service in ("", name) and (allowed is None or name in allowed)
             for model in line.service.models
@@ -190,6 +203,10 @@ class Activator:
             self.read_services()
         except ActivatorError:
             _LOG.exception("services cannot be read; those known before stay in force")
+
+
+def _path(kind: type, text: object) -> object:
+    return Path(str(text)) if kind is Path else text
 
 
 def _map_lines(path: Path) -> list[str]:

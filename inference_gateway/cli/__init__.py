@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from explsched.cli.main import RegisteredCommands
+from explsched.cli import RegisteredCommands
 from explsched.entry_points import GATEWAY_COMMANDS
 from inference_gateway import services
 from inference_gateway.errors import GatewayError

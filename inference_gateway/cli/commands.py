@@ -6,14 +6,15 @@ import json
 import time
 from collections import deque
 from datetime import datetime
+from ipaddress import ip_interface
 from pathlib import Path
 
 import click
 import msgspec
 
 from explsched import log
-from explsched.cli.options import json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import json_option
+from explsched.tables import Column, lines, room
 from inference_gateway import accepted
 from inference_gateway.cli import known_service, opened, services_option
 from inference_gateway.control import state
@@ -22,7 +23,7 @@ from inference_gateway.control.state import Override
 from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.submission import prefix
-from inference_gateway.services import keys
+from inference_gateway.services import GatewaySection, keys
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.loop import run
 from slurm_plugin.client.cli import CliClient
@@ -72,10 +73,12 @@ def up(
         run(now, extra)
         return
     before = _announced_s(now.paths)
-    click.echo(f"Submitted batch job {jobs.start(CliClient(now.section.slurm.timeout_s), now, extra)}")
+    for job_id in jobs.start(CliClient(now.section.slurm.timeout_s), now, extra):
+        click.echo(f"Submitted batch job {job_id}")
+    addresses = 1 if now.section.job.second is None else len(now.paths.slots)
     deadline_s = time.monotonic() + wait_s
     while time.monotonic() < deadline_s:
-        if _announced_s(now.paths) > before:
+        if _announced_s(now.paths) > before and len(now.paths.address.read_text(encoding="ascii").split()) == addresses:
             click.echo(now.paths.address.read_text(encoding="ascii"), nl=False)
             return
         time.sleep(0.5)
@@ -114,7 +117,7 @@ def down(services_path: Path, how: str | None) -> None:
         deadline_s = time.monotonic() + longest_s + _MARGIN_S
         while time.monotonic() < deadline_s and _replicas(client, section.name):
             time.sleep(_POLL_S)
-        while time.monotonic() < deadline_s and paths.gateway.exists():
+        while time.monotonic() < deadline_s and any(own.gateway.exists() for own in paths.slots):
             time.sleep(_POLL_S)  # the supervisor ends by itself when its control plane has nothing left
     left = _replicas(client, section.name)
     jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, section.name))])
@@ -135,16 +138,18 @@ def reload(services_path: Path, wait_s: float) -> None:
     """Let a running gateway take its services file and keys again. No request is lost; a wrong file changes nothing."""
     now = accepted.read(services_path)
     section, paths = now.section, now.paths
-    if not paths.gateway.exists():
+    present = [own for own in paths.slots if own.gateway.exists()]
+    if not present:
         raise GatewayError(f"gateway {section.name} is not up")
-    request = jobs.ask_reload(paths)
+    asked = [(own, jobs.ask_reload(own)) for own in present]
     deadline_s = time.monotonic() + wait_s
-    while (found := jobs.outcome_reload(paths, request)) is None:
-        if time.monotonic() > deadline_s:
-            raise GatewayError(f"gateway {section.name} does not answer; it takes the file as soon as it can")
-        time.sleep(_ANSWER_POLL_S)
-    if found.fault:
-        raise GatewayError(found.fault)
+    for own, request in asked:
+        while (found := jobs.outcome_reload(own, request)) is None:
+            if time.monotonic() > deadline_s:
+                raise GatewayError(f"gateway {section.name} does not answer; it takes the file as soon as it can")
+            time.sleep(_ANSWER_POLL_S)
+        if found.fault:
+            raise GatewayError(found.fault)
     click.echo(f"gateway {section.name}: {services_path} is in force")
 
 
@@ -194,7 +199,8 @@ def status(*, services_path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
     else:
-        _print(shown, paths.address.read_text(encoding="ascii").strip() if paths.address.exists() else "not up")
+        urls = paths.address.read_text(encoding="ascii").split() if paths.address.exists() else []
+        _print(shown, ", ".join(urls) or "not up")
     age_s = time.time() - shown.time_s
     if age_s > _STALE_S:
         click.echo(f"the control plane has not reported for {age_s:.0f} s", err=True)
@@ -255,13 +261,81 @@ def services(*, services_path: Path, as_json: bool, show: str | None) -> None:
 
 @click.command()
 @services_option
-def address(services_path: Path) -> None:
-    """Print the URL of a running gateway. The file it is read from is named by `gateway services`."""
+@click.option(
+    "--keepalived", "shared", metavar="ADDRESS/PREFIX", help="Show keepalived's files for one address of two."
+)
+@click.option("--interface", default="eth0", show_default=True, help="Network interface of that address.")
+@click.option("--router-id", default=51, show_default=True, type=click.IntRange(1, 255), help="VRRP's, of the network.")
+def address(services_path: Path, shared: str | None, interface: str, router_id: int) -> None:
+    """Print the URL of a running gateway, of two a line each.
+
+    The file it is read from is named by `gateway services`.
+    """
     section, paths = opened(services_path)
+    if shared is not None:
+        for node, priority in _pair(section, shared):
+            click.echo(_keepalived(section, node, shared, interface, router_id, priority), nl=False)
+        return
     try:
         click.echo(paths.address.read_text(encoding="ascii"), nl=False)
     except OSError as error:
         raise GatewayError(f"gateway {section.name} is not up: {paths.address}: {error.strerror}") from error
+
+
+def _pair(section: GatewaySection, shared: str) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Both nodes with their VRRP priorities. Raises `GatewayError` where no address can move between the gateways."""
+    try:
+        ip_interface(shared)
+    except ValueError as error:
+        raise GatewayError(
+            f"--keepalived: found {shared!r}, accepted: an address with its prefix, 10.0.0.9/24"
+        ) from error
+    first, second = section.job, section.job.second
+    if second is None or not (first.node and second.node) or second.port not in (None, section.listen.port):
+        raise GatewayError(
+            "an address moves between two nodes: name them in job.node and job.second.node, with one port"
+        )
+    if section.listen.host not in ("0.0.0.0", "::"):  # noqa: S104
+        raise GatewayError(
+            f"listen.host: is {section.listen.host}; to take an address that moves it must be 0.0.0.0 or ::"
+        )
+    return (first.node, 150), (second.node, 100)
+
+
+_KEEPALIVED = """\
+# {node}: /etc/keepalived/keepalived.conf
+global_defs {{
+    enable_script_security
+    script_user nobody
+}}
+vrrp_script {name} {{
+    script "/usr/bin/curl --insecure --fail --silent --output /dev/null --max-time 1 {scheme}://127.0.0.1:{port}/healthz"
+    interval 1
+    fall 2
+    rise 2
+}}
+vrrp_instance {name} {{
+    state BACKUP
+    interface {interface}
+    virtual_router_id {router_id}
+    priority {priority}
+    advert_int 1
+    virtual_ipaddress {{
+        {shared}
+    }}
+    track_script {{
+        {name}
+    }}
+}}
+"""
+
+
+def _keepalived(section: GatewaySection, node: str, shared: str, interface: str, router_id: int, priority: int) -> str:
+    """The file of one node: it has the address while its gateway answers, the first before the second."""
+    listen = section.listen
+    scheme = "http" if listen.certificate is None else "https"
+    about = {"node": node, "name": f"gateway_{section.name.replace('-', '_')}", "scheme": scheme, "port": listen.port}
+    return _KEEPALIVED.format(**about, interface=interface, router_id=router_id, priority=priority, shared=shared)
 
 
 @click.command()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
+from explsched.tables import Column, lines, room
 from inference_gateway import accepted
 from inference_gateway.accepted import new_key
 from inference_gateway.cli import opened, services_option

@@ -22,14 +22,16 @@ import click
 
 from explsched import log
 from explsched.atomic_file import replace_file
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted
+from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import DataPlaneSync
+from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
 from inference_gateway.control.observations import Readiness, ReplicaObserver, SlurmSync
+from inference_gateway.control.planes import Follower, Orders, OtherPlane, PlaneReport
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
-from inference_gateway.control.report import ControlPlaneCollector, Report, report
+from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog, Memory, Outage, Override, ServiceMemory
 from inference_gateway.control.usage import UsageSums
@@ -40,12 +42,11 @@ from inference_gateway.dataplane.settings import ApiKey
 from inference_gateway.dataplane.statistics import exposition
 from inference_gateway.errors import ActivatorError, GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.model import DataPlane, ServerState, Traffic
+from inference_gateway.model import BatchLoad, DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.services import GatewaySection
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.protocol import SlurmClient
 
 KEPT_DIRECTORIES = 100
@@ -78,8 +79,9 @@ class ControlPlane:
         self._events = EventLog(paths.events)
         self._slurm = SlurmSync(client, section.name, section.slurm.poll_s, slurm)
         self._slurm_outage = Outage("Slurm", self._events)
-        concurrency = {name: service.concurrency for name, service in section.services.items()}
-        self._plane = DataPlaneSync(data_plane, concurrency, self._events)
+        self._concurrency = {name: service.concurrency for name, service in section.services.items()}
+        self._plane = DataPlaneSync(data_plane, self._concurrency, self._events)
+        self._other = None if section.job.second is None else OtherPlane(paths)
         self._authority = Authority.of(paths.identity)
         readiness = Readiness(probes, gateway_context(paths.identity))
         self._observer = ReplicaObserver(section.services, paths, self._slurm, readiness)
@@ -88,6 +90,9 @@ class ControlPlane:
         self._remembered: Memory | None = None
         self._overrides: dict[str, Override] = {}
         self._usage = UsageSums(paths, keys)
+        self._endpoints: dict[str, str] = {}
+        self._without_batches = WithoutBatches()
+        self._idle = frozenset(name for name, service in section.services.items() if service.batches == "idle")
 
     def adopt(self, now_s: float) -> None:
         """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
@@ -110,17 +115,29 @@ class ControlPlane:
         closing = self._paths.closing.exists()
         self._read_overrides()
         self._take_submissions(now_s)
-        servers, traffic = self._plane.read()
+        servers, own_traffic = self._plane.read()
+        traffic = own_traffic
         known = self._registry.names()
         strangers = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
         self._registry.join(adopted(strangers, (), servers or (), now_s))
-        for replica, seen in self._observer.gather(self._registry.all(), servers):
+        in_all = servers
+        if self._other is not None and servers is not None:
+            self._other.read(now_s)
+            traffic = self._other.with_traffic(traffic)
+            in_all = self._other.with_servers(servers, self._registry.all())
+            self._plane.limit(self._other.share(self._concurrency, now_s))
+        if self._idle:
+            load = state.read(self._paths.batch_load, BatchLoad) or BatchLoad("")
+            traffic = self._without_batches.of(traffic, load, self._idle)
+        for replica, seen in self._observer.gather(self._registry.all(), in_all):
             self._registry.step(replica, seen, now_s)
-        new = self._decide(traffic, servers or (), now_s, closing=closing)
+        new = self._decide(traffic, in_all or (), now_s, closing=closing)
         self._remember()
+        told = {name: service.forecast() for name, service in self._services.items()}
+        forecasts = {name: starts for name, starts in told.items() if starts is not None}
         if servers is not None:
             self._plane.bring_in_line(self._registry.all(), servers)
-            self._plane.update_forecasts(self._services)
+            self._plane.update_forecasts(forecasts)
         for replica in new:
             self._submit(replica, now_s)
         if new:
@@ -130,12 +147,25 @@ class ControlPlane:
             self._events.note("cancellation refused", reason=words)
         self._observer.ask(self._registry.all())
         self._usage.update(self._registry.all(), now_s)
+        held_back = self._usage.held_back(now_s)
         if servers is not None:
-            self._plane.hold_back(self._usage.held_back(now_s))
-        about = (self._section.name, self._run_directory, self._services, self._registry.all(), servers or ())
+            self._plane.hold_back(held_back)
+        if self._other is not None:
+            state.show(self._paths.orders, Orders(now_s, self._registry.all(), forecasts, held_back))
+            own = PlaneReport(self._run_directory, now_s, now_s, tuple(servers or ()), tuple(own_traffic.values()))
+            state.show(self._paths.plane, own)
+        about = (self._section.name, self._run_directory, self._services, self._registry.all(), in_all or ())
         shown = report(*about, now_s, closing=closing)
         state.show(self._paths.status, shown)
+        self._show_endpoints()
         return shown
+
+    def _show_endpoints(self) -> None:
+        """Tell other routers the serving replicas of each service, where they have changed."""
+        for name, replicas in self._registry.by_service().items():
+            text = router_endpoints(replicas)
+            if self._endpoints.get(name) != text and state.write_text(self._paths.router_endpoints(name), text):
+                self._endpoints[name] = text
 
     def _take_submissions(self, now_s: float) -> None:
         for ended in self._slurm.advance(now_s):
@@ -266,9 +296,24 @@ class _Process:
         except OSError as error:
             log.event(_LOG, logging.ERROR, "metrics not written", file=str(path), why=error.strerror or "")
 
+    def follow(self, follower: Follower) -> None:
+        """Do for half a second what the gateway that leads has ordered."""
+        try:
+            follower.tick(time.time())
+        except Exception:
+            _LOG.exception("tick failed, will try again")
+        self.pause()
+
     def pause(self) -> None:
         """Wait a little, or until told to stop."""
         self._stop.wait(_RETRY_S)
+
+
+def _follower(now: Accepted, run_directory: Path) -> Follower:
+    concurrency = {name: service.concurrency for name, service in now.section.services.items()}
+    plane = HaproxyDataPlane(now.settings(run_directory))
+    sync = DataPlaneSync(plane, concurrency, EventLog(now.paths.events))
+    return Follower(sync, now.paths, str(run_directory), concurrency)
 
 
 @click.command()
@@ -276,15 +321,17 @@ class _Process:
 @click.option("--accepted", "kept", required=True, type=click.Path(path_type=Path))
 @click.option("--run-directory", required=True, type=click.Path(path_type=Path))
 @click.option("--gateway-host", required=True)
-def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str) -> None:
+@click.option("--slot", type=click.IntRange(1, 2), default=1)
+def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str, slot: int) -> None:
     """Run the control plane of a gateway."""
     log.set_up("info", None)
     process = _Process(Files(run_directory))
     try:
-        now = accepted.kept(kept, services_path) or accepted.read(services_path)
+        now = accepted.kept(kept, services_path, slot) or accepted.read(services_path, slot)
         section = now.section
         paths = now.paths
         paths.make()
+        follower: Follower | None = None
         while not process.stopping:
             with state.locked(paths.lock) as ours:
                 if ours:
@@ -294,7 +341,11 @@ def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str
                         where = (run_directory, gateway_host)
                         process.run(ControlPlane(section, paths, data_plane, client, *where, slurm, probes, now.keys))
                     return
-            process.pause()
+            if section.job.second is None:
+                process.pause()
+            else:
+                follower = follower or _follower(now, run_directory)
+                process.follow(follower)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import yaml
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -127,6 +128,24 @@ def _replica(replica: Replica, server: ServerState | None) -> ReplicaReport:
         replica.ends_s,
         replica.reason,
     )
+
+
+def router_endpoints(replicas: Sequence[Replica]) -> str:
+    """The serving replicas of a service in the form of llm-d's router (its plugin `file-discovery`), as YAML.
+
+    It knows IPv4 addresses alone. Replicas take requests from who has the gateway's certificate.
+    """
+    found = [
+        {
+            "name": replica.name,
+            "address": replica.host,
+            "port": str(replica.port),
+            "labels": {"service": replica.service, "job": str(replica.job_id)},
+        }
+        for replica in sorted(replicas, key=lambda replica: replica.name)
+        if replica.phase is Phase.SERVING and ":" not in replica.host
+    ]
+    return yaml.safe_dump({"endpoints": found}, sort_keys=False)
 
 
 class ControlPlaneCollector(Collector):

@@ -117,6 +117,11 @@ def show(path: Path, value: object) -> bool:
     return _written(replace_file, path, msgspec.json.encode(value))
 
 
+def write_text(path: Path, text: str) -> bool:
+    """As `show`, of what is no JSON."""
+    return _written(replace_file, path, text.encode())
+
+
 def _written(write: Callable[[Path, bytes], None], path: Path, content: bytes) -> bool:
     try:
         write(path, content)
@@ -170,8 +175,17 @@ class GatewayRecord:
 
 
 def announce(paths: GatewayPaths, record: GatewayRecord) -> bool:
-    """Publish the address. False: not written."""
-    return save(paths.gateway, record) and _written(replace_file, paths.address, f"{record.url}\n".encode())
+    """Publish the address, beside that of a second gateway. False: not written."""
+    return save(paths.gateway, record) and _write_addresses(paths)
+
+
+def _write_addresses(paths: GatewayPaths) -> bool:
+    """Each gateway has written its own record before, so of two that write at a time the later one knows both."""
+    records = [found for found in map(holder, paths.slots) if found is not None]
+    if records:
+        return _written(replace_file, paths.address, "".join(f"{record.url}\n" for record in records).encode())
+    paths.address.unlink(missing_ok=True)
+    return True
 
 
 def holder(paths: GatewayPaths) -> GatewayRecord | None:
@@ -183,13 +197,13 @@ def withdraw(paths: GatewayPaths, pid: int, since_s: float) -> None:
     """Take the address back if it is still that process's."""
     record = holder(paths)
     if record is not None and (record.pid, record.since_s) == (pid, since_s):
-        paths.address.unlink(missing_ok=True)
         paths.gateway.unlink(missing_ok=True)
+        _write_addresses(paths)
 
 
 def forget_requests(paths: GatewayPaths) -> None:
     """Remove what commands have left for an earlier gateway of the name."""
-    for left in (paths.closing, paths.reload, paths.overrides):
+    for left in (paths.closing, paths.overrides, paths.orders, *(own.reload for own in paths.slots)):
         left.unlink(missing_ok=True)
 
 

@@ -128,6 +128,7 @@ class HeldService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_after_s: int
     floor_share: float
     ejection_s: float
+    adapters: tuple[str, ...] = ()
 
 
 def services_text(services: Iterable[ServiceSettings]) -> str:
@@ -136,6 +137,7 @@ def services_text(services: Iterable[ServiceSettings]) -> str:
         HeldService(
             name=service.name,
             models=service.served_models,
+            adapters=service.adapters,
             limit=service.cold_start_limit,
             deadline_s=service.cold_start_deadline_s,
             response_timeout_s=service.response_timeout_s,

@@ -31,6 +31,11 @@ class Files:
         return self.directory / "gateway.pem"
 
     @property
+    def page(self) -> Path:
+        """The chat page."""
+        return self.directory / "chat.html"
+
+    @property
     def turns(self) -> Path:
         """The order of waiting requests, in Lua."""
         return self.directory / "turns.lua"
@@ -64,6 +69,11 @@ class Files:
     def services(self) -> Path:
         """What the activator knows of the services."""
         return self.directory / "services.json"
+
+    @property
+    def batches(self) -> Path:
+        """What the activator knows of the batch lane: see `settings.BatchSettings`."""
+        return self.directory / "batches.json"
 
     @property
     def starts(self) -> Path:

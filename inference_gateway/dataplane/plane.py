@@ -28,6 +28,7 @@ from inference_gateway.errors import DataPlaneError, RefusedError, SettingsError
 from inference_gateway.model import Endpoint, ServerState, StartForecast, Traffic
 
 TURNS = Path(__file__).with_name("turns.lua")
+PAGE = Path(__file__).with_name("chat.html")
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
 
@@ -224,8 +225,10 @@ class HaproxyDataPlane:
         return {
             **maps(settings),
             **trust(settings),
+            self.files.batches: msgspec.json.encode(settings.batches, enc_hook=str).decode(),
             self.files.services: services_text(settings.services),
             self.files.turns: TURNS.read_text(encoding="utf-8"),
+            self.files.page: PAGE.read_text(encoding="utf-8"),
             self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }
 

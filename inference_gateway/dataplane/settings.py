@@ -163,6 +163,23 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Canary:
+    """A share of the requests of a service for another one, while that has a replica."""
+
+    service: str
+    share: float
+
+    def __post_init__(self) -> None:
+        matches("canary.service", self.service, NAME, "names of services")
+        within("canary.share", self.share, 0, 1)
+
+    @property
+    def of_ten_thousand(self) -> int:
+        """The share as HAProxy compares it."""
+        return round(self.share * 10_000)
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """One service: what it is called, and how long its requests wait.
 
@@ -177,11 +194,13 @@ class ServiceSettings:
     requests may be sent again (GET and other idempotent ones may while no byte of an answer has arrived); a client
     overrides it for one request with an `Idempotency-Key` header.
 
-    `paths` are those that clients reach (see `paths`); others get 404.
+    `paths` are those that clients reach (see `paths`); others get 404. Those of `models` that are `adapters` (LoRA) are
+    listed as children of the first model.
     """
 
     name: str
     models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
     paths: tuple[str, ...] = USUAL_PATHS
     queue_limit: int = 1000
     queue_deadline_s: float = 120.0
@@ -193,6 +212,7 @@ class ServiceSettings:
     response_timeout_s: float = 600.0
     retry_after_s: int = 30
     affinity: Route = "none"
+    canary: Canary | None = None
     repeat_posts: Repeat = "never-sent"
     health: HealthSettings = field(default_factory=HealthSettings)
 
@@ -223,6 +243,16 @@ class ServiceSettings:
     def served_models(self) -> tuple[str, ...]:
         """The values of `model` that lead here: the service's name and `models`, each once."""
         return tuple(dict.fromkeys((self.name, *self.models)))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """The batch lane: where its files lie, on storage that all gateways share, and how much each key may keep there."""
+
+    directory: Path
+    file_bytes: int
+    files_per_key: int
+    requests_per_batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +320,8 @@ class GatewaySettings:
 
     `trust` is how replicas are told from strangers who listen at their address: nothing is sent before the other end
     has proved to be the replica of that name. None is for tests and measurements: plain HTTP to whoever listens.
+
+    `batches` opens `/v1/files` and `/v1/batches`, `page` the chat page at `/chat`, which itself needs no key.
     """
 
     directory: Path
@@ -300,6 +332,8 @@ class GatewaySettings:
     keys: tuple[ApiKey, ...] = ()
     certificate: Path | None = None
     trust: Trust | None = None
+    batches: BatchSettings | None = None
+    page: Literal["none", "chat"] = "none"
     threads: int = 1
     connection_limit: int = 8_000
     source_connections: int | None = None

@@ -13,17 +13,20 @@ import ctypes
 import os
 import resource
 import secrets
+import shlex
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from inference_gateway.replicas import reports
+from inference_gateway.replicas.gang import Gang, filled
 from inference_gateway.replicas.ports import address_towards, owned, reserve, taken
 from inference_gateway.replicas.relay import Relay, StrangerError, server_context
 from inference_gateway.replicas.reports import Registration, UsageCounter
+from inference_gateway.replicas.staging import Stage, StagingError
 
 AUTHORITY = "authority.pem"
 IDENTITY = "identity.pem"
@@ -35,33 +38,33 @@ _LOOK_S = 2.0
 _USAGE_S = 2.0
 _LAST_ANSWERS_S = 10.0
 """What the server has written before it ended is on its way this long at most."""
-_PORT_TAKEN = 1
+_GIVEN_UP = 1
 _PR_SET_PDEATHSIG = 1
 _TERM_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What is run: the words of its command, with placeholders, and the variable for its key."""
+    """What is run: the words of its command, with placeholders, and the variable for its key.
+
+    On `nodes` nodes, with `worker` on all but the first. `stage` is copied to each node first.
+    """
 
     command: tuple[str, ...]
     key_variable: str
+    nodes: int = 1
+    worker: tuple[str, ...] = ()
+    stage: Stage | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the server's exit status (128 + n when signal n ended it)."""
     options = _parser().parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    server = Server(tuple(command), options.key_variable)
+    stage = Stage(*options.stage) if options.stage else None
+    worker = tuple(shlex.split(options.worker)) or tuple(command)
+    server = Server(tuple(command), options.key_variable, options.nodes, worker, stage)
     return asyncio.run(_run(server, options.directory, options.gateway, options.grace_s))
-
-
-def filled(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """The words with placeholders replaced; any other braces stay."""
-    done = list(words)
-    for placeholder, value in values.items():
-        done = [word.replace(placeholder, value) for word in done]
-    return done
 
 
 async def _run(server: Server, directory: Path, gateway: str, grace_s: float) -> int:
@@ -72,14 +75,21 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # the relay has two for each request
     host = address_towards(gateway)
     key = secrets.token_urlsafe(32)
-    with reserve() as holder, owned(host) as listener:
+    with reserve() as holder, reserve() as meeting, owned(host) as listener:
         port = int(holder.getsockname()[1])
+        gang = Gang(server.nodes, host, int(meeting.getsockname()[1]))
         relay = Relay(port, key, taken)
         relay.start(listener, server_context(directory / IDENTITY, directory / AUTHORITY))
         place = Registration(host, listener.getsockname()[1], *_job())
         reports.register(directory, place)
         try:
-            process = await _started(server, directory, port, key)
+            if server.stage is not None:
+                await asyncio.to_thread(server.stage.bring)
+            process = await _started(server, directory, port, key, gang)
+            workers = await _workers(server, directory, port, key, gang)
+        except StagingError as error:
+            sys.stderr.write(f"replica: {error}\n")
+            return 1
         except OSError as error:
             sys.stderr.write(f"replica: {server.command[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
@@ -87,17 +97,18 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
         watching = asyncio.create_task(_until_port_taken(relay))
         counting = asyncio.create_task(_report_usage(relay.usage, directory))
         waiting = asyncio.create_task(process.wait())
-        await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
-        port_taken = watching.done() and not waiting.done()
-        if port_taken:
-            await _give_up(process, directory, watching.result())
+        others = asyncio.create_task(_until_a_node_ends(workers))
+        await asyncio.wait({waiting, watching, others}, return_when=asyncio.FIRST_COMPLETED)
+        given_up = not waiting.done()
+        if given_up:
+            await _give_up(process, directory, (watching if watching.done() else others).result())
         status = await waiting
-        for task in (ending, watching, counting):
+        for task in (ending, watching, counting, others):
             task.cancel()
         await relay.end(within_s=_LAST_ANSWERS_S)
         _write_usage(relay.usage, directory)
-    if port_taken:
-        return _PORT_TAKEN
+    if given_up:
+        return _GIVEN_UP
     return status if status >= 0 else 128 - status
 
 
@@ -106,22 +117,48 @@ def _job() -> tuple[int, int]:
     return int(os.environ.get("SLURM_JOB_ID", "0")), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
-async def _started(server: Server, directory: Path, port: int, key: str) -> Process:
-    """The server's process. Raises `OSError`."""
-    handle = os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(key + "\n")
-    placeholders = {
+def _values(server: Server, directory: Path, port: int) -> dict[str, str]:
+    """What placeholders stand for on all nodes."""
+    return {
         "{port}": str(port),
         "{host}": "127.0.0.1",
         "{key_file}": str(directory / KEY),
         "{replica}": directory.name,
+        **({"{model}": str(server.stage.place)} if server.stage else {}),
     }
-    environment = {**os.environ, server.key_variable: key}
+
+
+async def _started(server: Server, directory: Path, port: int, key: str, gang: Gang) -> Process:
+    """The server's process. Raises `OSError`."""
+    handle = os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(key + "\n")
+    placeholders = {**_values(server, directory, port), **gang.placeholders(rank=0)}
+    environment = {**os.environ, server.key_variable: key, **(gang.environment(rank=0) if gang.nodes > 1 else {})}
     # A session of its own: Slurm signals the wrapper's processes, and the gateway is to be told before the server is.
     return await asyncio.create_subprocess_exec(
         *filled(server.command, placeholders), env=environment, start_new_session=True, preexec_fn=_end_with_parent
     )
+
+
+async def _workers(server: Server, directory: Path, port: int, key: str, gang: Gang) -> Process | None:
+    """What runs the workers on the other nodes; None without any. Raises `OSError`."""
+    if gang.nodes == 1:
+        return None
+    command = gang.workers(server.worker, _values(server, directory, port), server.stage)
+    environment = {**os.environ, server.key_variable: key}
+    return await asyncio.create_subprocess_exec(
+        *command, env=environment, start_new_session=True, preexec_fn=_end_with_parent
+    )
+
+
+async def _until_a_node_ends(workers: Process | None) -> str:
+    """Wait for the end of the workers, which is the end of the replica; for ever where there are none."""
+    if workers is None:
+        await asyncio.Event().wait()
+    else:
+        await workers.wait()
+    return "the server on another node has ended"
 
 
 def _end_with_parent() -> None:
@@ -142,7 +179,7 @@ async def _until_port_taken(relay: Relay) -> str:
         try:
             await relay.check()
         except (StrangerError, OSError) as error:
-            return str(error)
+            return f"{error}; nothing was sent there"
         await asyncio.sleep(_LOOK_S)
 
 
@@ -160,8 +197,8 @@ def _write_usage(usage: UsageCounter, directory: Path) -> None:
 
 
 async def _give_up(process: Process, directory: Path, why: str) -> None:
-    """End a server whose port is another's: the gateway will start a replica on another port."""
-    sys.stderr.write(f"replica: {why}; nothing was sent there, this replica ends\n")
+    """End a server that is of no use any more: the gateway will start another replica."""
+    sys.stderr.write(f"replica: {why}; this replica ends\n")
     _leave(directory)
     process.terminate()
     try:
@@ -183,6 +220,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gateway", required=True, help="host of the gateway: tells which network to listen on")
     parser.add_argument("--key-variable", required=True, help="environment variable for the API key")
     parser.add_argument("--grace-s", type=float, default=3.0, help="time for the gateway to send nothing new")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes of the job that are one replica")
+    parser.add_argument("--worker", default="", help="command on all nodes but the first; by default the same")
+    parser.add_argument("--stage", nargs=2, type=Path, metavar=("SOURCE", "TARGET"), help="copied to each node first")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     return parser
 

@@ -82,8 +82,9 @@ def options(service: ServiceSection, tag: Tag, name: str, paths: GatewayPaths, q
         "open-mode": "append",
         "chdir": str(paths.replica(name)),
         "signal": f"B:USR1@{NOTICE_S}",
-        "nodes": "1",
-        "ntasks": "1",
+        "nodes": str(replica.nodes),
+        "ntasks": str(replica.nodes),
+        "ntasks-per-node": "1" if replica.nodes > 1 else "",
         "cpus-per-task": str(replica.cpus),
         "gres": ",".join(part for part in (f"gpu:{replica.gpus}" if replica.gpus else "", replica.gres) if part),
         "mem": replica.memory,
@@ -111,6 +112,11 @@ def script(service: ServiceSection, name: str, paths: GatewayPaths, gateway_host
         gateway=gateway_host,
         key_variable=replica.key_variable,
         grace_s=GRACE_S,
+        nodes=replica.nodes,
+        worker=shlex.join([*kernel_share(replica.kernel), *shlex.split(replica.worker_command)])
+        if replica.worker_command
+        else "",
+        stage=[] if replica.stage is None else [str(replica.stage.source), str(replica.stage.target)],
         setup=replica.setup.strip("\n"),
         command=[*kernel_share(replica.kernel), *shlex.split(replica.command)],
     )

@@ -15,13 +15,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 from explsched import log
 from explsched.atomic_file import replace_file
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, SlurmError
 from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
@@ -30,10 +30,9 @@ from inference_gateway.control.state import GatewayRecord
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import Processes
 from inference_gateway.errors import GatewayError
-from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.gateway_paths import SLOTS, GatewayPaths
 from sbatch_templates import shell_environment
 from slurm_plugin.client.changes import CancelJob, ClearDependency
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob
 
@@ -42,9 +41,9 @@ _OURS = "igwjob:"
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
 
 
-def tag(gateway: str) -> str:
-    """The comment of the jobs of a gateway itself."""
-    return f"{_OURS}{gateway}"
+def tag(gateway: str, slot: int = 1) -> str:
+    """The comment of the jobs of a gateway itself; `slot` is 2 for the second of two."""
+    return f"{_OURS}{gateway}" if slot == 1 else f"{_OURS}{gateway}:{slot}"
 
 
 def own_job_id() -> int | None:
@@ -53,9 +52,10 @@ def own_job_id() -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def active_jobs(client: SlurmClient, gateway: str) -> tuple[SlurmJob, ...]:
-    """The gateway's own jobs that wait or run. Raises `SlurmError`."""
-    found = (job for job in client.tagged_jobs(tag(gateway)) if job.comment == tag(gateway))
+def active_jobs(client: SlurmClient, gateway: str, slots: Sequence[int] = SLOTS) -> tuple[SlurmJob, ...]:
+    """The gateway's own jobs that wait or run, by default of both where there are two. Raises `SlurmError`."""
+    tags = {tag(gateway, slot) for slot in slots}
+    found = (job for job in client.tagged_jobs(tag(gateway)) if job.comment in tags)
     return tuple(job for job in found if job.state in ACTIVE)
 
 
@@ -63,10 +63,12 @@ def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str
     """Options for sbatch. `after`: the job that this one succeeds."""
     section, root = now.section, now.paths.root
     job = section.job
+    second = job.second if now.slot > 1 else None
     given = {
         "job-name": f"gateway-{section.name}",
-        "comment": tag(section.name),
+        "comment": tag(section.name, now.slot),
         "output": str(root / "gateway.log"),
+        "nodelist": job.node if second is None else second.node,
         "open-mode": "append",
         "chdir": str(root),
         "signal": f"B:USR1@{job.handover_s}",
@@ -88,6 +90,7 @@ def script(now: Accepted, extra: Sequence[str]) -> str:
     text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
     program = [sys.executable, "-m", "inference_gateway.supervisor.loop"]
     files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
+    files += ["--slot", str(now.slot)] if now.slot > 1 else []
     command = [*program, *files, *(f"--sbatch={option}" for option in extra)]
     return shell_environment().from_string(text).render(command=command).strip("\n") + "\n"
 
@@ -97,13 +100,14 @@ def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int 
     return client.submit(script(now, extra), options(now, extra, after))
 
 
-def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> int:
-    """Submit the first job of a gateway; returns its id. Raises `GatewayError` if it has one, `SlurmError`."""
+def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int, ...]:
+    """Submit the first job of a gateway, or of both; returns ids. Raises `GatewayError` if it has one, `SlurmError`."""
     running = active_jobs(client, now.section.name)
     if running:
         raise GatewayError(f"gateway {now.section.name} is up or starting already: job {running[0].job_id}")
     state.forget_requests(now.paths)
-    return submit(client, now, extra)
+    slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
+    return tuple(submit(client, replace(now, slot=slot), extra) for slot in slots)
 
 
 def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, now_s: float) -> float:
@@ -148,7 +152,7 @@ def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: 
     if not found.alive():
         return None
     try:
-        if record.job_id in {running.job_id for running in active_jobs(client, now.section.name)}:
+        if record.job_id in {running.job_id for running in active_jobs(client, now.section.name, (now.slot,))}:
             return found.files
     except SlurmError as error:
         log.event(_LOG, logging.ERROR, "predecessor's state unknown", job=record.job_id, why=str(error))
@@ -193,7 +197,7 @@ class Succession:
         if self.own is None or now_s < self._due_s or self.paths.closing.exists():
             return
         try:
-            jobs = active_jobs(self.client, now.section.name)
+            jobs = active_jobs(self.client, now.section.name, (now.slot,))
             if self._successor not in {found.job_id for found in jobs}:
                 self._successor = self._find(now, jobs, self.own)
             left_s = handover_in_s(jobs, self.own, now.section.job.handover_s, time.time())
@@ -285,7 +289,7 @@ class Revision:
             answer_reload(self.now.paths, request, fault)
 
     def _take(self) -> None:
-        new = accepted.read(self.now.services_path)
+        new = accepted.read(self.now.services_path, self.now.slot)
         fault = accepted.unchangeable(self.now.section, new.section)
         if fault:
             raise ConfigError(f"{self.now.services_path}: {fault} while the gateway is up")

@@ -27,6 +27,7 @@ from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
+from inference_gateway.control.planes import PlaneReport
 from inference_gateway.control.report import Report
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
@@ -91,7 +92,9 @@ class Child:
         child.wait()
 
 
-_POLL_S = 0.5
+_POLL_S = 0.2
+"""An HAProxy that was killed is missed for so long, and for as long as it takes to start."""
+
 _ADOPTION_S = 30.0
 """The address is announced when the control plane has filled the data plane, and after this time at the latest."""
 
@@ -115,7 +118,7 @@ class Supervisor:
         self._client = CliClient(now.section.slurm.timeout_s)
         listen = now.section.listen.host
         self._host = listen if listen not in ("0.0.0.0", "::") else socket.getfqdn()  # noqa: S104
-        self._control = Child("control plane", self._control_plane(now))
+        self._children = self._wanted_children(now)
         self._succession = Succession(self._client, self._paths, sbatch, self._job_id)
         self._revision = Revision(now, self._apply)
         self._wake = threading.Event()
@@ -144,14 +147,15 @@ class Supervisor:
                 self._wake.clear()
                 self._check()
         finally:
-            self._control.end()
+            self._end_children()
             state.withdraw(self._paths, os.getpid(), self._began_s)
             self._data_plane.stop(grace_s=self._grace_s())
             gateway_paths.clean_up(self._run_directory, self._data_plane.files.access_log, self._paths.access_log)
 
     def _check(self) -> None:
         self._check_data_plane()
-        self._control.keep_running()
+        for child in self._children:
+            child.keep_running()
         if not self._announced:
             self._announce()
         else:
@@ -195,11 +199,12 @@ class Supervisor:
         """Tell the world the address, once requests find the replicas that are there."""
         if self._job_id is not None and not self._paths.handover.exists():
             self._paths.handover.write_text(str(self._job_id), encoding="ascii")
-        if self._reported() is None and time.time() < self._began_s + _ADOPTION_S:
+        if self._reported() is None and not self._follows() and time.time() < self._began_s + _ADOPTION_S:
             return
         listen = self._revision.now.section.listen
-        url = f"{'https' if listen.certificate else 'http'}://{self._host}:{listen.port}"
-        who = (url, self._host, listen.port, os.getpid(), self._job_id)
+        port = self._revision.now.port
+        url = f"{'https' if listen.certificate else 'http'}://{self._host}:{port}"
+        who = (url, self._host, port, os.getpid(), self._job_id)
         record = state.GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
         if not state.announce(self._paths, record):
             return
@@ -213,8 +218,14 @@ class Supervisor:
         ours = shown is not None and shown.run_directory == str(self._run_directory) and shown.time_s > self._began_s
         return shown if ours else None
 
+    def _follows(self) -> bool:
+        """Whether our HAProxy has what the other gateway's control plane, which leads, has ordered."""
+        shown = state.read(self._paths.plane, PlaneReport) if self._revision.now.section.job.second else None
+        ours = shown is not None and shown.run_directory == str(self._run_directory)
+        return shown is not None and ours and shown.orders_s > 0 and shown.time_s > self._began_s
+
     def _drained(self) -> bool:
-        shown = self._reported()
+        shown = state.read(self._paths.status, Report) if self._follows() else self._reported()
         return shown is not None and shown.closing and not any(service.replicas for service in shown.services)
 
     def _grace_s(self) -> float:
@@ -239,14 +250,22 @@ class Supervisor:
         except GatewayError:
             self._data_plane.apply(old)
             raise
-        self._control.end()  # the next one reads what was kept, and finds the replicas that are there
+        self._end_children()
+        self._children = self._wanted_children(new)  # they read what was kept, and find what is there
 
-    def _control_plane(self, now: Accepted) -> list[str]:
-        return [
-            *(sys.executable, "-m", "inference_gateway.control.loop"),
-            *("--services", str(now.services_path), "--accepted", str(self._paths.accepted)),
-            *("--run-directory", str(self._run_directory), "--gateway-host", self._host),
-        ]
+    def _end_children(self) -> None:
+        for child in self._children:
+            child.end()
+
+    def _wanted_children(self, now: Accepted) -> list[Child]:
+        """The control plane, and what works off batches where a service takes any."""
+        files = ("--services", str(now.services_path), "--accepted", str(self._paths.accepted))
+        common = (*files, "--run-directory", str(self._run_directory))
+        slot = ("--slot", str(now.slot)) if now.slot > 1 else ()
+        control = [sys.executable, "-m", "inference_gateway.control.loop", *common, *slot, "--gateway-host", self._host]
+        batches = [sys.executable, "-m", "inference_gateway.batches.worker", *common]
+        found = [Child("control plane", control)]
+        return found if now.batches() is None else [*found, Child("batch worker", batches)]
 
 
 def run(now: Accepted, sbatch: Sequence[str]) -> None:
@@ -258,12 +277,12 @@ def run(now: Accepted, sbatch: Sequence[str]) -> None:
     supervisor.run()
 
 
-def _accepted(services_path: Path, kept: Path | None) -> Accepted:
+def _accepted(services_path: Path, kept: Path | None, slot: int) -> Accepted:
     """The files; what the gateway's job before this one had accepted, kept in a directory, if they are wrong now."""
     try:
-        return accepted.read(services_path)
+        return accepted.read(services_path, slot)
     except ConfigError as error:
-        last = None if kept is None else accepted.kept(kept, services_path)
+        last = None if kept is None else accepted.kept(kept, services_path, slot)
         if last is None:
             raise
         log.event(_LOG, logging.ERROR, "services file not taken, what was in force stays", why=str(error))
@@ -273,12 +292,13 @@ def _accepted(services_path: Path, kept: Path | None) -> Accepted:
 @click.command()
 @click.option("--services", "services_path", required=True, type=click.Path(path_type=Path))
 @click.option("--accepted", "kept", type=click.Path(path_type=Path))
+@click.option("--slot", type=click.IntRange(1, 2), default=1)
 @click.option("--sbatch", multiple=True)
-def main(services_path: Path, kept: Path | None, sbatch: tuple[str, ...]) -> None:
+def main(services_path: Path, kept: Path | None, slot: int, sbatch: tuple[str, ...]) -> None:
     """Run a gateway in its Slurm job."""
     log.set_up("info", None)
     try:
-        run(_accepted(services_path, kept), sbatch)
+        run(_accepted(services_path, kept, slot), sbatch)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error
 

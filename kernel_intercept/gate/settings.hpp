@@ -17,7 +17,7 @@ struct Settings {
 };
 
 // EXPLSCHED_KM_SOCKET, SLURM_JOB_ID, and the job options share, request and limit
-// (explsched/job_options/__init__.py). Best-effort, with all of the GPU as the limit, is what holds when they
+// (explsched/job_options/table.py). Best-effort, with all of the GPU as the limit, is what holds when they
 // are unset or cannot be read: a wrong value must not make a job more important than others.
 Settings settings_of_environment() noexcept;
 

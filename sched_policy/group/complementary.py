@@ -12,11 +12,10 @@ from typing import TypeVar
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.group import Shared
 from sched_policy.group.gpus import GpuMap
 from sched_policy.model import Job
 from sched_policy.place import Place
-from sched_policy.plan import Group, Ranking, Start
+from sched_policy.plan import Group, Plan, Ranking, Start
 from sched_policy.snapshot import Bools, Floats, Snapshot
 
 OMEGA, GAMMA = 1.0, 1.5
@@ -40,7 +39,7 @@ class Complementary(Struct, frozen=True):
     Non-preemptive. What a job does not say of its share of time is taken to be its share of memory.
     """
 
-    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
         """Starts of all that fit, and who will be beside whom."""
         gpus, taken = GpuMap(snapshot), _Taken(snapshot)
         starts: list[Start] = []
@@ -58,7 +57,7 @@ class Complementary(Struct, frozen=True):
             if beside:
                 groups.append(Group((*beside, job.job_id), "their requests, limits and memory fit on one GPU"))
             starts.append(Start(job.job_id, gpus.named(found), f"shares with {len(beside)} job(s), by complementarity"))
-        return Shared(tuple(starts), tuple(groups))
+        return Plan(starts=tuple(starts), groups=tuple(groups))
 
 
 class _Taken:

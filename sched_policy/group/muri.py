@@ -14,14 +14,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.group import Shared
 from sched_policy.group.gpus import Gpu, GpuMap
 from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.group.worth import Crowd, Packer, worth_of
 from sched_policy.model import GpuRequest, JobState, StageProfile
 from sched_policy.place import Place, Room
-from sched_policy.plan import Group, Preemption, Ranking, Start
+from sched_policy.plan import Group, Plan, Preemption, Ranking, Start
 from sched_policy.snapshot import Ints, Snapshot
 
 _GROUPS_AHEAD = 8
@@ -47,7 +46,7 @@ class Interleave(Struct, frozen=True):
     max_members: int = MAX_MEMBERS
     quantum_s: float = 600.0
 
-    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
         """Choose candidates, group them, give groups GPUs, and say who has to start and who has to go.
 
         Where somebody has to go, waiting jobs that may not displace others are left to Slurm.
@@ -69,7 +68,7 @@ class Interleave(Struct, frozen=True):
         settled: set[int],
         held: GpuMap,
         place: Place,
-    ) -> Shared:
+    ) -> Plan:
         """The same for these jobs, best first."""
         free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
         for row in movable:
@@ -289,7 +288,7 @@ def _close(free: GpuMap, gpus: Iterable[Gpu]) -> None:
         free.open[gpu] = False
 
 
-def _carry_out(snapshot: Snapshot, placed: Placed, held: GpuMap, movable: Sequence[int]) -> Shared:
+def _carry_out(snapshot: Snapshot, placed: Placed, held: GpuMap, movable: Sequence[int]) -> Plan:
     """Members start where nobody is in the way; who runs elsewhere, or in no group, makes room."""
     home = {row: gpus for group, gpus in placed.items() for row in group}
     leaving = [row for row in movable if held.gpus(row) and held.gpus(row) != home.get(row)]
@@ -312,4 +311,4 @@ def _carry_out(snapshot: Snapshot, placed: Placed, held: GpuMap, movable: Sequen
         for row in leaving
         for heir in [next((gpu for gpu in held.gpus(row) if gpu in gains), None)]
     ]
-    return Shared(tuple(starts), tuple(groups), tuple(preemptions))
+    return Plan(starts=tuple(starts), groups=tuple(groups), preemptions=tuple(preemptions))

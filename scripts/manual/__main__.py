@@ -18,10 +18,10 @@ import click
 import jinja2
 
 from explsched import strict_yaml
-from explsched.cli.main import root
-from explsched.job_options import CHECKPOINT, OPTIONS, SPANK_PREFIX, SWEEP, VARIABLE_PREFIX, Option
+from explsched.cli import root
 from explsched.job_options.comment import PREFIX
 from explsched.job_options.generated import former_spellings
+from explsched.job_options.table import CHECKPOINT, OPTIONS, SPANK_PREFIX, SWEEP, VARIABLE_PREFIX, Option
 from slurm_plugin import daemon
 from slurm_plugin.config import DEFAULT_PATH, PATH_VARIABLE, Config
 from wrappers import sxbatch, sxreport, sxrun

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 from msgspec import Struct, to_builtins
 
-from explsched.cli.options import json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import json_option
 from explsched.errors import PolicyError
+from explsched.tables import Column, lines, room
 from simulation.cli.outputs import picture_file
 from simulation.colocation.dilu import SHARE_PLACEMENTS, share_placement
 from simulation.colocation.events import InstanceEvent, InstanceTrace, generate, read_events, write_events

@@ -17,8 +17,8 @@ import aiohttp
 import click
 import numpy as np
 
-from explsched.cli.options import json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import json_option
+from explsched.tables import Column, lines, room
 from simulation.requests.trace import (
     Idling,
     Request,

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from explsched.cli.options import json_option
-from explsched.cli.tables import room
+from explsched.cli import json_option
+from explsched.tables import room
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.rules import DEFAULT, Bounds, ScalingError, build, rules
 from simulation.cli.outputs import PolicyColumn, picture_file, table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from explsched.cli import tables
+from explsched import tables
 from simulation.results.metrics import Metrics, as_dict, figures
 
 if TYPE_CHECKING:

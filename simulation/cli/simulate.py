@@ -12,8 +12,8 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.cli.options import json_option
-from explsched.cli.tables import room
+from explsched.cli import json_option
+from explsched.tables import room
 from simulation.cli.outputs import PolicyColumn, figure_lines, jobs_option, plot_option, ratio, table, write_files
 from simulation.cli.parallel import bars, run_all
 from simulation.cli.replay import (

@@ -13,8 +13,8 @@ import click
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from explsched.cli.options import json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import json_option
+from explsched.tables import Column, lines, room
 from simulation.traces import formats
 from simulation.traces.formats import own, sacct
 from simulation.traces.formats.cluster import read_cluster

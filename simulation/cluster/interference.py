@@ -10,9 +10,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from sched_policy.group.interleave import Interleaving
-from sched_policy.group.pairs import Opportunistic
 from sched_policy.model import Job, StageProfile
 from sched_policy.policy import Policy, SchedulingPolicy
+from simulation.pairs import Opportunistic
 
 
 class Interference(Protocol):

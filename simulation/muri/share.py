@@ -6,8 +6,8 @@ from operator import attrgetter
 
 import numpy as np
 
+from sched_policy.gittins import Lengths
 from sched_policy.group.worth import Crowd, Packer, worth_of
-from sched_policy.order.gittins import Lengths
 from simulation.muri.interleaved import Interleaved
 from simulation.muri.loop import Merging, MuriJob
 from simulation.muri.preemptive import Refilling, Yarn, remaining_gpu_s
@@ -33,7 +33,7 @@ class KnownLengths:
 
 
 class LearntLengths:
-    """What Muri-L knows: how far each job has come. Lengths are learnt from those that have ended (`order.gittins`)."""
+    """What Muri-L knows: how far each job has come. Lengths are learnt from those that have ended (`gittins`)."""
 
     def __init__(self) -> None:
         self._lengths: dict[int, Lengths] = {}

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
-from explsched.cli.options import MOMENT, config_option, json_option
-from explsched.cli.tables import Column, lines, printable, room
+from explsched.cli import MOMENT, config_option, json_option
 from explsched.errors import ExplschedError
+from explsched.tables import Column, lines, printable, room
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
 from slurm_plugin.audit import AuditEntry

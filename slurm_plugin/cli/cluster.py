@@ -10,8 +10,8 @@ from typing import Any
 import click
 from msgspec.structs import fields
 
-from explsched.cli.tables import Column, lines, room
 from explsched.errors import ExplschedError
+from explsched.tables import Column, lines, room
 from slurm_plugin.devcluster import Cluster, ClusterSpec, ProductState, State
 from slurm_plugin.devcluster import down as take_down
 from slurm_plugin.devcluster import up as bring_up

@@ -11,9 +11,9 @@ import click
 import yaml
 
 from explsched import strict_yaml
-from explsched.cli.options import config_option, json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import config_option, json_option
 from explsched.errors import PolicyError
+from explsched.tables import Column, lines, room
 from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy, needs_of
 from slurm_plugin import config as configuration

@@ -17,21 +17,20 @@ import click
 from msgspec import Struct, to_builtins
 
 from explsched import spool as spools
-from explsched.cli.options import config_option, json_option
-from explsched.cli.tables import Column, lines, room
-from explsched.errors import ExplschedError
+from explsched.cli import config_option, json_option
+from explsched.errors import ExplschedError, SlurmError
+from explsched.tables import Column, lines, room
 from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.protocol import probe_pyslurm
 from slurm_plugin.client.records import ControllerLoad, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import without_nodes
 from slurm_plugin.observation.site_factors import OwnFactors
-from wrappers import kernel_manager, mps, native_parts
+from wrappers import kernel_manager, mps
 
 _DEFAULT_CONF = "/etc/slurm/slurm.conf"
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
@@ -266,17 +265,17 @@ def _tools() -> Iterator[Finding]:
 def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
     """What jobs would find here that share a GPU, by the functions that `sxrun` uses."""
     try:
-        library = native_parts.library(environment)
-        fault = native_parts.preload_fault(library, environment)
+        library = kernel_manager.library(environment)
+        fault = kernel_manager.preload_fault(library, environment)
         level, found = ("note", f"{library}: {fault}") if fault else ("ok", str(library))
         yield Finding("interposer", level, found, _BUILD if fault else "")
-    except native_parts.NotInstalledError as error:
+    except kernel_manager.NotInstalledError as error:
         yield Finding("interposer", "note", str(error), _BUILD)
     try:
         running = kernel_manager.answering(environment)
-        found = f"{native_parts.manager(environment)}{f', one listens at {running}' if running else ''}"
+        found = f"{kernel_manager.manager(environment)}{f', one listens at {running}' if running else ''}"
         yield Finding("kernel manager", "ok", found)
-    except native_parts.NotInstalledError as error:
+    except kernel_manager.NotInstalledError as error:
         yield Finding("kernel manager", "note", str(error), _BUILD)
     try:
         running = mps.answering(environment)

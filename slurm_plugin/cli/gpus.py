@@ -15,10 +15,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from explsched.cli.options import config_option, json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import config_option, json_option
 from explsched.errors import ExplschedError
 from explsched.log import event
+from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ClusterRecords, SlurmJob

@@ -13,8 +13,8 @@ from typing import Any
 import click
 from msgspec import Struct, to_builtins
 
-from explsched.cli.options import json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import json_option
+from explsched.tables import Column, lines, room
 from kernel_intercept.profile import ncu, store
 from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
 from kernel_intercept.profile.manager import forget as forget_in

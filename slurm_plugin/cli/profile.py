@@ -18,8 +18,8 @@ import click
 import msgspec
 from msgspec import Meta, Struct
 
-from explsched.cli.options import json_option
-from explsched.job_options import LIMIT, MPS, REQUEST, SHARE
+from explsched.cli import json_option
+from explsched.job_options.table import LIMIT, MPS, REQUEST, SHARE
 from kernel_intercept.profile.model import ProfileError
 from kernel_intercept.profile.requests import WHOLE, Found, Search, Trial
 

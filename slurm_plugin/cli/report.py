@@ -19,8 +19,8 @@ import click
 from msgspec import Struct, to_builtins
 
 from explsched import preemption_record
-from explsched.cli.options import MOMENT, config_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import MOMENT, config_option
+from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit import AuditEntry, AuditError, read

@@ -9,12 +9,11 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
-from explsched.cli.options import MOMENT, config_option, json_option
-from explsched.cli.tables import Column, lines, room
-from sched_policy.run_times import Coverage, coverage
+from explsched.cli import MOMENT, config_option, json_option
+from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.observation.run_times import read_past
+from slurm_plugin.observation.run_times import Coverage, coverage, read_past
 
 _EXAMPLES = """\b
 example:

@@ -13,8 +13,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Sparkline, Static, TabbedContent, TabPane
 
-from explsched.cli.tables import printable
 from explsched.errors import ExplschedError
+from explsched.tables import printable
 from slurm_plugin.state.published import Curve, JobRow, NodeRow, State, part
 
 _MOST_ROWS = 1000

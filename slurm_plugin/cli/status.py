@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli.options import config_option, json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import config_option, json_option
+from explsched.tables import Column, lines, room
 from sched_policy.model import JobState
 from slurm_plugin import config as configuration
 from slurm_plugin import instance

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli.options import config_option, json_option
-from explsched.cli.tables import Column, lines, room
+from explsched.cli import config_option, json_option
 from explsched.errors import ExplschedError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
+from explsched.tables import Column, lines, room
 from slurm_plugin.cli.status import look, remembered
 
 if TYPE_CHECKING:

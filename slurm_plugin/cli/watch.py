@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from explsched import log
-from explsched.cli.options import config_option
+from explsched.cli import config_option
 from explsched.errors import ExplschedError
 from slurm_plugin import config as configuration
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client import process
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -37,7 +38,6 @@ from slurm_plugin.client.changes import (
     StartAtOnce,
     TargetJob,
 )
-from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """What may stand in a scontrol command: no blank, quote, newline, comma or '='."""

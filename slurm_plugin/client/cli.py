@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from explsched.errors import SlurmError
 from explsched.log import event
-from slurm_plugin.client import batch, parse, process
+from slurm_plugin.client import batch, parse, process, squeue
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, settings
 from slurm_plugin.client.changes import (
     CancelJob,
@@ -32,7 +33,6 @@ from slurm_plugin.client.changes import (
     SignalJob,
     TargetJob,
 )
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import ClusterRecords, ControllerLoad, ShardRule, SlurmJob, SlurmNode, SlurmReservation
 
 _LOG = logging.getLogger("explsched.slurm")
@@ -50,7 +50,7 @@ class CliClient:
     def __init__(self, timeout_s: float = 30.0, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
         self._environment = process.environment(environment or {})
-        self._reader = parse.JobReader()
+        self._reader = squeue.JobReader()
         self._names: Mapping[int, str] = {}
 
     def capabilities(self) -> Capabilities:
@@ -65,7 +65,7 @@ class CliClient:
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
-        reader = parse.JobReader()
+        reader = squeue.JobReader()
         return tuple(job for job in self._squeue(reader, "--me", "--states=all") if job.comment.startswith(prefix))
 
     def submit(self, script: str, options: Sequence[str]) -> int:
@@ -188,8 +188,8 @@ class CliClient:
             {job.job_id: rule.lag(priorities[job.job_id].age, job.accrue_s or 0.0, now_s) for job in waiting}
         )
 
-    def _devices(self) -> dict[int, parse.HeldGpus]:
-        return parse.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
+    def _devices(self) -> dict[int, squeue.HeldGpus]:
+        return squeue.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
 
     @cached_property
     def _site_factor_program(self) -> str | None:
@@ -202,15 +202,15 @@ class CliClient:
         self._names = {job.job_id: f"{job.array_job_id}_{job.array_task_id}" for job in last}
         return jobs
 
-    def _squeue(self, reader: parse.JobReader, *selection: str) -> tuple[SlurmJob, ...]:
+    def _squeue(self, reader: squeue.JobReader, *selection: str) -> tuple[SlurmJob, ...]:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""
         nonce = os.urandom(4).hex()
         field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
-        suffixes = [field_mark] * (len(parse.JOB_FIELDS) - 1) + [record_mark]
-        fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(parse.JOB_FIELDS, suffixes, strict=True))
+        suffixes = [field_mark] * (len(squeue.JOB_FIELDS) - 1) + [record_mark]
+        fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(squeue.JOB_FIELDS, suffixes, strict=True))
         reader.begin(field_mark)
         out = self._read("squeue", "--all", *selection, "--noheader", "-O", fields)
-        return readable("squeue", reader.job, parse.records(out, record_mark))
+        return readable("squeue", reader.job, squeue.records(out, record_mark))
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []

@@ -1,224 +1,29 @@
-"""Reads what Slurm's commands print. Pure; every function raises `ValueError` on text it does not understand."""
+"""Reads what sprio, `scontrol show` and sdiag print of priorities, nodes, reservations and the controller.
+
+Pure; every function raises `ValueError` on text it does not understand. For jobs see `squeue`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from slurm_plugin.client.records import (
-    LEAST_PRIORITY,
-    ControllerLoad,
-    ShardRule,
-    SlurmJob,
-    SlurmNode,
-    SlurmReservation,
-)
+from slurm_plugin.client.records import LEAST_PRIORITY, ControllerLoad, ShardRule, SlurmNode, SlurmReservation
 from slurm_plugin.client.spelling import (
-    as_gres,
     count,
-    count_tasks,
     duration_s,
     expand_hosts,
     gpu_count,
     gpu_types,
-    memory_mib,
+    number,
     signed,
     text_of,
     time_s,
     whole,
 )
-
-CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime")
-"""What Slurm changes of a waiting job from one minute to the next."""
-
-JOB_FIELDS = (
-    *CHANGING_FIELDS,
-    "JobID",
-    "ArrayJobID",
-    "ArrayTaskID",
-    "UserID",
-    "UserName",
-    "Account",
-    "Partition",
-    "QOS",
-    "State",
-    "SubmitTime",
-    "EligibleTime",
-    "TimeLimit",
-    "NumNodes",
-    "NumTasks",
-    "NumCPUs",
-    "tres-alloc",
-    "NodeList",
-    "tres-per-node",
-    "tres-per-job",
-    "tres-per-task",
-    "tres-per-socket",
-    "Reservation",
-    "ReqNodes",
-    "admin_comment",
-    "RestartCnt",
-    "Requeue",
-    "HetJobID",
-    "Nice",
-    "Feature",
-    "Licenses",
-    "OverSubscribe",
-    "cpus-per-tres",
-    "ReqSwitch",
-    "AccrueTime",
-    "Name",
-    "Comment",
-)
-"""Fields asked of squeue, in this order. Name and comments are free text."""
-
-
-_GPU_FIELDS = ("tres-per-node", "tres-per-job", "tres-per-task", "tres-per-socket")
-
-
-def records(text: str, record_mark: str) -> list[str]:
-    """The records of what squeue printed. The mark is random, so that no user's text can hold it."""
-    return [record.lstrip("\n") for record in text.split(record_mark)[:-1]]
-
-
-_MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000
-"""More than any cluster has: sums of what is asked for stay numbers that arrays can hold."""
-
-
-def job(fields: Sequence[str]) -> SlurmJob:
-    """One squeue record with the fields of `JOB_FIELDS`."""
-    if len(fields) != len(JOB_FIELDS):
-        raise ValueError(f"{len(fields)} fields, expected {len(JOB_FIELDS)}")
-    f = dict(zip(JOB_FIELDS, fields, strict=True))
-    state = f["State"].split(",")[0]
-    nodes = requested_nodes(f) if state == "PENDING" else whole(f["NumNodes"].partition("-")[0], _MOST_NODES)
-    tasks = whole(f["NumTasks"])
-    names = expand_hosts(text_of(f["NodeList"]))
-    per_node = gpu_count(f["tres-per-node"]) or None
-    total = nodes * per_node if per_node else requested_gpus(f, tasks, nodes)
-    if total > _MOST_GPUS:
-        raise ValueError(f"{total} GPUs")
-    waiting = count_tasks(f["ArrayTaskID"]) if state == "PENDING" else 1
-    in_array = waiting > 1 or text_of(f["ArrayTaskID"])
-    return SlurmJob(
-        job_id=whole(f["JobID"]),
-        name=f["Name"],
-        user=f["UserName"],
-        uid=whole(f["UserID"]),
-        account=text_of(f["Account"]),
-        partition=f["Partition"],
-        qos=text_of(f["QOS"]),
-        state=state,
-        reason=f["Reason"],
-        priority=whole(f["PriorityLong"]),
-        site_factor=None,
-        submit_s=time_s(f["SubmitTime"]) or 0.0,
-        eligible_s=time_s(f["EligibleTime"]),
-        start_s=time_s(f["StartTime"]),
-        time_limit_s=duration_s(f["TimeLimit"]),
-        nodes=nodes,
-        gpus=total,
-        gpus_per_node=per_node,
-        gpu_nodes=spread(names, total, per_node) if state != "PENDING" else (),
-        shards_per_node=shards(f, tasks, nodes),
-        node_names=names if state != "PENDING" else (),
-        required_nodes=expand_hosts(text_of(f["ReqNodes"])),
-        admin_comment=text_of(f["admin_comment"]),
-        reservation=text_of(f["Reservation"]),
-        comment=text_of(f["Comment"]),
-        restarts=whole(f["RestartCnt"]),
-        requeues=f["Requeue"] != "0",
-        array_tasks=waiting,
-        array_job_id=whole(f["ArrayJobID"]) if in_array else None,
-        array_task_id=whole(f["ArrayTaskID"]) if f["ArrayTaskID"].isdigit() else None,
-        tasks=tasks,
-        cpus=whole(f["NumCPUs"].partition("-")[0]),
-        gres_per_node=as_gres(f["tres-per-node"]),
-        het_job_id=whole(f["HetJobID"]) or None if f["HetJobID"].isdigit() else None,
-        nice=signed(text_of(f["Nice"]) or "0"),
-        features=text_of(f["Feature"]),
-        licenses=text_of(f["Licenses"]),
-        sharing=text_of(f["OverSubscribe"]),
-        cpus_per_gpu=gpu_count(f["cpus-per-tres"]),
-        memory_mib=memory_mib(f["tres-alloc"]),
-        most_switches=_number(f, "ReqSwitch"),
-        accrue_s=time_s(f["AccrueTime"]),
-        gpu_type=",".join(sorted(gpu_types(*(f[name] for name in _GPU_FIELDS)))),
-    )
-
-
-class JobReader:
-    """Reads squeue's records again and again: what has not changed since the last time costs a look into a table.
-
-    A record is known by its text. The job id stands in it before anything that a user can choose, so whatever his text
-    holds, a job is only taken for itself.
-    """
-
-    def __init__(self) -> None:
-        self._field_mark = ""
-        self._known: dict[str, SlurmJob] = {}
-        self._before: dict[str, SlurmJob] = {}
-
-    def begin(self, field_mark: str) -> None:
-        """A new reading, with this random mark between fields; only what was in the last reading is known."""
-        self._field_mark = field_mark
-        self._before, self._known = self._known, {}
-
-    def job(self, record: str) -> SlurmJob:
-        """As `job`. Raises `ValueError`."""
-        *changing, rest = record.split(self._field_mark, len(CHANGING_FIELDS))
-        lasting = rest.replace(self._field_mark, "\x1f")
-        found = self._before.get(lasting)
-        if found is None or len(changing) != len(CHANGING_FIELDS):
-            found = job(record.split(self._field_mark))
-        else:
-            reason, priority, start = changing
-            now = (reason, whole(priority), time_s(start))
-            if now != (found.reason, found.priority, found.start_s):
-                found = replace(found, reason=now[0], priority=now[1], start_s=now[2])
-        self._known[lasting] = found
-        return found
-
-
-def requested_nodes(f: dict[str, str]) -> int:
-    """Nodes that a pending job asks for.
-
-    Of a requeued job squeue shows the nodes of its last run, whatever was changed since; the TRES are up to date.
-    """
-    match = re.search(r"(?:^|,)node=(\d+)(?:,|$)", f["tres-alloc"])
-    return whole(match[1], _MOST_NODES) if match else whole(f["NumNodes"].partition("-")[0], _MOST_NODES)
-
-
-def requested_gpus(f: dict[str, str], tasks: int, nodes: int) -> int:
-    """GPUs of a request without a fixed share per node.
-
-    For --gpus-per-socket Slurm does not say how many sockets a job gets: one per node is assumed.
-    """
-    return (
-        gpu_count(f["tres-per-job"]) or gpu_count(f["tres-per-task"]) * tasks or gpu_count(f["tres-per-socket"]) * nodes
-    )
-
-
-def shards(f: dict[str, str], tasks: int, nodes: int) -> int:
-    """Shards on each node of a job, which are spread evenly where it asks for them by job or task."""
-    spread_out = count(f["tres-per-job"], "shard") or count(f["tres-per-task"], "shard") * tasks
-    return count(f["tres-per-node"], "shard") or -(-spread_out // max(nodes, 1))
-
-
-def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tuple[str, int], ...]:
-    """GPUs per node of an allocation: the fixed share, or the total spread evenly, the first nodes more."""
-    if not names or total <= 0:
-        return ()
-    if per_node:
-        return tuple((name, per_node) for name in names)
-    base, extra = divmod(total, len(names))
-    shares = [(name, base + (i < extra)) for i, name in enumerate(names)]
-    return tuple((name, share) for name, share in shares if share)
-
 
 PRIORITY_FORMAT = "%i|%Y|%S|%A|%B|%F|%J|%P|%Q|%T|%N"
 """Asked of sprio: job, priority, site factor; then age, association, fair share, size, partition, QOS, TRES, nice."""
@@ -316,10 +121,10 @@ def node(line: str) -> SlurmNode:
         gpus=gpu_count(gres),
         shards=count(gres, "shard"),
         partitions=_words(values.get("Partitions", "")),
-        cpus=_number(values, "CPUEfctv") or _number(values, "CPUTot"),
-        cpus_taken=_number(values, "CPUAlloc"),
-        memory_mib=_number(values, "RealMemory"),
-        memory_taken_mib=_number(values, "AllocMem"),
+        cpus=number(values.get("CPUEfctv", "")) or number(values.get("CPUTot", "")),
+        cpus_taken=number(values.get("CPUAlloc", "")),
+        memory_mib=number(values.get("RealMemory", "")),
+        memory_taken_mib=number(values.get("AllocMem", "")),
         features=_words(text_of(values.get("ActiveFeatures", ""))),
         gpu_types=gpu_types(gres),
     )
@@ -383,12 +188,6 @@ def load(text: str) -> ControllerLoad:
     )
 
 
-def _number(values: Mapping[str, str], key: str) -> int:
-    """A number that not every release prints; 0 without it."""
-    value = values.get(key, "")
-    return whole(value) if value.isdecimal() and value.isascii() and len(value) < 10 else 0
-
-
 def _key(line: str, key: str, missing: str | None = None) -> str:
     match = re.search(rf"(?:^|\s){key}=(\S*)", line)
     if match is None:
@@ -396,61 +195,3 @@ def _key(line: str, key: str, missing: str | None = None) -> str:
             raise ValueError(f"no {key}= in {line!r}")
         return missing
     return match[1]
-
-
-HeldGpus = tuple[tuple[str, tuple[int, ...]], ...]
-"""(node, indices of the job's GPUs there), in the order of the nodes."""
-
-_DETAIL_RECORD = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
-_DETAIL_SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S+ GRES=(\S*)(?=\s)")
-_DETAIL_GPUS = re.compile(
-    r"(?:gpu|shard)(?::[^:,()]+)*\(IDX:(?P<indices>[\d,-]+)\)"
-    r"|shard(?::[^:,()]+)*\((?P<shards>\d+/\d+(?:,\d+/\d+)*)\)"
-    r"|\w+(?::[^:,()]+)*(?:\([^)]*\))?"
-)
-
-
-def held_gpus(text: str) -> dict[int, HeldGpus]:
-    """The GPUs of each job that holds some; without the jobs of which it is not certain."""
-    starts = list(_DETAIL_RECORD.finditer(text))
-    ends = [start.start() for start in starts[1:]] + [len(text)]
-    found: dict[int, HeldGpus | None] = {}
-    for start, end in zip(starts, ends, strict=True):
-        job_id = int(start[1])
-        found[job_id] = None if job_id in found else _held_in(text[start.end() : end] + " ")
-    return {job_id: gpus for job_id, gpus in found.items() if gpus}
-
-
-def _held_in(record: str) -> HeldGpus | None:
-    """What one record tells; None if it tells something twice, or in a way that is not understood."""
-    by_node: dict[str, tuple[int, ...]] = {}
-    for nodes, gres in _DETAIL_SHARE.findall(record):
-        try:
-            names, indices = expand_hosts(nodes), _indices(gres)
-        except ValueError:
-            return None
-        for name in names:
-            if name in by_node:
-                return None
-            by_node[name] = indices
-    return tuple((name, indices) for name, indices in by_node.items() if indices)
-
-
-def _indices(gres: str) -> tuple[int, ...]:
-    """GPU indices in a list such as `gpu:a100:2(IDX:0,2-3),shard:1(IDX:5)`. Raises `ValueError`.
-
-    Newer Slurms list of each GPU how many of its shards the job has: `shard:3(0/8,3/8)` is GPU 1.
-    """
-    found: set[int] = set()
-    at = 0
-    while at < len(gres):
-        match = _DETAIL_GPUS.match(gres, at)
-        if match is None or gres[match.end() : match.end() + 1] not in ("", ","):
-            raise ValueError(f"GRES {gres!r}")
-        for part in filter(None, (match["indices"] or "").split(",")):
-            first, _, last = part.partition("-")
-            found.update(range(whole(first), whole(last or first, _MOST_GPUS) + 1))
-        of_each = filter(None, (match["shards"] or "").split(","))
-        found.update(gpu for gpu, part in enumerate(of_each) if int(part.partition("/")[0]) > 0)
-        at = match.end() + 1
-    return tuple(sorted(found))

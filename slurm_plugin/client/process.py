@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
+from explsched.errors import SlurmError, SlurmUnreachableError
 
 # Defaults that users and sites set for their own terminals; they would change what we parse.
 _FOREIGN = ("SQUEUE_", "SINFO_", "SPRIO_", "SCONTROL_", "SDIAG_", "SCANCEL_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")

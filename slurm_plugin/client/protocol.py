@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from explsched.errors import SlurmError
 from explsched.log import event
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, ChangeFailure
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import ClusterRecords, ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
 
 

@@ -1,7 +1,8 @@
 """The adapter that uses pyslurm (24.11 or newer) where it can, and the s* commands for the rest.
 
 pyslurm runs in a child process of its own: its import can end the process it happens in, its calls hold the
-interpreter's lock, and neither can be bounded in time from within.
+interpreter's lock, and neither can be bounded in time from within. The functions below the class run in the child, and
+import pyslurm there.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from slurm_plugin.client import pyslurm_worker as worker
+from explsched.errors import SlurmError, SlurmUnreachableError
+from slurm_plugin.client import spelling
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.records import ClusterRecords, ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
 
 _Result = TypeVar("_Result")
@@ -62,7 +63,7 @@ class PyslurmClient:
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
-        return self._call(worker.reservations)
+        return self._call(_reservations)
 
     def look(self) -> ClusterRecords:
         """Nodes, jobs and reservations, the last by pyslurm."""
@@ -77,7 +78,7 @@ class PyslurmClient:
         failed: list[ChangeFailure] = []
         for by_pyslurm, run in itertools.groupby(changes, _suits_pyslurm):
             group = list(run)
-            failed += self._call(worker.apply, group) if by_pyslurm else self._cli.apply(group)
+            failed += self._call(_apply, group) if by_pyslurm else self._cli.apply(group)
         return tuple(failed)
 
     def close(self) -> None:
@@ -114,3 +115,73 @@ def _suits_pyslurm(change: Change) -> bool:
     if isinstance(change, SetSiteFactor):
         return change.site_factor != 0
     return isinstance(change, CreateReservation | DeleteReservation)
+
+
+def _reservations() -> tuple[SlurmReservation, ...]:
+    """All reservations."""
+    import pyslurm
+
+    return tuple(
+        SlurmReservation(
+            name=reservation.name,
+            start_s=float(reservation.start_time),
+            end_s=float(reservation.end_time),
+            nodes=spelling.expand_hosts(reservation.nodes or ""),
+            users=tuple(reservation.users or ()),
+            flags=frozenset(flag.name for flag in type(reservation.flags) if flag in reservation.flags),
+        )
+        for reservation in _loaded(pyslurm.Reservations.load).values()
+    )
+
+
+def _apply(changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
+    """Carry out site factors and reservations, one call each; refused ones are returned."""
+    import pyslurm
+
+    failed = []
+    for change in changes:
+        try:
+            _carry_out(pyslurm, change)
+        except pyslurm.RPCError as error:
+            failed.append(ChangeFailure(change, str(error)))
+        except (KeyError, TypeError, ValueError) as error:  # a value that pyslurm cannot put into a request
+            failed.append(ChangeFailure(change, f"pyslurm: {type(error).__name__}: {error}"))
+    return tuple(failed)
+
+
+def _carry_out(pyslurm: Any, change: Change) -> None:  # noqa: ANN401  an optional module without type hints
+    match change:
+        case SetSiteFactor(job_id, factor):
+            pyslurm.Job(job_id).modify(pyslurm.JobSubmitDescription(site_factor=factor))
+        case DeleteReservation(name):
+            pyslurm.Reservation(name).delete()
+        case CreateReservation(name, start_s, minutes, names, users, partition, flags):
+            kinds = pyslurm.ReservationFlags
+            known = {
+                "FLEX": kinds.FLEX,
+                "NO_HOLD_JOBS_AFTER": kinds.NO_JOB_HOLD_AFTER_END,
+                "IGNORE_JOBS": kinds.IGNORE_RUNNING_JOBS,
+            }
+            wanted = known[flags[0]]
+            for flag in flags[1:]:
+                wanted |= known[flag]
+            pyslurm.Reservation(
+                name,
+                start_time=round(start_s),  # a float is refused as an invalid time
+                duration=minutes,
+                nodes=",".join(names),
+                users=list(users),
+                partition=partition,
+                flags=wanted,
+            ).create()
+        case _:
+            raise SlurmError(f"pyslurm is not used for {change}")
+
+
+def _loaded(load: Any) -> Any:  # noqa: ANN401
+    import pyslurm
+
+    try:
+        return load()
+    except pyslurm.RPCError as error:
+        raise SlurmUnreachableError(f"pyslurm: {error}") from error

@@ -42,6 +42,11 @@ def signed(text: str) -> int:
     return -whole(text[1:]) if text.startswith("-") else whole(text)
 
 
+def number(text: str) -> int:
+    """A number that not every release prints; 0 without it."""
+    return whole(text) if text.isdecimal() and text.isascii() and len(text) < 10 else 0
+
+
 def gpu_count(tres: str) -> int:
     """GPUs in a list such as `gres:gpu:a100:2,gres:shard:4` or `gres/gpu:a100=2,gres/gpu=2`; 0 if there are none."""
     return count(tres, "gpu")

@@ -41,7 +41,7 @@ scontrol requeue "$SLURM_JOB_ID" && exec sleep 60
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """What of the native build the members need. `library` and `manager` are what `wrappers.native_parts` finds."""
+    """What of the native build the members need. `library` and `manager` are what `wrappers.kernel_manager` finds."""
 
     library: Path
     manager: Path

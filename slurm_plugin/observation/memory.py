@@ -25,7 +25,7 @@ from explsched.log import event
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
 from sched_policy.model import Job, JobState
-from sched_policy.order.utility import claims_a_prior
+from sched_policy.utility import claims_a_prior
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.standing import is_untested, leased_job

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from sched_policy.model import NARROWED, GpuRequest, NodeGpus
-from slurm_plugin.client.gpu_memory import memory_mib
-from slurm_plugin.client.records import SlurmJob, SlurmNode
+from slurm_plugin.client.records import SlurmJob, SlurmNode, gpu_memory_mib
 from slurm_plugin.observation.standing import leased_job
 
 
@@ -35,7 +34,7 @@ def gpu_request(record: SlurmJob, shards_per_gpu: int) -> GpuRequest:
 
 def least_gpu_memory_mib(constraint: str) -> int:
     """What each GPU of a job must have, as far as the features that it asks for tell; 0 where they do not."""
-    return max((min(map(memory_mib, part.split("|"))) for part in constraint.split("&")), default=0)
+    return max((min(map(gpu_memory_mib, part.split("|"))) for part in constraint.split("&")), default=0)
 
 
 def gpu_allocation(record: SlurmJob, shards_per_gpu: int) -> tuple[NodeGpus, ...]:

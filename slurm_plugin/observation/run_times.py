@@ -1,4 +1,4 @@
-"""Run times learnt from sacct: what jobs like a present one took.
+"""Run times learnt from sacct: what jobs like a present one took, and how well that would have told how long they run.
 
 sacct is asked in a thread of its own, now and then: a slow or absent slurmdbd delays no pass, and jobs keep what was
 learnt before, or nothing.
@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
+from explsched.errors import SlurmError
 from explsched.log import event
 from sched_policy.model import Job
-from sched_policy.run_times import Likeness, PastJob, RunTimes, of_history
-from slurm_plugin.client.errors import SlurmError
+from sched_policy.run_times import Likeness, RunTimes, of_history
 from slurm_plugin.client.spelling import gpus_of
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")
@@ -28,6 +30,15 @@ Accounting = Callable[[Sequence[str], float, float], list[list[str]]]
 _LOG = logging.getLogger("explsched.run_times")
 _NOT_ENDED = frozenset({"PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "RESIZING", "COMPLETING", "CONFIGURING"})
 _DAY_S = 86_400.0
+
+
+class PastJob(NamedTuple):
+    """A job that has ended: when it was submitted, when it ended, and how long it ran, in seconds."""
+
+    likeness: Likeness
+    submit_s: float
+    end_s: float
+    run_s: float
 
 
 def past_jobs(rows: Iterable[Sequence[str]]) -> tuple[list[PastJob], int]:
@@ -126,3 +137,59 @@ class LearntRunTimes:
 
 def _within_limit(job: Job, left_s: float, now_s: float) -> float:
     return left_s if job.time_limit_s is None else min(left_s, max(0.0, job.time_limit_s - job.run_s(now_s)))
+
+
+class Coverage(Struct, frozen=True):
+    """How well run times were expected, of the jobs whose nearest kin was alike in the same way.
+
+    Attributes:
+        alike_in: in what; "" for jobs of which nothing was known.
+        jobs: how many jobs.
+        share: part of all jobs.
+        within_twice: part of them that ran between half and twice the median that was expected.
+        within_quantiles: part of them that ran between the quantiles 0.1 and 0.9 that were expected; 0.8 is right.
+
+    """
+
+    alike_in: str
+    jobs: int
+    share: float
+    within_twice: float | None = None
+    within_quantiles: float | None = None
+
+
+def coverage(past: Sequence[PastJob], known: Sequence[PastJob] = ()) -> tuple[Coverage, ...]:
+    """What would have been expected of each job when it was submitted, by jobs that had ended by then; most first.
+
+    The jobs of `known` are learnt from and not judged.
+    """
+    history = RunTimes()
+    jobs = [*known, *past]
+    events = [(job.submit_s, 1, row) for row, job in enumerate(jobs)]
+    events += [(max(job.end_s, job.submit_s), 2, row) for row, job in enumerate(jobs)]
+    numbers: dict[int, int] = {}
+    hits: dict[str, list[tuple[bool, bool]]] = {}
+    for _, kind, row in sorted(events):
+        job = jobs[row]
+        if kind == 2:
+            history.ended(numbers[row], job.run_s)
+            continue
+        numbers[row] = history.add(job.likeness)
+        if row < len(known):
+            continue
+        found = history.expected(numbers[row], (0.1, 0.5, 0.9))
+        if found is None:
+            hits.setdefault("", []).append((False, False))
+            continue
+        least_s, median_s, most_s = found.run_s
+        hit = (median_s / 2 <= job.run_s <= 2 * median_s, least_s <= job.run_s <= most_s)
+        hits.setdefault(found.alike_in, []).append(hit)
+    lines = (_line(alike_in, theirs, len(past)) for alike_in, theirs in hits.items())
+    return tuple(sorted(lines, key=lambda line: -line.jobs))
+
+
+def _line(alike_in: str, hits: Sequence[tuple[bool, bool]], jobs: int) -> Coverage:
+    count, share = len(hits), len(hits) / jobs
+    if not alike_in:
+        return Coverage(alike_in, count, share)
+    return Coverage(alike_in, count, share, sum(hit[0] for hit in hits) / count, sum(hit[1] for hit in hits) / count)

@@ -1,4 +1,4 @@
-/* The options that sbatch, srun and salloc gain: the table of explsched/job_options/__init__.py in C. */
+/* The options that sbatch, srun and salloc gain: the table of explsched/job_options/table.py in C. */
 #ifndef EXPLSCHED_SPANK_OPTION_H
 #define EXPLSCHED_SPANK_OPTION_H
 

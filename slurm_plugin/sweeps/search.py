@@ -42,12 +42,12 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from explsched.atomic_file import create_file_durably, replace_file_durably
+from explsched.errors import SlurmError
 from explsched.job_options.values import PAIRS_BYTES
 from explsched.parameters import listed, of_value, shown
 from slurm_plugin.client import process
 from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
@@ -255,7 +255,7 @@ class Search:
         waiting = [job.job_id for job in jobs if job.comment == comment and job.state == "PENDING"]
         if under_way:
             options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
-            command = [sys.executable, "-m", "explsched.cli.main", "sweep", "run", str(self._path), *options]
+            command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
             script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
             ends = "?".join(f"afterany:{job_id}" for job_id in under_way[:_MOST_WATCHED])
             words = [f"--dependency={ends}", f"--comment={comment}", f"--job-name={self._file.name}-next", "--ntasks=1"]

@@ -128,6 +128,12 @@ def _live_ratios(report: Any) -> list[float]:
 
 CLAIMS = (
     Claim(
+        "docs/gateway.md",
+        "gateway_batch.json",
+        "replicas and the gateway's job were killed {} times, each of {} requests had one answer",
+        lambda report: [report["figures"]["batch_kills"], report["figures"]["batch_answered_once"]],
+    ),
+    Claim(
         "README.md",
         "sweep_demo.json",
         "Slurm alone needs {} GPU-seconds, trainings that ask Optuna's ASHA whether to go on {}, and explsched {} (",

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from explsched.cli.main import root
+from explsched.cli import root
 from slurm_plugin.devcluster import ClusterSpec, ProductState, up
 from slurm_plugin.devcluster.machine import reserved
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands

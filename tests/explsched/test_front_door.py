@@ -30,10 +30,3 @@ def loaded_by(statement: str) -> set[str]:
 def test_the_front_door_loads_the_standard_library_only() -> None:
     assert loaded_by("import explsched") == {"explsched"}
     assert loaded_by("from explsched import CheckpointSignal, atomic_write, event, report") == {"explsched"}
-
-
-@pytest.mark.parametrize("old", ["wrappers.progress", "wrappers.checkpoint"])
-def test_old_names_work_for_one_more_release_and_say_so(old: str) -> None:
-    code = f"import {old} as old; old.report if {old.endswith('progress')} else old.CheckpointSignal"
-    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
-    assert f"{old} has moved: use `import explsched`" in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from explsched.cli.main import root
+from explsched.cli import root
 from explsched.errors import ExplschedError
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
@@ -168,3 +168,18 @@ def test_a_key_is_shown_once(place: Path) -> None:
     assert len(done.stdout.strip()) >= 40
     assert "alice: {sha256:" in done.stderr
     assert done.stdout.strip() not in done.stderr
+
+
+def test_keepalived_s_files_are_for_two_nodes(place: Path) -> None:
+    assert "accepted: an address with its prefix" in refused("address", "--keepalived", "x")
+    assert "job.second.node" in refused("address", "--keepalived", "10.0.0.9/24")
+    pair = SERVICES.replace("listen", "job: {node: gw1, second: {node: gw2}}\nlisten")
+    (place / "services.yaml").write_text(pair)
+    assert "must be 0.0.0.0" in refused("address", "--keepalived", "10.0.0.9/24")
+    (place / "keys.yaml").write_text("keys: {}\n")
+    (place / "services.yaml").write_text(pair.replace("host: 127.0.0.1", "keys: keys.yaml"))
+    done = invoke("address", "--keepalived", "10.0.0.9/24", "--interface", "ib0")
+    first, second = done.output.split("# gw2")
+    assert first.count("{") == first.count("}") == second.count("{") == second.count("}")
+    assert ("priority 150" in first, "priority 100" in second, "interface ib0" in second) == (True, True, True)
+    assert "http://127.0.0.1:8080/healthz" in first

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from explsched.errors import SlurmError
 from inference_gateway import services
 from inference_gateway.accepted import Accepted
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.loop import Child
-from slurm_plugin.client.errors import SlurmError
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
 

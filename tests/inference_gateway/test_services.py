@@ -155,3 +155,59 @@ class TestKeys:
         path.write_text(text)
         with pytest.raises(ConfigError, match=words):
             accepted.load_keys(path)
+
+
+CHAT = "services.yaml: services.chat."
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("canary: {service: more}", CHAT + "canary.service: no other service 'more' .none."),
+        ("canary: {service: chat}", CHAT + "canary.service: no other service 'chat'"),
+        ("canary: {service: more, share: 2}", "services.chat.canary.share: .*found 2"),
+        ("batches: yes", "services.chat.batches: .*found True"),
+        ("batches: always", "services.chat.batches: .*none.*idle.*start.*found 'always'"),
+        ("also_serves: [llama, chat-2, chat-2, '']", "services.chat.also_serves"),
+    ],
+)
+def test_lanes_and_canaries(more: str, words: str) -> None:
+    assert re.search(words, faults(GOOD + f"    {more}\n")), faults(GOOD + f"    {more}\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("worker_command: x", "replica.worker_command: is for replicas over several nodes, replica.nodes is 1"),
+        ('worker_command: "x \'"', "replica.worker_command: No closing quotation"),
+        ("nodes: 0", "services.chat.replica.nodes: .*found 0"),
+        ("stage: {source: a, target: /b}", "replica.stage.source: must be an absolute path, found 'a'"),
+    ],
+)
+def test_replicas_over_nodes_and_their_models(more: str, words: str) -> None:
+    text = GOOD.replace('{port}"}', f'{{port}}", {more}}}')
+    assert re.search(words, faults(text)), faults(text)
+
+
+def test_a_staged_model_is_part_of_the_generation() -> None:
+    text = GOOD.replace('{port}"}', '{port} {model}", nodes: 2, stage: {source: /a, target: /b}}')
+    assert services.parse(text, PATH).services["chat"].generation()
+    assert "replica.stage has copied" in faults(GOOD.replace("{port}", "{port} {model}"))
+
+
+@pytest.mark.parametrize(
+    ("job", "good"),
+    [
+        ("{second: {}}", False),
+        ("{node: a, second: {node: a}}", False),
+        ("{node: a, second: {node: b}}", True),
+        ("{second: {port: 8081}}", True),
+        ("{second: {port: 8080}}", False),
+    ],
+)
+def test_two_gateways_need_two_places(job: str, *, good: bool) -> None:
+    text = f"job: {job}\n{GOOD}"
+    if good:
+        assert services.parse(text, PATH).job.second is not None
+    else:
+        assert "job.second: both gateways may come to the same node and listen on port 8080" in faults(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from explsched.cli.main import root
+from explsched.cli import root
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sexplsched(*words: str, path: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": f"{path}:{EXAMPLE.parents[1]}"}
-    argv = [sys.executable, "-m", "explsched.cli.main", *words]
+    argv = [sys.executable, "-m", "explsched.cli", *words]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
 

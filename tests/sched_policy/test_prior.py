@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.model import Exploration, GpuRequest, Job, JobState
-from sched_policy.order.utility import estimate
+from sched_policy.utility import estimate
 from tests.sched_policy.builders import EXPLORING, curve, job, nodes, row, running, snapshot
 
 QUANTUM_S = 100.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_policy.run_times import Likeness, PastJob, RunTimes, coverage, of_history
+from sched_policy.run_times import Likeness, RunTimes, of_history
 
 ADA = Likeness(1, "main", "ada", "resnet-1")
 BOB = Likeness(1, "main", "bob", "probe-1")
@@ -59,14 +59,3 @@ def test_of_many_jobs_submitted_at_once_those_in_the_middle_are_judged_by_the_la
     history = known()
     batch = [history.add(ADA) for _ in range(200)]
     assert left_s(history, batch[100]) > 10 * left_s(history, history.add(BOB))
-
-
-def test_coverage_judges_each_job_by_those_that_had_ended_before_it_was_submitted() -> None:
-    # The second begins before the first has ended, so nothing is known of either; the others are as the first.
-    past = [PastJob(ADA, 0.0, 100.0, 100.0), PastJob(ADA, 50.0, 150.0, 100.0), PastJob(ADA, 200.0, 320.0, 120.0)]
-    by_kind = {line.alike_in: line for line in coverage(past)}
-    assert by_kind[""].jobs == 2
-    assert by_kind[""].within_twice is None
-    alike = by_kind["user, name and GPUs"]
-    assert (alike.jobs, alike.share, alike.within_twice, alike.within_quantiles) == (1, 1 / 3, 1.0, 0.0)
-    assert [line.jobs for line in coverage(past[2:], known=past[:2])] == [1]

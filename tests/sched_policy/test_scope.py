@@ -14,9 +14,9 @@ from sched_policy.backfill import Backfill
 from sched_policy.catalog import PolicyOptions
 from sched_policy.model import Job
 from sched_policy.order import Srsf
-from sched_policy.order.utility import ByUtility
 from sched_policy.queue_order import within_scopes
 from sched_policy.snapshot import Snapshot
+from sched_policy.utility import ByUtility
 from sched_policy.validate import checked_plan
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, row, running, snapshot
 

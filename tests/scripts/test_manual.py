@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched import strict_yaml
-from explsched.cli.main import root
+from explsched.cli import root
 from scripts.manual.__main__ import WRAPPERS, Entry, Page, Part, pages, render
 from slurm_plugin import config, daemon
 

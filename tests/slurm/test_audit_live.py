@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from explsched.cli.main import root
+from explsched.cli import root
 from slurm_plugin.audit import read, replayed
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up

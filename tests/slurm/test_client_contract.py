@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client import batch, capabilities, process
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -21,7 +22,6 @@ from slurm_plugin.client.changes import (
     SignalJob,
 )
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.protocol import SlurmClient, probe_pyslurm
 from slurm_plugin.client.pyslurm_ import PyslurmClient
 from slurm_plugin.devcluster import Cluster

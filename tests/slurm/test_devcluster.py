@@ -305,7 +305,7 @@ class TestCommandLine:
         run(whole, *argv)  # without the environment of the shell it is submitted from
         assert out.read_text() == f"{whole.product.spool}\n"
         out.unlink()
-        shown = run(whole, sys.executable, "-m", "explsched.cli.main", "config", "show")
+        shown = run(whole, sys.executable, "-m", "explsched.cli", "config", "show")
         assert str(whole.product.spool) in shown
         assert instance.notice(whole.product.spool, time.time()) is None
         daemon = whole.daemons[-1]
@@ -318,7 +318,7 @@ class TestCommandLine:
         assert invoke("up", *where, "--nodes", "1", "--gpus", "1", "--shards", "0", "--no-daemon").exit_code == 0
         half = load(place)
         assert [daemon.name for daemon in half.daemons] == ["munged", "slurmctld", "slurmd.n1"]
-        argv = (sys.executable, "-m", "explsched.cli.main", "status")
+        argv = (sys.executable, "-m", "explsched.cli", "status")
         environment = {**os.environ, **half.env()}
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.count("\n") == 1

@@ -23,8 +23,8 @@ from slurm_plugin.devcluster.sharing import GPUS, KINDS, PER_GPU, Native, Site
 from slurm_plugin.steering.grouping import LiveGroup, live_groups
 from slurm_plugin.steering.release import choice, free_shards
 from tests.slurm.jobs import command, environment, final_state, run, state_of, submit, until
-from wrappers import native_parts
-from wrappers.native_parts import NotInstalledError
+from wrappers import kernel_manager
+from wrappers.kernel_manager import NotInstalledError
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def cluster_of(place: Path, spec: ClusterSpec) -> Iterator[Cluster]:
 def native() -> Native:
     """The native build with the interposer's GPU double."""
     try:
-        return Native.of(NATIVE, native_parts.library(os.environ), native_parts.manager(os.environ))
+        return Native.of(NATIVE, kernel_manager.library(os.environ), kernel_manager.manager(os.environ))
     except (NotInstalledError, FileNotFoundError) as error:
         pytest.skip(str(error))
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from explsched.job_options import SCHEDULED
+from explsched.job_options.table import SCHEDULED
 from slurm_plugin import job_options
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from tests import job_submit
 from tests.slurm.jobs import command, until
-from wrappers import native_parts
+from wrappers import kernel_manager
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
@@ -32,8 +32,8 @@ def library(open_tmp: Path) -> Path:
     directory = open_tmp / "spank_files"
     directory.mkdir()
     try:
-        return Path(shutil.copy(native_parts.library(os.environ), directory))
-    except native_parts.NotInstalledError as error:
+        return Path(shutil.copy(kernel_manager.library(os.environ), directory))
+    except kernel_manager.NotInstalledError as error:
         pytest.skip(str(error))
 
 
@@ -195,7 +195,7 @@ def test_a_missing_library_does_not_stop_a_job(site: Cluster, library: Path) -> 
 def test_a_best_effort_job_is_known_to_the_manager_and_to_explain(site: Cluster, library: Path) -> None:
     """The whole way on the GPU double: plain sbatch, the interposer in the task, the node's manager, explain."""
     place = library.parent / "km"
-    manager = native_parts.manager(os.environ)
+    manager = kernel_manager.manager(os.environ)
     daemon = subprocess.Popen([manager, "--dir", place, "--profiles", place / "profiles", "--foreground"])
     config = library.parent / "explsched.yaml"
     config.write_text(json.dumps({"slurm": {"client": "cli"}, "progress": {"spool": str(library.parent / "spool")}}))

@@ -41,7 +41,7 @@ def search(directory: Path, spool: Path, cluster: Cluster, *, trials: int, paral
         "job": {"time": "5", "sbatch": [f"--chdir={directory}"]},
     }
     (directory / "sweep.yaml").write_text(json.dumps(told))
-    argv = [sys.executable, "-m", "explsched.cli.main", "sweep", "run", str(directory / "sweep.yaml")]
+    argv = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(directory / "sweep.yaml")]
     return [*argv, "--config", str(config), "--json"]
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from explsched.errors import SlurmError
 from slurm_plugin.client import batch
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -23,7 +24,6 @@ from slurm_plugin.client.changes import (
     StartAtOnce,
     TargetJob,
 )
-from slurm_plugin.client.errors import SlurmError
 
 NOON_S = 1_700_000_000.0
 NOON = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOON_S))  # Slurm reads local times

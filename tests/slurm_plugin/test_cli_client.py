@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from explsched.errors import SlurmUnreachableError
 from slurm_plugin.client import batch
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -20,7 +21,6 @@ from slurm_plugin.client.changes import (
     TargetJob,
 )
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmUnreachableError
 
 SCONTROL = """\
 case "$1" in

@@ -7,11 +7,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from explsched.cli.main import root
+from explsched.cli import root
+from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.cli.submit import TaskError, read_task, sbatch_arguments
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.records import SlurmNode
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from explsched.errors import PolicyError
+from explsched.errors import PolicyError, SlurmUnreachableError
 from slurm_plugin import instance
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import TargetJob
-from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import AnotherDaemonError, Beat, Holder

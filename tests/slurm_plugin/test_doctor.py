@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from explsched.cli.main import root
+from explsched.cli import root
 
 CONFIG = """\
 AccountingStorageType   = {accounting}

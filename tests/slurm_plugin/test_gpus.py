@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from slurm_plugin.cli.gpus import NodeGpus, of_cluster
-from slurm_plugin.client.gpu_memory import memory_mib, of_node
-from slurm_plugin.client.records import ClusterRecords, SlurmNode
+from slurm_plugin.client.records import ClusterRecords, SlurmNode, gpu_memory_mib, gpu_memory_of_node
 from tests.slurm_kit import record
 
 
@@ -40,14 +39,14 @@ from tests.slurm_kit import record
     ],
 )
 def test_names_tell_the_memory_of_gpus(name: str, gib: int) -> None:
-    assert memory_mib(name) == gib * 1024
+    assert gpu_memory_mib(name) == gib * 1024
 
 
 def test_of_a_node_the_type_counts_before_features_and_of_several_the_smallest() -> None:
-    assert of_node({"h200"}, {"gpumem80g"}) == (141 * 1024, "")
-    assert of_node({"a100"}, {"gpumem80g", "fast"}) == (80 * 1024, "gpumem80g")
-    assert of_node({"l4", "h100"}, ()) == (24 * 1024, "")
-    assert of_node((), {"fast"}) == (0, "")
+    assert gpu_memory_of_node({"h200"}, {"gpumem80g"}) == (141 * 1024, "")
+    assert gpu_memory_of_node({"a100"}, {"gpumem80g", "fast"}) == (80 * 1024, "gpumem80g")
+    assert gpu_memory_of_node({"l4", "h100"}, ()) == (24 * 1024, "")
+    assert gpu_memory_of_node((), {"fast"}) == (0, "")
 
 
 def test_gpus_are_listed_with_who_holds_them() -> None:

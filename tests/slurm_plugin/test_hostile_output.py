@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sched_policy import catalog
 from sched_policy.validate import checked_plan
-from slurm_plugin.client import batch, parse
+from slurm_plugin.client import batch, parse, squeue
 from slurm_plugin.client.changes import Change, CreateReservation
 from slurm_plugin.client.cli import readable
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
@@ -23,7 +23,7 @@ from slurm_plugin.steering.reconcile import SteeringLimits, changes
 
 NOW_S = 1_700_001_000.0
 NODES = ("n1", "n2")
-SQUEUE = dict.fromkeys(parse.JOB_FIELDS, "N/A") | {
+SQUEUE = dict.fromkeys(squeue.JOB_FIELDS, "N/A") | {
     "JobID": "12",
     "ArrayJobID": "12",
     "UserID": "1000",
@@ -105,7 +105,7 @@ def one_pass(jobs: tuple[SlurmJob, ...], nodes: tuple[SlurmNode, ...], *held: Sl
 
 
 def jobs_of(*records: dict[str, str]) -> tuple[SlurmJob, ...]:
-    return readable("squeue", parse.job, [list(record.values()) for record in records])
+    return readable("squeue", squeue.job, [list(record.values()) for record in records])
 
 
 def nodes_of(*lines: str) -> tuple[SlurmNode, ...]:
@@ -116,23 +116,23 @@ PLAIN_NODES = nodes_of(*map(NODE.format, NODES))
 
 
 @settings(deadline=None, max_examples=80)
-@given(field=st.sampled_from(parse.JOB_FIELDS), value=ODD)
+@given(field=st.sampled_from(squeue.JOB_FIELDS), value=ODD)
 def test_any_field_of_a_job(field: str, value: str) -> None:
     found = jobs_of(SQUEUE | {field: value}, HOLDING | {field: value, "JobID": "15"}, USUAL, HOLDING)
     assert {13, 14} <= {job.job_id for job in found}
     one_pass(found, PLAIN_NODES)
 
 
-@pytest.mark.parametrize("count", [0, 1, len(parse.JOB_FIELDS) - 1, len(parse.JOB_FIELDS) + 1, 2 * len(SQUEUE)])
+@pytest.mark.parametrize("count", [0, 1, len(squeue.JOB_FIELDS) - 1, len(squeue.JOB_FIELDS) + 1, 2 * len(SQUEUE)])
 def test_fields_that_are_missing_or_doubled(count: int) -> None:
     fields = (list(SQUEUE.values()) * 2)[:count]
-    found = readable("squeue", parse.job, [fields, list(USUAL.values())])
+    found = readable("squeue", squeue.job, [fields, list(USUAL.values())])
     assert [job.job_id for job in found] == [13]
 
 
 @pytest.mark.parametrize("record", ["", "\x1f", "12", "Resources\x1f100", "a\x1fb\x1fc\x1fd"])
 def test_a_record_that_was_cut_off(record: str) -> None:
-    reader = parse.JobReader()
+    reader = squeue.JobReader()
     for _ in range(2):  # the second time nothing of it may be known
         reader.begin("\x1f")
         found = readable("squeue", reader.job, [record, "\x1f".join(USUAL.values())])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from explsched.cli.main import root
+from explsched.cli import root
 from kernel_intercept.profile import store
 from kernel_intercept.profile.model import ProfileError, Source
 from tests.kernel_intercept.profiles import FILL, profile

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.client import batch, parse, spelling
+from explsched.errors import SlurmError
+from slurm_plugin.client import batch, parse, spelling, squeue
 from slurm_plugin.client.changes import (
     SetAdminComment,
     TargetJob,
 )
-from slurm_plugin.client.errors import SlurmError
 
-RECORD = dict.fromkeys(parse.JOB_FIELDS, "N/A") | {
+RECORD = dict.fromkeys(squeue.JOB_FIELDS, "N/A") | {
     "JobID": "12",
     "ArrayJobID": "12",
     "UserID": "1000",
@@ -61,7 +61,7 @@ def test_gpu_counts(tres: str, gpus: int) -> None:
 
 
 def test_a_running_job() -> None:
-    job = parse.job(list(RECORD.values()))
+    job = squeue.job(list(RECORD.values()))
     assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))
     assert job.time_limit_s == 86400 + 2 * 3600 + 3 * 60 + 4
     assert (job.submit_s, job.start_s, job.restarts, job.comment) == (1.7e9, 1.7e9 + 100, 1, "")
@@ -76,7 +76,7 @@ def test_a_running_job() -> None:
     ],
 )
 def test_a_requeued_job_asks_for_what_it_was_changed_to(state: str, tres: str, nodes: int) -> None:
-    job = parse.job(list((RECORD | {"State": state, "tres-alloc": tres}).values()))
+    job = squeue.job(list((RECORD | {"State": state, "tres-alloc": tres}).values()))
     assert (job.nodes, job.gpus) == (nodes, 2 * nodes)
 
 
@@ -90,12 +90,12 @@ def test_a_requeued_job_asks_for_what_it_was_changed_to(state: str, tres: str, n
     ],
 )
 def test_shards_on_each_node(fields: dict[str, str], shards: int) -> None:
-    assert parse.job(list((RECORD | fields).values())).shards_per_node == shards
+    assert squeue.job(list((RECORD | fields).values())).shards_per_node == shards
 
 
 def test_nodes_asked_for_and_our_note() -> None:
     record = RECORD | {"State": "PENDING", "ReqNodes": "n[2-3]", "admin_comment": "explsched:pause=5"}
-    job = parse.job(list(record.values()))
+    job = squeue.job(list(record.values()))
     assert (job.required_nodes, job.admin_comment, job.node_names) == (("n2", "n3"), "explsched:pause=5", ())
 
 
@@ -119,14 +119,14 @@ def test_pins_and_notes_are_one_safe_command() -> None:
 
 def test_total_gpus_are_spread_over_the_nodes() -> None:
     record = RECORD | {"tres-per-node": "N/A", "tres-per-job": "gres:gpu:3"}
-    assert parse.job(list(record.values())).gpu_nodes == (("n1", 2), ("n2", 1))
+    assert squeue.job(list(record.values())).gpu_nodes == (("n1", 2), ("n2", 1))
     record = RECORD | {"tres-per-node": "N/A", "tres-per-task": "gres:gpu:1", "NumTasks": "4"}
-    assert parse.job(list(record.values())).gpus == 4
+    assert squeue.job(list(record.values())).gpus == 4
 
 
 def test_a_waiting_array() -> None:
     record = RECORD | {"State": "PENDING", "ArrayTaskID": "2-9%2", "NodeList": "", "StartTime": "N/A"}
-    job = parse.job(list(record.values()))
+    job = squeue.job(list(record.values()))
     assert (job.array_tasks, job.array_job_id, job.gpu_nodes, job.start_s) == (8, 12, (), None)
 
 
@@ -134,7 +134,7 @@ def test_a_waiting_array() -> None:
 def test_no_free_text_breaks_a_record(name: str, comment: str) -> None:
     records = [RECORD | {"Name": name, "Comment": comment}, RECORD]
     text = "".join("\x1fabcf".join(record.values()) + "\x1fabcr\n" for record in records)
-    first, second = (parse.job(record.split("\x1fabcf")) for record in parse.records(text, "\x1fabcr"))
+    first, second = (squeue.job(record.split("\x1fabcf")) for record in squeue.records(text, "\x1fabcr"))
     assert first.name == name
     assert first.uid == 1000
     assert second.name == "train"
@@ -168,7 +168,7 @@ def test_sdiag_without_its_numbers_is_an_error() -> None:
 
 @pytest.mark.parametrize(("told", "first"), [("5", 5), ("N/A", None), ("0", None)])
 def test_the_components_of_a_heterogeneous_job_name_their_first_one(told: str, first: int | None) -> None:
-    assert parse.job(list((RECORD | {"HetJobID": told}).values())).het_job_id == first
+    assert squeue.job(list((RECORD | {"HetJobID": told}).values())).het_job_id == first
 
 
 def test_priorities_without_the_site_factor() -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from explsched.cli.main import root
+from explsched.cli import root
 from explsched.errors import ExplschedError
 from slurm_plugin.sweeps.search_file import load
 from tests.docs.blocks import ROOT, blocks

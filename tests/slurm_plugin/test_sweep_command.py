@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from explsched.cli.main import root
+from explsched.cli import root
 from explsched.errors import ExplschedError
 from sched_policy.plan import Plan, Preemption, Score, Stop
 from simulation.traces.formats import read_any

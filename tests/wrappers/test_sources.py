@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from explsched.job_options import FOLLOW, STEP_KEY, VALUE_KEY
+from explsched.job_options.table import FOLLOW, STEP_KEY, VALUE_KEY
 from wrappers.event_file import EventReporter, EventTail, masked_crc32c
 from wrappers.follow import LogTail, Reporter, row_reader
 from wrappers.sxrun import followed

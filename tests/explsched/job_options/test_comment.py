@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explsched.job_options import SCHEDULED
 from explsched.job_options.comment import Word, read, write
+from explsched.job_options.table import SCHEDULED
 
 HOSTILE = "a b&early-stop=1#$(x)\u00e9+%20'"
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=30)

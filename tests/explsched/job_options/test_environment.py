@@ -2,8 +2,8 @@
 
 import pytest
 
-from explsched.job_options import CHECKPOINT, EARLY_STOP, LIMIT, METRIC, SCHEDULED, SHARE, SWEEP, Option
-from explsched.job_options.environment import Found, exported, read, read_for_submission
+from explsched.job_options.command_line import Found, exported, read, read_for_submission
+from explsched.job_options.table import CHECKPOINT, EARLY_STOP, LIMIT, METRIC, SCHEDULED, SHARE, SWEEP, Option
 
 
 def test_every_option_has_a_variable() -> None:

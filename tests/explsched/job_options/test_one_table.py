@@ -13,13 +13,14 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from explsched.job_options import LIMIT, OPTIONS, REQUEST, SCHEDULED, SHARE, SHARING, Option, generated
+from explsched.job_options import generated
+from explsched.job_options.table import LIMIT, OPTIONS, REQUEST, SCHEDULED, SHARE, SHARING, Option
 from inference_gateway.services import KernelSection
 from scripts.manual.__main__ import pages, render
 from wrappers import sxbatch, sxrun
 
 ROOT = Path(__file__).parents[3]
-TABLE = ROOT / "explsched/job_options/__init__.py"
+TABLE = ROOT / "explsched/job_options/table.py"
 PRODUCT = (
     *("explsched", "wrappers", "slurm_plugin", "sched_policy", "simulation", "kernel_intercept"),
     *("inference_gateway", "sbatch_templates", "benchmarks", "scripts", "cmake"),
@@ -123,7 +124,7 @@ def test_the_header_is_written_only_when_it_differs(tmp_path: Path) -> None:
 
 
 def test_only_the_standard_library_is_imported_in_jobs() -> None:
-    modules = ("command_line", "comment", "environment", "generated")
+    modules = ("command_line", "comment", "generated")
     code = "import " + ", ".join(f"explsched.job_options.{name}" for name in modules)
     environment = {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-S", "-c", code], env=environment, check=True)  # -S: no site-packages
@@ -131,7 +132,7 @@ def test_only_the_standard_library_is_imported_in_jobs() -> None:
 
 def test_the_table_is_cheap_to_import() -> None:
     """Every training pays for it: no modules that read packages, sources or addresses."""
-    code = "import sys, explsched.job_options, explsched.job_options.environment; print(*sys.modules)"
+    code = "import sys, explsched.job_options.table; print(*sys.modules)"
     argv = [sys.executable, "-S", "-c", code]
     loaded = subprocess.run(argv, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True).stdout
     assert not {"dataclasses", "inspect", "urllib.parse", "argparse", "importlib.metadata"} & set(loaded.split())

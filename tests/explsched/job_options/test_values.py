@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explsched.job_options import (
+from explsched.job_options.table import (
     CHECKPOINT,
     DIRECTION,
     EARLY_STOP,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from explsched.errors import SlurmUnreachableError
 from inference_gateway.control.observations import BackgroundTasks, SlurmSync, TaskResult
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
-from slurm_plugin.client.errors import SlurmUnreachableError
 from tests.inference_gateway.control.doubles import AtOnce, job
 from tests.slurm_kit import FakeSlurm
 

@@ -140,7 +140,7 @@ class Gateway:
 
     @property
     def control(self) -> Control:
-        return self.supervisor._control  # type: ignore[return-value]
+        return self.supervisor._children[0]  # type: ignore[return-value]
 
     def run(self, *steps: Callable[[], object]) -> int:
         """Run with these steps; how many were left when it ended."""
@@ -378,9 +378,11 @@ class TestAnEditedFile:
 
     def test_it_is_in_force_and_kept_and_the_control_plane_starts_anew(self, gateway: Gateway) -> None:
         gateway.services.write_text(self.MORE)
+        first = gateway.control
         gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
         assert gateway.plane.applied == [("more", "chat")]
-        assert gateway.control.ended == 1 + 1
+        assert gateway.control is not first
+        assert (first.ended, gateway.control.ended) == (1, 1)
         kept = accepted.kept(gateway.paths.accepted, gateway.services)
         assert kept is not None
         assert tuple(kept.section.services) == ("more", "chat")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from explsched.cli.main import root
+from explsched.cli import root
 from simulation.colocation.events import generate, write_events
 from simulation.results import plots
 from simulation.traces.trace import TraceError

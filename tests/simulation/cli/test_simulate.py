@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from explsched.cli.main import root
+from explsched.cli import root
 from explsched.errors import ExplschedError
 from simulation.cli.outputs import PolicyColumn, number, ratio, table
 from simulation.results.metrics import figures
@@ -140,7 +140,7 @@ def test_options_of_muri(trace: Path) -> None:
 
 def test_muris_conventions_load_no_heavy_library(trace: Path) -> None:
     code = (
-        "import sys; from explsched.cli.main import root; root(sys.argv[1:], standalone_mode=False); "
+        "import sys; from explsched.cli import root; root(sys.argv[1:], standalone_mode=False); "
         "print(sorted({'scipy', 'matplotlib', 'rich', 'cvxpy', 'yaml'} & set(sys.modules)))"
     )
     words = [
@@ -279,7 +279,7 @@ def test_a_strange_list_of_policies_is_refused(policies: str, trace: Path) -> No
 def test_a_missing_trace_and_a_strange_cluster_are_errors_of_one_line(trace: Path) -> None:
     for words in (["--trace", "no.csv", "--cluster", "1x2"], ["--trace", str(trace), "--cluster", "1by2"]):
         done = subprocess.run(
-            [sys.executable, "-m", "explsched.cli.main", "simulate", *words, "--policy", "fifo"],
+            [sys.executable, "-m", "explsched.cli", "simulate", *words, "--policy", "fifo"],
             cwd=ROOT,
             capture_output=True,
             text=True,

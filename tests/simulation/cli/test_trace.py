@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from explsched.cli.main import root
+from explsched.cli import root
 from explsched.errors import ExplschedError
 from simulation.traces.formats import own, read_any, sacct
 from simulation.traces.trace import ClusterShape

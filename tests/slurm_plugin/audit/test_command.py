@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from explsched.cli.main import root
+from explsched.cli import root
 from slurm_plugin.audit import AuditEntry, AuditTrail
 
 LONG = "JS1:" + "x" * 900

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from explsched.errors import SlurmUnreachableError
 from sched_policy.model import NodeGpus
 from sched_policy.plan import Plan, Preemption, Reservation, Score, Stop
 from slurm_plugin.audit import (
@@ -35,7 +36,6 @@ from slurm_plugin.client.changes import (
     SignalJob,
     TargetJob,
 )
-from slurm_plugin.client.errors import SlurmUnreachableError
 from slurm_plugin.client.records import SlurmReservation
 from tests.slurm_kit import FakeSlurm, record
 

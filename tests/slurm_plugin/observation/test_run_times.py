@@ -7,9 +7,12 @@ from concurrent.futures import Future
 
 import pytest
 
-from slurm_plugin.client.errors import SlurmError
-from slurm_plugin.observation.run_times import FIELDS, LearntRunTimes, past_jobs
+from explsched.errors import SlurmError
+from sched_policy.run_times import Likeness
+from slurm_plugin.observation.run_times import FIELDS, LearntRunTimes, PastJob, coverage, past_jobs
 from tests.sched_policy.builders import NOW_S, job, running
+
+ALIKE = Likeness(1, "main", "ada", "resnet-1")
 
 
 def row(job_id: int, run_s: int, state: str = "COMPLETED", name: str = "resnet", gpus: int = 1) -> list[str]:
@@ -100,3 +103,14 @@ def test_where_sacct_fails_jobs_keep_what_was_learnt_and_it_is_asked_again_later
     source.with_estimates([one], NOW_S + 202)
     read(source)
     assert len(accounting.asked) == 3
+
+
+def test_coverage_judges_each_job_by_those_that_had_ended_before_it_was_submitted() -> None:
+    # The second begins before the first has ended, so nothing is known of either; the others are as the first.
+    past = [PastJob(ALIKE, 0.0, 100.0, 100.0), PastJob(ALIKE, 50.0, 150.0, 100.0), PastJob(ALIKE, 200.0, 320.0, 120.0)]
+    by_kind = {line.alike_in: line for line in coverage(past)}
+    assert by_kind[""].jobs == 2
+    assert by_kind[""].within_twice is None
+    alike = by_kind["user, name and GPUs"]
+    assert (alike.jobs, alike.share, alike.within_twice, alike.within_quantiles) == (1, 1 / 3, 1.0, 0.0)
+    assert [line.jobs for line in coverage(past[2:], known=past[:2])] == [1]

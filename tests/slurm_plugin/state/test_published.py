@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from explsched.cli.main import root
+from explsched.cli import root
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.state.publish import METRICS_FILE, Publisher, private
 from slurm_plugin.state.published import (

@@ -19,7 +19,7 @@ import yaml
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from explsched.cli.main import root
+from explsched.cli import root
 from slurm_plugin.devcluster.machine import until
 from slurm_plugin.state import serving
 from slurm_plugin.state.published import PROGRESS, ask, decoded

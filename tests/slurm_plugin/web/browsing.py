@@ -38,7 +38,7 @@ def served(config: Path, *more: str, environment: Mapping[str, str] = os.environ
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    argv = [sys.executable, "-m", "explsched.cli.main", "web", "-p", str(port), "-f", str(config), *more]
+    argv = [sys.executable, "-m", "explsched.cli", "web", "-p", str(port), "-f", str(config), *more]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**environment, "PYTHONUNBUFFERED": "1"})
     assert process.stdout is not None
     try:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.cli.main import root
+from explsched.cli import root
 from slurm_plugin.audit import AuditEntry, AuditTrail
 from slurm_plugin.config import AuditSection
 from slurm_plugin.web import answers

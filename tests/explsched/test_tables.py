@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explsched.cli.tables import Column, lines
+from explsched.tables import Column, lines
 
 JOBS = (Column("JOBID"), Column("NAME"), Column("GPUS", ">"), Column("REASON"))
 REASON = "waits for 2 whole nodes; the first is free at 12:30, the second at 13:00"

@@ -1,4 +1,7 @@
-"""Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that both gain by it (SJF-BSBF)."""
+"""Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that both gain by it (SJF-BSBF).
+
+Policies that ours are compared with, as those of `simulation.baselines`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.group import Shared
+from sched_policy.catalog import PolicyOptions
 from sched_policy.group.gpus import GpuMap
 from sched_policy.group.interleave import Interleaving
 from sched_policy.model import GpuRequest, Job, StageProfile
+from sched_policy.order import Fifo, Srtf
 from sched_policy.place import Place
-from sched_policy.plan import Group, Ranking, Start
+from sched_policy.plan import Group, Plan, Ranking, Start
+from sched_policy.policies import SHORTEST_FIRST
+from sched_policy.policy import JobData, Need, Policy
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
+
+_PAIRED = Need(JobData.STAGE_TIMES, "a pair is taken to run half as fast")
 
 Worth = Callable[["Floats", "Floats", "Floats", "Floats"], Floats]
 """(t_a, t_b, xi_a, xi_b) -> cost of sharing with each running job b, infinity where it does not pay."""
@@ -51,7 +59,7 @@ class Pairs(Struct, frozen=True):
 
     worth: Worth = best_benefit
 
-    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
         """Waiting jobs in the order of `ranking` on unused GPUs, else beside running jobs that are alone."""
         gpus = GpuMap(snapshot)
         slowdowns = _Slowdowns(snapshot.jobs)
@@ -80,7 +88,7 @@ class Pairs(Struct, frozen=True):
                 members = tuple(snapshot.jobs[other].job_id for other in beside)
                 groups.append(Group((*members, job.job_id), "sharing now ends both earlier than one after the other"))
             starts.append(Start(job.job_id, gpus.named(found), f"shares with {len(beside)} job(s)"))
-        return Shared(tuple(starts), tuple(groups))
+        return Plan(starts=tuple(starts), groups=tuple(groups))
 
 
 class _Partners:
@@ -134,7 +142,7 @@ class Opportunistic(Struct, frozen=True):
     collect GPUs while they stand idle; here it is promised nothing and waits its turn, since a plan has no half gangs.
     """
 
-    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Shared:
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
         """Guaranteed jobs first, each class in the order of `ranking`; whatever fits starts."""
         gpus = GpuMap(snapshot)
         waits = snapshot.columns.waits
@@ -159,7 +167,7 @@ class Opportunistic(Struct, frozen=True):
                 groups.append(Group((*neighbours, job.job_id), "an opportunistic job in the gaps of a guaranteed one"))
             kind = "guaranteed" if job.guaranteed else "opportunistic"
             starts.append(Start(job.job_id, gpus.named(found), f"{kind}; shares with {len(beside)} job(s)"))
-        return Shared(tuple(starts), tuple(groups))
+        return Plan(starts=tuple(starts), groups=tuple(groups))
 
 
 def _cost(gpus: GpuMap, job: Job) -> Floats:
@@ -168,3 +176,24 @@ def _cost(gpus: GpuMap, job: Job) -> Floats:
         return np.where(gpus.jobs > 0, np.inf, 0.0)
     same, other = (gpus.guaranteed, gpus.opportunistic) if job.guaranteed else (gpus.opportunistic, gpus.guaranteed)
     return np.where(same > 0, np.inf, other.astype(np.float64))
+
+
+def antman(_options: PolicyOptions) -> Policy:
+    """Guaranteed and opportunistic jobs."""
+    summary = "opportunistic jobs in the gaps of guaranteed ones (AntMan), in order of submission"
+    classes = Need(JobData.PRIORITIES, "all jobs are guaranteed, and none shares a GPU")
+    stages = Need(JobData.STAGE_TIMES, "an opportunistic job is taken to run half as fast beside another")
+    return Policy("antman", summary, Fifo(), sharing=Opportunistic(), needs=(classes, stages))
+
+
+def sjf_ffs(_options: PolicyOptions) -> Policy:
+    """Pairs by first fit."""
+    summary = "shortest job first, pairs share GPUs first-fit"
+    return Policy("sjf-ffs", summary, Srtf(), sharing=Pairs(first_fit), needs=(SHORTEST_FIRST, _PAIRED))
+
+
+def sjf_bsbf(_options: PolicyOptions) -> Policy:
+    """Pairs by best benefit."""
+    summary = "shortest job first, pairs share GPUs where both gain by it"
+    unknown = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission, and share no GPU")
+    return Policy("sjf-bsbf", summary, Srtf(), sharing=Pairs(best_benefit), needs=(unknown, _PAIRED))

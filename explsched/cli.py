@@ -1,4 +1,4 @@
-"""The root command `sexplsched`, and groups of commands that packages register as entry points.
+"""The root command `sexplsched`, groups of commands that packages register as entry points, options that they share.
 
 Only the command that is called is imported.
 """
@@ -6,8 +6,13 @@ Only the command that is called is imported.
 from __future__ import annotations
 
 import gc
-from difflib import get_close_matches
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
 from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import ClassVar
 
 import click
 
@@ -23,6 +28,34 @@ examples:
   sexplsched explain 4711
   sexplsched doctor
 """
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+config_option = click.option(
+    "-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.", show_envvar=True
+)
+
+
+class _Moment(click.ParamType[float]):
+    """A moment: `90m`, `2h` or `7d` ago, `2026-01-31` or `2026-01-31T12:00` local time; in seconds since 1970."""
+
+    name = "time"
+    _UNITS_S: ClassVar[Mapping[str, float]] = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click asks for it."""
+        text = str(value)
+        ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+        if ago:
+            return time.time() - float(ago[1]) * self._UNITS_S[ago[2]]
+        if text == "0":
+            return 0.0
+        try:
+            return datetime.fromisoformat(text).astimezone().timestamp()
+        except ValueError:
+            self.fail(f"{text!r}: accepted are 90m, 2h, 7d, 2026-01-31 and 2026-01-31T12:00", param, ctx)
+
+
+MOMENT = _Moment()
 
 
 class CommandError(ExplschedError):
@@ -51,6 +84,8 @@ class RegisteredCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does; an unknown command is answered with the nearest known one."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            from difflib import get_close_matches
+
             known = self.list_commands(ctx)
             near = get_close_matches(args[0], known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -1,1 +1,0 @@
-"""What every command shares: the root command, options, progress bars."""

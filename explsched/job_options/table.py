@@ -1,0 +1,310 @@
+"""The table of job options: everything that a job can tell explsched, each spelt here and nowhere else.
+
+An option has one name. Its spellings follow from it: `--NAME` of sxbatch and sxrun, `--expl-NAME` of sbatch, srun and
+salloc (the SPANK plugin), `EXPLSCHED_NAME` in the environment, the key NAME of the word `explsched:` in the job's
+comment, and the key NAME in YAML. Environment and YAML have `_` for `-`.
+
+`values` has the kinds of values; `command_line` reads options there and in the environment, `comment` in a comment;
+`generated` makes what C, Lua and the docs have of the table. Only the standard library, and little of it: this is
+imported inside jobs.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from explsched.job_options.values import (
+    FilePath,
+    Fraction,
+    Kind,
+    Memory,
+    OneOf,
+    Pairs,
+    Signal,
+    Sizes,
+    Stages,
+    Switch,
+    Text,
+)
+
+SPANK_PREFIX = "expl-"
+VARIABLE_PREFIX = "EXPLSCHED_"
+
+
+class Topic(Enum):
+    """What an option is about."""
+
+    LEARNING = "learning"
+    """How the job learns, and what may be done to it for that."""
+
+    PLACEMENT = "placement"
+    """Which GPUs the job can use."""
+
+    SHARING = "sharing"
+    """How the job's kernels share a GPU. Giving one asks for the kernels to be managed."""
+
+    FOLLOWING = "following"
+    """Where sxrun and sxreport find the job's progress, if it does not report."""
+
+
+class Former(NamedTuple):
+    """Spellings of a former release, which are read for one release more, with a warning.
+
+    `variables` are read wherever the present one is, `submission_variables` by sxbatch alone.
+    """
+
+    flags: tuple[str, ...] = ()
+    spank_flags: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    submission_variables: tuple[str, ...] = ()
+
+
+class Option(NamedTuple):
+    """One option.
+
+    Attributes:
+        name: the one name, words joined by `-`.
+        kind: what its values look like.
+        metavar: what stands for the value in help texts; empty for a switch.
+        help: its meaning, one phrase.
+        topic: what it is about.
+        is_consent: whether it permits something that is done to the job. A consent is never taken from the environment
+            of a job that submits another: nobody consented for the new one.
+        is_read_in_job: whether programs inside the job read its variable.
+        is_scheduled: whether the scheduler learns of it; else only sxrun has it.
+        former: spellings of a former release.
+
+    """
+
+    name: str
+    kind: Kind
+    metavar: str
+    help: str
+    topic: Topic
+    is_consent: bool = False
+    is_read_in_job: bool = False
+    is_scheduled: bool = True
+    former: Former = Former()
+
+    @property
+    def flag(self) -> str:
+        """As sxbatch and sxrun have it."""
+        return f"--{self.name}"
+
+    @property
+    def spank_name(self) -> str:
+        """As sbatch, srun and salloc have it, without the dashes."""
+        return f"{SPANK_PREFIX}{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return VARIABLE_PREFIX + self.yaml_key.upper()
+
+    @property
+    def key(self) -> str:
+        """The key in the job's comment."""
+        return self.name
+
+    @property
+    def yaml_key(self) -> str:
+        """The key in a YAML file, also the attribute that argparse makes of the flag."""
+        return self.name.replace("-", "_")
+
+    def canonical(self, text: str) -> str:
+        """The form in which a value is written everywhere. Raises ValueError with what is accepted."""
+        try:
+            return self.kind.canonical(text)
+        except ValueError as error:
+            raise ValueError(f"found {text!r}, accepted: {self.kind.accepted}") from error
+
+
+SWEEP = Option(
+    "sweep",
+    Text(),
+    "NAME",
+    "the sweep that the job belongs to; jobs of a sweep share what is known about their learning curves",
+    Topic.LEARNING,
+    former=Former(submission_variables=("SXBATCH_SWEEP",)),
+)
+METRIC = Option(
+    "metric",
+    Text(),
+    "NAME",
+    "the metric that measures progress (default: loss)",
+    Topic.LEARNING,
+    is_read_in_job=True,
+    former=Former(spank_flags=("expl-utility",), submission_variables=("SXBATCH_METRIC",)),
+)
+DIRECTION = Option(
+    "direction",
+    OneOf(("min", "max")),
+    "min|max",
+    "whether the metric should fall or rise (default: min)",
+    Topic.LEARNING,
+    former=Former(submission_variables=("SXBATCH_DIRECTION",)),
+)
+PARAMS = Option(
+    "params",
+    Pairs(),
+    "K=V,...",
+    "hyper-parameters of the training; --key=value and --key value of sxrun's command and explsched.report add to them",
+    Topic.LEARNING,
+)
+CHECKPOINT = Option(
+    "checkpoint",
+    Signal(),
+    "SIGNAL",
+    "allow preemption: on SIGNAL the job saves a checkpoint, then it is requeued",
+    Topic.LEARNING,
+    is_consent=True,
+    is_read_in_job=True,
+    former=Former(
+        variables=("EXPLSCHED_CHECKPOINT_SIGNAL",),
+        submission_variables=("SXBATCH_CHECKPOINT",),
+    ),
+)
+EARLY_STOP = Option(
+    "early-stop",
+    Switch(),
+    "",
+    "allow early stopping: the job is cancelled when further training is not worth its GPU time",
+    Topic.LEARNING,
+    is_consent=True,
+    former=Former(
+        flags=("--stop",),
+        spank_flags=("expl-stop",),
+        keys=("stop",),
+        variables=("EXPLSCHED_STOP",),
+        submission_variables=("SXBATCH_STOP",),
+    ),
+)
+JOB_CLASS = Option(
+    "job-class",
+    OneOf(("guaranteed", "opportunistic")),
+    "CLASS",
+    "guaranteed: GPUs of its own (default); opportunistic: GPUs that guaranteed jobs leave",
+    Topic.PLACEMENT,
+    former=Former(
+        spank_flags=("expl-policy-class",),
+        keys=("class",),
+        variables=("EXPLSCHED_POLICY_CLASS",),
+    ),
+)
+ELASTIC = Option(
+    "elastic",
+    Sizes(),
+    "MIN-MAX[/N]",
+    "the job can run with MIN to MAX GPUs on one node, or with N on each of several nodes",
+    Topic.PLACEMENT,
+    is_read_in_job=True,
+    former=Former(submission_variables=("SXBATCH_ELASTIC",)),
+)
+STAGES = Option(
+    "stages",
+    Stages(),
+    "ITERATION/IO/GPU/NET",
+    "milliseconds of an iteration that runs alone, and of its stages; used to find partners on a GPU",
+    Topic.PLACEMENT,
+    former=Former(submission_variables=("SXBATCH_STAGES",)),
+)
+SHARE = Option(
+    "share",
+    OneOf(("high", "best-effort")),
+    "CLASS",
+    "share the GPU: others do not delay kernels of class high; best-effort takes what is left",
+    Topic.SHARING,
+    is_read_in_job=True,
+    former=Former(variables=("EXPLSCHED_CLASS",)),
+)
+REQUEST = Option(
+    "request",
+    Fraction(),
+    "FRACTION",
+    "fraction of the GPU's time that is kept for the job while others want it",
+    Topic.SHARING,
+    is_read_in_job=True,
+)
+LIMIT = Option(
+    "limit",
+    Fraction(),
+    "FRACTION",
+    "largest fraction of the GPU's time that the job gets",
+    Topic.SHARING,
+    is_read_in_job=True,
+)
+MPS = Option(
+    "mps",
+    Switch(),
+    "",
+    "start CUDA MPS for the job; without it kernels of several processes take turns",
+    Topic.SHARING,
+    is_read_in_job=True,
+    is_scheduled=False,
+)
+MEMORY = Option(
+    "memory",
+    Memory(),
+    "SIZE",
+    "most memory that each process of the command gets on a GPU, such as 20G; more is out of memory",
+    Topic.SHARING,
+    is_read_in_job=True,
+    is_scheduled=False,
+)
+
+FOLLOW = Option(
+    "follow",
+    FilePath(),
+    "FILE",
+    "read progress from the file that the command writes: .csv, .tsv, .jsonl, TensorBoard's events or their directory",
+    Topic.FOLLOWING,
+    is_scheduled=False,
+)
+STEP_KEY = Option(
+    "step-key",
+    Text(),
+    "NAME",
+    "column or key of the step in a file that is followed (default: step)",
+    Topic.FOLLOWING,
+    is_scheduled=False,
+)
+VALUE_KEY = Option(
+    "value-key",
+    Text(),
+    "NAME",
+    "column, key or tag of the value in a file that is followed (default: the metric's name)",
+    Topic.FOLLOWING,
+    is_scheduled=False,
+)
+
+OPTIONS = (
+    SWEEP,
+    METRIC,
+    DIRECTION,
+    PARAMS,
+    CHECKPOINT,
+    EARLY_STOP,
+    JOB_CLASS,
+    ELASTIC,
+    STAGES,
+    SHARE,
+    REQUEST,
+    LIMIT,
+    MPS,
+    MEMORY,
+    FOLLOW,
+    STEP_KEY,
+    VALUE_KEY,
+)
+"""All options."""
+
+SCHEDULED = tuple(option for option in OPTIONS if option.is_scheduled)
+"""Those that the scheduler learns of: options of sxbatch, of the SPANK plugin, and keys of the comment."""
+
+SHARING = tuple(option for option in OPTIONS if option.topic is Topic.SHARING)
+"""Those of sxrun about a shared GPU."""
+
+FOLLOWING = tuple(option for option in OPTIONS if option.topic is Topic.FOLLOWING)
+"""Those of sxrun about progress."""

@@ -1,0 +1,266 @@
+"""The files and batches of each key, as files below the gateway's directory.
+
+    OWNER/ID.json, OWNER/ID.data      a file: what clients see of it, and its bytes; it is there once the first is
+    OWNER/BATCH.json                  a batch; after it was made its worker alone changes it
+    OWNER/BATCH.cancel                somebody asks for its end
+    OWNER/BATCH.output, .errors       what the worker has written so far, a line a request
+
+An owner is the name of a key, and sees what is in its directory alone. Names of files and batches are made here and
+rise with time; a text that is no such name is nobody's.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from explsched.atomic_file import replace_file_durably
+from inference_gateway.dataplane.settings import BatchSettings
+from inference_gateway.errors import GatewayError
+
+_NAME = re.compile(r"(?:file-[0-9a-f]{28}(?:-output|-errors)?|batch_[0-9a-f]{28})")
+_NOBODY = "_"
+"""The directory of clients without a key; no key has such a name."""
+
+TERMINAL = frozenset({"completed", "failed", "expired", "cancelled"})
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """What a client sees of a file; the names are those of OpenAI's interface, `created_at` is since the epoch."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    object: str = "file"
+    status: str = "processed"
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with a line of a batch's input; lines count from 1."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class Faults(msgspec.Struct, frozen=True):
+    """Why a batch was not begun."""
+
+    data: tuple[Fault, ...]
+    object: str = "list"
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """The requests of a batch by their end."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A batch as clients see it, but for `ends_as`: the status it will have once its results are files."""
+
+    id: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created_at: int
+    expires_at: int
+    status: str = "validating"
+    object: str = "batch"
+    errors: Faults | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    request_counts: Counts = Counts()
+    metadata: dict[str, str] | None = None
+    ends_as: str = ""
+
+    def shown(self) -> dict[str, Any]:
+        """For clients."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        del found["ends_as"]
+        return found
+
+
+_Record = TypeVar("_Record", FileRecord, Batch)
+
+
+class NotFoundError(GatewayError):
+    """The key has no such file or batch."""
+
+
+class NotNowError(GatewayError):
+    """It cannot be done with what is there: a limit is reached, or a file is in use."""
+
+
+def _new_name(kind: str) -> str:
+    """Rises with time, and nobody guesses it."""
+    return f"{kind}{time.time_ns():016x}{secrets.token_hex(6)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """The files and batches of one key. All methods raise `OSError` where the disk does."""
+
+    directory: Path
+    settings: BatchSettings
+
+    @classmethod
+    def of(cls, settings: BatchSettings, owner: str) -> Owned:
+        """Those of a key; an empty name for clients without one."""
+        return cls(settings.directory / (owner or _NOBODY), settings)
+
+    @property
+    def owner(self) -> str:
+        """The key's name."""
+        return "" if self.directory.name == _NOBODY else self.directory.name
+
+    def path(self, name: str, kind: str) -> Path:
+        """Where a part of a file or batch lies. Raises `NotFoundError` for what is no name of ours."""
+        if not _NAME.fullmatch(name):
+            raise NotFoundError(f"no such file or batch: {name[:80]!r}")
+        return self.directory / f"{name}.{kind}"
+
+    def file(self, name: str) -> FileRecord:
+        """What is known of a file. Raises `NotFoundError`."""
+        return self._read(name, FileRecord)
+
+    def batch(self, name: str) -> Batch:
+        """What is known of a batch: one that somebody cancels is `cancelling`. Raises `NotFoundError`."""
+        found = self._read(name, Batch)
+        cancel = self.path(name, "cancel")
+        if found.status in TERMINAL or found.cancelling_at or not cancel.exists():
+            return found
+        return msgspec.structs.replace(found, status="cancelling", cancelling_at=int(cancel.stat().st_mtime))
+
+    def files(self) -> list[FileRecord]:
+        """All files, the newest first."""
+        return [self.file(name) for name in self._names("file-")]
+
+    def batches(self) -> list[Batch]:
+        """All batches, the newest first."""
+        return [self.batch(name) for name in self._names("batch_")]
+
+    def unfinished(self, ended: set[str]) -> list[Batch]:
+        """The batches that are to be worked on, the oldest first; those in `ended` are not read, others join them."""
+        found = [self.batch(name) for name in reversed(self._names("batch_")) if name not in ended]
+        ended.update(batch.id for batch in found if batch.status in TERMINAL)
+        return [batch for batch in found if batch.status not in TERMINAL]
+
+    def draft(self) -> Path:
+        """A file to fill, for `add`. Raises `NotNowError` if the key has as many files as it may."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        most = self.settings.files_per_key
+        drafts = sum(1 for _ in self.directory.glob("*.draft"))
+        if len(self._names("file-")) + drafts >= most:
+            raise NotNowError(f"this key has {most} files (batches.files_per_key); delete some")
+        return self.directory / f"{_new_name('')}.draft"
+
+    def add(self, draft: Path, filename: str, purpose: str) -> FileRecord:
+        """Make a filled draft a file."""
+        record = FileRecord(_new_name("file-"), draft.stat().st_size, int(time.time()), filename, purpose)
+        draft.rename(self.path(record.id, "data"))
+        self._write(record)
+        return record
+
+    def keep_result(self, batch: Batch, kind: str) -> str | None:
+        """Make what the worker has written, `output` or `errors`, a file; its name. May be called again."""
+        written = self.path(batch.id, kind)
+        name = f"{batch.id.replace('batch_', 'file-')}-{kind}"
+        data = self.path(name, "data")
+        if written.exists() and written.stat().st_size:
+            written.rename(data)
+        written.unlink(missing_ok=True)
+        if not data.exists():
+            return None
+        size = data.stat().st_size
+        self._write(FileRecord(name, size, int(time.time()), f"{batch.id}_{kind}.jsonl", "batch_output"))
+        return name
+
+    def delete(self, name: str) -> None:
+        """Remove a file. Raises `NotFoundError`, `NotNowError` if a batch is at work on it."""
+        self.file(name)
+        if any(batch.input_file_id == name for batch in self.unfinished(set())):
+            raise NotNowError(f"{name} is the input of a batch that has not ended")
+        self.path(name, "json").unlink()
+        self.path(name, "data").unlink()
+
+    def make_batch(self, input_file_id: str, endpoint: str, window: str, metadata: Mapping[str, str] | None) -> Batch:
+        """Begin a batch. Raises `NotFoundError`, `NotNowError` if its results would be files too many."""
+        self.file(input_file_id)
+        length_s = window_s(window)
+        most = self.settings.files_per_key
+        if len(self._names("file-")) + 2 * len(self.unfinished(set())) + 2 > most:
+            raise NotNowError(f"the results would be more than {most} files (batches.files_per_key); delete some")
+        now_s = int(time.time())
+        about = (endpoint, input_file_id, window, now_s, now_s + length_s)
+        batch = Batch(_new_name("batch_"), *about, metadata=dict(metadata) if metadata else None)
+        self._write(batch)
+        return batch
+
+    def cancel(self, name: str) -> Batch:
+        """Ask for the end of a batch. Raises `NotFoundError`, `NotNowError` if it has ended."""
+        found = self.batch(name)
+        if found.status in TERMINAL or found.status == "finalizing":
+            raise NotNowError(f"{name} is {found.status}")
+        self.path(name, "cancel").touch()
+        return self.batch(name)
+
+    def update(self, batch: Batch) -> None:
+        """What the worker has to tell."""
+        self._write(batch)
+
+    def _names(self, kind: str) -> list[str]:
+        """The names of a kind, the newest first."""
+        with suppress(FileNotFoundError):
+            return sorted((path.stem for path in self.directory.glob(f"{kind}*.json")), reverse=True)
+        return []
+
+    def _read(self, name: str, kind: type[_Record]) -> _Record:
+        path = self.path(name, "json")
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (FileNotFoundError, msgspec.ValidationError) as error:
+            raise NotFoundError(f"no such file or batch: {name!r}") from error
+
+    def _write(self, record: FileRecord | Batch) -> None:
+        replace_file_durably(self.path(record.id, "json"), msgspec.json.encode(record), mode=0o600)
+
+
+def owners(settings: BatchSettings) -> Iterator[Owned]:
+    """All that have files. Raises `OSError`."""
+    if settings.directory.is_dir():
+        for path in sorted(settings.directory.iterdir()):
+            yield Owned(path, settings)
+
+
+_WINDOW = re.compile(r"([1-9][0-9]{0,2})([hd])")
+_LONGEST_S = 30 * 86_400
+
+
+def window_s(window: str) -> int:
+    """The seconds of a completion window such as `24h` or `7d`. Raises `NotNowError` for what is none."""
+    found = _WINDOW.fullmatch(window)
+    length_s = int(found[1]) * (3600 if found[2] == "h" else 86_400) if found else 0
+    if not 0 < length_s <= _LONGEST_S:
+        raise NotNowError(f"completion_window: found {window[:40]!r}, accepted: 1h to 720h, 1d to 30d")
+    return length_s

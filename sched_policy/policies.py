@@ -1,0 +1,188 @@
+"""The rows of the catalogue; those that ours are compared with are in `simulation.baselines` and `simulation.pairs`.
+
+What groups are made with is imported when one of those policies is asked for: it takes half a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from sched_policy.backfill import Backfill, PayoffAdmission
+from sched_policy.catalog import PolicyOptions
+from sched_policy.displace import Displace
+from sched_policy.elastic import Resizing, WalltimeRequeue
+from sched_policy.gittins import Gittins
+from sched_policy.improvement import EarlyStop
+from sched_policy.order import Fifo, LeastAttainedService, Order, Srsf, Srtf
+from sched_policy.place import Balanced, Simple
+from sched_policy.policy import JobData, Need, Policy
+from sched_policy.sweep import strategies
+from sched_policy.sweep.choice import Sweeps
+from sched_policy.utility import BySweep, ByUtility
+
+SHORTEST_FIRST = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission")
+"""Of orders by remaining run time."""
+_GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")
+_NO_REPORT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
+
+
+def depth(options: PolicyOptions, own: int) -> Backfill:
+    """Backfill with the reservation depth that the site has set, else the policy's own."""
+    return Backfill(own if options.reservation_depth is None else options.reservation_depth)
+
+
+def reserving(backfill: Backfill) -> tuple[Need, ...]:
+    """What backfill needs to reserve starts for blocked jobs."""
+    without = "no start can be reserved behind jobs of unknown length, so later jobs may pass blocked ones"
+    return (Need(JobData.RUN_TIMES, without),) if backfill.reservation_depth > 0 else ()
+
+
+def resizing(options: PolicyOptions) -> Resizing:
+    """When elastic jobs change their size."""
+    requeue = WalltimeRequeue(options.resize_lead_s, options.quantum_s)
+    return Resizing(options.resize_restart_s, options.resize_gain, options.quantum_s, options.most_preemptions, requeue)
+
+
+def preemptive(name: str, summary: str, order: Order, options: PolicyOptions, needs: tuple[Need, ...] = ()) -> Policy:
+    """Rank decides alone, as published: who is better displaces who is worse once that one had its quantum."""
+    displace = Displace(margin=1.0, least_share=0.0, quantum_s=options.quantum_s, most_at_once=options.most_preemptions)
+    return Policy(
+        name, summary, order, backfill=depth(options, 0), preempt=displace, resize=resizing(options), needs=needs
+    )
+
+
+def srtf(options: PolicyOptions) -> Policy:
+    """Shortest remaining time first."""
+    return preemptive("srtf", "shortest remaining time first, preemptive", Srtf(), options, (SHORTEST_FIRST,))
+
+
+def srsf(options: PolicyOptions) -> Policy:
+    """Shortest remaining service first."""
+    return preemptive(
+        "srsf", "shortest remaining service (time x GPUs) first, preemptive", Srsf(), options, (SHORTEST_FIRST,)
+    )
+
+
+def tiresias(options: PolicyOptions) -> Policy:
+    """Two-dimensional least attained service."""
+    order = LeastAttainedService(options.las_limits_gpu_s, options.starvation)
+    return preemptive("tiresias", "least attained service in few queues (2D-LAS), preemptive", order, options)
+
+
+def fifo(options: PolicyOptions) -> Policy:
+    """First in, first out."""
+    summary = "order of submission, EASY backfill"
+    backfill = depth(options, 1)
+    return Policy("fifo", summary, Fifo(), backfill=backfill, resize=resizing(options), needs=reserving(backfill))
+
+
+def explsched(options: PolicyOptions) -> Policy:
+    """Each sweep's best model first, or with the objective `total` the sum of improvements, as published."""
+    return _total(options) if options.objective == "total" else _best(options)
+
+
+def _best(options: PolicyOptions) -> Policy:
+    sweeps = Sweeps(strategies.build(options.sweep_strategy))
+    total = _total(options)
+    return replace(
+        total,
+        summary="each sweep's best model first; pauses and stops jobs that opted in",
+        order=BySweep(sweeps, total.order),
+        backfill=depth(options, 1),
+        admission=None,
+        stop=None,
+        sweeps=sweeps,
+    )
+
+
+def _total(options: PolicyOptions) -> Policy:
+    """Expected improvement per GPU-second."""
+    backfill = depth(options, 1)
+    untried = "jobs that report nothing are ordered as by"
+    return Policy(
+        "explsched",
+        "expected improvement per GPU-second first; preempts and stops jobs that opted in",
+        ByUtility(options.quantum_s, _NO_REPORT[options.no_report_order]),
+        backfill=backfill,
+        admission=PayoffAdmission(),
+        preempt=Displace(
+            margin=options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions
+        ),
+        resize=resizing(options),
+        stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
+        needs=(Need(JobData.LEARNING_CURVES, f"{untried} {options.no_report_order}"), *reserving(backfill)),
+    )
+
+
+def muri_s(options: PolicyOptions) -> Policy:
+    """Muri with known durations."""
+    from sched_policy.group.muri import Interleave
+
+    summary = "interleaving groups of up to 4 jobs (Muri), shortest remaining service first"
+    return Policy(
+        "muri-s", summary, Srsf(), sharing=Interleave(quantum_s=options.quantum_s), needs=(SHORTEST_FIRST, _GROUPED)
+    )
+
+
+def muri_l(options: PolicyOptions) -> Policy:
+    """Muri without durations."""
+    from sched_policy.group.muri import Interleave
+
+    # In queues, as Tiresias: by continuous attained service jobs would change places, and restart, at every quantum.
+    summary = "interleaving groups of up to 4 jobs (Muri), least attained service in few queues first"
+    return Policy(
+        "muri-l",
+        summary,
+        LeastAttainedService(options.las_limits_gpu_s, options.starvation),
+        sharing=Interleave(quantum_s=options.quantum_s),
+        needs=(_GROUPED,),
+    )
+
+
+def explsched_share(options: PolicyOptions) -> Policy:
+    """Packing, sharing and order in one: the groups whose progress is worth most."""
+    from sched_policy.group.muri import InterleaveByWorth
+
+    summary = "groups of up to 4 jobs whose progress is worth most, by known or learnt remaining service"
+    learnt = Need(JobData.RUN_TIMES, "their length is judged by jobs of the same size submitted just before and after")
+    return Policy(
+        "explsched-share",
+        summary,
+        Gittins(),
+        sharing=InterleaveByWorth(quantum_s=options.quantum_s),
+        needs=(learnt, _GROUPED),
+    )
+
+
+def simple(options: PolicyOptions) -> Policy:
+    """Idle nodes only."""
+    return Policy(
+        "simple",
+        "order of submission, greedy; one job per node, the idle node with the least to spare",
+        Fifo(),
+        place=Simple(),
+        backfill=depth(options, 0),
+        resize=resizing(options),
+    )
+
+
+def balanced(options: PolicyOptions) -> Policy:
+    """Spread over the nodes."""
+    return Policy(
+        "balanced",
+        "order of submission, greedy; the node with the fewest jobs and the most free GPUs",
+        Fifo(),
+        place=Balanced(),
+        backfill=depth(options, 0),
+        resize=resizing(options),
+    )
+
+
+def dilu(_options: PolicyOptions) -> Policy:
+    """Dilu's placement of jobs that ask for parts of GPUs."""
+    from sched_policy.group.complementary import Complementary
+
+    summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
+    return Policy("dilu", summary, Fifo(), sharing=Complementary())

@@ -1,0 +1,117 @@
+"""Two gateways: what each HAProxy has and is to have; and a batch's requests, which are no load."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from inference_gateway.control import state
+from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
+from inference_gateway.control.planes import Follower, Orders, OtherPlane, PlaneReport
+from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.report import router_endpoints
+from inference_gateway.control.state import EventLog
+from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.model import BatchLoad, ServerState, StartForecast, Traffic
+from tests.inference_gateway.control.doubles import FakePlane
+from tests.slurm_kit import NOW_S
+
+SERVING = Replica("chat", "chat-1", "g", Phase.SERVING, NOW_S, NOW_S, job_id=7, host="10.0.0.1", port=20001)
+DRAINING = replace(SERVING, phase=Phase.DRAINING, since_s=NOW_S)
+SERVER = ServerState("chat", "chat-1", "10.0.0.1", 20001, "up", 1)
+
+
+def traffic(arrivals: int, in_flight: int = 0, queued: int = 0, errors: int = 0) -> Traffic:
+    return Traffic("chat", arrivals, 0, in_flight, queued, errors)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> GatewayPaths:
+    found = GatewayPaths(tmp_path)
+    found.make()
+    return found
+
+
+def tell(paths: GatewayPaths, now_s: float, seen: Traffic, *servers: ServerState, orders_s: float = NOW_S) -> None:
+    """The second gateway reports."""
+    state.save(paths.of(2).plane, PlaneReport("/run/2", now_s, orders_s, servers, (seen,)))
+
+
+def test_the_load_is_that_of_both_and_a_new_haproxy_is_no_burst(paths: GatewayPaths) -> None:
+    other = OtherPlane(paths)
+    seen: list[tuple[int, int, int]] = []
+    for own, theirs in ((100, 1000), (110, 1020), (111, 5), (3, 6)):
+        tell(paths, NOW_S, traffic(theirs, in_flight=2, queued=1))
+        other.read(NOW_S)
+        one = other.with_traffic({"chat": traffic(own, in_flight=3)})["chat"]
+        seen.append((one.load, one.in_flight, one.queued))
+    assert seen == [(0, 5, 1), (30, 5, 1), (36, 5, 1), (40, 5, 1)]
+    other.read(NOW_S + 60)  # it has told nothing for long
+    assert other.with_traffic({"chat": traffic(4)})["chat"].in_flight == 0
+
+
+def test_one_that_drains_is_busy_until_the_other_has_heard_of_it(paths: GatewayPaths) -> None:
+    other = OtherPlane(paths)
+    idle = replace(SERVER, in_flight=0)
+    for orders_s, theirs, expected in ((NOW_S - 1, 0, 1), (NOW_S + 1, 2, 2), (NOW_S + 1, 0, 0)):
+        tell(paths, NOW_S, traffic(0), replace(SERVER, in_flight=theirs), orders_s=orders_s)
+        other.read(NOW_S)
+        [server] = other.with_servers([idle], [DRAINING])
+        assert server.in_flight == expected
+    tell(paths, NOW_S, traffic(0), replace(SERVER, in_flight=1))
+    other.read(NOW_S)
+    assert [server.in_flight for server in other.with_servers([], [DRAINING])] == [1]  # it is left there alone
+
+
+def test_a_replica_s_places_are_halved_while_both_are_asked(paths: GatewayPaths) -> None:
+    other = OtherPlane(paths)
+    tell(paths, NOW_S, traffic(0))
+    other.read(NOW_S)
+    assert other.share({"chat": 5}, NOW_S) == {"chat": 5}
+    tell(paths, NOW_S, traffic(1, in_flight=1))
+    other.read(NOW_S)
+    assert other.share({"chat": 5}, NOW_S) == {"chat": 3}
+    assert other.share({"chat": 5}, NOW_S + 30) == {"chat": 5}
+
+
+def test_a_follower_does_as_ordered(paths: GatewayPaths) -> None:
+    plane = FakePlane()
+    sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
+    follower = Follower(sync, paths.of(2), "/run/2", {"chat": 4})
+    follower.tick(NOW_S)
+    assert plane.table == {}
+    orders = Orders(NOW_S, (SERVING,), {"chat": StartForecast(9)}, {"bob": 5})
+    state.save(paths.orders, orders)
+    follower.tick(NOW_S + 1)
+    assert (list(plane.table), plane.held_back) == (["chat-1"], {"bob": 5})
+    assert plane.told == [("chat", StartForecast(9))]
+    state.save(paths.orders, replace(orders, time_s=NOW_S + 2, replicas=(DRAINING,)))
+    follower.tick(NOW_S + 2)
+    assert plane.table["chat-1"].state == "draining"
+    told = state.read(paths.of(2).plane, PlaneReport)
+    assert told is not None
+    assert (told.orders_s, told.run_directory) == (NOW_S + 2, "/run/2")
+
+
+def test_what_batches_send_is_no_load(paths: GatewayPaths) -> None:
+    without = WithoutBatches()
+    found = []
+    for one, sent, in_flight in (
+        (traffic(10), 0, 0),
+        (traffic(16, in_flight=5), 4, 4),  # two are others'
+        (traffic(17, in_flight=5), 9, 4),  # HAProxy has counted one of the five
+        (traffic(21, in_flight=4), 9, 4),
+        (traffic(24), 9, 0),  # three are others'
+    ):
+        seen = without.of({"chat": one}, BatchLoad("w", {"chat": sent}, {"chat": in_flight}), {"chat"})["chat"]
+        found.append((seen.load, seen.in_flight))
+    assert found == [(0, 0), (2, 1), (2, 1), (2, 0), (5, 0)]
+    assert without.of({"chat": traffic(9)}, BatchLoad(""), ())["chat"] == traffic(9)
+
+
+def test_serving_replicas_are_told_to_other_routers() -> None:
+    ipv6 = replace(SERVING, name="chat-2", host="fd00::1")
+    found = yaml.safe_load(router_endpoints([ipv6, DRAINING, SERVING]))
+    labels = {"service": "chat", "job": "7"}
+    assert found == {"endpoints": [{"name": "chat-1", "address": "10.0.0.1", "port": "20001", "labels": labels}]}

@@ -1,0 +1,85 @@
+"""A model is on the node's disk once, whole, and as its source is."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from inference_gateway.replicas.gang import Gang, filled
+from inference_gateway.replicas.staging import Stage, StagingError
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    source = tmp_path / "shared" / "model"
+    (source / "deep").mkdir(parents=True)
+    (source / "weights").write_bytes(b"w" * 1000)
+    (source / "deep" / "more").write_text("m")
+    return Stage(source, tmp_path / "local")
+
+
+def inodes(stage: Stage) -> list[int]:
+    return [path.stat().st_ino for path in sorted(stage.place.rglob("*"))]
+
+
+def test_it_is_copied_once(stage: Stage) -> None:
+    assert stage.bring() == stage.target / "model"
+    assert (stage.place / "deep" / "more").read_text() == "m"
+    before = inodes(stage)
+    stage.bring()
+    assert inodes(stage) == before
+
+
+def test_two_replicas_of_a_node_copy_once(stage: Stage) -> None:
+    code = "import sys; from pathlib import Path; from inference_gateway.replicas.staging import Stage;"
+    code += "Stage(Path(sys.argv[1]), Path(sys.argv[2])).bring()"
+    copies = [subprocess.Popen([sys.executable, "-c", code, stage.source, stage.target]) for _ in range(4)]
+    assert [copy.wait(60) for copy in copies] == [0] * 4
+    before = inodes(stage)
+    stage.bring()
+    assert inodes(stage) == before
+
+
+def test_a_changed_source_and_a_torn_copy_are_copied_anew(stage: Stage) -> None:
+    stage.bring()
+    (stage.source / "weights").write_bytes(b"x" * 1001)
+    stage.bring()
+    assert (stage.place / "weights").read_bytes() == b"x" * 1001
+    (stage.target / ".model.staged").unlink()
+    (stage.target / ".model.new").mkdir()
+    (stage.place / "weights").write_bytes(b"half")
+    stage.bring()
+    assert (stage.place / "weights").read_bytes() == b"x" * 1001
+    assert sorted(path.name for path in stage.target.iterdir()) == [".model.lock", ".model.staged", "model"]
+
+
+def test_a_single_file(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_text("one")
+    assert Stage(tmp_path / "m.gguf", tmp_path / "local").bring().read_text() == "one"
+
+
+def test_what_cannot_be_copied_is_said(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StagingError, match="No such file"):
+        Stage(stage.source / "none", stage.target).bring()
+    stage.target.chmod(0o777)
+    with pytest.raises(StagingError, match="others may write there"):
+        stage.bring()
+    stage.target.chmod(0o700)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=10))
+    with pytest.raises(StagingError, match="MiB are needed for .*model, 0 are free"):
+        stage.bring()
+
+
+def test_the_nodes_of_a_gang_are_told_where_to_meet(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
+    gang = Gang(3, "10.0.0.1", 29000)
+    words = ["x", "--rank={rank}/{nodes}", "{leader}:{leader_port}", "{other}"]
+    assert filled(words, gang.placeholders(2)) == ["x", "--rank=2/3", "10.0.0.1:29000", "{other}"]
+    told = gang.environment(2)
+    assert (told["EXPLSCHED_RANK"], told["PET_NODE_RANK"], told["MASTER_ADDR"]) == ("2", "2", "10.0.0.1")
+    command = gang.workers(words, {"{port}": "1=2"}, stage)
+    assert command[:4] == ["srun", "--relative=1", "--nodes=2", "--ntasks=2"]
+    assert {"--cpus-per-task=6", "--kill-on-bad-exit=1", "--value={port}=1=2"} <= set(command)
+    assert command[-5:] == ["--", *words]

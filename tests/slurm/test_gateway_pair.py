@@ -1,0 +1,81 @@
+"""Two gateways for the same services: one leads, both serve, and what is killed costs the other nothing."""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inference_gateway.devgateway import Gateway, Load, second, services_file
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster
+from slurm_plugin.devcluster.machine import reserved
+from tests.slurm.gateway import in_foreground
+from tests.slurm.jobs import empty, until
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy (scripts/install)"),
+]
+
+
+@pytest.fixture
+def directory(cluster: Cluster, open_tmp: Path) -> Iterator[Path]:
+    """A directory with a path short enough for HAProxy's sockets; all jobs are gone afterwards."""
+    yield Path(tempfile.mkdtemp(dir=open_tmp))
+    empty(cluster)
+
+
+def test_the_lead_passes_on_and_replicas_are_submitted_once(cluster: Cluster, directory: Path) -> None:
+    with (
+        reserved(1) as (port,),
+        in_foreground(cluster, directory, scale={"min": 2}, second_port=port) as first,
+    ):
+        other = second(first)
+        assert (first.state / "address").read_text() == f"{first.url}\n{other.url}\n"
+        until(lambda: first.serving() == 2, "both replicas serve")
+        before = first.job_ids()
+        until(lambda: json.loads(other.paths.plane.read_text())["orders_s"] > 0, "the other one follows")
+        with Load(first.url, per_s=10).running() as one, Load(other.url, per_s=10).running() as two:
+            time.sleep(3)
+            for leader in (first, other, first):
+                os.kill(leader.control_plane(), signal.SIGKILL)
+                time.sleep(3)
+            until(lambda: first.serving() == 2, "all serve")
+        assert one.failures == two.failures == []
+        assert one.answers["200"] > 30
+        assert two.answers["200"] > 30
+        assert first.job_ids() == before
+        assert len(first.events("control plane started")) > 1
+        assert set(first.jobs_of("submitted")) == before
+        with Load(first.url, per_s=10).running() as one, Load(other.url, per_s=10).running() as two:
+            time.sleep(1)
+            first.command("scale", "tiny", "3")
+            until(lambda: first.serving() == 3, "one more serves")
+            until(lambda: len(json.loads(other.paths.plane.read_text())["servers"]) == 3, "at the other one, too")
+            os.kill(other.haproxy(), signal.SIGKILL)
+            time.sleep(3)
+        assert one.failures == []
+        assert two.answers["200"] > 0
+
+
+def test_both_jobs_start_and_end_together(cluster: Cluster, directory: Path) -> None:
+    with reserved(2) as (port, second_port):
+        services = services_file(directory, port, scale={"min": 1}, second_port=second_port)
+        gateway = Gateway(cluster.env(), services, f"http://127.0.0.1:{port}", directory / "gateway")
+        gateway.command("up", "--wait", "60", "--sbatch", f"--export=ALL,TMPDIR={directory}")
+        assert len(gateway.command("address").split()) == 2
+        until(lambda: gateway.serving() == 1, "the replica serves")
+        gateway.command("reload")
+        with Load(second(gateway).url, per_s=5).running() as load:
+            time.sleep(1)
+        assert load.failures == []
+        assert len(gateway.jobs("tiny")) == 1
+        gateway.command("down")
+        found = CliClient(environment=cluster.env()).tagged_jobs("igw")
+        assert [job for job in found if job.state in ("PENDING", "RUNNING")] == []
