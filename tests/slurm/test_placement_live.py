@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.slurm.jobs import a_daemon, command, config, empty, run, submit, unti
 
 pytestmark = pytest.mark.slurm
 
-DEFERRED = "bf_interval=10,bf_resolution=10,defer,batch_sched_delay=8"
+DEFERRED = "bf_interval=10,bf_resolution=10,defer,batch_sched_delay=20"
 """Jobs are not started while they are submitted, but some seconds later: so that a plan can be there first."""
 
 
@@ -29,6 +30,15 @@ def deferring(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
 def client(deferring: Cluster) -> Iterator[CliClient]:
     yield CliClient(environment=deferring.env())
     empty(deferring)
+
+
+@contextmanager
+def steered(cluster: Cluster, spool: Path, policy: str) -> Iterator[Path]:
+    """A daemon that has begun to look; its log."""
+    log = spool.parent / "log"
+    with a_daemon(cluster, spool.parent, config(spool, policy)):
+        until(lambda: log.exists() and " pass " in log.read_text(), "the daemon works")
+        yield log
 
 
 def jobs(client: CliClient) -> dict[int, SlurmJob]:
@@ -64,9 +74,8 @@ def test_parts_of_gpus_that_together_use_them_well(open_tmp: Path, needs_slurm: 
         three = ((4, share(0.5, 0.7)), (4, share(0.6, 0.7)), (3, share(0.4, 0.7)))
         assert run_them(*three) == [("n1",), ("n1",), ("n2",)]
         empty(cluster)
-        with a_daemon(cluster, spool.parent, config(spool, "dilu")):
+        with steered(cluster, spool, "dilu") as log:
             assert run_them(*three) == [("n1",), ("n2",), ("n2",)]
-            log = spool.parent / "log"
             until(lambda: "group verified" in log.read_text(), "the two that share are found on one GPU")
     finally:
         down(open_tmp / "parts")
@@ -79,17 +88,16 @@ def test_slurm_alone_packs(deferring: Cluster, client: CliClient) -> None:
 @pytest.mark.parametrize("policy", ["balanced", "simple"])
 def test_each_node_gets_its_jobs(deferring: Cluster, client: CliClient, policy: str, spool: Path) -> None:
     """Balanced: the node with fewer jobs. Simple: idle nodes while there are any; the third is left to Slurm."""
-    with a_daemon(deferring, spool.parent, config(spool, policy)):
+    with steered(deferring, spool, policy) as log:
         found = run_three(deferring, client)
         assert found[:2] == [("n1",), ("n2",)]
-        log = spool.parent / "log"
         until(lambda: log.read_text().count("placement verified") >= 2, "it was looked at where they run")
         assert "another node" not in log.read_text()
 
 
 def test_jobs_that_name_their_node_keep_it(deferring: Cluster, client: CliClient, spool: Path) -> None:
     named = [submit(deferring, "--gres=gpu:1", "--nodelist=n1") for _ in range(2)]
-    with a_daemon(deferring, spool.parent, config(spool, "balanced")):
+    with steered(deferring, spool, "balanced"):
         until(lambda: all(jobs(client)[job].state == "RUNNING" for job in named), "they run")
         free = submit(deferring, "--gres=gpu:1")
         until(lambda: jobs(client)[free].state == "RUNNING", "the third runs")
