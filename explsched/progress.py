@@ -57,14 +57,22 @@ def report(
     _append(lines)
 
 
-def event(name: str, step: int | None = None) -> None:
-    """Record `start`, `checkpoint` or `end` of the current run."""
+def event(name: str, step: int | None = None, status: int | None = None) -> None:
+    """Record `start`, `checkpoint` or `end` of the current run; `status` is the exit status it ended with."""
     if name not in ("start", "checkpoint", "end"):
         raise ValueError(f"event must be start, checkpoint or end, not {name!r}")
     line: dict[str, object] = {**_stamp(), "event": name}
     if step is not None:
         line["step"] = step
+    if status is not None:
+        line["status"] = status
     _append([line], is_event=True)
+
+
+def told() -> bytes:
+    """What this job has told so far, in all its runs: its progress file. Empty if there is none that can be read."""
+    writer = _writer()
+    return b"" if writer is None else writer.written()
 
 
 def parameters(params: Mapping[str, object]) -> list[dict[str, object]]:

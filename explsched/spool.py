@@ -37,6 +37,10 @@ _THIN_S = 10.0
 _PATIENCE_S = 2.0
 """A training waits so long for its spool, and no longer: a network file system may hang for hours."""
 
+# O_NOFOLLOW, and the owner is tested: others may have put a trap there. O_NONBLOCK: it may be a fifo.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
 _RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
 _OF_USER = re.compile(r"[0-9]+(?:-[0-9a-f]{8})?\Z", re.ASCII)
 
@@ -99,6 +103,24 @@ class Writer:
             self._hangs = True  # until that write comes back the others are left out
             self._tell(f"the file system has not answered for {_PATIENCE_S:g} s")
 
+    def written(self) -> bytes:
+        """What is in the file; nothing if that cannot be read in time."""
+        found: list[bytes] = []
+        done = _thread.allocate_lock()
+        done.acquire()
+        _thread.start_new_thread(self._read, (found, done))
+        return found[0] if done.acquire(timeout=_PATIENCE_S) and found else b""
+
+    def _read(self, found: list[bytes], done: _thread.LockType) -> None:
+        try:
+            with os.fdopen(self._open(_READ), "rb") as file:
+                if claim(file.fileno()):
+                    found.append(file.read(MOST_BYTES))
+        except OSError as error:
+            self._tell(error.strerror or str(error))
+        finally:
+            done.release()
+
     def _attempt(self, lines: Sequence[bytes], is_event: bool, now_s: float, done: _thread.LockType) -> None:  # noqa: FBT001
         try:
             self._write(lines, now_s, is_event=is_event)
@@ -114,7 +136,7 @@ class Writer:
             done.release()
 
     def _write(self, lines: Sequence[bytes], now_s: float, *, is_event: bool) -> None:
-        descriptor = self._open()
+        descriptor = self._open(_APPEND)
         try:
             size = claim(descriptor)
             if not is_event and size > _THIN_FROM_BYTES and now_s - self._written_s < _THIN_S:
@@ -132,9 +154,7 @@ class Writer:
         finally:
             os.close(descriptor)
 
-    def _open(self) -> int:
-        # O_NOFOLLOW, and the owner is tested: others may have put a trap there. O_NONBLOCK: it may be a fifo.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    def _open(self, flags: int) -> int:
         if self._spool is None:
             return os.open(self._path, flags, FILE_MODE)
         spool = os.open(self._spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -14,7 +14,10 @@ from types import FrameType, TracebackType
 from typing import IO
 
 _FORWARDED = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT"})
+_ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _POLL_S = 0.5
+_SAME_TIME_S = 0.005
+"""Slurm signals a job's processes one after the other: what the command has had, we have so much later at most."""
 
 
 class SignalRelay:
@@ -30,6 +33,8 @@ class SignalRelay:
         names = _FORWARDED | ({checkpoint.name} if checkpoint else set())
         self._watched = {signal.Signals[name] for name in names} | {signal.SIGCHLD}
         self._before: set[int] = set()
+        self.was_told_to_end = False
+        """Whether a signal that asks for an end has come before the command ended."""
 
     def __enter__(self) -> SignalRelay:
         """Hold signals back. Threads must be started after this, so that none of them takes a signal."""
@@ -71,8 +76,10 @@ class SignalRelay:
             info = signal.sigtimedwait(self._watched, _POLL_S) if kept else signal.sigwaitinfo(self._watched)
             if info is not None and info.si_signo == self._checkpoint:
                 kept, was_blocked = True, False
-            elif info is not None and info.si_signo != signal.SIGCHLD and not _from_terminal(info):
-                child.send_signal(info.si_signo)
+            elif info is not None and info.si_signo != signal.SIGCHLD:
+                self.was_told_to_end |= info.si_signo in _ENDING
+                if not _from_terminal(info):
+                    child.send_signal(info.si_signo)
             if kept and self._checkpoint:
                 caught, blocked = _listens(child.pid, self._checkpoint)
                 # Blocked means that another thread waits for it by sigwait, as in srun. (A thread inside sigwait does
@@ -83,6 +90,7 @@ class SignalRelay:
                 elif info is not None and info.si_signo == self._checkpoint and not blocked:
                     sys.stderr.write(f"sxrun: {self._checkpoint.name} is kept until the command handles it\n")
                 was_blocked = blocked
+        self.was_told_to_end |= signal.sigtimedwait(_ENDING, _SAME_TIME_S) is not None
         return status
 
 

@@ -9,20 +9,23 @@ wrong with that, the command runs and its exit status is sxrun's.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from signal import Signals
+from urllib.parse import parse_qs
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.job_options.command_line import add, exported, read, variable_lines
 from explsched.job_options.table import CHECKPOINT, ELASTIC, FOLLOW, FOLLOWING, METRIC, SHARING, STEP_KEY, VALUE_KEY
 from explsched.parameters import of_command
-from explsched.progress import DEFAULT_SPOOL, event, tell
+from explsched.progress import DEFAULT_SPOOL, event, tell, told
 from wrappers.event_file import EventReporter, EventTail
 from wrappers.follow import POLL_S, LogTail, Reporter, default_metric, json_reader, log_reader, row_reader
 from wrappers.relay import SignalRelay
@@ -55,6 +58,9 @@ _TASK_COUNTS = ("SLURM_NTASKS", "SLURM_NPROCS")
 _ROWS = (".csv", ".tsv")
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _EVENTS = "tfevents"
+_RECORD = "explsched-preemption:"  # as in `explsched.preemption_record`, which takes more than the standard library
+_PASS_S = 60.0  # longer than from the daemon's decision to the requeue
+_PATIENCE_S = 10.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,6 +87,13 @@ def main(arguments: list[str] | None = None) -> int:
     for warning in warnings:
         sys.stderr.write(f"sxrun: {warning}\n")
     os.environ.update(present_size(os.environ))
+    if _was_complete(os.environ):
+        sys.stderr.write(
+            "sxrun: the run before this one had done its work when it was requeued: nothing is left to do\n"
+        )
+        event("start")
+        event("end", status=0)
+        return 0
     with SignalRelay(_export()) as relay, _prepared(share, relay) as environment:
         return _run(relay, command, environment, reporter, tail)
 
@@ -114,8 +127,66 @@ def _run(
     if follower:
         follower.join(_LAST_OUTPUT_S)
     if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
-        event("end")
+        event("end", status=None if relay.was_told_to_end else status)
     return status if status >= 0 else 128 - status
+
+
+def _was_complete(environment: Mapping[str, str]) -> bool:
+    """Whether explsched has requeued the job in the moment in which its work was done.
+
+    A training may end after the daemon's last look at it and before Slurm has noticed. Run again it would do once more
+    what came after its last checkpoint. Who requeues a job by hand wants it to run again: Slurm's record, which owners
+    cannot write, tells the two apart.
+    """
+    run = environment.get("SLURM_RESTART_COUNT", "0")
+    is_alone = environment.get("SLURM_STEP_NUM_TASKS", "1") == "1"  # tasks of a step go on together or not at all
+    if not run.isdecimal() or int(run) == 0 or not is_alone:
+        return False
+    ended_s = done_at(told().splitlines(), int(run) - 1)
+    return ended_s is not None and _requeued_s(environment.get("SLURM_JOB_ID", ""), int(run) - 1) >= ended_s - _PASS_S
+
+
+def done_at(lines: Iterable[bytes], run: int) -> float | None:
+    """When a run had done its work, by the lines of the job's progress file; None if that is not certain.
+
+    All that it began must have ended well by itself, at the last step, and no later run may have told anything yet.
+    """
+    began = ended = 0
+    last, total, end_s = -1, None, 0.0
+    for text in lines:
+        try:
+            line = json.loads(text)
+            of_run = line.get("restart", 0)
+            if of_run > run:
+                return None
+            if of_run == run:
+                began += line.get("event") == "start"
+                if line.get("event") == "end" and line.get("status") == 0:
+                    ended, end_s = ended + 1, float(line["time_s"])
+                if "value" in line:
+                    last, total = max(last, line["step"]), line.get("total_steps", total)
+        except (ValueError, TypeError, AttributeError, KeyError):
+            continue  # a line that was cut, or that somebody else wrote
+    return end_s if began == ended > 0 and total is not None and last >= total - 1 else None
+
+
+def _requeued_s(job_id: str, run: int) -> float:
+    """When explsched decided to end a run of the job, by Slurm's record; 0 if it did not, or Slurm does not tell."""
+    try:
+        told_by_slurm = subprocess.run(
+            ["scontrol", "show", "job", job_id],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_PATIENCE_S,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.stderr.write(f"sxrun: Slurm does not tell why the job was requeued, it runs again: {error}\n")
+        return 0.0
+    record = re.search(rf"^\s*AdminComment=.*?{_RECORD}(\S+)", told_by_slurm, re.MULTILINE)
+    found = parse_qs(record[1]).get("p", []) if record else []
+    times_s = {number: time_s for number, time_s, *_ in (one.split(",") for one in found if one.count(",") > 1)}
+    return float(times_s.get(str(run), 0.0))
 
 
 def _prepared(share: Share, relay: SignalRelay) -> AbstractContextManager[dict[str, str]]:

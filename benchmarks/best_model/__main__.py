@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.best_model import simulated
+from benchmarks.best_model import rivals, simulated
 from benchmarks.best_model.arms import Finishing, NeverIdle, Oracle, Partitioned
 from benchmarks.best_model.drawn import DrawnSweep, draw, grouped, load
 from benchmarks.best_model.simulated import Reached
@@ -70,6 +70,16 @@ def _sketched(make: Callable[[Sequence[DrawnSweep]], Arm]) -> Runner:
     return run
 
 
+def _rival(python: Path, scheduler: str) -> Runner:
+    """A scheduler of Syne Tune; it knows one sweep, so each sweep has GPUs of its own."""
+
+    def run(drawn: Sequence[DrawnSweep]) -> list[Reached]:
+        own = [GPUS // len(drawn) + (k < GPUS % len(drawn)) for k in range(len(drawn))]
+        return [rivals.run(python, scheduler, sweep, gpus) for sweep, gpus in zip(drawn, own, strict=True)]
+
+    return run
+
+
 ARMS: dict[str, Runner] = {
     "slurm": _catalogued("fifo"),
     "asha": _own_gpus,
@@ -92,6 +102,7 @@ class Figures(Struct, frozen=True):
     time_against_slurm: float
     worst_against_slurm: float
     all_gpu_hours_against_slurm: float
+    regret_area: float | None
 
 
 def figures(
@@ -108,6 +119,7 @@ def figures(
         return np.array(times), np.array(gpu_s)
 
     (time, gpu), (asha_time, asha_gpu), (slurm_time, _) = charged(arm), charged(asha), charged(slurm)
+    areas = [r.regret_area for r in arm]
     spent = np.array([r.all_gpu_s for r in arm]) / np.array([r.all_gpu_s for r in slurm])
     return Figures(
         sweeps=len(arm),
@@ -118,6 +130,7 @@ def figures(
         time_against_slurm=round(geometric_mean(time / slurm_time), 3),
         worst_against_slurm=round(float(np.max(time / slurm_time)), 2),
         all_gpu_hours_against_slurm=round(geometric_mean(spent), 3),
+        regret_area=None if None in areas else round(geometric_mean([area or 0.0 for area in areas]), 5),
     )
 
 
@@ -132,6 +145,13 @@ def figures(
 @click.option(
     "--tasks", default="all", type=click.Choice(["all", "choosing", "others"]), help="Those used for choosing."
 )
+@click.option(
+    "--rivals",
+    "rivals_python",
+    metavar="PYTHON",
+    type=click.Path(path_type=Path),
+    help=f"A Python with Syne Tune ({rivals.INSTALL}): then --arms takes {', '.join(rivals.NAMES)}, too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
 def main(
     curves: Path,
@@ -140,14 +160,22 @@ def main(
     arms: str,
     settings: tuple[str, ...],
     tasks: str,
+    rivals_python: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Hours and GPU-hours until a report is within 1 % of the best that any training of the sweep ever reports."""
     found = [task for task in load(curves) if tasks == "all" or (task.name in CHOOSING) == (tasks == "choosing")]
     named = list(dict.fromkeys(["slurm", "asha", *arms.split(",")]))
-    unknown = [name for name in named if name not in ARMS]
+    runners = dict(ARMS)
+    if rivals_python is not None:
+        try:
+            rivals.check(rivals_python)
+        except rivals.RivalsError as error:
+            raise click.ClickException(str(error)) from error
+        runners |= {name: _rival(rivals_python, name) for name in rivals.NAMES}
+    unknown = [name for name in named if name not in runners]
     if unknown:
-        raise click.BadParameter(f"{', '.join(unknown)} (known: {', '.join(ARMS)})", param_hint="--arms")
+        raise click.BadParameter(f"{', '.join(unknown)} (known: {', '.join(runners)})", param_hint="--arms")
     wanted = settings or tuple(f"{family}:{side}" for family, sides in SIDE_BY_SIDE.items() for side in sides)
     report: dict[str, object] = {"seeds": seeds, "first_seed": first_seed, "tasks": [task.name for task in found]}
     with Progress(disable=as_json) as progress:
@@ -166,23 +194,33 @@ def main(
             whole_s: list[float] = []
             for drawn in sets:
                 for name in named:
-                    results[name] += ARMS[name](drawn)
+                    results[name] += runners[name](drawn)
                     progress.advance(bar)
                 whole_s += [max(r.end_s for r in results["slurm"][-len(drawn) :])] * len(drawn)
             table = {n: figures(r, results["slurm"], results["asha"], whole_s) for n, r in results.items()}
             report[setting] = {
                 name: {field: getattr(one, field) for field in Figures.__struct_fields__} for name, one in table.items()
             }
+            if against := _against_rivals(table):
+                report[f"{setting}: regret area of explsched against"] = against
             if not as_json:
                 Console(width=140).print(_table(table, f"{setting}: {len(sets)} runs on {GPUS} GPUs"))
     click.echo(json.dumps(report))
+
+
+def _against_rivals(found: dict[str, Figures]) -> dict[str, float]:
+    """Quotients of the regret areas, of explsched by each of Syne Tune's; at most 1 is as good or better."""
+    ours = found["explsched"].regret_area if "explsched" in found else None
+    theirs = {name: area for name in rivals.NAMES if name in found and (area := found[name].regret_area)}
+    return {} if ours is None else {name: round(ours / area, 3) for name, area in theirs.items()}
 
 
 def _table(found: dict[str, Figures], title: str) -> Table:
     fields = Figures.__struct_fields__
     table = Table("arm", *(field.replace("_", " ") for field in fields), title=title)
     for name, one in found.items():
-        table.add_row(name, *(f"{getattr(one, field):g}" for field in fields))
+        values = (getattr(one, field) for field in fields)
+        table.add_row(name, *("-" if value is None else f"{value:g}" for value in values))
     return table
 
 

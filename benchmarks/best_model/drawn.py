@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,6 +102,23 @@ def grouped(tasks: Sequence[Task], size: int, seed: int) -> list[tuple[Task, ...
     """Groups of `size` tasks whose sweeps run side by side; the seed turns the list so that partners change."""
     turned = [tasks[(i + seed) % len(tasks)] for i in range(len(tasks))]
     return [tuple(turned[i : i + size]) for i in range(0, len(turned) - size + 1, size)]
+
+
+def regret_area(reports: Sequence[tuple[float, float]], sweep: DrawnSweep) -> float:
+    """Mean normalised regret over the GPU-seconds that all trainings need without interruption, 0 to 1.
+
+    Regret is how far the best report so far is from the best of all, as a share of what the median training reports
+    first; 1 before the first report. It stays what it is after the last.
+    """
+    first = float(np.median([curve.values[0] for curve in sweep.curves]))
+    scale = max(first - sweep.best, 1e-12 * max(1.0, abs(sweep.best)))
+    area, at_gpu_s, regret = 0.0, 0.0, 1.0
+    for gpu_s, value in (*reports, (math.inf, math.inf)):
+        until = min(gpu_s, sweep.work_s)
+        area += regret * max(0.0, until - at_gpu_s)
+        at_gpu_s = max(at_gpu_s, until)
+        regret = min(regret, max(0.0, (value - sweep.best) / scale))
+    return area / sweep.work_s
 
 
 def _task(path: Path) -> Task:

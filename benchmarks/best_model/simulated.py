@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from benchmarks.best_model.drawn import DrawnSweep
+from benchmarks.best_model.drawn import DrawnSweep, regret_area
 from benchmarks.best_model.timed import trace
 from sched_policy.model import Job
 from sched_policy.plan import Plan
@@ -29,6 +29,7 @@ class Reached(Struct, frozen=True):
         reached_gpu_s: GPU-seconds that the sweep had held by then.
         all_gpu_s: GPU-seconds that it held in all.
         end_s: when the last of its trainings ended.
+        regret_area: see `drawn.regret_area`; None where only the way to the best was simulated.
 
     """
 
@@ -37,15 +38,17 @@ class Reached(Struct, frozen=True):
     reached_gpu_s: float
     all_gpu_s: float
     end_s: float
+    regret_area: float | None = None
 
 
 class Watched:
-    """A policy, and when it first saw each sweep's best: up to one scheduling interval after the report."""
+    """A policy, and when it saw each sweep become better, and reach its best: up to one interval after the report."""
 
     def __init__(self, policy: SchedulingPolicy, drawn: Sequence[DrawnSweep]) -> None:
         self._policy = policy
         self._goals = {f"user{k + 1}": sweep.good_enough for k, sweep in enumerate(drawn)}
         self.reached: dict[str, tuple[float, float]] = {}
+        self.better: dict[str, list[tuple[float, float]]] = {user: [] for user in self._goals}
         self._seen: dict[int, tuple[int, float]] = {}
 
     def _best(self, job: Job) -> float:
@@ -73,11 +76,13 @@ class Watched:
     def plan(self, snapshot: Snapshot) -> Plan:
         """The policy's plan, after a look at the reports."""
         for user, goal in self._goals.items():
-            if user not in self.reached:
-                own = [job for job in (*snapshot.jobs, *snapshot.ended) if job.user == user]
-                if any(self._best(job) <= goal for job in own):
-                    held_gpu_s = sum(job.executed_s(snapshot.now_s) * job.request.total for job in own)
-                    self.reached[user] = snapshot.now_s, held_gpu_s
+            own = [job for job in (*snapshot.jobs, *snapshot.ended) if job.user == user]
+            best = min((self._best(job) for job in own), default=math.inf)
+            if best < min((value for _, value in self.better[user][-1:]), default=math.inf):
+                held_gpu_s = sum(job.executed_s(snapshot.now_s) * job.request.total for job in own)
+                self.better[user].append((held_gpu_s, best))
+                if best <= goal:
+                    self.reached.setdefault(user, (snapshot.now_s, held_gpu_s))
         return self._policy.plan(snapshot)
 
 
@@ -101,5 +106,6 @@ def run(policy: SchedulingPolicy, drawn: Sequence[DrawnSweep], gpus: int) -> lis
         is_whole = all(record.ending is Ending.COMPLETED for record in own)
         last = (end_s, spent_gpu_s) if is_whole else (math.inf, math.inf)
         at_s, gpu_s = watched.reached.get(user, last)
-        found.append(Reached(sweep.task, at_s, gpu_s, spent_gpu_s, end_s))
+        area = regret_area(watched.better[user], sweep)
+        found.append(Reached(sweep.task, at_s, gpu_s, spent_gpu_s, end_s, area))
     return found

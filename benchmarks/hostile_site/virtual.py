@@ -28,6 +28,7 @@ from benchmarks.hostile_site import load
 from benchmarks.hostile_site.load import JobSpec
 from benchmarks.hostile_site.site import GPUS_PER_NODE, NODES, SHARES, USERS, Lie, SiteUser
 from benchmarks.hostile_site.virtual_slurm import Times, VirtualJob, VirtualSlurm
+from explsched import preemption_record
 from slurm_plugin import config
 from slurm_plugin.steering.controller import Controller
 
@@ -38,6 +39,9 @@ TICK_S = 15.0
 PASS_S = 30.0
 REPORT_S = 30.0
 WARM_UP_S = 7200.0
+CYCLES = 2
+"""Within so many cycles a job starts for which others made room."""
+
 MOST_LYING = 1.02
 """GPU-time that liars may get over that of the honest."""
 
@@ -58,8 +62,17 @@ class Run:
     calc_s: float
 
 
-def gpu_s_of_users(run: Run) -> dict[str, float]:
-    """What each user gets of the GPUs, in seconds, after the warm-up."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What each user got of the GPUs, in seconds, after the warm-up; preemptions for another job, and those in vain."""
+
+    gpu_s: Mapping[str, float]
+    evictions: int
+    evictions_in_vain: int
+
+
+def outcome(run: Run) -> Outcome:
+    """Play one arm."""
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         return _Site(run, Path(scratch)).play()
 
@@ -95,8 +108,8 @@ class _Site:
         self._reported: dict[int, int] = {}
         self._chance = random.Random(f"{run.seed} {run.policy == AGAIN}")  # noqa: S311  a workload, no secret
 
-    def play(self) -> dict[str, float]:
-        """GPU-seconds of each user after the warm-up."""
+    def play(self) -> Outcome:
+        """The whole time."""
         slurm = self._slurm
         began_s, gained_s = slurm.now_s, defaultdict[str, float](float)
         turn = 0
@@ -110,7 +123,20 @@ class _Site:
             for job, gpu_s in slurm.advance(slurm.now_s + TICK_S):
                 if slurm.now_s > began_s + WARM_UP_S:
                     gained_s[job.user] += gpu_s
-        return {user.name: gained_s[user.name] for user in USERS}
+        return Outcome({user.name: gained_s[user.name] for user in USERS}, *self._evictions())
+
+    def _evictions(self) -> tuple[int, int]:
+        """Requeues for a beneficiary that is named in the AdminComment, and those it did not start after in time."""
+        slurm = self._slurm
+        count = in_vain = 0
+        for job, time_s in slurm.requeued:
+            record = preemption_record.read(job.admin_comment, 0.0, job.restarts)
+            one = next((one for one in record.latest if abs(one.time_s - time_s) < PASS_S), None)
+            until_s = time_s + CYCLES * slurm.times.schedule_s
+            if one is not None and one.beneficiary is not None and until_s <= slurm.now_s:
+                count += 1
+                in_vain += not any(time_s <= start_s <= until_s for start_s in slurm.started_s[one.beneficiary])
+        return count, in_vain
 
     def _top_up(self) -> None:
         """So many jobs of each user wait; parked ones never run. Who submits first is chance."""
@@ -201,8 +227,9 @@ def _mean(values: Sequence[float]) -> dict[str, float]:
     return {"mean": round(statistics.mean(values), 3), "standard_error": round(spread, 3)}
 
 
-def figures(found: Mapping[tuple[str, int], Mapping[str, float]], policies: Sequence[str]) -> dict[str, object]:
-    """By arm: shares, how far they are from Slurm's alone, and what lying brings."""
+def figures(played: Mapping[tuple[str, int], Outcome], policies: Sequence[str]) -> dict[str, object]:
+    """By arm: shares, how far they are from Slurm's alone, what lying brings, and preemptions (all seeds together)."""
+    found = {key: one.gpu_s for key, one in played.items()}
     seeds = sorted({seed for _, seed in found})
     alone = {name: _mean([shares(found[ALONE, seed])[name] for seed in seeds]) for name in SHARES}
     result: dict[str, object] = {}
@@ -215,6 +242,8 @@ def figures(found: Mapping[tuple[str, int], Mapping[str, float]], policies: Sequ
             "points_from_slurm_alone": round(max(points), 2),
             "lying_over_honest": {name: _mean([one[name] for one in lies]) for name in lies[0]},
             "met": max(points) <= MOST_POINTS and _mean([one["all"] for one in lies])["mean"] <= MOST_LYING,
+            "evictions": sum(played[policy, seed].evictions for seed in seeds),
+            "evictions_in_vain": sum(played[policy, seed].evictions_in_vain for seed in seeds),
             "gpu_hours": round(sum(sum(found[policy, seed].values()) for seed in seeds) / 3600 / len(seeds)),
         }
     return result
@@ -233,7 +262,7 @@ def main(hours: float, seeds: int, policies: tuple[str, ...], calc_s: float, wor
     arms = (ALONE, AGAIN, *policies)
     runs = [Run(policy, seed, hours, calc_s) for seed in range(1, seeds + 1) for policy in arms]
     with ProcessPoolExecutor(workers, initializer=logging.disable, initargs=(logging.WARNING,)) as pool:
-        gained = list(pool.map(gpu_s_of_users, runs))
+        gained = list(pool.map(outcome, runs))
     found = {(run.policy, run.seed): one for run, one in zip(runs, gained, strict=True)}
     setting = {"hours": hours, "seeds": seeds, "calc_s": calc_s}
     click.echo(json.dumps({"setting": setting, "arms": figures(found, arms)}, indent=None if as_json else 1))

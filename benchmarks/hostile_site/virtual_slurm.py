@@ -136,10 +136,12 @@ class VirtualSlurm:
         self.now_s = 1_700_000_000.0
         self.known: dict[int, VirtualJob] = {}
         self.signalled: list[int] = []
+        self.requeued: list[tuple[VirtualJob, float]] = []
+        self.started_s: defaultdict[int, list[float]] = defaultdict(list)
         self._nodes = tuple(Node(name, gpus, partitions) for name, partitions in nodes.items())
         self._records = tuple(SlurmNode(name, "MIXED", gpus, partitions) for name, partitions in nodes.items())
         self._shares = shares
-        self._times = times
+        self.times = times
         self._used_gpu_s: defaultdict[str, float] = defaultdict(float)
         self._fair_share: dict[str, float] = dict.fromkeys(shares, 1.0)
         self._last_id = 0
@@ -169,9 +171,9 @@ class VirtualSlurm:
             if job.done_s >= job.work_s:
                 del self.known[job.job_id]
         self.now_s = to_s
-        if to_s - self._calculated_s >= self._times.calc_s:
+        if to_s - self._calculated_s >= self.times.calc_s:
             self._calculate()
-        if to_s - self._scheduled_s >= self._times.schedule_s:
+        if to_s - self._scheduled_s >= self.times.schedule_s:
             self._schedule()
         return spent
 
@@ -196,7 +198,7 @@ class VirtualSlurm:
         job.native = int(job.age + _FAIR_SHARE * self._fair_share[job.account] + extra - job.nice)
 
     def _age(self, job: VirtualJob) -> int:
-        return int(_AGE * min(1.0, max(0.0, self.now_s - job.eligible_s) / self._times.max_age_s))
+        return int(_AGE * min(1.0, max(0.0, self.now_s - job.eligible_s) / self.times.max_age_s))
 
     def _schedule(self) -> None:
         """Start what fits in the order of tiers and priorities, and what fits behind them without a delay."""
@@ -213,6 +215,7 @@ class VirtualSlurm:
         for start in booked.starts:
             job = self.known[start.job_id]
             job.state, job.start_s, job.node, job.reason = "RUNNING", self.now_s, start.placement[0].node, "None"
+            self.started_s[job.job_id].append(self.now_s)
         first = next((job for job in able if job.state == "PENDING"), None)
         if first is not None:
             first.reason = "Resources"
@@ -254,6 +257,7 @@ class VirtualSlurm:
                 job.state, job.start_s, job.node, job.restarts = "PENDING", None, "", job.restarts + 1
                 job.done_s, job.submit_s, job.eligible_s = job.saved_s, self.now_s, self.now_s + REQUEUE_DELAY_S
                 job.reason = "BeginTime"
+                self.requeued.append((job, self.now_s))
                 self._compute(job)
             case StartAtOnce():
                 job.eligible_s = self.now_s

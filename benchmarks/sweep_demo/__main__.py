@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,23 +36,62 @@ from slurm_plugin.devcluster import Product
 @click.option(
     "--out", default="build/demo", show_default=True, type=click.Path(path_type=Path), help="Result directory."
 )
-def main(seeds: int, sweep: str, more: tuple[Arm, ...], out: Path) -> None:
+@click.option("--resume", is_flag=True, help="Go on with a run that was interrupted: what it finished is kept.")
+def main(seeds: int, sweep: str, more: tuple[Arm, ...], out: Path, resume: bool) -> None:  # noqa: FBT001
     """Run a sweep of 24 real trainings on a private Slurm cluster of 2 nodes x 4 GPUs in three ways, and compare.
 
-    The ways: Slurm alone; Slurm with trainings that ask Optuna's ASHA whether to go on; explsched.
+    The ways: Slurm alone; Slurm with trainings that ask Optuna's ASHA whether to go on; explsched. A seed takes about 8
+    minutes. What is finished is written down: after Ctrl-C the same command with --resume goes on there.
     """
-    out.mkdir(parents=True, exist_ok=True)
     arms = (SLURM_ALONE, ASHA, EXPLSCHED, *more)
-    rounds = [report.Round(seed, arms, [_run(arm, sweep, seed, out) for arm in arms]) for seed in range(1, seeds + 1)]
+    runs = out / "runs"
+    runs.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        for path in runs.glob("*.json"):
+            path.unlink()
+    rounds: list[report.Round] = []
+    try:
+        for seed in range(1, seeds + 1):
+            outcomes = []
+            for number, arm in enumerate(arms, start=(seed - 1) * len(arms) + 1):
+                title = f"run {number} of {seeds * len(arms)}: seed {seed}, {arm.name}"
+                outcomes.append(_kept(runs, arm, sweep, seed) or _run(arm, sweep, seed, out, title))
+                report.keep(outcomes[-1], _path(runs, arm, sweep, seed))
+            rounds.append(report.Round(seed, arms, outcomes))
+            _write(sweep, rounds, out)
+    except KeyboardInterrupt:
+        done = len(list(runs.glob("*.json")))
+        click.echo(
+            f"interrupted; {done} of {seeds * len(arms)} runs are in {runs}: --resume goes on with them", err=True
+        )
+        sys.exit(130)
+    Console().print(_table(sweep, rounds))
+    for line in report.summary(rounds):
+        click.echo(line)
+    click.echo(f"picture: {out / 'report.png'}\nfigures: {out / 'report.json'}")
+    click.echo((out / "report.json").read_text(encoding="utf-8"))
+
+
+def _path(runs: Path, arm: Arm, sweep: str, seed: int) -> Path:
+    return runs / f"{sweep}-{seed}-{arm.name.replace(' ', '-').replace(',', '')}.json"
+
+
+def _kept(runs: Path, arm: Arm, sweep: str, seed: int) -> Outcome | None:
+    """What became of an arm in the run that was interrupted."""
+    path = _path(runs, arm, sweep, seed)
+    if not path.exists():
+        return None
+    click.echo(f"seed {seed}, {arm.name}: kept from {path}")
+    return report.kept(path)
+
+
+def _write(sweep: str, rounds: Sequence[report.Round], out: Path) -> None:
     figures = {"sweep": sweep, **report.figures(rounds)}
     (out / "report.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     report.plot(rounds, out / "report.png")
-    Console().print(_table(sweep, rounds))
-    click.echo(f"picture: {out / 'report.png'}\nfigures: {out / 'report.json'}")
-    click.echo(json.dumps(figures))
 
 
-def _run(arm: Arm, sweep: str, seed: int, out: Path) -> Outcome:
+def _run(arm: Arm, sweep: str, seed: int, out: Path, title: str) -> Outcome:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -61,7 +102,7 @@ def _run(arm: Arm, sweep: str, seed: int, out: Path) -> Outcome:
     # Short: a munge socket's path may have about 100 characters.
     with tempfile.TemporaryDirectory(prefix="expl") as scratch, Progress(*columns) as bar:
         Path(scratch).chmod(0o755)
-        task = bar.add_task(f"seed {seed}, {arm.name}", total=None, best=float("nan"))
+        task = bar.add_task(title, total=None, best=float("nan"))
 
         def tell(ended: int, total: int, best: float) -> None:
             bar.update(task, completed=ended, total=total, best=best)
@@ -96,4 +137,5 @@ def _table(sweep: str, rounds: Sequence[report.Round]) -> Table:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cluster is taken down then, too
     main()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import cast
+
+from msgspec import convert, to_builtins
 
 from benchmarks.sweep_demo.run import ASHA, EXPLSCHED, SLURM_ALONE, Arm, Moment, Outcome
+from explsched.atomic_file import replace_file
 
 COLOURS = ("tab:grey", "tab:orange", "tab:blue", "tab:cyan")
 _REDUCTION = 0.9
@@ -68,6 +73,31 @@ def figures(rounds: Sequence[Round]) -> dict[str, object]:
         "asha_over_explsched": _ratios(rounds, ASHA),
         "jobs_lost": sum(outcome.lost for seed in rounds for outcome in seed.outcomes),
     }
+
+
+def summary(rounds: Sequence[Round]) -> Iterator[str]:
+    """The ratios that tell who is ahead, a line each: above 1 explsched needs less."""
+    for name, other in (("Slurm alone", SLURM_ALONE), ("ASHA", ASHA)):
+        for what, title in (("gpu_seconds_to_best", "GPU-seconds"), ("time_to_best", "time")):
+            found = cast("Mapping[str, object]", _ratios(rounds, other)[what])
+            each = ", ".join(map(_shown, cast("Sequence[float | None]", found["each"])))
+            least, middle = _shown(found["min"]), _shown(found["median"])
+            yield f"{title} to the best model, {name} / explsched: min {least}, median {middle} (each: {each})"
+
+
+def _shown(value: object) -> str:
+    """None stands for what one of the two never reached."""
+    return f"{value:.2f}" if isinstance(value, float) else "not reached"
+
+
+def keep(outcome: Outcome, path: Path) -> None:
+    """Write down what a run came to."""
+    replace_file(path, json.dumps(to_builtins(outcome)))
+
+
+def kept(path: Path) -> Outcome:
+    """A run that was written down."""
+    return convert(json.loads(path.read_text()), Outcome)
 
 
 def _ratios(rounds: Sequence[Round], other: Arm) -> dict[str, object]:

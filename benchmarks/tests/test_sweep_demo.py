@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks.sweep_demo import __main__ as demo
 from benchmarks.sweep_demo import report
-from benchmarks.sweep_demo.run import ASHA, EXPLSCHED, SLURM_ALONE, Curve, Outcome
+from benchmarks.sweep_demo.run import ASHA, EXPLSCHED, SLURM_ALONE, Arm, Curve, Outcome
 
 INFINITY = float("inf")
 
@@ -38,3 +41,38 @@ def test_what_was_never_reached_is_null_in_json() -> None:
     figures = json.loads(json.dumps(report.figures([ROUND]), allow_nan=False))
     assert figures["asha_over_explsched"]["gpu_seconds_to_best"]["each"] == [None]
     assert figures["slurm_alone_over_explsched"]["gpu_seconds_to_best"]["median"] == 2.0
+
+
+def test_the_summary_says_who_needs_less() -> None:
+    slurm, slurm_time, asha, _ = report.summary([ROUND])
+    assert slurm == "GPU-seconds to the best model, Slurm alone / explsched: min 2.00, median 2.00 (each: 2.00)"
+    assert slurm_time.startswith("time to the best model, Slurm alone / explsched: min 2.00")
+    assert asha.endswith("ASHA / explsched: min not reached, median not reached (each: not reached)")
+
+
+def test_a_run_that_was_interrupted_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = dict(zip(((1, arm.name) for arm in ARMS), ROUND.outcomes, strict=True))
+    ran: list[tuple[int, str]] = []
+
+    def run(_scratch: object, arm: Arm, _sweep: str, seed: int, _tell: object) -> Outcome:
+        if len(ran) == 2 and not resumed:
+            raise KeyboardInterrupt
+        ran.append((seed, arm.name))
+        return left[seed, arm.name]
+
+    monkeypatch.setattr(demo, "run", run)
+    resumed = False
+    words = ["--out", str(tmp_path)]
+    stopped = CliRunner().invoke(demo.main, words)
+    assert stopped.exit_code == 130
+    assert "2 of 3 runs" in stopped.output
+    resumed = True
+    done = CliRunner().invoke(demo.main, [*words, "--resume"])
+    assert done.exit_code == 0, done.output
+    assert ran == list(left)
+    assert json.loads((tmp_path / "report.json").read_text()) == {
+        "sweep": "coarse",
+        **json.loads(json.dumps(report.figures([ROUND]))),
+    }
+    CliRunner().invoke(demo.main, words)
+    assert ran == [*left, *left]  # without --resume nothing old counts

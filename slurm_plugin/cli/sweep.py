@@ -84,13 +84,14 @@ def show(
     config_path: Path | None,
 ) -> None:
     """Show the trainings of a sweep, best first: values, hyper-parameters, who was paused or stopped and why."""
-    from slurm_plugin.sweeps import files
+    from slurm_plugin.sweeps import results
 
     found = _found(look(config_path), name, getpass.getuser() if me else user)
     if plot is not None:
-        files.draw(_only(found, "--plot"), plot)
+        results.draw(_only(found, "--plot"), plot)
+        click.echo(f"picture: {plot}", err=True)
     if as_csv:
-        click.echo(files.table(_only(found, "--csv")), nl=False)
+        click.echo(results.table(_only(found, "--csv")), nl=False)
     elif as_json:
         click.echo(json.dumps({"sweeps": [{**_summary(one), **to_builtins(one)} for one in found]}, indent=1))
     else:
@@ -107,11 +108,11 @@ def show(
 @config_option
 def export(name: str, path: Path, user: str | None, me: bool, config_path: Path | None) -> None:  # noqa: FBT001
     """Write a sweep as a trace, with curves and hyper-parameters, that simulate and compare read."""
-    from slurm_plugin.sweeps import files
+    from slurm_plugin.sweeps import results
 
     found = _only(_found(look(config_path), name, getpass.getuser() if me else user), "export")
-    text, lacks = files.trace(found)
-    files.write(path, text)
+    text, lacks = results.trace(found)
+    results.write(path, text)
     click.echo(f"{path}: {len(text.splitlines()) - 1} trainings")
     for lack in lacks:
         click.echo(f"sexplsched: {lack}", err=True)

@@ -25,7 +25,7 @@ class Host(Struct, frozen=True):
 
 
 # Keys of which slurm.conf may hold several lines: these add to ours, all others replace ours.
-_REPEATABLE = frozenset({"nodename", "partitionname", "nodeset", "downnodes", "include"})
+_REPEATABLE = frozenset({"slurmctldhost", "nodename", "partitionname", "nodeset", "downnodes", "include"})
 
 
 DATABASE = "slurm_acct_db"

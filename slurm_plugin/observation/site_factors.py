@@ -236,22 +236,18 @@ class LentPlaces:
                 factor = written.get(job.job_id, records[job.job_id].site_factor or 0)
                 gain = min(gain, max(0, factor - seen.others_factors.get(job.job_id, 0)))
             loans[job.job_id] = _Loan(lender.job_id, gain)
+        served = set(beneficiaries.values())
         stands = {
             job.job_id: round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0)
             for job in snapshot.jobs
-            if job.state is JobState.PENDING and job.native_priority
+            if (job.consents or job.job_id in served) and job.state is JobState.PENDING and job.native_priority
         }
-        self._waited = {
-            job.job_id: stands[job.job_id] for job in snapshot.jobs if job.consents and job.job_id in stands
-        }
+        self._waited = stands
         swaps = dict(self._notes.swaps)
         for job_id in (one.job_id for one in changes if isinstance(one, RequeueJob) and one.job_id in records):
             other = beneficiaries.get(job_id)
-            if other is None:
-                cleared = self._notes.began.get(job_id)
-            else:
-                cleared = stands.get(other) if _are_alike(records[job_id], records[other]) else None
-            if cleared is not None:
+            cleared = self._notes.began.get(job_id) if other is None else stands.get(other)
+            if cleared is not None and (other is None or _kind(records[job_id]) == _kind(records[other])):
                 swaps[job_id] = _Swap(other, cleared)
         self._notes = replace(self._notes, loans=loans, swaps=swaps)
 
@@ -261,10 +257,6 @@ class LentPlaces:
             self._saved = self._notes
 
 
-def _are_alike(job: SlurmJob, other: SlurmJob) -> bool:
-    """Whether the two may exchange their places, of which one runs: it has no priority any more."""
-    return _kind(job) == _kind(other)
-
-
 def _kind(job: SlurmJob) -> tuple[object, ...]:
+    """What two jobs have in common that may exchange their places, also where one runs and has no priority any more."""
     return job.user, job.account, job.partition, job.qos, job.nice

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from explsched.log import event
 from sched_policy.model import Direction, Exploration, GpuRequest, Job
 from sched_policy.plan import Plan
 from slurm_plugin import job_options
+from slurm_plugin.bounded_call import BoundedCall
 from slurm_plugin.client.changes import CancelJob, Change, SignalJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.memory import SeenTraining
@@ -32,6 +34,8 @@ from slurm_plugin.observation.standing import Scope, standing_of
 
 NAME = "sweeps.jsonl"
 KEPT_S = 90 * 86_400.0
+PATIENCE_S = 10.0
+MOST_KEPT = 10_000
 
 _LOG = logging.getLogger("explsched.sweep_record")
 
@@ -53,21 +57,36 @@ class Note(Struct, frozen=True, omit_defaults=True):
 
 
 class SweepRecord:
-    """The daemon's side. A spool that cannot be written keeps it from nothing: that is logged once."""
+    """The daemon's side. A spool that hangs or cannot be written keeps it from nothing: that is logged once.
 
-    def __init__(self, spool: Path, now_s: float) -> None:
+    What could not be written is kept, the latest `MOST_KEPT` notes, and written as soon as the spool answers.
+    """
+
+    def __init__(self, spool: Path, patience_s: float = PATIENCE_S) -> None:
         self._path = spool / NAME
-        self._is_writable = True
-        found = read(spool)
-        kept = _recent(found, now_s)
-        self._joined = {note.job for note in kept if note.what == "joined"}
-        if len(kept) < len(found):
-            self._write(lambda: replace_file(self._path, b"".join(map(_line, kept)), mode=0o644))
+        self._calls = BoundedCall(patience_s)
+        self._fault = ""
+        self._known: tuple[Note, ...] | None = None
+        self._has_begun = False
+        self._joined: set[int] = set()
+        self._unwritten: deque[Note] = deque(maxlen=MOST_KEPT)
+
+    def read(self) -> tuple[Note, ...] | None:
+        """The notes that were there when a daemon first looked; None if the spool does not answer."""
+        if self._known is None:
+            self._try(self._look)
+        return self._known
 
     def note(
         self, jobs: Iterable[Job], changes: Iterable[Change], plan: Plan, records: Mapping[int, SlurmJob], now_s: float
     ) -> None:
         """Take in the trainings that a pass saw, and what it asked of Slurm."""
+        if not self._has_begun and (found := self.read()) is not None:
+            self._has_begun = True
+            kept = _recent(found, now_s)
+            self._joined |= {note.job for note in kept if note.what == "joined"}
+            if len(kept) < len(found):
+                self._try(lambda: replace_file(self._path, b"".join(map(_line, kept)), mode=0o644))
         trainings = {job.job_id: job for job in jobs if job.exploration and job.exploration.sweep}
         fresh = [
             _note("joined", job, records, now_s)
@@ -80,24 +99,40 @@ class SweepRecord:
             if isinstance(change, CancelJob | SignalJob) and change.job_id in trainings:
                 what: Literal["paused", "stopped"] = "stopped" if isinstance(change, CancelJob) else "paused"
                 fresh.append(_note(what, trainings[change.job_id], records, now_s, why.get(change.job_id, "")))
-        if fresh:
-            self._joined |= {note.job for note in fresh}
-            self._write(lambda: _append(self._path, b"".join(map(_line, fresh))))
+        self._joined |= {note.job for note in fresh}
+        self._unwritten.extend(fresh)
+        if self._unwritten:
+            self._try(self._write)
 
-    def _write(self, writing: Callable[[], object]) -> None:
+    def _look(self) -> None:
+        self._known = _read(self._path)
+
+    def _write(self) -> None:
+        """Append what is to be written. A call that hangs has taken its notes with it, and writes them in the end."""
+        taken = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
         try:
-            writing()
+            _append(self._path, b"".join(map(_line, taken)))
+        except OSError:
+            self._unwritten.extendleft(reversed(taken))
+            raise
+
+    def _try(self, call: Callable[[], None]) -> None:
+        try:
+            fault = "" if self._calls.run(call) else f"has not answered for {self._calls.patience_s:g} s"
         except OSError as error:
-            if self._is_writable:
-                event(_LOG, logging.WARNING, "sweeps are not noted", why=f"{self._path}: {error.strerror}")
-            self._is_writable = False
-        else:
-            self._is_writable = True
+            fault = error.strerror or str(error)
+        if fault and fault != self._fault:
+            event(_LOG, logging.WARNING, "sweeps are not noted", why=f"{self._path}: {fault}")
+        self._fault = fault
 
 
-def read(spool: Path) -> tuple[Note, ...]:
-    """All notes, oldest first; none where there is no such file of the daemon's. A torn or strange line is left out."""
-    path = spool / NAME
+def read(spool: Path, patience_s: float = PATIENCE_S) -> tuple[Note, ...]:
+    """All notes, oldest first; none where there is no such file of the daemon's, or the spool does not answer."""
+    return SweepRecord(spool, patience_s).read() or ()
+
+
+def _read(path: Path) -> tuple[Note, ...]:
+    """A torn or strange line is left out."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -105,7 +140,7 @@ def read(spool: Path) -> tuple[Note, ...]:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         # The spool is open to all users: a file that others have put there is not the daemon's.
-        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid(), spool.stat().st_uid):
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
             return ()
         return tuple(_notes(file))
 

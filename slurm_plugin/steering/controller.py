@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,7 +18,16 @@ from sched_policy.queue_order import queue_order
 from sched_policy.validate import checked_plan
 from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
 from slurm_plugin.client.capabilities import Capabilities
-from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, RequeueJob, SetGres, SetNodeCount, SignalJob
+from slurm_plugin.client.changes import (
+    CancelJob,
+    Change,
+    ChangeFailure,
+    RequeueJob,
+    SetAdminComment,
+    SetGres,
+    SetNodeCount,
+    SignalJob,
+)
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
@@ -27,7 +37,7 @@ from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
-from slurm_plugin.observation.sweep_record import SweepRecord, ended_before, read
+from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
 from slurm_plugin.steering.grouping import (
     LiveGroup,
@@ -37,7 +47,7 @@ from slurm_plugin.steering.grouping import (
     pinned,
     withdrawal,
 )
-from slurm_plugin.steering.preemption import PreemptionTracker, served_in_vain, without_vain_preemptions
+from slurm_plugin.steering.preemption import PreemptionTracker, heirs, served_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored, without_leases
 
 _LOG = logging.getLogger("explsched.controller")
@@ -74,7 +84,7 @@ class Controller:
         self._trainings = SweepTrainings()
         self._has_adopted = False
         self._uids: dict[int, int] = {}
-        self._sweep_record: SweepRecord | None = None
+        self._sweep_record = SweepRecord(config.progress.spool)
         self._gap = BackfillGap(client.load)
         self._yields_after_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
@@ -90,7 +100,7 @@ class Controller:
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
         self._saves = ProgressSpool(config.progress.spool)
-        self._sweep_record = None
+        self._sweep_record = SweepRecord(config.progress.spool)
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
         if config.audit.file != self._trail.path:
@@ -156,7 +166,14 @@ class Controller:
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
         at_once, in_gap = split(decided.changes, decided.seen.jobs)
-        failures = apply(self._client, self._trail, at_once, before, reasons, now_s)
+        first, leaving = _requeues_apart(at_once)
+        failures = apply(self._client, self._trail, first, before, reasons, now_s)
+        if leaving:
+            ended = self._ended_meanwhile({change.job_id for change in leaving}, now_s)
+            dropped = [change for change in leaving if change.job_id in ended]
+            decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
+            leaving = tuple(change for change in leaving if change not in dropped)
+            failures += apply(self._client, self._trail, leaving, before, reasons, now_s)
         if in_gap and self._gap.is_open(self._yields_after_s):
             failures += apply(self._client, self._trail, in_gap, before, reasons, now_s)
         elif in_gap:
@@ -204,15 +221,14 @@ class Controller:
 
     def _adopt(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
         """Learn, once, which trainings ended while an earlier daemon steered."""
-        if not self._has_adopted:
-            notes, scope = read(self._config.progress.spool), self._config.order.scope
+        if not self._has_adopted and (notes := self._sweep_record.read()) is not None:
+            scope = self._config.order.scope
             self._trainings.adopt(ended_before(notes, jobs, self._spool, scope, now_s))
             self._has_adopted = True
 
     def _note_sweeps(self, decided: Pass, failures: Sequence[ChangeFailure]) -> None:
         """For people who ask what became of a sweep. Only a daemon writes: a dry run does not come here."""
         seen = decided.seen
-        self._sweep_record = self._sweep_record or SweepRecord(self._config.progress.spool, seen.snapshot.now_s)
         refused = [failure.change for failure in failures]
         done = [change for change in decided.changes if change not in refused]
         self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, seen.snapshot.now_s)
@@ -230,13 +246,38 @@ class Controller:
         widest = 1 if found.has_topology else limits.widest_lease
         return replace(limits, order=replace(limits.order, max_per_pass=most), widest_lease=widest)
 
+    def _ended_meanwhile(self, job_ids: AbstractSet[int], now_s: float) -> frozenset[int]:
+        """Jobs that have told their end since the pass looked, which Slurm may not have noticed yet.
+
+        A requeue would run them again. How long this pass has written other things until now makes no difference so.
+        """
+        owners = {job_id: self._uids[job_id] for job_id in job_ids}
+        told = self._saves.read(owners, now_s)
+        ended = frozenset(job_id for job_id, progress in told.items() if progress.ended)
+        for job_id in sorted(ended):
+            event(_LOG, logging.INFO, "not requeued, its work is done", job=job_id)
+        return ended
+
     def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
         asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in seen.jobs}
-        in_vain = served_in_vain(plan, seen, asked)
+        in_vain = heirs(plan, seen, asked, served_in_vain(plan, seen, asked))
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s, in_vain)
-        return (*steps, *(CancelJob(stop.job_id) for stop in plan.stops))
+        # One that was cancelled holds its GPUs until it is gone.
+        stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)
+        return (*steps, *(CancelJob(stop.job_id) for stop in stops))
+
+
+def _requeues_apart(
+    changes: Sequence[Change],
+) -> tuple[tuple[Change, ...], tuple[RequeueJob | SetAdminComment, ...]]:
+    """The other changes, and requeues with the records of what they cost."""
+    requeued = {change.job_id for change in changes if isinstance(change, RequeueJob)}
+    leaving = tuple(
+        change for change in changes if isinstance(change, RequeueJob | SetAdminComment) and change.job_id in requeued
+    )
+    return tuple(change for change in changes if change not in leaving), leaving
 
 
 def _trail(config: Config) -> AuditTrail:

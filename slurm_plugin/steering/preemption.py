@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
-from sched_policy.queue_order import queue_order
+from sched_policy.queue_order import on_places, started_once_gone
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.config import HOUR_S, PreemptionBudget
@@ -27,9 +28,14 @@ from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
 from slurm_plugin.observation.standing import may_start
 
-_ADOPTED_S = 60.0
-"""What an earlier daemon began is finished if its grace period is over for no longer than this: so long a checkpoint is
-young."""
+_LOOKED_AT = 2000
+"""Waiting jobs of which it is worked out whether Slurm's backfill would start them."""
+
+_YOUNG_S = 60.0
+"""So long a checkpoint is young: what an earlier daemon began is finished if its grace period is over for no longer
+than this, and a job that was let go need not save again if it is asked again."""
+
+_NOBODY: Mapping[int, int | None] = MappingProxyType({})
 
 
 class _Underway(Struct, frozen=True):
@@ -60,6 +66,7 @@ class PreemptionTracker:
         self._file = NotesFile(file, dict[int, _Underway], "preemptions underway", "begins anew") if file else None
         self._underway: dict[int, _Underway] = (self._file.read() if self._file else None) or {}
         self._written = dict(self._underway)
+        self._let_go: dict[int, _Underway] = {}
         self._begun_s: deque[float] = deque()
         self._remembers = False
         self._served_s: dict[int, float] = {}
@@ -104,17 +111,21 @@ class PreemptionTracker:
         progress: Mapping[int, JobProgress],
         records: Mapping[int, PreemptionRecord],
         now_s: float,
-        in_vain: Container[int] = frozenset(),
+        in_vain: Mapping[int, int | None] = _NOBODY,
     ) -> tuple[Change, ...]:
         """The next step of each preemption: requeues of jobs that are ready, signals to new ones.
 
-        `in_vain` are beneficiaries that would not start now if their victims went.
+        `in_vain` are beneficiaries that would not start now if their victims went, each with who would in its place.
+        A job that is let go and asked again soon has been signalled already, and may have saved.
         """
         self._remember(records.values(), now_s)
+        self._take_up_again(preemptions, jobs, progress, now_s)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
         self._served_s = {job_id: time_s for job_id, time_s in self._served_s.items() if job_id in waiting}
         changes: list[Change] = []
         for job_id, step in tuple(self._underway.items()):
+            if not step.noted and step.beneficiary is not None and in_vain.get(step.beneficiary) is not None:
+                step = self._underway[job_id] = replace(step, beneficiary=in_vain[step.beneficiary])
             job = jobs.get(job_id)
             reported = progress.get(job_id, JobProgress())
             if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
@@ -126,7 +137,7 @@ class PreemptionTracker:
             elif step.beneficiary is not None and (
                 not _still_waits(jobs.get(step.beneficiary)) or (not step.noted and step.beneficiary in in_vain)
             ):
-                del self._underway[job_id]  # nobody would gain; the job has saved, and goes on
+                self._let_go[job_id] = self._underway.pop(job_id)  # nobody would gain; the job has saved, and goes on
             elif self._is_ready(step, reported, now_s):
                 if not step.noted:
                     record = records.get(job_id, PreemptionRecord(job.submit_s))
@@ -154,6 +165,27 @@ class PreemptionTracker:
             changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
         return tuple(changes)
 
+    def _take_up_again(
+        self,
+        preemptions: Iterable[Preemption],
+        jobs: Mapping[int, Job],
+        progress: Mapping[int, JobProgress],
+        now_s: float,
+    ) -> None:
+        """Go on with jobs that were let go, and that the plan wants to make room again while that still tells."""
+        self._let_go = {
+            job_id: step
+            for job_id, step in self._let_go.items()
+            if job_id in jobs
+            and jobs[job_id].state is JobState.RUNNING
+            and jobs[job_id].restarts == step.restarts
+            and now_s - _asked_or_saved_s(step, progress.get(job_id, JobProgress())) < _YOUNG_S
+        }
+        for preemption in preemptions:
+            if preemption.job_id not in self._underway and (step := self._let_go.pop(preemption.job_id, None)):
+                again = replace(step, reason=preemption.reason, beneficiary=preemption.beneficiary)
+                self._underway[preemption.job_id] = again
+
     def save(self) -> None:
         """Write down what is underway, before Slurm is asked for it. A file that cannot be written stops nothing."""
         if self._file is not None and self._underway != self._written:
@@ -163,7 +195,7 @@ class PreemptionTracker:
     def _remember(self, records: Iterable[PreemptionRecord], now_s: float) -> None:
         """Take over, once, what an earlier daemon spent of this hour's budget."""
         if not self._remembers:
-            late_s = now_s - self._budget.grace_s - _ADOPTED_S
+            late_s = now_s - self._budget.grace_s - _YOUNG_S
             self._underway = {job_id: step for job_id, step in self._underway.items() if step.signalled_s > late_s}
             times_s = [one.time_s for record in records for one in record.latest]
             times_s += [step.signalled_s for step in self._underway.values() if not step.noted]
@@ -171,13 +203,22 @@ class PreemptionTracker:
             self._remembers = True
 
     def _is_ready(self, step: _Underway, progress: JobProgress, now_s: float) -> bool:
-        saved = progress.checkpoint_s is not None and progress.checkpoint_s != step.checkpoint_before_s
-        return saved or now_s - step.signalled_s >= self._budget.grace_s
+        return _has_saved(step, progress) or now_s - step.signalled_s >= self._budget.grace_s
 
     def _within_budget(self, now_s: float) -> bool:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
         return len(self._begun_s) < self._budget.max_per_hour
+
+
+def _has_saved(step: _Underway, progress: JobProgress) -> bool:
+    return progress.checkpoint_s is not None and progress.checkpoint_s != step.checkpoint_before_s
+
+
+def _asked_or_saved_s(step: _Underway, progress: JobProgress) -> float:
+    """When the job saved, if it has since it was signalled, else when it was."""
+    saved_s = progress.checkpoint_s if _has_saved(step, progress) else None
+    return step.signalled_s if saved_s is None else saved_s
 
 
 def _still_waits(job: Job | None) -> bool:
@@ -233,12 +274,13 @@ def served_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, Abstract
 
     A plan weighs only the jobs that are modelled. But Slurm gives what comes free to whoever stands first in its queue:
     to a component of a heterogeneous job, to a job of a partition that we do not steer, or to one that was submitted
-    since the victims were asked to save.
+    since the victims were asked to save. Or it keeps it for a larger job ahead, whose start must not be delayed.
     """
     if not victims:
         return frozenset()
     yielding = {job.job_id for job in seen.snapshot.running if job.yielding}
-    place = {job_id: at for at, job_id in enumerate(queue_order(plan, seen.snapshot))}
+    order = on_places(plan, seen.snapshot)
+    place = {job_id: at for at, job_id in enumerate(order)}
     waiting = [record for record in seen.jobs.values() if _may_start_before_others(record, seen.snapshot.now_s)]
     vain = set()
     for job_id, going in victims.items():
@@ -254,7 +296,34 @@ def served_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, Abstract
         _give(sorted(first, key=lambda other: place.get(other.job_id, -1)), room)
         if not _has_room(record, room):
             vain.add(job_id)
-    return frozenset(vain)
+    looked_at = order[:_LOOKED_AT]
+    started = started_once_gone(seen.snapshot, looked_at, yielding.union(*victims.values()))
+    return frozenset(vain | ((victims.keys() & set(looked_at)) - started))
+
+
+def heirs(
+    plan: Plan, seen: Observation, victims: Mapping[int, AbstractSet[int]], vain: Container[int]
+) -> dict[int, int | None]:
+    """For each beneficiary that would not start any more, who would in its place; None for nobody.
+
+    Only the first in the queue of the same owner's jobs that have come before it meanwhile: whom the plan puts before
+    one for which its victims should go, for him they should go, too. Letting them go would make them save once more.
+    """
+    jobs = {job.job_id: job for job in seen.snapshot.jobs}
+    queue = on_places(plan, seen.snapshot)
+    found: dict[int, int | None] = {}
+    for job_id in (job_id for job_id in victims if job_id in vain):
+        own = jobs[job_id]
+        before = queue[: queue.index(job_id)] if job_id in queue else ()
+        alike = (
+            job
+            for job in map(jobs.__getitem__, before)
+            if (job.user, job.scope) == (own.user, own.scope) and job.may_displace
+        )
+        heir = next((job.job_id for job in alike if job.job_id not in victims), None)
+        starts = heir is not None and not served_in_vain(plan, seen, {heir: victims[job_id]})
+        found[job_id] = heir if starts else None
+    return found
 
 
 def _may_start_before_others(record: SlurmJob, now_s: float) -> bool:

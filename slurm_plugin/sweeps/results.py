@@ -1,14 +1,25 @@
-"""The trainings of a sweep, those that are over too: from Slurm, from their reports and from the daemon's notes."""
+"""The trainings of a sweep, those that are over too: from Slurm, from their reports and from the daemon's notes.
+
+And as files: a table for spreadsheets, a trace for the simulator, a picture.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explsched.atomic_file import replace_file
+from explsched.errors import ExplschedError
+from explsched.parameters import listed, shown
 from sched_policy.model import Direction, Job, JobState, Parameter
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
@@ -17,6 +28,11 @@ from slurm_plugin.observation.progress import JobProgress, ProgressSpool
 from slurm_plugin.observation.sweep_record import Note
 
 _COMPLETED = "COMPLETED"
+PICTURES = (".png", ".svg", ".pdf")
+TRACE_COLUMNS = ("job_id", "submit_s", "gpus", "run_s", "sweep", "curve", "user", "metric", "direction", "params")
+"""As `simulation.traces.formats.sweep` reads them; docs/traces.md explains them."""
+_FIELDS = ("job", "state", "gpus", "step", "total_steps", "best", "gpu_h", "saved_gpu_h", "restarts", "reason")
+_LEAST_REPORTS = 2
 
 
 class CurvePoint(NamedTuple):
@@ -184,7 +200,8 @@ def _training(
     if job is None:
         is_stopped = last_word is not None and last_word.what == "stopped"
         state = "stopped" if is_stopped else "done" if progress.ended or why == _COMPLETED else "ended"
-        reason = last_word.reason if last_word and is_stopped else f"Slurm says {why}" if why else ""
+        explains = state == "ended" and why  # COMPLETED tells of one that is done what its state tells
+        reason = last_word.reason if last_word and is_stopped else f"Slurm says {why}" if explains else ""
     elif job.state is JobState.PENDING:
         state = "paused" if curve or job.restarts else "waiting"
         past = seen.preempted.get(job_id)
@@ -226,3 +243,112 @@ def _saved(training: Training, usual_s: float) -> float:
         last = training.curve[-1]
         whole_s = training.total_steps * last.run_s / last.step
     return training.gpus * max(0.0, whole_s - training.run_s) / 3600
+
+
+class SweepFileError(ExplschedError):
+    """A file of results cannot be made: nothing to export, matplotlib is missing, the file cannot be written."""
+
+
+def table(found: SweepResults) -> str:
+    """CSV with a line for each training, best first, and a column `param.NAME` for each parameter."""
+    names = sorted({name for training in found.trainings for name, _ in training.params})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_FIELDS, *(f"param.{name}" for name in names)])
+    for training in found.trainings:
+        told = {name: shown(value) for name, value in training.params}
+        own = {name: getattr(training, name) for name in _FIELDS}
+        own |= {name: round(own[name], 6) for name in ("gpu_h", "saved_gpu_h")}
+        writer.writerow([*own.values(), *(told.get(name, "") for name in names)])
+    return text.getvalue()
+
+
+def trace(found: SweepResults) -> tuple[str, list[str]]:
+    """The sweep as a trace of the simulator's format `sweep`, and what it lacks. Raises `SweepFileError`."""
+    usable = [training for training in found.trainings if len(training.curve) >= _LEAST_REPORTS]
+    if not usable:
+        raise SweepFileError(f"sweep {found.sweep!r}: no training has reported {found.metric} twice: nothing to export")
+    began_s = min(training.submit_s for training in usable)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(TRACE_COLUMNS)
+    for training in sorted(usable, key=lambda training: (training.submit_s, training.job)):
+        curve = " ".join(f"{point.step}:{point.run_s:.3f}:{point.value!r}" for point in training.curve)
+        told = json.dumps(dict(training.params))
+        start = (training.job, round(training.submit_s - began_s, 3), training.gpus, round(_whole_s(training), 3))
+        writer.writerow([*start, found.sweep, curve, found.user, found.metric, found.direction.value, told])
+    return text.getvalue(), list(_lacks(found, usable))
+
+
+def draw(found: SweepResults, path: Path) -> None:
+    """A picture: each training's values over its GPU-hours, and the best so far over all of them.
+
+    Raises `SweepFileError` for a suffix that is none of `PICTURES`, without matplotlib, and if it cannot be written.
+    """
+    if path.suffix.lower() not in PICTURES:
+        raise SweepFileError(f"{path}: unknown kind of picture {path.suffix!r}; accepted: {', '.join(PICTURES)}")
+    if find_spec("matplotlib") is None:
+        raise SweepFileError(f"{path}: pictures need matplotlib: pip install 'explsched[plots]'")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    own, total = figure.subplots(1, 2, sharey=True)
+    best = found.best
+    for training in found.trainings:
+        is_best = training is best
+        label = f"best: job {training.job}" + (f" ({listed(training.params)})" if training.params else "")
+        own.plot(
+            [training.gpus * point.run_s / 3600 for point in training.curve],
+            [point.value for point in training.curve],
+            color="#D55E00" if is_best else "#999999",
+            linewidth=1.6 if is_best else 0.7,
+            zorder=2 if is_best else 1,
+            label=label[:80] if is_best else None,
+        )
+    spent, values = zip(*_best_so_far(found), strict=True) if best else ((), ())
+    total.step(spent, values, where="post", color="#0072B2")
+    own.set(xlabel="GPU-hours of a training", ylabel=found.metric, title=f"sweep {found.sweep}")
+    total.set(xlabel="GPU-hours of all trainings, one after the other by their reports", title="best so far")
+    if best:
+        own.legend(fontsize="small")
+    picture = io.BytesIO()
+    figure.savefig(picture, format=path.suffix.lower()[1:])
+    write(path, picture.getvalue())
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file at once or not at all. Raises `SweepFileError`."""
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise SweepFileError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _whole_s(training: Training) -> float:
+    """Run time to its last step, as far as its steps tell; else what it has run."""
+    last = training.curve[-1]
+    if training.state != "done" and training.total_steps and last.step:
+        return max(last.run_s, training.total_steps * last.run_s / last.step, 0.001)
+    return max(last.run_s, 0.001)
+
+
+def _lacks(found: SweepResults, usable: list[Training]) -> Iterator[str]:
+    if left_out := len(found.trainings) - len(usable):
+        yield f"{left_out} of {len(found.trainings)} trainings are left out: they did not report {found.metric} twice"
+    if cut := sum(training.curve[-1].run_s < 0.99 * _whole_s(training) for training in usable):
+        yield f"{cut} of {len(usable)} curves end before their training: what these would have reached is not known"
+    if unknown := sum(not training.params for training in usable):
+        yield f"{unknown} of {len(usable)} trainings have no hyper-parameters: strategies that use them learn nothing"
+
+
+def _best_so_far(found: SweepResults) -> Iterator[tuple[float, float]]:
+    """(GPU-hours of all trainings, the best value by then), taking the reports in the order of their run time."""
+    better = min if found.direction is Direction.MIN else max
+    reports = sorted((p.run_s, t.job, t.gpus, p.value) for t in found.trainings for p in t.curve)
+    before: dict[int, float] = {}
+    spent, best = 0.0, None
+    for run_s, job, gpus, value in reports:
+        spent += gpus * (run_s - before.get(job, 0.0)) / 3600
+        before[job] = run_s
+        best = value if best is None else better(best, value)
+        yield spent, best

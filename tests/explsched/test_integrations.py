@@ -124,6 +124,7 @@ def test_hugging_face(job: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
 
 
+@pytest.mark.filterwarnings("default")  # Lightning warns of its own and of torch's next releases
 def test_lightning(job: Path, tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
     torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
@@ -164,11 +165,12 @@ def test_lightning(job: Path, tmp_path: Path) -> None:
     assert (events(job), path.exists()) == (["checkpoint"], True)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # of torch's tensors, which Keras saves
 def test_keras(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "KERAS_BACKEND" not in os.environ:
         monkeypatch.setenv("KERAS_BACKEND", "torch")
     pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    keras = pytest.importorskip("keras", reason="keras is not installed")
+    keras = pytest.importorskip("keras", reason="keras is not installed (explsched[examples])")
     numpy = pytest.importorskip("numpy")
     from explsched.integrations.keras import ExplschedCallback
 

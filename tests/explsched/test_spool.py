@@ -183,9 +183,9 @@ class _HangingWriter(Writer):
         super().__init__(path)
         self.answers = threading.Event()
 
-    def _open(self) -> int:
+    def _open(self, flags: int) -> int:
         self.answers.wait()
-        return super()._open()
+        return super()._open(flags)
 
 
 def test_a_file_system_that_hangs_does_not_hold_up_the_training(

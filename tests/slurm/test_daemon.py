@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from explsched import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up
 from slurm_plugin.observation.standing import leased_job
@@ -246,6 +247,62 @@ def test_the_daemon_outlives_a_restart_of_slurmctld(place: Path, spool: Path, tm
         finally:
             restarted.terminate()
             restarted.wait(timeout=30)
+
+
+STANDBY = """
+hostname standby
+mount --bind {hosts} /etc/hosts
+mount -t tmpfs none {root}/run  # a pid file of its own, or it would end the primary
+exec "$@"
+"""
+
+
+def test_the_daemon_goes_on_under_a_backup_slurmctld(place: Path, spool: Path, tmp_path: Path) -> None:
+    """What the primary had acknowledged and not saved is lost with it: the order is written again."""
+    hosts = place / "hosts"
+    hosts.write_text(f"{Path('/etc/hosts').read_text()}127.0.0.2 standby\n")
+    extra = (
+        ("SlurmctldHost", "standby(127.0.0.2)"),
+        ("SlurmctldTimeout", "10"),
+        ("CommunicationParameters", "NoInAddrAny,NoCtldInAddrAny"),
+        ("MinJobAge", "3600"),
+    )
+    own = up(ClusterSpec(nodes=2, gpus_per_node=4, shards_per_node=0, extra=extra), place / "c")
+    client = CliClient(environment=own.env())
+    primary = next(daemon for daemon in own.daemons if daemon.name == "slurmctld")
+    argv = Path(f"/proc/{primary.pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+    script = STANDBY.format(hosts=hosts, root=own.layout.root)
+    in_namespace = ("unshare", "--uts", "--mount", "sh", "-ec", script, "sh")
+    output = own.layout.logs / "standby.out"
+    standby = process.start([*in_namespace, *argv], own.layout.root, environment(own), output)
+    try:
+        until(lambda: run(own, "scontrol", "ping").count("is UP") == 2, "both are up")
+        full = submit(own, "--nodes=2", "--gpus-per-node=4")
+        until(lambda: state_of(client, full) == "RUNNING", "the cluster is full")
+        jobs = [submit(own, "--gpus=1", f"--time={minutes}") for minutes in (60, 30, 10)]
+        log = tmp_path / "log"
+
+        def passes() -> int:
+            return log.read_text().count(" pass jobs=") if log.exists() else 0
+
+        with a_daemon(own, tmp_path, config(spool, "srsf", slurm={"client": "cli", "timeout_s": 5.0})):
+            until(lambda: passes() > 1, "the daemon works")
+            os.kill(primary.pid, signal.SIGKILL)
+            before = passes()
+            until(lambda: passes() > before + 1, "it works again, under the backup", 120)
+            jobs.append(submit(own, "--gpus=1", "--time=5"))
+            until(lambda: best_first(client, jobs) == jobs[::-1], "the order is there again")
+        found = {job.job_id: job for job in client.jobs()}
+        assert found[full].state == "RUNNING"
+        assert all(found[job].priority > 0 and found[job].restarts == 0 for job in jobs)
+    finally:
+        standby.terminate()
+        standby.wait(30)
+
+
+def best_first(client: CliClient, jobs: list[int]) -> list[int]:
+    found = [job for job in client.jobs() if job.job_id in jobs]
+    return [job.job_id for job in sorted(found, key=lambda job: -job.priority)]
 
 
 def test_killed_at_random_moments_and_restarted(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:

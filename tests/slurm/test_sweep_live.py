@@ -10,14 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.client.changes import SetSiteFactor
+from explsched.preemption_record import Interruption, PreemptionRecord
+from slurm_plugin.client.changes import SetAdminComment, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import load
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.observation.sweep_record import read
 from slurm_plugin.steering.controller import Controller
 from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED, done
-from tests.slurm.jobs import a_daemon, config, final_state, start_daemon, state_of, submit, until
+from tests.slurm.jobs import (
+    a_daemon,
+    command,
+    config,
+    final_state,
+    run,
+    start_again,
+    start_daemon,
+    state_of,
+    submit,
+    until,
+)
 
 pytestmark = pytest.mark.slurm
 SWEEP = ("--gres=gpu:1", "--requeue", "--comment=explsched:sweep=s&checkpoint=USR1")
@@ -69,8 +81,33 @@ def training(cluster: Cluster, directory: Path, spool: Path, number: int) -> int
     directory.mkdir()
     floor = 100 if number % 8 == 5 else 1000 * (number + 1)
     options = ("--gres=gpu:1", "--requeue", "--comment=explsched:sweep=s&checkpoint=USR1&early-stop=1")
-    script = f"FLOOR={floor} exec bash {SCRIPT} {directory} {spool} {STEPS}"
+    sxrun = f"EXPLSCHED_SPOOL={spool} FLOOR={floor} exec {command('sxrun')}"
+    script = f"{sxrun} -- bash {SCRIPT} {directory} {spool} {STEPS}"
     return submit(cluster, *options, script=script)
+
+
+def preempted(run: int) -> str:
+    """What the daemon writes into Slurm when it ends a run."""
+    return PreemptionRecord(0.0).plus(Interruption(run, time.time(), 1, 0.0, "a test")).text()
+
+
+def test_a_training_that_is_requeued_when_its_work_is_done_ends_at_once(
+    small: Cluster, client: CliClient, spool: Path, open_tmp: Path
+) -> None:
+    """Slurm requeues a job that has ended just so; of the two only one was requeued by the daemon."""
+    done_by_daemon, by_hand = (open_tmp / name for name in ("by-daemon", "by-hand"))
+    jobs = [training(small, directory, spool, 0) for directory in (done_by_daemon, by_hand)]
+    until(lambda: len(done(done_by_daemon)) > STEPS // 2, "the first is underway")
+    assert client.apply([SetAdminComment(jobs[0], preempted(0))]) == ()
+    until(lambda: not client.jobs(), "both have ended")
+    before = [len(done(directory)) for directory in (done_by_daemon, by_hand)]
+    for job_id in jobs:
+        run(small, "scontrol", "requeue", str(job_id))
+        start_again(client, job_id)
+    until(lambda: [final_state(small, job_id) for job_id in jobs] == ["COMPLETED"] * 2, "both have ended again")
+    until(lambda: not client.jobs(), "both have ended again")
+    assert len(done(done_by_daemon)) == before[0]
+    assert len(done(by_hand)) > before[1]
 
 
 def passes(log: Path) -> int:
@@ -82,15 +119,14 @@ def check_ran_once(spool: Path, directory: Path, job_id: int) -> None:
     steps = [(run, step) for run, step, *_ in done(directory)]
     assert sorted({step for _, step in steps}) == list(range(1, STEPS + 1))
     lines = [json.loads(line) for line in (spool / f"{job_id}.jsonl").read_text().splitlines()]
-    # Seen twice once: it may be requeued before Slurm has noticed its end, and end again from its last checkpoint.
-    assert any(line.get("event") == "end" for line in lines)
+    assert [line["event"] for line in lines if line.get("event") == "end" and "status" not in line] == ["end"]
     saved: dict[int, int] = {}
     for before, line in pairwise(lines):
         if line.get("event") == "checkpoint":
             saved[line["restart"]] = before["step"]
-    for run in {run for run, _ in steps if run > 0}:
-        first = next(step for found, step in steps if found == run)
-        assert first == 1 + max((step for earlier, step in saved.items() if earlier < run), default=0)
+    for one in {one for one, _ in steps if one > 0}:
+        first = next(step for found, step in steps if found == one)
+        assert first == 1 + max((step for earlier, step in saved.items() if earlier < one), default=0)
 
 
 def test_a_daemon_that_is_killed_again_and_again_loses_no_training(

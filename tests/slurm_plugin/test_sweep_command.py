@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config, OrderSection, ProgressSection
 from slurm_plugin.observation import sweep_record
+from slurm_plugin.observation.observe import Observation, observe
+from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_kit import FakeSlurm, record
@@ -58,6 +63,10 @@ def reported(spool: Path, job_id: int, *values: float | None, end: bool = False,
     if end:
         lines.append({"time_s": 1000.0 + 100 * len(values), "event": "end"})
     (spool / f"{job_id}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def observed(*jobs: SlurmJob) -> Observation:
+    return observe(FakeSlurm(jobs).look(), ProgressSpool(Path("/nowhere")), NOW_S)
 
 
 def passed(monkeypatch: pytest.MonkeyPatch, spool: Path, slurm: FakeSlurm, made: Plan, now_s: float) -> None:
@@ -133,7 +142,7 @@ def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: F
     digits.known[10] = training(10, "explsched:sweep=short&nonsense=1", state="COMPLETED")
     (one,) = json.loads(run("show", "short", "--json").stdout)["sweeps"]
     told = [(t["job"], t["state"], t["reason"]) for t in one["trainings"]]
-    assert told == [(8, "ended", "Slurm says FAILED"), (9, "done", "Slurm says COMPLETED")]
+    assert told == [(8, "ended", "Slurm says FAILED"), (9, "done", "")]
 
 
 def test_sweeps_are_listed(digits: FakeSlurm) -> None:
@@ -234,6 +243,64 @@ def test_what_slurm_refused_was_not_done(tmp_path: Path, monkeypatch: pytest.Mon
     slurm = FakeSlurm([training(2)], refuses=lambda change: isinstance(change, CancelJob))
     passed(monkeypatch, tmp_path, slurm, Plan(scores=(Score(2, 0.0, ""),), stops=(Stop(2, "no"),)), NOW_S)
     assert [note.what for note in sweep_record.read(tmp_path)] == ["joined"]
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A file system that answers only while the event is set; patience with it is short."""
+    answers, opened = threading.Event(), os.open
+
+    def slowly(path: Any, *rest: Any, **more: Any) -> int:
+        if str(path).endswith(sweep_record.NAME):
+            answers.wait()
+        return opened(path, *rest, **more)
+
+    monkeypatch.setattr("slurm_plugin.observation.sweep_record.os.open", slowly)
+    yield answers
+    answers.set()
+
+
+def test_notes_that_a_hanging_spool_does_not_take_are_written_when_it_answers(
+    tmp_path: Path, hanging: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    hanging.set()
+    notes = sweep_record.SweepRecord(tmp_path, patience_s=0.05)
+    one, two = (observed(training(job_id)) for job_id in (1, 2))
+    notes.note(one.snapshot.jobs, (), Plan(), one.jobs, NOW_S)
+    hanging.clear()
+    for now_s in (NOW_S + 1, NOW_S + 2):
+        notes.note(two.snapshot.jobs, (CancelJob(2),), Plan(), two.jobs, now_s)
+    assert caplog.text.count("has not answered") == 1
+    hanging.set()
+    while [note.what for note in sweep_record.read(tmp_path)] != ["joined", "joined", "stopped", "stopped"]:
+        notes.note((), (), Plan(), {}, NOW_S + 3)
+
+
+def test_a_daemon_that_starts_while_the_spool_hangs_learns_of_ended_trainings_later(
+    tmp_path: Path, digits: FakeSlurm, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(Plan()))
+    daemon = Controller(digits, config(tmp_path))
+    monkeypatch.setattr(daemon, "_sweep_record", sweep_record.SweepRecord(tmp_path, patience_s=0.05))
+    assert daemon.decide(NOW_S).seen.snapshot.ended == ()
+    hanging.set()
+    while {job.job_id for job in daemon.decide(NOW_S + 1).seen.snapshot.ended} != {1, 2}:
+        pass
+
+
+def test_notes_for_which_the_disk_has_no_room_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def is_full(*_anything: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    notes, seen = sweep_record.SweepRecord(tmp_path), observed(training(1))
+    with monkeypatch.context() as full:
+        full.setattr(sweep_record, "_append", is_full)
+        notes.note(seen.snapshot.jobs, (), Plan(), seen.jobs, NOW_S)
+    assert "No space left on device" in caplog.text
+    notes.note((), (), Plan(), {}, NOW_S + 1)
+    assert [note.job for note in sweep_record.read(tmp_path)] == [1]
 
 
 def test_strange_lines_and_files_of_others_are_left_out(tmp_path: Path) -> None:

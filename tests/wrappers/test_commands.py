@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from wrappers import sxbatch, sxreport
+from wrappers.sxrun import done_at
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
@@ -52,6 +53,76 @@ def test_a_command_that_cannot_be_started_is_the_end_of_the_job(job: Path, tmp_p
     assert subprocess.run([*SXRUN, "/no/such"], check=False).returncode == 127
     assert subprocess.run([*SXRUN, str(tmp_path / "data")], check=False).returncode == 126
     assert [entry["event"] for entry in entries(job)] == 2 * ["start", "end"]
+
+
+ENDED = [
+    {"time_s": 100.0, "event": "start"},
+    {"time_s": 150.0, "step": 9, "metric": "loss", "value": 1.0, "total_steps": 10},
+    {"time_s": 160.0, "event": "end", "status": 0},
+]
+
+
+def slurm_says(directory: Path, monkeypatch: pytest.MonkeyPatch, admin_comment: str) -> None:
+    """A scontrol that shows a job with this comment of the admin's."""
+    (directory / "scontrol").write_text(f"#!/bin/sh\necho 'JobId=5'\necho '   AdminComment={admin_comment}'\n")
+    (directory / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+
+
+@pytest.mark.parametrize(
+    ("lines", "record", "runs"),
+    [
+        (ENDED, "JS1:x explsched-preemption:since=1&n=0&lost=0&p=0%2C155%2C1%2C0%2Cwhy%2C+and&for=0%2C9", False),
+        (ENDED, "explsched-preemption:since=1&n=0&lost=0&p=7%2C155%2C1%2C0%2Cwhy", True),  # of another run
+        (ENDED, "explsched-preemption:since=1&n=0&lost=0&p=0%2C55%2C1%2C0%2Cwhy", True),  # which came to nothing
+        (ENDED, "", True),  # its owner wants it to run again
+        (ENDED[:2], "explsched-preemption:since=1&n=0&lost=0&p=0%2C155%2C1%2C0%2Cwhy", True),
+    ],
+)
+def test_a_run_whose_work_was_done_when_it_was_requeued_is_not_repeated(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[object], record: str, *, runs: bool
+) -> None:
+    slurm_says(tmp_path, monkeypatch, record)
+    job.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = subprocess.run([*SXRUN, "--", "echo", "trains"], capture_output=True, text=True, check=True)
+    assert (ran.stdout == "trains\n") is runs
+    assert ("had done its work" in ran.stderr) is not runs
+    assert [entry["event"] for entry in entries(job)[len(lines) :]] == ["start", "end"]
+    again = subprocess.run([*SXRUN, "--", "echo", "then"], capture_output=True, text=True, check=True)
+    assert again.stdout == "then\n"  # a script's next command is not taken for it
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [ENDED[0], *ENDED],  # of two tasks one runs on
+        [ENDED[0], {**ENDED[1], "step": 4}, ENDED[2]],  # asked to go, it saved and went
+        [ENDED[0], {**ENDED[1], "total_steps": None}, ENDED[2]],
+        [ENDED[0], {**ENDED[1], "step": "9"}, ENDED[2]],
+        [*ENDED[:2], {"time_s": 160.0, "event": "end", "status": 1}],
+        [*ENDED[:2], {"time_s": 160.0, "event": "end"}],  # told to end
+        [*ENDED, {"time_s": 170.0, "restart": 1, "event": "start"}],
+    ],
+)
+def test_a_run_is_done_only_if_all_that_it_began_has_ended_well_at_the_last_step(
+    lines: list[dict[str, object]],
+) -> None:
+    written = [b"torn", b"[]", *(json.dumps(line).encode() for line in lines)]
+    assert done_at(written, 0) is None
+    assert done_at([json.dumps(line).encode() for line in ENDED], 0) == 160.0
+
+
+def test_a_command_that_was_told_to_end_has_not_done_its_work(job: Path, tmp_path: Path) -> None:
+    """It may have saved, and go on in its next run."""
+    script = f"trap 'exit 0' TERM; touch {tmp_path}/ready; while :; do sleep 0.02; done"
+    running = subprocess.Popen([*SXRUN, "--", "bash", "-c", script])
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.02)
+    running.terminate()
+    assert running.wait(timeout=60) == 0
+    assert "status" not in entries(job)[-1]
 
 
 def test_steps_of_an_elastic_job_get_its_present_size(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:

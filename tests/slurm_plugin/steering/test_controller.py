@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
+    Change,
     DeleteReservation,
     RequeueJob,
+    SetAdminComment,
     SetGres,
     SetNodeCount,
     SetSiteFactor,
@@ -95,6 +98,14 @@ def test_a_job_that_the_plan_stops_is_cancelled(tmp_path: Path, monkeypatch: pyt
     assert slurm.applied == [(CancelJob(5),)]
 
 
+def test_a_job_that_was_cancelled_and_is_not_gone_yet_is_not_cancelled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm((holding(5, comment="explsched:sweep=digits&stop=1", state="COMPLETING"),))
+    controller(slurm, tmp_path, monkeypatch, Plan(stops=(Stop(5, "nothing left to learn"),))).reconcile(NOW_S)
+    assert slurm.applied == []
+
+
 def test_nothing_is_sent_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = FakeSlurm((holding(5),))
     assert controller(slurm, tmp_path, monkeypatch, Plan()).reconcile(NOW_S).failures == ()
@@ -115,6 +126,28 @@ def test_a_new_configuration_holds_for_preemptions_underway(tmp_path: Path, monk
     assert not any(isinstance(change, RequeueJob) for change in daemon.decide(NOW_S + 20).changes)
     daemon.reconfigure(configured(tmp_path, preemption=PreemptionSection(grace_s=10)))
     assert RequeueJob(5) in daemon.decide(NOW_S + 20).changes
+
+
+def test_a_job_that_ends_while_the_pass_writes_other_things_is_not_requeued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm, that has not noticed yet, would run it once more."""
+
+    def ends_meanwhile(change: Change) -> bool:
+        if isinstance(change, SetNodeCount):
+            (tmp_path / "5.jsonl").write_text('{"time_s": 10121, "event": "end"}\n')
+        return False
+
+    own = {"comment": ELASTIC, "uid": os.geteuid()}
+    slurm = FakeSlurm((holding(5, **own), holding(6, **own)), refuses=ends_meanwhile)
+    daemon = controller(slurm, tmp_path, monkeypatch, Plan(resizes=(*resized(5, 2).resizes, *resized(6, 2).resizes)))
+    daemon.reconcile(NOW_S)
+    slurm.known[7] = asking(7, comment=ELASTIC)
+    monkeypatch.setattr(daemon, "_policy", Fixed(resized(7, 2)))
+    done = daemon.reconcile(NOW_S + 121)
+    assert RequeueJob(6) in slurm.carried_out
+    assert RequeueJob(5) not in {*slurm.carried_out, *done.changes}
+    assert [change.job_id for change in slurm.carried_out if isinstance(change, SetAdminComment)] == [6]
 
 
 def test_a_new_configuration_holds_for_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

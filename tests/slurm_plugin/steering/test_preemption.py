@@ -122,6 +122,53 @@ def test_a_job_is_not_requeued_when_nobody_would_gain_by_it_any_more(now: Job | 
     assert tracker.served_s == {}
 
 
+def let_go() -> PreemptionTracker:
+    """Job 5 was asked at second 0 and saved at 5; at 10 nobody needed its GPUs any more."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=1))
+    assert served(tracker, 0, job(7)) == [SignalJob(5, "USR1")]
+    jobs = {5: running(5, "n1", exploration=CONSENT)}
+    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10) == ()
+    return tracker
+
+
+def test_a_job_that_was_let_go_and_is_asked_again_soon_need_not_save_again() -> None:
+    changes = served(let_go(), 20, job(7), checkpoint_s=5)
+    assert RequeueJob(5) in changes
+    assert not any(isinstance(change, SignalJob) for change in changes)
+
+
+def test_a_job_that_was_let_go_while_it_still_saves_is_not_signalled_twice() -> None:
+    tracker = let_go()
+    assert served(tracker, 20, job(7)) == []
+    assert RequeueJob(5) in served(tracker, 25, job(7), checkpoint_s=24)
+
+
+def test_a_job_that_was_let_go_long_ago_is_asked_anew() -> None:
+    tracker = let_go()
+    tracker.limits(PreemptionBudget(grace_s=100, max_per_hour=2))
+    assert served(tracker, 66, job(7), checkpoint_s=5) == [SignalJob(5, "USR1")]
+
+
+def test_a_run_that_was_not_asked_owes_nothing_to_the_one_before() -> None:
+    tracker = let_go()
+    jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1), 7: job(7)}
+    tracker.limits(PreemptionBudget(grace_s=100, max_per_hour=2))
+    changes = tracker.advance((Preemption(5, "", 7),), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 20)
+    assert changes == (SignalJob(5, "USR1"),)
+
+
+def test_who_comes_before_the_beneficiary_meanwhile_takes_its_place() -> None:
+    """Strategies change their minds about near ranks; the victim must not save once more for that."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=1))
+    served(tracker, NOW_S, job(7))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7), 8: job(8)}
+    note, requeue = tracker.advance((), jobs, {5: JobProgress(checkpoint_s=NOW_S + 5)}, {}, NOW_S + 10, {7: 8})
+    assert requeue == RequeueJob(5)
+    assert isinstance(note, SetAdminComment)
+    assert [one.beneficiary for one in read(note.admin_comment, NOW_S, restarts=1).latest] == [8]
+    assert tracker.served_s == {8: NOW_S + 10}
+
+
 def test_for_whom_a_job_was_requeued_is_remembered_and_written_down() -> None:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     served(tracker, NOW_S, job(7))
@@ -259,5 +306,5 @@ def test_a_victim_is_left_alone_when_its_beneficiary_would_no_longer_start() -> 
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
     assert tracker.advance((Preemption(5, "", 7),), jobs, {}, {}, 0) == (SignalJob(5, "USR1"),)
     assert tracker.victims == {7: {5}}
-    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, frozenset({7})) == ()
+    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, {7: None}) == ()
     assert (tracker.underway, tracker.victims) == (frozenset(), {})

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from sched_policy import catalog
 from sched_policy.plan import Plan, Preemption
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
-from slurm_plugin.observation.observe import observe
+from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.preemption import without_vain_preemptions
+from slurm_plugin.steering.preemption import heirs, without_vain_preemptions
 from tests.slurm_kit import record
 
 
@@ -47,16 +47,37 @@ def test_gpus_of_any_nodes() -> None:
     assert preempted({"cpus_taken": 16}, gpus_per_node=None, gpus=4, cpus=9) == 0
 
 
-def left(*others: SlurmJob, **beneficiary: Any) -> int:
-    """Preemptions that are left of one that frees a GPU for job 2, with other jobs in the queue."""
+def one_gpu_for_job_2(*others: SlurmJob, **beneficiary: Any) -> tuple[Plan, Observation]:
+    """A plan that frees a GPU for job 2, with other jobs in the queue."""
     held = {"state": "RUNNING", "start_s": 1.0, "gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),)}
     victim = record(1, comment="explsched:checkpoint=USR1", node_names=("n1",), **held)
-    full = record(9, node_names=("n1",), **{**held, "gpus": 3, "gpu_nodes": (("n1", 3),)})
+    full = record(9, node_names=("n1",), **{**held, "start_s": 1e4, "gpus": 3, "gpu_nodes": (("n1", 3),)})
     waits = record(2, reason="Resources", gpus=1, gpus_per_node=1, natives=(50,), **beneficiary)
     there = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main", "fast"}), cpus=16)
     seen = observe(ClusterRecords((there,), (victim, full, waits, *others), ()), ProgressSpool(Path("/nowhere")), 1e4)
-    plan = replace(catalog.build("srsf").plan(seen.snapshot), preemptions=(Preemption(1, "", 2),))
-    return len(without_vain_preemptions(plan, seen).preemptions)
+    return replace(catalog.build("srsf").plan(seen.snapshot), preemptions=(Preemption(1, "", 2),)), seen
+
+
+def left(*others: SlurmJob, **beneficiary: Any) -> int:
+    """Preemptions that are left of it."""
+    return len(without_vain_preemptions(*one_gpu_for_job_2(*others, **beneficiary)).preemptions)
+
+
+@pytest.mark.parametrize(
+    ("first", "heir"),
+    [
+        ({"user": "alice"}, 3),
+        ({"user": "bob"}, None),  # the victim makes room for its owner's jobs only
+        ({"user": "alice", "reason": "Dependency"}, None),
+        ({"user": "alice", "gpus": 2, "gpus_per_node": 2}, None),  # what the victim leaves is not enough
+    ],
+)
+def test_only_the_same_owners_job_that_came_first_and_would_start_takes_over(
+    first: dict[str, Any], heir: int | None
+) -> None:
+    plan, seen = one_gpu_for_job_2(other(**{"time_limit_s": 60.0, **first}), user="alice", time_limit_s=7200.0)
+    assert heirs(plan, seen, {2: {1}}, {2}) == {2: heir}
+    assert heirs(plan, seen, {2: {1}}, set()) == {}
 
 
 def other(job_id: int = 3, **fields: Any) -> SlurmJob:
@@ -93,3 +114,13 @@ def test_nobody_is_interrupted_where_another_job_would_take_what_comes_free(firs
 )
 def test_jobs_that_would_not_take_it_are_no_obstacle(behind: SlurmJob) -> None:
     assert left(behind) == 1
+
+
+@pytest.mark.parametrize(("limit_s", "goes"), [(7200.0, 0), (60.0, 1)])
+def test_nobody_is_interrupted_where_slurm_keeps_what_comes_free_for_a_larger_job_ahead(
+    limit_s: float, goes: int
+) -> None:
+    """All four GPUs are free in an hour, and the larger job is to start then."""
+    ahead = other(gpus=4, gpus_per_node=4, time_limit_s=3600.0)
+    assert left(ahead, time_limit_s=limit_s) == goes
+    assert left(replace(ahead, natives=(40,)), time_limit_s=limit_s) == 1
