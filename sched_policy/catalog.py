@@ -78,6 +78,10 @@ TAKES_TURNS = frozenset({"explsched-share", "muri-s", "muri-l"})
 """Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""
 
 
+CHOOSE_NODES = frozenset({"balanced", "dilu", "simple"})
+"""Policies for which it matters on which node a job of its own GPUs, or of a part of one, is."""
+
+
 def names() -> tuple[str, ...]:
     """Names of all policies that can be built: ours first, then those of other packages that load."""
     return (*entry_points.own(_GROUP), *(entry.name for entry in registered_by_others() if fault(entry) is None))

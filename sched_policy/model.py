@@ -77,6 +77,17 @@ class GpuRequest(Struct, frozen=True, gc=False):
         return cls(total=nodes * gpus_per_node, nodes=nodes, per_node=gpus_per_node)
 
 
+class GpuPart(Struct, frozen=True, gc=False):
+    """What a job asks of each of its GPUs where it asks for no whole ones, as fractions of the GPU.
+
+    `request` is the share of time that is kept for it, `limit` the most it may use, `memory` its share of the memory.
+    """
+
+    request: float
+    limit: float
+    memory: float
+
+
 class Elastic(Struct, frozen=True, gc=False):
     """The sizes at which a job can run: `least` to `most` GPUs, in doublings of `least`, and `most` itself.
 
@@ -169,6 +180,7 @@ class Job(Struct, frozen=True, gc=False):
         restarts: how often the job has been requeued.
         profile: what an iteration spends in each resource, None if unknown.
         guaranteed: false for an opportunistic job, which takes what guaranteed ones leave (AntMan).
+        part: what it asks of a GPU that it shares, None if it asks for whole GPUs or for nothing in particular.
         may_share: whether others may be put on its GPUs; false for a job that asked for whole GPUs.
         yielding: the running job has been asked to make room; its GPUs will soon be free.
         is_spared: the job is left alone whatever it consented to: it has been preempted as often as its budget allows,
@@ -210,6 +222,7 @@ class Job(Struct, frozen=True, gc=False):
     array_tasks: int = 1
     profile: StageProfile | None = None
     guaranteed: bool = True
+    part: GpuPart | None = None
     may_share: bool = True
     yielding: bool = False
     is_spared: bool = False

@@ -149,6 +149,7 @@ class Plan(Struct, frozen=True):
         preemptions: jobs that should make room.
         stops: jobs that should end.
         resizes: elastic jobs that should have another size.
+        placed: jobs among `starts` whose nodes are part of the decision; the resource manager may put others elsewhere.
         replan_s: when the plan should be looked at again even if no job starts, ends or reports until then.
 
     """
@@ -160,4 +161,5 @@ class Plan(Struct, frozen=True):
     preemptions: tuple[Preemption, ...] = ()
     stops: tuple[Stop, ...] = ()
     resizes: tuple[Resize, ...] = ()
+    placed: frozenset[int] = frozenset()
     replan_s: float = float("inf")

@@ -16,6 +16,7 @@ from sched_policy.elastic import Resizing, WalltimeRequeue
 from sched_policy.gittins import Gittins
 from sched_policy.improvement import EarlyStop
 from sched_policy.order import Fifo, LeastAttainedService, Order, Srsf, Srtf
+from sched_policy.place import Balanced, Simple
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.sweep import strategies
 from sched_policy.sweep.choice import Sweeps
@@ -153,3 +154,35 @@ def explsched_share(options: PolicyOptions) -> Policy:
         sharing=InterleaveByWorth(quantum_s=options.quantum_s),
         needs=(learnt, _GROUPED),
     )
+
+
+def simple(options: PolicyOptions) -> Policy:
+    """Idle nodes only."""
+    return Policy(
+        "simple",
+        "order of submission, greedy; one job per node, the idle node with the least to spare",
+        Fifo(),
+        place=Simple(),
+        backfill=depth(options, 0),
+        resize=resizing(options),
+    )
+
+
+def balanced(options: PolicyOptions) -> Policy:
+    """Spread over the nodes."""
+    return Policy(
+        "balanced",
+        "order of submission, greedy; the node with the fewest jobs and the most free GPUs",
+        Fifo(),
+        place=Balanced(),
+        backfill=depth(options, 0),
+        resize=resizing(options),
+    )
+
+
+def dilu(_options: PolicyOptions) -> Policy:
+    """Dilu's placement of jobs that ask for parts of GPUs."""
+    from sched_policy.group.complementary import Complementary
+
+    summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
+    return Policy("dilu", summary, Fifo(), sharing=Complementary())

@@ -163,6 +163,7 @@ class Policy(Struct, frozen=True):
             preemptions=preemptions,
             stops=stops,
             resizes=resizes,
+            placed=frozenset(start.job_id for start in starts) if self.place.binds else frozenset(),
             replan_s=replan_s,
         )
 

@@ -1,14 +1,11 @@
-"""Policies that ours are compared with: Slurm's own, FAIR, SLAQ, Themis, the Go scheduler's. Rows of the catalogue.
+"""Policies that ours are compared with: Slurm's own, FAIR, SLAQ, Themis. Rows of the catalogue.
 
 FAIR (every job gets the same GPU time, a slice at a time) and SLAQ (Zhang et al., SoCC 2017) are baselines of ExplSched
 (CLUSTER 2023); Multifactor is Slurm's priority/multifactor (see the plugin's documentation).
-`simple` and `balanced` (Pewpenguin/training-scheduler) choose nodes by score: the smallest wins, ties go to the lower
-index. Only a simulation can carry them out: where a job goes is Slurm's decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -18,13 +15,10 @@ from msgspec.structs import replace
 from sched_policy.catalog import PolicyOptions
 from sched_policy.curves import CurveTable
 from sched_policy.improvement import reported
-from sched_policy.model import GpuRequest
-from sched_policy.order import Fifo
-from sched_policy.place import Indexed, Room, enough_memory
 from sched_policy.plan import Ranking
-from sched_policy.policies import depth, preemptive, reserving, resizing
+from sched_policy.policies import preemptive, reserving
 from sched_policy.policy import JobData, Need, Policy
-from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
+from sched_policy.snapshot import Floats, Snapshot
 from simulation.cluster.slurm_queue import AS_SLURM
 from simulation.finish_time import FinishTimeFair
 
@@ -55,30 +49,6 @@ def themis(options: PolicyOptions) -> Policy:
     order = FinishTimeFair()
     need = Need(JobData.RUN_TIMES, f"jobs of unknown length are taken to need {order.unknown_s / 3600:.0f} h more")
     return preemptive("themis", "finish-time fairness (Themis), preemptive", order, options, (need,))
-
-
-def simple(options: PolicyOptions) -> Policy:
-    """Idle nodes only."""
-    return Policy(
-        "simple",
-        "order of submission, greedy; one job per node, the idle node with the least to spare",
-        Fifo(),
-        place=Simple(),
-        backfill=depth(options, 0),
-        resize=resizing(options),
-    )
-
-
-def balanced(options: PolicyOptions) -> Policy:
-    """Spread over the nodes."""
-    return Policy(
-        "balanced",
-        "order of submission, greedy; the node with the fewest jobs and the most free GPUs",
-        Fifo(),
-        place=Balanced(),
-        backfill=depth(options, 0),
-        resize=resizing(options),
-    )
 
 
 class Multifactor(Struct, frozen=True):
@@ -203,105 +173,3 @@ class Slaq(Struct, frozen=True):
             return f"expected to improve by {values[row]:.3g} times its largest change per GPU-hour"
 
         return Ranking(snapshot, values, reason)
-
-
-NodeScore = Callable[[Ints], Floats]
-"""Scores of all nodes, given how many GPUs the task would take on each; both of shape (N,)."""
-
-
-def smallest_scores(request: GpuRequest, available: Ints, score: NodeScore) -> Indexed | None:
-    """The nodes with the smallest scores that together hold the request, None if there are not enough of them.
-
-    The Go scheduler knows one node per task; what goes beyond that is ours:
-
-    * `per_node` GPUs on each of k nodes: the k nodes with the smallest scores for one share.
-    * any GPUs: one node that has them all, if there is one and the request allows one node; otherwise nodes are filled
-      in order of the score they have when all their available GPUs are taken.
-
-    A request for no GPUs fits nowhere. `available` is 0 where the task may not go.
-    """
-    if request.total <= 0:
-        return None
-    if request.per_node is not None:
-        best = _in_order(available >= request.per_node, score(np.full_like(available, request.per_node)))
-        if best.size < request.nodes:
-            return None
-        return tuple((node, request.per_node) for node in best[: request.nodes].tolist())
-    if request.nodes <= 1:
-        best = _in_order(available >= request.total, score(np.full_like(available, request.total)))
-        if best.size:
-            return ((int(best[0]), request.total),)
-    return _filled(request, available, _in_order(available > 0, score(available)))
-
-
-def _in_order(eligible: Bools, scores: Floats) -> Ints:
-    nodes = np.flatnonzero(eligible)
-    return nodes[np.argsort(scores[nodes], kind="stable")]
-
-
-def _filled(request: GpuRequest, available: Ints, order: Ints) -> Indexed | None:
-    if order.size < request.nodes or not request.nodes <= request.total <= int(available[order].sum()):
-        return None
-    taken: list[tuple[int, int]] = []
-    left = request.total
-    for node in order.tolist():
-        still_needed = max(0, request.nodes - len(taken) - 1)
-        gpus = min(int(available[node]), left - still_needed)
-        taken.append((node, gpus))
-        left -= gpus
-        if left == 0:
-            break
-    return tuple(taken)
-
-
-class Balanced(Struct, frozen=True):
-    """Spread tasks over the nodes: few tasks and many free GPUs, both per GPU of the node.
-
-        score = tasks / GPUs of the node - available / GPUs of the node        smallest wins,
-
-    where `available` counts free GPUs with the memory asked for.
-
-    Where we deviate: ties go to the lower node index (the original: random); tasks are counted as of now, also when a
-    later time is planned. Requests over several nodes: see `smallest_scores`.
-    """
-
-    def place(self, request: GpuRequest, room: Room) -> Indexed | None:
-        """Choose nodes for a gang, None if it does not fit."""
-        available = enough_memory(request, room)
-        scores = (room.tasks - available) / np.maximum(room.nodes.gpus, 1)
-
-        def score(_taken: Ints) -> Floats:
-            return scores
-
-        return smallest_scores(request, available, score)
-
-
-class Simple(Struct, frozen=True):
-    """One task per node: only wholly idle nodes, the one with the least to spare.
-
-    A task asks for n GPUs of at least m MiB. With `available` GPUs of that memory on a node,
-
-        score = 0.7 (available - n) + 0.3 (sum of the memory of all available GPUs - m n)        smallest wins.
-
-    The formula is kept as it is, although memory counts in MiB (the original: MB) and therefore swamps the GPU term: in
-    effect the node with the least total memory wins, and GPUs decide only between nodes of equal memory.
-
-    Where we deviate: ties go to the lower node index (the original: random); a node is idle if all its GPUs are free,
-    so that the rule also answers for a later time; a node of unknown memory is taken to have what is asked; GPUs of one
-    node all have the same memory. Requests over several nodes: see `smallest_scores`.
-    """
-
-    gpu_weight: float = 0.7
-    memory_weight: float = 0.3
-
-    def place(self, request: GpuRequest, room: Room) -> Indexed | None:
-        """Choose idle nodes for a gang, None if it does not fit."""
-        available = np.where(room.free == room.nodes.gpus, enough_memory(request, room), 0)
-        asked_mib = request.gpu_memory_mib
-        memory_mib = np.where(room.nodes.gpu_memory_mib > 0, room.nodes.gpu_memory_mib, asked_mib)
-
-        def score(taken: Ints) -> Floats:
-            spare_mib = available * memory_mib - asked_mib * taken
-            return self.gpu_weight * (available - taken) + self.memory_weight * spare_mib
-
-        return smallest_scores(request, available, score)

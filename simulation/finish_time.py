@@ -143,8 +143,14 @@ def jitter(job_ids: Ints) -> Floats:
 
 
 def solved_shares(claims: Claims) -> Floats:
-    """Optimal shares by a convex solver (cvxpy with CLARABEL). Raises `PolicyError` if the solver is not sure."""
-    import cvxpy as cp  # half a second, and only this function needs it
+    """Optimal shares by a convex solver (cvxpy with CLARABEL): the check of `fair_shares`, which is much faster.
+
+    Raises `PolicyError` if the solver is not installed (extra `exact`), or not sure.
+    """
+    try:
+        import cvxpy as cp
+    except ImportError as error:
+        raise PolicyError("exact shares need cvxpy: pip install 'explsched[exact]'") from error
 
     shares = cp.Variable(len(claims.gpus))
     rho = cp.multiply(1.0 / claims.isolated_s, claims.age_s + cp.multiply(claims.work_s, cp.inv_pos(shares)))

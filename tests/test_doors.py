@@ -73,6 +73,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.cli",
             "explsched.entry_points",
             "explsched.errors",
+            "explsched.job_options",
             "explsched.log",
             "explsched.process",
             "explsched.strict_yaml",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jinja2
 
+from explsched.job_options.comment import write as job_word
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.serve import AUTHORITY, IDENTITY
@@ -27,7 +28,7 @@ GRACE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """The comment of a replica's job, `igw:GATEWAY:SERVICE:GENERATION`: known again after a restart."""
+    """The first word of the comment of a replica's job, `igw:GATEWAY:SERVICE:GENERATION`: known after a restart."""
 
     gateway: str
     service: str
@@ -44,7 +45,7 @@ def prefix(gateway: str) -> str:
 
 def parse_tag(comment: str) -> Tag | None:
     """The tag in a job's comment; None for a job that is no replica."""
-    mark, *fields = comment.split(":")
+    mark, *fields = comment.partition(" ")[0].split(":")
     return Tag(*fields) if mark == "igw" and len(fields) == 3 else None
 
 
@@ -76,7 +77,7 @@ def options(service: ServiceSection, tag: Tag, name: str, paths: GatewayPaths, q
     replica = service.replica
     given = {
         "job-name": name,
-        "comment": str(tag),
+        "comment": " ".join(filter(None, (str(tag), _sharing(replica.kernel)))),
         "output": str(paths.replica(name) / "log"),
         "open-mode": "append",
         "chdir": str(paths.replica(name)),
@@ -94,6 +95,12 @@ def options(service: ServiceSection, tag: Tag, name: str, paths: GatewayPaths, q
     }
     requeue = "--requeue" if qos.requeue else "--no-requeue"
     return (*(f"--{key}={value}" for key, value in given.items() if value), requeue, *replica.options)
+
+
+def _sharing(kernel: KernelSection) -> str:
+    """What a scheduler that places by requests and limits wants to know, as every job says it; empty for nothing."""
+    said = {"share": kernel.share, "request": kernel.request, "limit": kernel.limit}
+    return job_word({name: str(value) for name, value in said.items() if value is not None})
 
 
 def script(service: ServiceSection, name: str, paths: GatewayPaths, gateway_host: str) -> str:

@@ -15,6 +15,7 @@ from msgspec import Struct, to_builtins
 from explsched.cli import json_option
 from explsched.errors import PolicyError
 from explsched.tables import Column, lines, room
+from simulation.cli.outputs import picture_file
 from simulation.colocation.dilu import SHARE_PLACEMENTS, share_placement
 from simulation.colocation.events import InstanceEvent, InstanceTrace, generate, read_events, write_events
 from simulation.colocation.instance import GpuLoads, InstanceKind
@@ -77,6 +78,13 @@ def _names(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[st
     help="Comma-separated; the first is the baseline.",
 )
 @click.option("--strict", is_flag=True, help="Fail if any line of the file cannot be used.")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=picture_file,
+    help="Plot the GPUs in use over time to this .png, .svg or .pdf.",
+)
 @json_option
 def colocate(
     *,
@@ -89,6 +97,7 @@ def colocate(
     gpu_memory_gib: int,
     placements: Sequence[str],
     strict: bool,
+    plot_path: Path | None,
     as_json: bool,
 ) -> None:
     """Compare placements of instances that share GPUs.
@@ -103,13 +112,22 @@ def colocate(
     if written_path:
         write_events(written_path, trace.events)
     rows: list[PlacementRow] = []
+    in_use: dict[str, tuple[Sequence[float], Sequence[int]]] = {}
     for name in placements:
         began_s = time.process_time()
         with _progress(name, trace.events) as events:
             found = run(events, share_placement(name), GpuLoads.uniform(nodes, gpus_per_node, 1024 * gpu_memory_gib))
+        in_use[name] = [use.time_s for use in found.use], [use.active_gpus for use in found.use]
         rows.append(
             _row(name, found, rows[0].max_gpus if rows else found.max_active_gpus, time.process_time() - began_s)
         )
+    if plot_path is not None:
+        from simulation.results import plots
+
+        try:
+            plots.draw_counts(in_use, "GPUs in use", plot_path)
+        except OSError as error:
+            raise TraceError(f"{plot_path}: cannot be written: {error.strerror}") from error
     if as_json:
         shape = {"nodes": nodes, "gpus_per_node": gpus_per_node, "gpu_memory_gib": gpu_memory_gib}
         click.echo(json.dumps({**shape, "placements": [to_builtins(row) for row in rows]}, indent=1))

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from msgspec import Struct
 
+from sched_policy.group.complementary import GAMMA, OMEGA, left_over
 from sched_policy.snapshot import Bools, Floats, Ints
 from simulation.colocation.instance import GpuLoads, Hosted, Instance, InstanceKind, InstanceShare, in_billionths
 
@@ -20,8 +21,8 @@ from simulation.colocation.instance import GpuLoads, Hosted, Instance, InstanceK
 class ShareBounds(Struct, frozen=True):
     """How far a GPU may be filled: the sums of requests (omega) and of limits (gamma), as shares of the GPU."""
 
-    request: float = 1.0
-    limit: float = 1.5
+    request: float = OMEGA
+    limit: float = GAMMA
 
 
 class SharePlace(Protocol):
@@ -69,24 +70,17 @@ class BestFit(Struct, frozen=True):
         feasible: sum of requests + request <= omega, sum of limits + limit <= gamma, memory taken + memory <= M
         score = alpha (1 - (sum of requests + request)) + beta (1 - (memory taken + memory) / M)    smallest wins
 
-    Of equal scores the GPU with the lowest index wins. A GPU of unknown memory (M = 0) takes nothing.
-
-    Attributes:
-        bounds: omega and gamma.
-        request_weight: alpha.
-        memory_weight: beta.
-
+    Of equal scores the GPU with the lowest index wins. A GPU of unknown memory (M = 0) takes nothing. `bounds` are
+    omega and gamma; the score is that of the daemon's policy (`sched_policy.group.complementary`).
     """
 
     bounds: ShareBounds = ShareBounds()
-    request_weight: float = 0.6
-    memory_weight: float = 0.4
 
     def score(self, instance: Instance, loads: GpuLoads) -> Floats:
         """What would be left of each GPU, weighted, shape (P,); by the largest memory of a training."""
-        request_left = 1.0 - (loads.request_ppb + instance.request_ppb) / 1e9
-        memory_left = 1.0 - (loads.memory_mib + max(instance.memory_mib)) / np.maximum(loads.capacity_mib, 1)
-        return self.request_weight * request_left + self.memory_weight * memory_left
+        requested: Floats = (loads.request_ppb + instance.request_ppb) / 1e9
+        filled: Floats = (loads.memory_mib + max(instance.memory_mib)) / np.maximum(loads.capacity_mib, 1)
+        return left_over(requested, filled)
 
     def feasible(self, instance: Instance, loads: GpuLoads) -> Bools:
         """GPUs that can take the instance (any of the memories of a training), shape (P,)."""

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from simulation.traces.formats.table import (
@@ -60,6 +61,7 @@ ACCEPTED = (
 )
 _MOST_TOKENS = 100_000_000
 _LONGEST_SERVICE_S = 86_400.0
+_FASTEST_RPS = 1e6
 _Lines = Iterator[tuple[int, str]]
 
 
@@ -96,6 +98,63 @@ def spread(trace: RequestTrace, seconds: float) -> RequestTrace:
         for place, request in enumerate(batch)
     ]
     return replace(trace, requests=tuple(sorted(moved, key=lambda request: request.arrival_s)))
+
+
+def read_curve(path: Path) -> tuple[float, ...]:
+    """Relative rates, one number a line for one second each, as Dilu publishes its workloads. Raises `TraceError`."""
+    rates: list[float] = []
+    with open_lines(path) as lines:
+        for line, text in lines:
+            if not text.strip():
+                continue
+            try:
+                rates.append(number("rate", text.strip(), 0, _FASTEST_RPS))
+            except RowError as error:
+                raise TraceError(
+                    f"{path}: line {line}: {error}; one number a line is accepted, a rate per second"
+                ) from error
+    if not rates or not any(rates):
+        raise TraceError(f"{path}: no second has any requests; one number a line is accepted, a rate per second")
+    return tuple(rates)
+
+
+@dataclass(frozen=True, slots=True)
+class Idling:
+    """When to let an idle instance go, and when to have one again, in seconds after the last request."""
+
+    pre_warm_s: float
+    keep_alive_s: float
+
+    @classmethod
+    def of(cls, busy: Sequence[float], long_s: int = 858, short_s: int = 200, long_weight: float = 0.5) -> Self:
+        """From what came in each second: Dilu's rule, after the hybrid histograms of INFless (ASPLOS 2022).
+
+        Idle gaps are runs of seconds without a request, within the first `long_s` seconds and the first `short_s`;
+        pre-warm is the weighted mean of their 5th percentiles, keep-alive of their 90th. A part without any gap does
+        not count; without gaps in either, both are 0.
+        """
+        weighted = [
+            (weight, found)
+            for weight, part in ((long_weight, busy[:long_s]), (1 - long_weight, busy[:short_s]))
+            if (found := _gaps_s(part))
+        ]
+        total = sum(weight for weight, _ in weighted)
+        if not total:
+            return cls(0.0, 0.0)
+        at = [sum(w * float(np.percentile(gaps, p)) for w, gaps in weighted) / total for p in (5, 90)]
+        return cls(*at)
+
+
+def _gaps_s(busy: Sequence[float]) -> list[int]:
+    return [len(list(run)) for idle, run in groupby(busy, key=lambda rate: rate <= 0) if idle]
+
+
+def per_second(trace: RequestTrace) -> tuple[float, ...]:
+    """How many requests came in each second."""
+    counts = [0.0] * (int(trace.requests[-1].arrival_s) + 1)
+    for request in trace.requests:
+        counts[int(request.arrival_s)] += 1
+    return tuple(counts)
 
 
 def _csv(lines: _Lines, name: str) -> tuple[list[Request], list[Rejected]]:
@@ -202,6 +261,11 @@ def bursty(base_rps: float, factor: float, burst_s: float, gap_s: float, seed: i
     return rate
 
 
+def stepwise(rates_rps: Sequence[float]) -> Rate:
+    """A rate for each second, the last one ever after."""
+    return lambda at_s: rates_rps[min(int(at_s), len(rates_rps) - 1)]
+
+
 def step(before_rps: float, after_rps: float, at_s: float, until_s: float) -> Rate:
     """One rate, another between two times."""
     return lambda now_s: after_rps if at_s <= now_s < until_s else before_rps
@@ -215,15 +279,34 @@ def generate(rate: Rate, peak_rps: float, duration_s: float, seed: int, tokens: 
     at_s = arrivals.expovariate(peak_rps)
     while at_s < duration_s:
         if arrivals.random() * peak_rps < rate(at_s):
-            requests.append(
-                Request(
-                    arrival_s=at_s,
-                    input_tokens=_count(lengths, shape.input_median, shape.input_sigma, shape.most),
-                    output_tokens=_count(lengths, shape.output_median, shape.output_sigma, shape.most),
-                )
-            )
+            requests.append(_request(at_s, lengths, shape))
         at_s += arrivals.expovariate(peak_rps)
     return RequestTrace(tuple(requests))
+
+
+def generate_gamma(
+    rps: float, variation: float, duration_s: float, seed: int, tokens: Tokens | None = None
+) -> RequestTrace:
+    """Requests whose gaps are gamma-distributed with this coefficient of variation: 1 is Poisson, more is burstier."""
+    shape = tokens or Tokens()
+    arrivals, lengths = random.Random(2 * seed), random.Random(2 * seed + 1)  # noqa: S311
+    regularity = 1 / variation**2
+    requests: list[Request] = []
+    while (at_s := arrivals.gammavariate(regularity, 1 / (regularity * rps)) + _last_s(requests)) < duration_s:
+        requests.append(_request(at_s, lengths, shape))
+    return RequestTrace(tuple(requests))
+
+
+def _last_s(requests: Sequence[Request]) -> float:
+    return requests[-1].arrival_s if requests else 0.0
+
+
+def _request(at_s: float, lengths: random.Random, shape: Tokens) -> Request:
+    return Request(
+        arrival_s=at_s,
+        input_tokens=_count(lengths, shape.input_median, shape.input_sigma, shape.most),
+        output_tokens=_count(lengths, shape.output_median, shape.output_sigma, shape.most),
+    )
 
 
 def _count(draw: random.Random, median: float, sigma: float, most: int) -> int:

@@ -5,7 +5,7 @@ matplotlib is an optional dependency and slow to import; it is loaded when a pic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
@@ -69,6 +69,26 @@ def draw(outcomes: Sequence[TraceOutcome], path: Path) -> None:
 def has_gantt(outcomes: Sequence[TraceOutcome]) -> bool:
     """Whether the picture of these outcomes shows single jobs."""
     return bool(outcomes) and all(0 < len(outcome.jobs) <= GANTT_MAX_JOBS for outcome in outcomes)
+
+
+def draw_counts(series: Mapping[str, tuple[Sequence[float], Sequence[int]]], title: str, path: Path) -> None:
+    """Write one picture of counts over time: (seconds, counts) by name, each count holding until the next moment.
+
+    Raises `PlotError`, or `OSError` if the file cannot be written.
+    """
+    check(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    longest_s = max((times[-1] for times, _ in series.values() if times), default=0.0)
+    unit_s, unit = next(((size_s, name) for size_s, name in _UNITS if longest_s >= 2 * size_s), _UNITS[-1])
+    for (colour, dash), (name, (times, counts)) in zip(_styles(), series.items(), strict=False):
+        axes.step(np.asarray(times) / unit_s, counts, where="post", label=name, color=colour, linestyle=dash)
+    axes.set(xlabel=f"time ({unit})", ylabel=title)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
 
 
 def _distribution(axes: Axes, outcomes: Sequence[TraceOutcome]) -> None:

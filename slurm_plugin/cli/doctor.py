@@ -58,6 +58,7 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
         yield from _partitions(config.slurm.partitions, nodes)
         yield _backfill(can, load)
+        yield from _placement(config.policy, can)
         if can.has(OPERATORS):
             yield _slurmdbd(client)
         yield privilege(can)
@@ -123,6 +124,16 @@ def _backfill(can: Capabilities, load: ControllerLoad) -> Finding:
         "shorten the cycles (bf_max_job_test, bf_resolution) or raise bf_yield_interval in SchedulerParameters"
     )
     return Finding("backfill", "note", found, advice)
+
+
+def _placement(policy: str, can: Capabilities) -> Iterator[Finding]:
+    """Jobs that Slurm starts while they are submitted are where they are before anybody can plan."""
+    if policy in catalog.CHOOSE_NODES:
+        if can.defers:
+            yield Finding("placement", "ok", f"policy {policy} chooses nodes, and Slurm leaves it time (defer)")
+            return
+        found = f"policy {policy} chooses nodes, but Slurm starts jobs while they are submitted, where it likes"
+        yield Finding("placement", "note", found, "set SchedulerParameters=defer,batch_sched_delay=10")
 
 
 def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Iterator[Finding]:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import click
 from msgspec import Struct, to_builtins
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from explsched.cli import config_option, json_option
 from explsched.errors import ExplschedError
+from explsched.log import event
 from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 
+_LOG = logging.getLogger("explsched.gpus")
 _EXAMPLES = """\b
 examples:
   sexplsched gpus
   sexplsched gpus --here
+  sexplsched gpus --serve 9092
 
 MEMORY is that of each GPU in MiB, as far as the GPUs' type or a feature of the node tells. With --here the driver is
-asked (NVML), which also knows how much of it is used.
+asked (NVML), which also knows how much of it is used; --serve tells Prometheus the same.
 """
 
 
@@ -42,6 +51,7 @@ class LocalGpu(Struct, frozen=True):
     """One GPU of this machine; `busy_percent` is the time in which kernels ran, over the last moment."""
 
     index: int
+    uuid: str
     model: str
     memory_mib: int
     used_mib: int
@@ -94,7 +104,8 @@ def _local(index: int) -> LocalGpu:
     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
     name = pynvml.nvmlDeviceGetName(device)
     busy = pynvml.nvmlDeviceGetUtilizationRates(device).gpu
-    return LocalGpu(index, str(name), memory.total >> 20, memory.used >> 20, int(busy))
+    uuid = str(pynvml.nvmlDeviceGetUUID(device))
+    return LocalGpu(index, uuid, str(name), memory.total >> 20, memory.used >> 20, int(busy))
 
 
 _LOCAL = (*(Column(title) for title in ("GPU", "MODEL")), *(Column(title, ">") for title in ("MEMORY", "USED", "BUSY")))
@@ -105,12 +116,56 @@ _CLUSTER = (
 )
 
 
+class _Exported(Collector):
+    """The GPUs of this machine as Prometheus scrapes them; `explsched_gpus_readable` is 0 where NVML gives nothing."""
+
+    _NAMES: ClassVar[Sequence[tuple[str, str, Callable[[LocalGpu], float]]]] = (
+        ("memory_bytes", "Memory of the GPU.", lambda gpu: float(gpu.memory_mib << 20)),
+        ("memory_used_bytes", "Memory in use on the GPU.", lambda gpu: float(gpu.used_mib << 20)),
+        ("busy_ratio", "Part of the time in which kernels ran.", lambda gpu: gpu.busy_percent / 100),
+    )
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            found = of_this_machine()
+        except NvmlError as error:
+            event(_LOG, logging.WARNING, "GPUs cannot be read", why=str(error))
+            found = []
+        readable = "GPUs of this node that the driver tells of."
+        yield GaugeMetricFamily("explsched_gpus_readable", readable, value=len(found))
+        for name, text, value in self._NAMES:
+            family = GaugeMetricFamily(f"explsched_gpu_{name}", text, labels=("gpu", "uuid", "model"))
+            for gpu in found:
+                family.add_metric((str(gpu.index), gpu.uuid, gpu.model), value(gpu))
+            yield family
+
+
+def _serve(address: str, port: int) -> None:
+    """Answer scrapes until the process is ended. Raises `NvmlError` where the address cannot be had."""
+    registry = CollectorRegistry()
+    registry.register(_Exported())
+    try:
+        server, thread = start_http_server(port, address, registry)
+    except OSError as error:
+        raise NvmlError(f"{address}:{port}: {error.strerror}") from error
+    click.echo(f"http://{address}:{server.server_port}/metrics", err=True)
+    try:
+        thread.join()
+    finally:
+        server.shutdown()
+
+
 @click.command(epilog=_EXAMPLES)
 @click.option("--here", is_flag=True, help="The GPUs of this machine, as the driver sees them.")
+@click.option("--serve", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve those to Prometheus.")
+@click.option("--bind", "address", default="127.0.0.1", show_default=True, help="Address to serve on.")
 @json_option
 @config_option
-def gpus(here: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+def gpus(*, here: bool, port: int | None, address: str, as_json: bool, config_path: Path | None) -> None:
     """List GPUs: nodes, models, memory, use and jobs."""
+    if port is not None:
+        _serve(address, port)
+        return
     found: Sequence[NodeGpus | LocalGpu] = of_this_machine() if here else _of_slurm(config_path)
     if as_json:
         click.echo(json.dumps(to_builtins(found), indent=1))

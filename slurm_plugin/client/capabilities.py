@@ -161,6 +161,11 @@ class Capabilities(Struct, frozen=True):
         return self._number("SchedulerParameters", "bf_yield_interval", 2_000_000) / 1e6
 
     @property
+    def defers(self) -> bool:
+        """Whether jobs are started some time after they were submitted, not at once. See slurm.conf(5)."""
+        return "defer" in self.settings.get("SchedulerParameters", "").split(",")
+
+    @property
     def site_factor_plugin(self) -> str:
         """The plugin that sets site factors by itself, empty for none."""
         name = self.settings.get("PrioritySiteFactorPlugin", "")

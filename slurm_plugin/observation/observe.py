@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.preemption_record import PreemptionRecord, RecordError
 from explsched.preemption_record import read as read_record
-from sched_policy.model import Absence, Elastic, Exploration, Job, JobState, Node
+from sched_policy.model import Absence, Elastic, Exploration, GpuPart, Job, JobState, Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
@@ -290,8 +290,20 @@ def _job(
         profile=None if options is None else options.stages,
         guaranteed=options is None or options.guaranteed,
         elastic=_elastic(record, options),
+        part=_part(record, options, per_gpu),
         may_share=asks_for_a_part(record, per_gpu),
     )
+
+
+def _part(record: SlurmJob, options: job_options.JobOptions | None, per_gpu: int) -> GpuPart | None:
+    """The part of a GPU of a job that asks for one: its shards are memory, and time where it does not say otherwise."""
+    if not asks_for_a_part(record, per_gpu):
+        return None
+    memory = record.shards_per_node / per_gpu
+    said = options.sharing if options else None
+    request = memory if said is None or said.request_permille is None else said.request_permille / 1000
+    limit = max(request, memory) if said is None or said.limit_permille is None else said.limit_permille / 1000
+    return GpuPart(request, max(limit, request), memory)
 
 
 def _with_params(exploration: Exploration | None, progress: JobProgress) -> Exploration | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from sched_policy.model import NARROWED, GpuRequest, NodeGpus
-from slurm_plugin.client.records import SlurmJob, SlurmNode
+from slurm_plugin.client.records import SlurmJob, SlurmNode, gpu_memory_mib
 from slurm_plugin.observation.standing import leased_job
 
 
@@ -26,9 +26,15 @@ def asks_for_a_part(record: SlurmJob, shards_per_gpu: int) -> bool:
 def gpu_request(record: SlurmJob, shards_per_gpu: int) -> GpuRequest:
     """The GPUs it needs, those it only needs a part of included."""
     gpus = _gpus_of_shards(record, shards_per_gpu)
+    memory_mib = least_gpu_memory_mib(record.features)
     if gpus:
-        return GpuRequest.on_each(record.nodes, gpus)
-    return GpuRequest(record.gpus, record.nodes, record.gpus_per_node)
+        return GpuRequest(record.nodes * gpus, record.nodes, gpus, memory_mib)
+    return GpuRequest(record.gpus, record.nodes, record.gpus_per_node, memory_mib)
+
+
+def least_gpu_memory_mib(constraint: str) -> int:
+    """What each GPU of a job must have, as far as the features that it asks for tell; 0 where they do not."""
+    return max((min(map(gpu_memory_mib, part.split("|"))) for part in constraint.split("&")), default=0)
 
 
 def gpu_allocation(record: SlurmJob, shards_per_gpu: int) -> tuple[NodeGpus, ...]:
@@ -52,7 +58,10 @@ _SHARES_NODES = frozenset({"OK", "YES", ""})
 """What squeue calls OverSubscribe of a job that takes only what it asks for."""
 
 _SIMPLE = re.compile(r"[A-Za-z0-9_.-]+(&[A-Za-z0-9_.-]+)*")
-"""Features that a node must all have. Alternatives, counts and brackets are not modelled."""
+"""Features that a node must all have. Counts, brackets, and both signs together are not modelled."""
+
+_ANY_OF = re.compile(r"[A-Za-z0-9_.-]+(\|[A-Za-z0-9_.-]+)+")
+"""Features of which a node must have one."""
 
 OWN_PINS = "explsched-group:"
 """In the AdminComment of a job that we sent to a node ourselves."""
@@ -68,14 +77,16 @@ class Needs(Struct, frozen=True):
     memory_mib: int
     features: frozenset[str]
     gpu_type: str
+    any_of: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, record: SlurmJob) -> Needs:
         """The needs of a job that is modelled."""
         cpus = max(record.cpus, record.cpus_per_gpu * record.gpus)
         nodes = max(record.nodes, 1)
-        features = frozenset(record.features.split("&")) - {""}
-        return cls(-(-cpus // nodes), record.memory_mib // nodes, features, record.gpu_type)
+        any_of = frozenset(record.features.split("|")) if "|" in record.features else frozenset()
+        features = frozenset() if any_of else frozenset(record.features.split("&")) - {""}
+        return cls(-(-cpus // nodes), record.memory_mib // nodes, features, record.gpu_type, any_of)
 
     def are_met_by(self, node: SlurmNode) -> bool:
         """Whether an empty node has it all; what Slurm does not tell of a node counts as enough."""
@@ -83,7 +94,8 @@ class Needs(Struct, frozen=True):
             not node.memory_mib or node.memory_mib >= self.memory_mib
         )
         of_type = not self.gpu_type or node.gpu_types == {self.gpu_type}
-        return enough and of_type and self.features <= node.features
+        one_of = not self.any_of or not self.any_of.isdisjoint(node.features)
+        return enough and of_type and one_of and self.features <= node.features
 
     def lacks_now(self, node: SlurmNode) -> str:
         """What a node is short of at this moment, `CPUs` or `memory`; empty for neither."""
@@ -111,7 +123,7 @@ def unmodelled(record: SlurmJob) -> str:
         return f"it is in reservation {record.reservation}"
     if record.required_nodes and OWN_PINS not in record.admin_comment:
         return f"it must have certain nodes ({','.join(record.required_nodes)})"
-    if record.features and not _SIMPLE.fullmatch(record.features):
+    if record.features and not (_SIMPLE.fullmatch(record.features) or _ANY_OF.fullmatch(record.features)):
         return f"its constraint is not a plain list of features ({record.features})"
     if record.most_switches:
         return f"it wants nodes behind so many switches at most: {record.most_switches} (--switches)"
@@ -136,6 +148,7 @@ class Requirements:
             fitting = frozenset(node.name for node in members if needs.are_met_by(node))
             words = (
                 *sorted(needs.features),
+                *filter(None, ["|".join(sorted(needs.any_of))]),
                 *filter(None, [needs.gpu_type]),
                 f"{needs.cpus} CPUs",
                 f"{needs.memory_mib} MiB",

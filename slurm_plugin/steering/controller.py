@@ -39,7 +39,14 @@ from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
-from slurm_plugin.steering.grouping import LiveGroup, live_groups, log_groups, withdrawal
+from slurm_plugin.steering.grouping import (
+    LiveGroup,
+    live_groups,
+    log_groups,
+    log_placements,
+    pinned,
+    withdrawal,
+)
 from slurm_plugin.steering.preemption import PreemptionTracker, heirs, served_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored, without_leases
 
@@ -70,6 +77,7 @@ class Controller:
         self._client = client
         self._tracker = PreemptionTracker(config.preemption_budget(), _underway_file(config))
         self._groups: tuple[LiveGroup, ...] = ()
+        self._pinned: Mapping[int, str] = {}
         self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
         self._runs_without_reports = RunsWithoutReports()
@@ -177,6 +185,8 @@ class Controller:
         groups = live_groups(decided.seen.jobs.values())
         log_groups(self._groups, groups)
         self._groups = groups
+        log_placements(self._pinned, decided.seen.jobs)
+        self._pinned = pinned(decided.seen.jobs.values())
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
     def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:

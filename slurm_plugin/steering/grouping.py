@@ -135,6 +135,8 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
 
 
 def _wanted(releases: Releases, jobs: Mapping[int, SlurmJob], now_s: int) -> Iterator[tuple[int, GroupAnnotation]]:
+    for job_id, node in releases.placed.items():
+        yield job_id, GroupAnnotation(node=node, since_s=now_s)
     for sharers in releases.sharers:
         in_group = [job_id for job_id in sharers.job_ids if may_be_annotated(jobs[job_id].admin_comment)]
         number, size = (min(in_group), len(in_group)) if len(in_group) > 1 else (None, 0)
@@ -204,6 +206,25 @@ def differences(before: Sequence[LiveGroup], now: Sequence[LiveGroup]) -> Iterat
     for group in known.values():
         if group.running:
             yield logging.INFO, "group dissolved", group
+
+
+def pinned(jobs: Iterable[SlurmJob]) -> Mapping[int, str]:
+    """The waiting jobs that we sent to a node, and which."""
+    waiting = ((job, GroupAnnotation.of(job.admin_comment).node) for job in jobs if job.state == "PENDING")
+    return {job.job_id: node for job, node in waiting if node and job.required_nodes == (node,)}
+
+
+def log_placements(before: Mapping[int, str], jobs: Mapping[int, SlurmJob]) -> None:
+    """Log what became of the jobs that were pinned in the pass before and run now."""
+    for job_id, node in before.items():
+        job = jobs.get(job_id)
+        if job is None or not job.node_names:
+            continue
+        if job.node_names == (node,):
+            event(_LOG, logging.INFO, "placement verified: it runs on the planned node", job=job_id, node=node)
+        else:
+            where = ",".join(job.node_names)
+            event(_LOG, logging.WARNING, "Slurm chose another node", job=job_id, planned=node, node=where)
 
 
 def device_name(device: Device) -> str:

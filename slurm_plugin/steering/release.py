@@ -1,9 +1,9 @@
-"""Which waiting jobs of a plan may be pinned to their node now, so that those that should share a GPU do. Pure.
+"""Which waiting jobs may be pinned to their planned node now: those that share a GPU, and those that are placed. Pure.
 
-Slurm chooses GPUs by its own rule (`free_shards`, `choice`), one job after the other. So the jobs are tried in
+Slurm chooses GPUs by its own rule (`free_shards`, `choice`), one job after the other. So jobs that share are tried in
 an order in which each gets the GPU it should: beside its group, or an unused one if it is the first. Whoever would be
 put elsewhere stays as it is: Slurm starts it where it likes, alone or beside others, and the next plan goes on from
-there.
+there. Jobs of whole GPUs on one node, whose policy says which node (`Plan.placed`), are pinned to that.
 
 What is ours is one word in the job's AdminComment, so that another process or a restarted daemon knows it:
 `explsched-group:group=12&of=4&node=n1&since=1700000000`: planned as one of 4 jobs on a GPU, and pinned to node n1.
@@ -125,10 +125,14 @@ class Sharers(Struct, frozen=True):
 
 
 class Releases(Struct, frozen=True):
-    """What can be brought about now: jobs in the order in which Slurm should start them, and who shares with whom."""
+    """What can be brought about now: jobs in the order in which Slurm should start them, and who shares with whom.
+
+    `placed` are the nodes of jobs that have their GPUs to themselves.
+    """
 
     order: tuple[int, ...] = ()
     sharers: tuple[Sharers, ...] = ()
+    placed: Mapping[int, str] = field(default_factory=dict)
 
 
 class _Unit(Struct):
@@ -147,8 +151,9 @@ def releases(plan: Plan, seen: Observation) -> Releases:
         record = seen.jobs[start.job_id]
         if jobs[start.job_id].may_share and may_be_pinned(record, seen.snapshot.now_s) and _one_gpu(start):
             by_node[start.placement[0].node].append(start)
+    placed = _placed(plan, seen)
     if not by_node:
-        return Releases()
+        return Releases(placed=placed)
     there: defaultdict[str, list[SlurmJob]] = defaultdict(list)
     for job in seen.snapshot.running:
         for share in job.allocation:
@@ -163,7 +168,17 @@ def releases(plan: Plan, seen: Observation) -> Releases:
             unused = set(range(len(free))) - set(holders)
             order += _try(units, free, unused, seen)
             sharers += [_sharers(node, unit, holders) for unit in units if unit.started]
-    return Releases(tuple(order), tuple(sharers))
+    return Releases(tuple(order), tuple(sharers), placed)
+
+
+def _placed(plan: Plan, seen: Observation) -> Mapping[int, str]:
+    """Of jobs on several nodes Slurm would take all of a list; they are left to it, and so are those of a lease."""
+    return {
+        start.job_id: start.placement[0].node
+        for start in plan.starts
+        if start.job_id in plan.placed and len(start.placement) == 1 and not start.placement[0].indices
+        if may_be_pinned(record := seen.jobs[start.job_id], seen.snapshot.now_s) and not record.reservation
+    }
 
 
 def may_be_pinned(record: SlurmJob, now_s: float) -> bool:

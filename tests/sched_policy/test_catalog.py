@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sched_policy import catalog
-from sched_policy.policy import JobData, needs_of
+from sched_policy.group.complementary import Complementary
+from sched_policy.policy import JobData, Policy, needs_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "policy"
 
@@ -119,3 +120,10 @@ def test_the_list_of_policies_names_their_needs(tmp_path: Path) -> None:
     described = json.loads(sexplsched("policies", "--json", path=tmp_path).stdout)
     assert described["slaq"]["needs"][0]["data"] == "learning curves"
     assert described["fair"]["needs"] == []
+
+
+@pytest.mark.parametrize("name", sorted(catalog.names()))
+def test_policies_that_choose_nodes_are_known_by_name(name: str) -> None:
+    policy = catalog.build(name)
+    chooses = isinstance(policy, Policy) and (policy.place.binds or isinstance(policy.sharing, Complementary))
+    assert chooses == (name in catalog.CHOOSE_NODES)

@@ -179,3 +179,11 @@ def test_plain_sbatch_is_ready_when_slurm_loads_our_plugin_and_our_script(site: 
         plugin.write_text("optional explsched.so spool=/x\n")
         (slurm / "job_submit.lua").write_text("return explsched_submit(job)\n")
         assert [level for level, _ in checked()] == ["ok", "ok"]
+
+
+def test_a_policy_that_chooses_nodes_needs_time(site: Path) -> None:
+    assert "placement" not in findings(site)
+    assert findings(site, "policy: balanced")["placement"][0] == "note"
+    settings = (site / "config").read_text()
+    (site / "config").write_text(settings + "SchedulerParameters = bf_continue,defer,batch_sched_delay=10\n")
+    assert findings(site, "policy: balanced")["placement"][0] == "ok"

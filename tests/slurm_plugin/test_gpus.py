@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
 import pytest
+import yaml
 
 from slurm_plugin.cli.gpus import NodeGpus, of_cluster
 from slurm_plugin.client.records import ClusterRecords, SlurmNode, gpu_memory_mib, gpu_memory_of_node
@@ -51,3 +62,72 @@ def test_gpus_are_listed_with_who_holds_them() -> None:
         NodeGpus("n1", "MIXED", "h100", 80 * 1024, 4, 3, (7, 8, 9)),
         NodeGpus("n2", "IDLE", "", 0, 2, 0, ()),
     ]
+
+
+NVML = r"""
+#include <string.h>
+typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned int gpu, memory; } rates_t;
+int nvmlInitWithFlags(unsigned int flags) { return 0; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) { return "double"; }
+int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) { *device = (void *)(long)(index + 1); return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, memory_t *m) {
+  m->total = 80ULL << 30; m->used = (unsigned long long)(long)device << 30; m->free = m->total - m->used; return 0; }
+int nvmlDeviceGetName(void *device, char *name, unsigned int length) { strncpy(name, "H100", length); return 0; }
+int nvmlDeviceGetUUID(void *device, char *id, unsigned int length) {
+  strncpy(id, (long)device == 1 ? "GPU-a" : "GPU-b", length); return 0; }
+int nvmlDeviceGetUtilizationRates(void *device, rates_t *r) { r->gpu = 25 * (long)device; r->memory = 0; return 0; }
+"""
+"""A driver's library with two GPUs, which the real pynvml loads."""
+COMMAND = [str(Path(sys.executable).parent / "sexplsched"), "gpus"]
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> dict[str, str]:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "nvml.c").write_text(NVML, encoding="ascii")
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "nvml.c")], check=True)
+    return {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+
+
+def test_the_driver_is_asked_on_a_node(driver: dict[str, str]) -> None:
+    done = subprocess.run([*COMMAND, "--here", "--json"], env=driver, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [
+        {"index": i, "uuid": uuid, "model": "H100", "memory_mib": 81920, "used_mib": used, "busy_percent": busy}
+        for i, uuid, used, busy in ((0, "GPU-a", 1024, 25), (1, "GPU-b", 2048, 50))
+    ]
+
+
+@contextmanager
+def exported(environment: dict[str, str]) -> Iterator[str]:
+    """What Prometheus would scrape."""
+    serving = subprocess.Popen([*COMMAND, "--serve", "0"], env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        assert serving.stderr is not None
+        with urlopen(serving.stderr.readline().strip(), timeout=60) as answer:  # noqa: S310  our own address
+            yield answer.read().decode()
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=60)
+
+
+def test_prometheus_is_told_of_every_gpu(driver: dict[str, str]) -> None:
+    with exported(driver) as text:
+        assert "explsched_gpus_readable 2.0" in text
+        assert 'explsched_gpu_memory_used_bytes{gpu="0",model="H100",uuid="GPU-a"} 1.073741824e+09' in text
+        assert 'explsched_gpu_busy_ratio{gpu="1",model="H100",uuid="GPU-b"} 0.5' in text
+        told = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+        rules = yaml.safe_load((Path(__file__).parents[2] / "docs" / "daemon_alerts.yml").read_text())["groups"][1]
+        asked = {word for rule in rules["rules"] for word in told if word in rule["expr"]}
+        assert asked == told  # no metric without a rule, and each rule asks for some
+        assert all(any(word in rule["expr"] for word in told) for rule in rules["rules"])
+
+
+def test_a_node_without_a_driver_says_so(tmp_path: Path) -> None:
+    with exported({**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}) as text:
+        assert "explsched_gpus_readable 0.0" in text

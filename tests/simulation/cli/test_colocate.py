@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
 from simulation.colocation.events import generate, write_events
+from simulation.results import plots
 from simulation.traces.trace import TraceError
 
 
@@ -67,3 +69,28 @@ def test_wrong_usage_exits_with_2(arguments: list[str], words: str) -> None:
     done = CliRunner().invoke(root, ["colocate", *arguments])
     assert done.exit_code == 2
     assert words in done.output
+
+
+def test_gpus_in_use_over_time_are_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "gpus.svg"
+    run("--instances", "40", "--nodes", "40", "--placement", "exclusive,dilu", "--plot", str(picture))
+    text = picture.read_text()
+    assert all(word in text for word in ("GPUs in use", "exclusive", "dilu"))
+    done = CliRunner().invoke(root, ["colocate", "--instances", "5", "--plot", str(tmp_path / "gpus.txt")])
+    assert done.exit_code == 2
+    assert ".svg" in done.output
+
+
+def test_the_picture_shows_each_count_from_its_moment_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    drawn: list[tuple[list[float], list[int], str]] = []
+    real = Axes.step
+
+    def step(self: Axes, x: Any, y: Any, **style: Any) -> Any:
+        drawn.append((list(x), list(y), str(style["where"])))
+        return real(self, x, y, **style)
+
+    monkeypatch.setattr(Axes, "step", step)
+    plots.draw_counts({"a": ([0.0, 120.0, 240.0], [1, 3, 2])}, "GPUs in use", tmp_path / "a.png")
+    assert drawn == [([0.0, 2.0, 4.0], [1, 3, 2], "post")]

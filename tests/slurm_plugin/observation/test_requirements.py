@@ -38,7 +38,8 @@ def look(*jobs: SlurmJob, nodes: tuple[SlurmNode, ...] = (node("n1"), node("n2")
         ({"licenses": "matlab:2"}, "licences \\(matlab:2\\)"),
         ({"reservation": "course"}, "reservation course"),
         ({"required_nodes": ("n1",)}, "certain nodes \\(n1\\)"),
-        ({"features": "a100|h100"}, "not a plain list of features"),
+        ({"features": "a100|h100&nvlink"}, "not a plain list of features"),
+        ({"features": "infiniband|roce"}, "no node of its partition"),
         ({"features": "[rack1*2]"}, "not a plain list of features"),
         ({"features": "infiniband"}, "no node of its partition"),
         ({"gpu_type": "a100,h100"}, "several types"),
@@ -69,7 +70,8 @@ def test_a_lease_or_a_pin_of_ours_is_no_obstacle() -> None:
 
 
 @pytest.mark.parametrize(
-    "needs", [{"features": "big&nvlink"}, {"gpu_type": "h100"}, {"cpus": 40}, {"memory_mib": 100_000}]
+    "needs",
+    [{"features": "big&nvlink"}, {"features": "huge|big"}, {"gpu_type": "h100"}, {"cpus": 40}, {"memory_mib": 100_000}],
 )
 def test_a_job_is_planned_on_nodes_that_have_what_it_asks_for(needs: dict[str, Any]) -> None:
     types = frozenset({"h100"})
@@ -160,3 +162,17 @@ def test_a_constrained_job_displaces_consenting_jobs_on_suitable_nodes_only() ->
     assert [p.job_id for p in catalog.build("srsf").plan(crowded.snapshot).preemptions] == [1]
     left = look(fits, worse, replace(picky, cpus=6), nodes=(node("n1", cpus_taken=16, cpus=16), plain))
     assert without_vain_preemptions(catalog.build("srsf").plan(left.snapshot), left).preemptions == ()
+
+
+def test_the_memory_that_a_constraint_names_is_asked_of_each_gpu() -> None:
+    seen = look(
+        record(5, features="a100-40g|a100-80g"),
+        record(6, features="nvlink&gpumem80g"),
+        record(7, features="nvlink"),
+        nodes=(node("n1", features=frozenset({"a100-40g"})), node("n2", features=frozenset({"nvlink", "gpumem80g"}))),
+    )
+    asked = {job.job_id: job.request.gpu_memory_mib for job in seen.snapshot.jobs}
+    assert asked == {5: 40 * 1024, 6: 80 * 1024, 7: 0}
+    assert seen.unmodelled == {}
+    plan = catalog.build("simple").plan(seen.snapshot)
+    assert {start.job_id: start.placement[0].node for start in plan.starts} == {5: "n1", 6: "n2"}

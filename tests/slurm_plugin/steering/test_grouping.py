@@ -304,3 +304,34 @@ def test_the_log_tells_a_groups_life_once() -> None:
     assert told == [[], ["group starts"], ["group verified"], [], ["group dissolved"], []]
     elsewhere = live_groups([on_gpu(1, 0, admin_comment=note), on_gpu(2, 1, admin_comment=note)])
     assert [message.split(":")[0] for _, message, _ in differences(begins, elsewhere)] == ["group is apart"]
+
+
+def placed(job_id: int, node: str) -> Plan:
+    start = Start(job_id, (NodeGpus(node, 1),), "")
+    return Plan((), (start,), placed=frozenset({job_id}))
+
+
+def test_a_job_whose_node_is_decided_is_pinned_there_and_let_go_when_it_does_not_start() -> None:
+    job = waiting(5, 0, gpus=1, gpus_per_node=1)
+    seen = look(job, nodes=2)
+    changes = carried_out(placed(5, "n2"), seen)
+    assert [(change.job_id, change.nodes) for change in changes if isinstance(change, TargetJob)] == [(5, ("n2",))]
+    stays = after(seen, changes)
+    assert carried_out(placed(5, "n2"), stays) == ()
+    late = after(stays, (), later_s=PATIENCE_S + 1)
+    (let_go,) = carried_out(placed(5, "n2"), late)
+    assert isinstance(let_go, TargetJob)
+    assert let_go.nodes == ()
+    assert GroupAnnotation.of(let_go.admin_comment).pause_s > late.snapshot.now_s
+    assert carried_out(placed(5, "n2"), after(late, (let_go,))) == ()  # Slurm decides for a while
+
+
+@pytest.mark.parametrize("fields", [{"required_nodes": ("n1",)}, {"array_tasks": 3}, {"reservation": "explsched_5"}])
+def test_jobs_that_have_a_place_already_are_not_pinned(fields: dict[str, object]) -> None:
+    seen = look(waiting(5, 0, gpus=1, gpus_per_node=1, **fields), nodes=2)
+    assert carried_out(placed(5, "n2"), seen) == ()
+
+
+def test_starts_that_bind_nobody_to_a_node_are_left_to_slurm() -> None:
+    seen = look(waiting(5, 0, gpus=1, gpus_per_node=1), nodes=2)
+    assert carried_out(Plan((), (Start(5, (NodeGpus("n2", 1),), ""),)), seen) == ()

@@ -1,0 +1,208 @@
+"""`sexplsched profile`: which share of a GPU a service or a training should ask for, measured by running it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import click
+import msgspec
+from msgspec import Meta, Struct
+
+from explsched.cli import json_option
+from explsched.job_options.table import LIMIT, MPS, REQUEST, SHARE
+from kernel_intercept.profile.model import ProfileError
+from kernel_intercept.profile.requests import WHOLE, Found, Search, Trial
+
+_EXAMPLES = """\b
+examples:
+  sexplsched profile inference --qos 0.05 -- python bench.py --batch={batch}
+  sexplsched profile training --csv sweep.csv -- python train.py --steps=200
+
+COMMAND runs once for each trial, on the GPU of this machine, under sxrun with the share that is tried. {batch} in it is
+replaced, EXPLSCHED_BATCH says the same. It prints one line of JSON at its end: {"throughput": items per second}, for a
+service also "latency_s", seconds of one batch.
+"""
+BATCH_VARIABLE = "EXPLSCHED_BATCH"
+_MPS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+_COLUMNS = ("batch", "share_percent", "latency_s", "throughput")
+_Positive = Annotated[float, Meta(gt=0)]
+
+
+class _Answer(Struct, frozen=True):
+    throughput: _Positive
+    latency_s: _Positive | None = None
+
+
+class Program:
+    """Runs the program with a share of the GPU, as its jobs will: under sxrun.
+
+    `means` is `time` (request and limit of the kernel manager) or `sms` (CUDA MPS). Of time a kernel is charged what it
+    took before: so there is a run that does not count, in which kernels are met.
+    """
+
+    def __init__(self, command: Sequence[str], means: str, timeout_s: float) -> None:
+        self._command, self._means, self._timeout_s = tuple(command), means, timeout_s
+        self._has_met_kernels = means == "sms"
+        beside = Path(sys.executable).parent / "sxrun"
+        self._sxrun = str(beside) if beside.exists() else shutil.which("sxrun") or "sxrun"
+
+    def run(self, batch: int, share_percent: int) -> Trial:
+        """One trial. Raises `ProfileError` naming it if the program fails or does not say what it measured."""
+        if not self._has_met_kernels:
+            self._has_met_kernels = True
+            self._measured(batch, WHOLE)
+        return self._measured(batch, share_percent)
+
+    def _measured(self, batch: int, share_percent: int) -> Trial:
+        share = f"{share_percent / 100:g}"
+        added = {BATCH_VARIABLE: str(batch)}
+        options = [SHARE.flag, "best-effort", REQUEST.flag, share, LIMIT.flag, share]
+        if self._means == "sms":
+            added[_MPS_VARIABLE], options = str(share_percent), [MPS.flag]
+        words = [word.replace("{batch}", str(batch)) for word in self._command]
+        what = f"batch {batch} at {share_percent} %"
+        argv = [self._sxrun, *options, "--", *words]
+        with subprocess.Popen(argv, env={**os.environ, **added}, stdout=subprocess.PIPE, text=True) as running:
+            try:
+                printed, _ = running.communicate(timeout=self._timeout_s)
+            except subprocess.TimeoutExpired as error:
+                running.terminate()  # sxrun passes it on
+                raise ProfileError(f"{what}: not done after {self._timeout_s:g} s (--timeout)") from error
+        if running.returncode:
+            raise ProfileError(f"{what}: {words[0]} ended with status {running.returncode}")
+        answer = _answer(printed, what)
+        latency_s = batch / answer.throughput if answer.latency_s is None else answer.latency_s
+        return Trial(batch, share_percent, latency_s, answer.throughput)
+
+
+def _answer(printed: str, what: str) -> _Answer:
+    lines = [line for line in printed.splitlines() if line.lstrip().startswith("{")]
+    if not lines:
+        raise ProfileError(f'{what}: printed no line such as {{"throughput": 12.5, "latency_s": 0.08}}')
+    try:
+        return msgspec.json.decode(lines[-1], type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise ProfileError(f"{what}: {error}; found {lines[-1][:200]!r}") from error
+
+
+@click.group(epilog=_EXAMPLES)
+def profile() -> None:
+    """Find request and limit of a service or a training by few trials."""
+
+
+_command = click.argument("command", nargs=-1, required=True)
+_step = click.option(
+    "--step",
+    "step_percent",
+    type=click.Choice([1, 2, 4, 5, 10, 20, 25]),
+    default=5,
+    show_default=True,
+    help="Shares tried are multiples of so many percent.",
+)
+_means = click.option(
+    "--by",
+    "means",
+    type=click.Choice(["time", "sms"]),
+    default="time",
+    show_default=True,
+    help="Share of the GPU's time (kernel manager), or of its SMs (CUDA MPS).",
+)
+_timeout = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0, 86_400, min_open=True), default=600.0, help="Seconds of a trial."
+)
+_csv = click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Write all trials to this file.")
+
+
+@profile.command(epilog=_EXAMPLES)
+@click.option("--qos", "qos_s", type=click.FloatRange(0, min_open=True), required=True, help="Seconds of one batch.")
+@click.option(
+    "--largest-batch", type=click.IntRange(1, 65_536), default=64, show_default=True, help="Batches: 1, 2, 4..."
+)
+@_step
+@_means
+@_timeout
+@_csv
+@json_option
+@_command
+def inference(
+    *,
+    qos_s: float,
+    largest_batch: int,
+    step_percent: int,
+    means: str,
+    timeout_s: float,
+    csv_path: Path | None,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Find batch, request and limit with which a service serves most per share of a GPU."""
+    search = Search(Program(command, means, timeout_s).run, step_percent)
+    _find(search, partial(search.inference, qos_s, largest_batch), csv_path, as_json=as_json)
+
+
+@profile.command(epilog=_EXAMPLES)
+@click.option(
+    "--keep",
+    "kept",
+    type=click.FloatRange(0.01, 1),
+    default=0.8,
+    show_default=True,
+    help="Part of its full throughput that the request is to keep.",
+)
+@_step
+@_means
+@_timeout
+@_csv
+@json_option
+@_command
+def training(
+    *,
+    kept: float,
+    step_percent: int,
+    means: str,
+    timeout_s: float,
+    csv_path: Path | None,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Find the request that keeps most of a training's throughput, and the limit that keeps all."""
+    search = Search(Program(command, means, timeout_s).run, step_percent)
+    _find(search, partial(search.training, kept), csv_path, as_json=as_json)
+
+
+def _find(search: Search, find: Callable[[], Found], csv_path: Path | None, *, as_json: bool) -> None:
+    """What was tried is written also where nothing was found, or the search was interrupted."""
+    try:
+        found = find()
+    finally:
+        if csv_path is not None:
+            _write(csv_path, search.trials.values())
+    request, limit = f"{found.request_percent / 100:g}", f"{found.limit_percent / 100:g}"
+    if as_json:
+        click.echo(
+            json.dumps({**asdict(found), "trials": [asdict(trial) for trial in search.trials.values()]}, indent=1)
+        )
+        return
+    click.echo(f"batch {found.batch}; {len(search.trials)} trials")
+    click.echo(f"of a job:      {REQUEST.flag} {request} {LIMIT.flag} {limit}")
+    click.echo(f"services.yaml: kernel: {{request: {request}, limit: {limit}}}")
+
+
+def _write(path: Path, trials: Iterable[Trial]) -> None:
+    try:
+        with path.open("w", newline="", encoding="ascii") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(_COLUMNS)
+            writer.writerows(asdict(trial).values() for trial in trials)
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be written: {error.strerror}") from error

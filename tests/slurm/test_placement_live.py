@@ -1,0 +1,119 @@
+"""Policies that choose nodes, on a real cluster: what they plan is where jobs run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from tests.slurm.jobs import a_daemon, command, config, empty, run, submit, until
+
+pytestmark = pytest.mark.slurm
+
+DEFERRED = "bf_interval=10,bf_resolution=10,defer,batch_sched_delay=20"
+"""Jobs are not started while they are submitted, but some seconds later: so that a plan can be there first."""
+
+
+@pytest.fixture(scope="module")
+def deferring(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
+    directory = open_tmp / "deferring"
+    yield up(ClusterSpec(nodes=2, gpus_per_node=4, extra=(("SchedulerParameters", DEFERRED),)), directory)
+    down(directory)
+
+
+@pytest.fixture
+def client(deferring: Cluster) -> Iterator[CliClient]:
+    yield CliClient(environment=deferring.env())
+    empty(deferring)
+
+
+@contextmanager
+def steered(cluster: Cluster, spool: Path, policy: str) -> Iterator[Path]:
+    """A daemon that has begun to look; its log."""
+    log = spool.parent / "log"
+    with a_daemon(cluster, spool.parent, config(spool, policy)):
+        until(lambda: log.exists() and " pass " in log.read_text(), "the daemon works")
+        yield log
+
+
+def jobs(client: CliClient) -> dict[int, SlurmJob]:
+    return {job.job_id: job for job in client.jobs()}
+
+
+def nodes(client: CliClient) -> dict[int, tuple[str, ...]]:
+    return {job_id: job.node_names for job_id, job in jobs(client).items()}
+
+
+def run_three(deferring: Cluster, client: CliClient) -> list[tuple[str, ...]]:
+    three = [submit(deferring, "--gres=gpu:1") for _ in range(3)]
+    until(lambda: all(jobs(client)[job].state == "RUNNING" for job in three), "all run")
+    return [nodes(client)[job] for job in three]
+
+
+def share(request: float, limit: float) -> str:
+    return f"--comment=explsched:request={request}&limit={limit}"
+
+
+def test_parts_of_gpus_that_together_use_them_well(open_tmp: Path, needs_slurm: None, spool: Path) -> None:
+    """Dilu: the second would ask for more than is left of the GPU where Slurm alone puts it."""
+    spec = ClusterSpec(nodes=2, gpus_per_node=1, shards_per_node=8, extra=(("SchedulerParameters", DEFERRED),))
+    cluster = up(spec, open_tmp / "parts")
+    try:
+        client = CliClient(environment=cluster.env())
+
+        def run_them(*shares: tuple[int, str]) -> list[tuple[str, ...]]:
+            started = [submit(cluster, f"--gres=shard:{shards}", said) for shards, said in shares]
+            until(lambda: all(jobs(client)[job].state == "RUNNING" for job in started), "all run")
+            return [nodes(client)[job] for job in started]
+
+        three = ((4, share(0.5, 0.7)), (4, share(0.6, 0.7)), (3, share(0.4, 0.7)))
+        assert run_them(*three) == [("n1",), ("n1",), ("n2",)]
+        empty(cluster)
+        with steered(cluster, spool, "dilu") as log:
+            assert run_them(*three) == [("n1",), ("n2",), ("n2",)]
+            until(lambda: "group verified" in log.read_text(), "the two that share are found on one GPU")
+    finally:
+        down(open_tmp / "parts")
+
+
+def test_slurm_alone_packs(deferring: Cluster, client: CliClient) -> None:
+    assert run_three(deferring, client) == [("n1",)] * 3
+
+
+@pytest.mark.parametrize("policy", ["balanced", "simple"])
+def test_each_node_gets_its_jobs(deferring: Cluster, client: CliClient, policy: str, spool: Path) -> None:
+    """Balanced: the node with fewer jobs. Simple: idle nodes while there are any; the third is left to Slurm."""
+    with steered(deferring, spool, policy) as log:
+        found = run_three(deferring, client)
+        assert found[:2] == [("n1",), ("n2",)]
+        until(lambda: log.read_text().count("placement verified") >= 2, "it was looked at where they run")
+        assert "another node" not in log.read_text()
+
+
+def test_jobs_that_name_their_node_keep_it(deferring: Cluster, client: CliClient, spool: Path) -> None:
+    named = [submit(deferring, "--gres=gpu:1", "--nodelist=n1") for _ in range(2)]
+    with steered(deferring, spool, "balanced"):
+        until(lambda: all(jobs(client)[job].state == "RUNNING" for job in named), "they run")
+        free = submit(deferring, "--gres=gpu:1")
+        until(lambda: jobs(client)[free].state == "RUNNING", "the third runs")
+    assert nodes(client) == {**dict.fromkeys(named, ("n1",)), free: ("n2",)}
+
+
+def test_pins_are_taken_back(deferring: Cluster, client: CliClient, spool: Path) -> None:
+    """By the daemon when it stops, and by an admin when it was killed."""
+    job = submit(deferring, "--gres=gpu:1", "--cpus-per-task=2")
+    taker = submit(deferring, "--nodelist=n1,n2", "--nodes=2", "--exclusive")
+    run(deferring, "scontrol", "update", f"JobId={taker}", "Priority=1000000")
+    until(lambda: jobs(client)[taker].state == "RUNNING", "all CPUs are taken, which is not planned with")
+    with a_daemon(deferring, spool.parent, config(spool, "balanced")):  # ends by SIGKILL
+        until(lambda: jobs(client)[job].required_nodes == ("n1",), "it is pinned")
+    assert jobs(client)[job].required_nodes == ("n1",)
+    ours = [command("sexplsched"), "admin", "reset", "--config", str(spool.parent / "explsched.yaml")]
+    run(deferring, *ours)
+    assert jobs(client)[job].required_nodes == ()
+    assert jobs(client)[job].admin_comment == ""

@@ -1,0 +1,128 @@
+"""Requests and limits found by few trials: against exhaustive search, and with real programs under sxrun."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernel_intercept.profile.model import ProfileError
+from kernel_intercept.profile.requests import UNHARMED, Search, Trial
+from slurm_plugin.cli.profile import profile
+
+# A GPU whose kernels have a serial part, a part that shrinks with the share up to a knee, and one per item.
+PROGRAM = """
+import json, os, sys
+fixed_s, item_s, knee = map(float, sys.argv[1:4])
+batch, share = int(os.environ["EXPLSCHED_BATCH"]), float(os.environ.get("EXPLSCHED_LIMIT", "1"))
+share = share / 1000 if share > 1 else share
+latency_s = fixed_s + item_s * batch / min(share, knee * batch / (1 + batch))
+print("warm", flush=True)
+print(json.dumps({"latency_s": latency_s, "throughput": batch / latency_s}))
+"""
+LARGEST = 32
+STEP = 5
+
+
+def model(fixed_s: float, item_s: float, knee: float, batch: int, share_percent: int) -> Trial:
+    latency_s = fixed_s + item_s * batch / min(share_percent / 100, knee * batch / (1 + batch))
+    return Trial(batch, share_percent, latency_s, batch / latency_s)
+
+
+def grid(fixed_s: float, item_s: float, knee: float) -> list[Trial]:
+    batches = [2**i for i in range(int(math.log2(LARGEST)) + 1)]
+    return [model(fixed_s, item_s, knee, batch, share) for batch in batches for share in range(STEP, 101, STEP)]
+
+
+GPUS = st.tuples(st.floats(0.0005, 0.02), st.floats(0.0002, 0.004), st.floats(0.2, 1.0))
+
+
+@given(GPUS, st.floats(0.01, 0.2))
+def test_a_service_gets_nearly_the_best_there_is_for_a_fifth_of_the_trials(
+    gpu: tuple[float, float, float], qos_s: float
+) -> None:
+    search = Search(lambda batch, share: model(*gpu, batch, share), STEP)
+    every = grid(*gpu)
+    suiting = [trial for trial in every if trial.latency_s <= qos_s]
+    if not suiting:
+        with pytest.raises(ProfileError, match="on the whole GPU, more than the bound"):
+            search.inference(qos_s, LARGEST)
+        return
+    found = search.inference(qos_s, LARGEST)
+    chosen = model(*gpu, found.batch, found.request_percent)
+    assert chosen.latency_s <= qos_s
+    assert chosen.per_share >= 0.95 * max(trial.per_share for trial in suiting)
+    assert len(search.trials) <= 0.2 * len(every)
+    full = model(*gpu, found.batch, 100).throughput
+    assert model(*gpu, found.batch, found.limit_percent).throughput >= UNHARMED * full
+    if found.limit_percent > found.request_percent:
+        assert model(*gpu, found.batch, found.limit_percent - STEP).throughput < UNHARMED * full
+
+
+@given(GPUS, st.floats(0.1, 1.0))
+def test_a_training_gets_the_least_share_that_keeps_its_pace(gpu: tuple[float, float, float], kept: float) -> None:
+    search = Search(lambda batch, share: model(*gpu, batch, share), STEP)
+    found = search.training(kept)
+    full = model(*gpu, 1, 100).throughput
+    suiting = [share for share in range(STEP, 101, STEP) if model(*gpu, 1, share).throughput >= kept * full]
+    assert found.request_percent == min(suiting)
+    assert len(search.trials) <= 11
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "bench.py"
+    path.write_text(PROGRAM, encoding="ascii")
+    return path
+
+
+def call(program: Path, *options: str, gpu: tuple[float, float, float] = (0.002, 0.001, 0.6)) -> Result:
+    command = [sys.executable, str(program), *map(str, gpu)]
+    return CliRunner().invoke(profile, [*options, "--", *command])
+
+
+def test_a_service_is_run_under_sxrun_with_the_share_that_is_tried(program: Path, tmp_path: Path) -> None:
+    done = call(
+        program, "inference", "--qos=0.03", "--largest-batch=8", "--step=10", f"--csv={tmp_path}/s.csv", "--json"
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    every = [model(0.002, 0.001, 0.6, batch, share) for batch in (1, 2, 4, 8) for share in range(10, 101, 10)]
+    best = max((trial for trial in every if trial.latency_s <= 0.03), key=lambda trial: trial.per_share)
+    assert (found["batch"], found["request_percent"]) == (best.batch, best.share_percent)
+    with (tmp_path / "s.csv").open(newline="", encoding="ascii") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(found["trials"])
+    for row in rows:
+        truth = model(0.002, 0.001, 0.6, int(row["batch"]), int(row["share_percent"]))
+        assert float(row["latency_s"]) == pytest.approx(truth.latency_s)
+
+
+def test_what_is_printed_is_what_jobs_and_services_take(program: Path) -> None:
+    done = call(program, "training", "--step=25", "--keep=0.5", gpu=(0.0001, 0.001, 1.0))
+    assert done.exit_code == 0, done.output
+    assert "of a job:      --request 0.25 --limit 0.5" in done.stdout
+    assert "services.yaml: kernel: {request: 0.25, limit: 0.5}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "timeout_s", "words"),
+    [
+        ("print('done')", 60, "batch 1 at 100 %: printed no line such as"),
+        ("print('{\"throughput\": -1}')", 60, "Expected `float` > 0"),
+        ("raise SystemExit(3)", 60, "ended with status 3"),
+        ("import time; time.sleep(60)", 3, "not done after 3 s"),
+    ],
+)
+def test_programs_that_do_not_measure(program: Path, text: str, timeout_s: int, words: str) -> None:
+    program.write_text(text, encoding="ascii")
+    done = call(program, "training", f"--timeout={timeout_s}")
+    assert isinstance(done.exception, ProfileError)
+    assert words in str(done.exception)
