@@ -9,7 +9,7 @@ everything to the other.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median
 
@@ -33,6 +33,11 @@ class Wish(Struct, frozen=True):
     reason: str
 
 
+MOST_FRESH = 4096
+"""Of a sweep's trainings that have never run so many are weighed, in the order of their ids. The others wait behind
+them: to weigh 100,000 again in each pass would keep the daemon from everything else."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """What the sweeps of a snapshot want.
@@ -47,6 +52,9 @@ class Choice:
     wishes: Mapping[int, Wish]
     preemptions: tuple[Preemption, ...] = ()
     stops: tuple[Stop, ...] = ()
+
+
+_BEHIND = Wish(None, f"waits behind the first {MOST_FRESH} of its sweep that have never run")
 
 
 class Sweeps(Struct, frozen=True):
@@ -88,14 +96,18 @@ class Sweeps(Struct, frozen=True):
         jobs = {job.job_id: job for jobs in members.values() for job in jobs}
         rough = {user: capacity // len(users) + (capacity % len(users) > n) for n, user in enumerate(users)}
         decisions: dict[SweepKey, SweepDecision] = {}
+        behind: dict[int, Wish] = {}
         for key, own in members.items():
             sweeps_of_user = sum(other[0] == key[0] for other in members)
-            sweep = self._sweep(key, own, snapshot)
+            weighed, rest = _weighed(own)
+            behind |= {job.job_id: _BEHIND for job in rest}
+            sweep = self._sweep(key, weighed, snapshot)
             gpus = max(1, rough[key[0]] // sweeps_of_user)
             decisions[key] = _DECISIONS.recall(key, self.strategy, sweep, gpus)
         wanted = {user: _merged(user, decisions) for user in users}
         shares = _shares(capacity, users, wanted, jobs, snapshot)
-        return _choice(snapshot, jobs, decisions, wanted, shares)
+        choice = _choice(snapshot, jobs, decisions, wanted, shares)
+        return replace(choice, wishes={**behind, **choice.wishes})
 
     def _sweep(self, key: SweepKey, own: Sequence[Job], snapshot: Snapshot) -> Sweep:
         ended = [job for job in snapshot.ended if _key(job) == key]
@@ -146,6 +158,15 @@ def _members(snapshot: Snapshot) -> dict[SweepKey, list[Job]]:
         if key is not None and (job.holds_gpus or job.eligible):
             members.setdefault(key, []).append(job)
     return members
+
+
+def _weighed(own: Sequence[Job]) -> tuple[Sequence[Job], Sequence[Job]]:
+    """The jobs that a decision is made about, and those that wait behind them."""
+    fresh = sorted((job for job in own if _state(job) is TrialState.WAITING), key=lambda job: job.job_id)
+    if len(fresh) <= MOST_FRESH:
+        return own, ()
+    behind = {job.job_id for job in fresh[MOST_FRESH:]}
+    return [job for job in own if job.job_id not in behind], fresh[MOST_FRESH:]
 
 
 def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:

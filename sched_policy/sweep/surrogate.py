@@ -37,17 +37,21 @@ def hopeful(sweep: Sweep, seen: Ints, places: Floats, fresh: Ints) -> Floats:
     mean, scale = float(values.mean()), float(values.std()) or 1.0
     values = (values - mean) / scale
     near, far = _distances(columns, seen, seen), _distances(columns, seen, fresh)
-    likeliest, found = -np.inf, np.zeros(fresh.size)
+    likeliest, chosen = -np.inf, None
     for length, noise in product(_SCALES, _NOISES):
         lower = np.linalg.cholesky(np.exp(-near / length) + noise * np.eye(seen.size))
         whitened = np.linalg.solve(lower, values)
         variance = float(whitened @ whitened) / seen.size
         likelihood = -0.5 * seen.size * np.log(variance + 1e-12) - float(np.log(np.diag(lower)).sum())
         if likelihood > likeliest:
-            part = np.linalg.solve(lower, np.exp(-far / length))
-            std = np.sqrt(np.maximum(1.0 - (part**2).sum(axis=0), 0.0) * variance)
-            likeliest, found = likelihood, part.T @ whitened - 0.5 * std
-    return found
+            likeliest, chosen = likelihood, (lower, whitened, length, variance)
+    if chosen is None:
+        return np.zeros(fresh.size)
+    lower, whitened, length, variance = chosen
+    part = np.linalg.solve(lower, np.exp(-far / length))  # once: there may be many that are fresh
+    std = np.sqrt(np.maximum(1.0 - (part**2).sum(axis=0), 0.0) * variance)
+    promise: Floats = part.T @ whitened - 0.5 * std
+    return promise
 
 
 def _columns(sweep: Sweep) -> list[tuple[Floats, bool]]:

@@ -11,6 +11,7 @@ from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.model import Direction, Exploration, Job, ProgressPoint
 from sched_policy.snapshot import Snapshot
+from sched_policy.sweep import choice as choice_module
 from sched_policy.sweep.adaptive import AdaptiveHalving
 from sched_policy.sweep.choice import Sweeps
 from sched_policy.sweep.decision import SweepDecision
@@ -141,6 +142,17 @@ def test_ten_thousand_trainings_are_decided_with_one_verdict_each() -> None:
     jobs = [member(i, points=points[: i % 20], restarts=i % 2) for i in range(1, 10_001)]
     choice = Sweeps(AdaptiveHalving()).choose(snapshot(*jobs))
     assert len(choice.wishes) == 10_000
+
+
+def test_of_a_hundred_thousand_trainings_the_first_are_weighed_and_the_rest_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice_module, "MOST_FRESH", 50)
+    ran = [member(i, points=reports(0.3, 20), restarts=1) for i in (500, 501)]
+    choice = Sweeps(AdaptiveHalving()).choose(snapshot(*(member(i) for i in range(1, 101)), *ran))
+    assert len(choice.wishes) == 102
+    assert {i for i, wish in choice.wishes.items() if wish.place is None} == set(range(51, 101))
+    assert "waits behind the first" in choice.wishes[51].reason
 
 
 @pytest.mark.parametrize(
