@@ -128,7 +128,7 @@ def test_commands_that_are_not_run_have_a_reason(page: Path) -> None:
 def test_every_command_that_is_named_exists(page: Path) -> None:
     """Also in sentences and in blocks that are not run."""
     context = click.Context(root)
-    for name, more in re.findall(r"(?:`|^|\n|&& )sexplsched ([a-z-]+)(?: ([a-z]+))?", page.read_text()):
+    for name, more in re.findall(r"(?:`|^|\n|&& )sexplsched ([a-z-]+)(?: ([a-z][a-z-]*))?", page.read_text()):
         command = root.get_command(context, name)
         assert command is not None, f"sexplsched {name}"
         if isinstance(command, click.Group) and more and not command.invoke_without_command:
