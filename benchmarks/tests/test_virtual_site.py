@@ -79,7 +79,8 @@ def test_shares_and_lies() -> None:
     used_s = {user.name: 3.0 if user.lie else 2.0 for user in USERS}
     assert virtual.lying(used_s)["all"] == 1.5
     assert sum(virtual.shares(used_s).values()) == 100.0
-    found = {(arm, seed): used_s for arm in (virtual.ALONE, "srsf") for seed in (1, 2)}
+    found = {(arm, seed): virtual.Outcome(used_s, 3, 1) for arm in (virtual.ALONE, "srsf") for seed in (1, 2)}
     ours = virtual.figures(found, ["srsf"])["srsf"]
     assert isinstance(ours, dict)
     assert (ours["points_from_slurm_alone"], ours["met"]) == (0.0, False)
+    assert (ours["evictions"], ours["evictions_in_vain"]) == (6, 2)

@@ -59,11 +59,10 @@ static bool socket_of_user(const char *pattern, char *path, size_t size) {
     return length >= 0 && (size_t)length < size;
 }
 
+/* A fraction of the GPU's time, request or limit: only a manager can keep to it. */
 static bool asks_for_a_share(const struct expl_values *values) {
     for (size_t i = 0; i < expl_option_count; i++) {
-        const char *const name = expl_options[i].name;
-        if (values->text[i][0] != '\0' &&
-            (strcmp(name, "expl-request") == 0 || strcmp(name, "expl-limit") == 0)) {
+        if (values->text[i][0] != '\0' && expl_options[i].canonical == expl_fraction) {
             return true;
         }
     }

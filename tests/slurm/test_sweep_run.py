@@ -33,7 +33,7 @@ def search(directory: Path, spool: Path, cluster: Cluster, *, trials: int, paral
     config = directory / "explsched.yaml"
     config.write_text(json.dumps({"progress": {"spool": str(spool)}}))
     told = {
-        "name": "digits",
+        "name": "searched",
         "command": ["bash", "train.sh"],
         "space": {"lr": {"low": 0.001, "high": 1.0, "log": True}, "opt": {"values": ["sgd", "adam"]}},
         "budget": {"trials": trials},
@@ -72,7 +72,7 @@ def test_a_search_goes_on_without_us(client: CliClient, small: Cluster, spool: P
     tried = [float(line.split("--lr=")[1].split()[0]) for line in began(tmp_path)]
     assert last["best"] == pytest.approx(min(tried))
     shown = subprocess.run(
-        [*argv[:4], "show", "digits", "--json", "--config", argv[-2]],
+        [*argv[:4], "show", "searched", "--json", "--config", argv[-2]],
         env=env,
         capture_output=True,
         text=True,
@@ -95,7 +95,7 @@ def test_killed_at_any_moment_no_trial_is_lost_or_run_twice(
         process.wait()
     standing = passed([*argv, "--wait"], env)
     assert (standing["ended"], standing["failed"], standing["finished"]) == (trials, 0, True)
-    directories = tmp_path / "digits.sweep" / "trials"
+    directories = tmp_path / "searched.sweep" / "trials"
     results = [json.loads(path.read_text()) for path in directories.glob("*/result")]
     assert len({result["job"] for result in results}) == len(results) == trials
     assert len(began(tmp_path)) == len(set(began(tmp_path))) == trials
