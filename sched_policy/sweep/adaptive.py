@@ -2,12 +2,11 @@
 
 Trainings are compared at equal progress (`standing`). GPUs are split between two aims. *Finishing*: the best trainings
 run on to their ends, on as many GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many
-trainings are contenders; on fewer while less than half have been tried, because the best of few is seldom the best of
-all. A contender that runs is not displaced: nobody is swapped for noise. *Exploring*: the other GPUs give each training
-a first chance, those first whose hyper-parameters promise most (`surrogate`), and when all had theirs run those of
-which a short run tells most, so that no GPU is idle. Nobody is stopped before everybody has come so far that a late
-start would show, the forecast leaves less than `doubt` that anything still beats the best by more than `tolerance`,
-nobody is a contender or as good as the best at equal progress, and the leader has run to its end.
+trainings are contenders. A contender that runs is not displaced: nobody is swapped for noise. *Exploring*: the other
+GPUs give each training a first chance, those first whose hyper-parameters promise most (`surrogate`), and when all had
+theirs run those of which a short run tells most, so that no GPU is idle. Nobody is stopped before everybody has come so
+far that a late start would show, the forecast leaves less than `doubt` that anything still beats the best by more than
+`tolerance`, nobody is a contender or as good as the best at equal progress, and the leader has run to its end.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class AdaptiveHalving(Struct, frozen=True):
         least_finishing: share of the GPUs that always finish the best trainings.
         usual_contenders: share of contenders that is found where ranks are stable, too; it counts as none.
         finishing_per_contender: share of the GPUs that finish trainings, per share of contenders beyond the usual.
-        tried: share of the trainings that must be known before so many GPUs finish; fewer in proportion until then.
         least_progress: share of its length that each training has run before anybody is stopped. Some stand still at
             first and win in the end, and the forecast, which knows what has moved, does not expect that.
 
@@ -50,7 +48,6 @@ class AdaptiveHalving(Struct, frozen=True):
     least_finishing: float = 3 / 8
     usual_contenders: float = 1 / 8
     finishing_per_contender: float = 3.0
-    tried: float = 0.5
     least_progress: float = 1 / 8
 
     @property
@@ -113,8 +110,7 @@ class AdaptiveHalving(Struct, frozen=True):
         stays = [trials[i].is_running and bool(now.may_lead[i]) for i in range(len(trials))]
         able = sorted((i for i in going if known[i]), key=lambda i: (not stays[i], value[i], i))
         finishing = self.finishing_per_contender * (now.contenders - self.usual_contenders)
-        tried = min(1.0, float(known.mean()) / self.tried)
-        first = max(1, round(min(1.0, tried * max(self.least_finishing, finishing)) * gpus))
+        first = max(1, round(min(1.0, max(self.least_finishing, finishing)) * gpus))
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in able[:first]:
             role = "a contender" if stays[i] else "one of the best"

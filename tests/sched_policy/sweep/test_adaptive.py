@@ -143,13 +143,6 @@ def test_nothing_is_stopped_before_everybody_has_come_so_far_that_a_late_start_w
         assert (decision.done is not None) is is_done
 
 
-def test_fewer_finish_while_few_have_been_tried() -> None:
-    tried = [trial(i, final=0.5 + 0.001 * i, steps=4, state=TrialState.RUNNING) for i in range(1, 9)]
-    few, many = (sweep(*tried, *(trial(100 + i) for i in range(fresh))) for fresh in (56, 4))
-    assert sum(i < 100 for i in AdaptiveHalving().decide(few, gpus=8).wanted[:8]) == 5
-    assert sum(i < 100 for i in AdaptiveHalving().decide(many, gpus=8).wanted[:8]) == 8
-
-
 def hopeless() -> list:  # type: ignore[type-arg]
     return [flat(i, 0.99, TOTAL - 1, state=TrialState.RUNNING if i < 5 else None) for i in range(2, 20)]
 
