@@ -1,6 +1,6 @@
-"""Profiles of kernels: a launch's identity and cost, which of two profiles counts, and the file in which a user's are kept.
+"""Profiles of kernels: a launch's identity and cost, which of two counts, and the file that keeps a user's.
 
-Identity and cost as in `kernel_intercept/gate/kernel.hpp`. The file is read, and changed under a lock by one atomic
+Identity and cost are as in `kernel_intercept/gate/kernel.hpp`. The file is read, and changed under a lock by one atomic
 replacement. Version 1 is tab-separated, one line a kernel; the manager reads and writes the same.
 """
 

@@ -25,7 +25,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit import AuditEntry, AuditError, read
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.spelling import gpus_of
+from slurm_plugin.client.parse import gpus_of
 from slurm_plugin.state.published import clock
 
 _EXAMPLES = """\b

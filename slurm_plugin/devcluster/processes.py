@@ -22,7 +22,7 @@ MARKER = "EXPLSCHED_DEVCLUSTER"
 """Environment variable of the daemons, holding the cluster's directory; jobs do not inherit it."""
 
 _PATIENCE_S = 5.0
-_POLL_S = 0.02
+_LOOK_S = 0.02
 
 
 def start(name: str, argv: Sequence[str], log: Path, directory: Path, environment: Mapping[str, str]) -> ProcessId:
@@ -79,7 +79,7 @@ def kill_members(root: Path, cluster_name: str, known: Iterable[ProcessId] = ())
     while left and time.monotonic() < deadline_s:
         for one in left:
             process.send(one, SIGKILL)
-        time.sleep(_POLL_S)
+        time.sleep(_LOOK_S)
         process.collect_children()
         left = members(root, cluster_name, left)
     if left:
