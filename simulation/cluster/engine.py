@@ -25,11 +25,10 @@ from sched_policy.backfill import ALL, Backfill
 from sched_policy.model import Job, JobState
 from sched_policy.place import Consolidate
 from sched_policy.plan import Plan, Start
-from sched_policy.policy import SchedulingPolicy
+from sched_policy.policy import SchedulingPolicy, checked_plan
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.queue_order import queue_order
 from sched_policy.snapshot import Snapshot
-from sched_policy.validate import checked_plan
 from simulation.cluster.cluster_state import ClusterState
 from simulation.cluster.interference import interference_of
 from simulation.cluster.job_table import JobPhase
