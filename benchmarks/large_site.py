@@ -30,8 +30,8 @@ from msgspec.structs import replace
 
 from benchmarks import policy_pass
 from sched_policy import catalog
+from sched_policy.policy import checked_plan
 from sched_policy.snapshot import Snapshot
-from sched_policy.validate import checked_plan
 from slurm_plugin.client import parse, squeue
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.config import Config

@@ -19,7 +19,7 @@ from sched_policy.plan import Ranking
 from sched_policy.policies import preemptive, reserving
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.snapshot import Floats, Snapshot
-from simulation.cluster.slurm_queue import AS_SLURM
+from simulation.cluster.engine import AS_SLURM
 from simulation.finish_time import FinishTimeFair
 
 

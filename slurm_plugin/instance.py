@@ -31,7 +31,7 @@ from msgspec import Struct
 from explsched.atomic_file import replacing
 from explsched.errors import ExplschedError
 from explsched.log import event
-from slurm_plugin.bounded_call import BoundedCall
+from slurm_plugin.client.process import BoundedCall
 
 
 class AnotherDaemonError(ExplschedError):

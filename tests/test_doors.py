@@ -60,7 +60,6 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.run_times",
             "sched_policy.snapshot",
             "sched_policy.utility",
-            "sched_policy.validate",
             "wrappers.kernel_manager",
             "wrappers.mps",
             "wrappers.own_options",
@@ -109,7 +108,6 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.queue_order",
             "sched_policy.run_times",
             "sched_policy.snapshot",
-            "sched_policy.validate",
         }
     ),
 }

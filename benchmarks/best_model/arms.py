@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from benchmarks.best_model.drawn import DrawnSweep
 from benchmarks.best_model.small_cluster import Moves
-from sched_policy.sweep.decision import Strategy, SweepAction, SweepDecision, Verdict
-from sched_policy.sweep.published import Asha
-from sched_policy.sweep.trials import Sweep, TrialState
+from sched_policy.sweep.strategies import Asha
+from sched_policy.sweep.trials import Strategy, Sweep, SweepAction, SweepDecision, TrialState, Verdict
 
 _HOLDS = (TrialState.RUNNING, TrialState.LEAVING)
 

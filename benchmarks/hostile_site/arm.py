@@ -23,9 +23,9 @@ from explsched.process import ProcessId
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.devcluster import processes
+from slurm_plugin.devcluster import machine
+from slurm_plugin.devcluster.cluster import DAEMON
 from slurm_plugin.devcluster.machine import until
-from slurm_plugin.devcluster.product import DAEMON
 
 INTERVAL_S = 2.0
 QUANTUM_S = 3.0
@@ -163,9 +163,9 @@ def run(
 
 
 def _daemon(site: Site) -> ProcessId:
-    environment = {**site.environment, processes.MARKER: str(site.cluster.layout.root)}
+    environment = {**site.environment, machine.MARKER: str(site.cluster.layout.root)}
     run_in = site.cluster.layout.root / "run"
-    daemon = processes.start(DAEMON, site.product.daemon_argv(), site.product.log, run_in, environment)
+    daemon = machine.start(DAEMON, site.product.daemon_argv(), site.product.log, run_in, environment)
     until(site.product.daemon_works, "the daemon works")
     return daemon
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.hostile_site.site import Site
 from explsched import process
 from explsched.process import ProcessId
-from slurm_plugin.devcluster import processes
-from slurm_plugin.devcluster.product import DAEMON
+from slurm_plugin.devcluster import machine
+from slurm_plugin.devcluster.cluster import DAEMON
 
 SPOOL_MIB = 2
 CLOCK = "clock"
@@ -91,7 +91,7 @@ class Chaos:
 
     def end_daemon(self) -> None:
         """End the daemon, whichever it is now."""
-        processes.stop([self._pids[DAEMON]])
+        machine.stop([self._pids[DAEMON]])
 
     def _kill(self) -> Callable[[], None]:
         name = self._chance.choice([name for name in _KILLED if name in self._pids])
@@ -104,7 +104,7 @@ class Chaos:
         program = self._programs[name]
         log = self._site.cluster.layout.logs / f"{name}.out" if name != DAEMON else self._site.product.log
         run = self._site.cluster.layout.root / "run"
-        self._pids[name] = processes.start(name, program.argv, log, run, program.environment)
+        self._pids[name] = machine.start(name, program.argv, log, run, program.environment)
         self._tell(f"started {name}")
 
     def _stop(self) -> Callable[[], None]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_intercept.profile.model import KernelKey, ProfileError
+from kernel_intercept.profile.store import KernelKey, ProfileError
 
 SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
 _MAGIC, _VERSION, _STATUS, _FORGET = 0x4D505845, 1, 4, 6

@@ -14,9 +14,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from statistics import fmean
 
-from kernel_intercept.profile.model import KernelKey, KernelProfile, ProfileError, Source, name_hash
 from kernel_intercept.profile.ncu import Export, Launch
-from kernel_intercept.profile.store import Fault
+from kernel_intercept.profile.store import Fault, KernelKey, KernelProfile, ProfileError, Source, name_hash
 
 _PREFIX = "_Z"
 _TIMEOUT_S = 60.0

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_intercept.profile.model import Dim3, ProfileError
-from kernel_intercept.profile.store import Fault
+from kernel_intercept.profile.store import Dim3, Fault, ProfileError
 
 _KERNEL = "Kernel Name"
 _TIMES_NS = {"ns": 1, "nsecond": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}

@@ -19,7 +19,7 @@ import numpy as np
 import pynvml
 from numpy.typing import NDArray
 
-from kernel_intercept.profile.model import Dim3, KernelKey, KernelProfile, ProfileError, Source, name_hash
+from kernel_intercept.profile.store import Dim3, KernelKey, KernelProfile, ProfileError, Source, name_hash
 
 _SATURATED = 0.98  # a counter at its end no longer grows with what runs
 _DETERMINED = 0.99  # diagonal of the resolution matrix: how far a share depends on its own kernel alone

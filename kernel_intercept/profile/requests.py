@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kernel_intercept.profile.model import ProfileError
+from kernel_intercept.profile.store import ProfileError
 
 WHOLE = 100
 UNHARMED = 0.98

@@ -1,27 +1,167 @@
 """Ours: the best trainings run to their ends, the others are explored, and stopping comes late and surely.
 
-Trainings are compared at equal progress (`standing`). GPUs are split between two aims. *Finishing*: the best trainings
-run on to their ends, on as many GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many
-trainings are contenders. A contender that runs is not displaced: nobody is swapped for noise. *Exploring*: the other
-GPUs give each training a first chance, those first whose hyper-parameters promise most (`surrogate`), and when all had
-theirs run those of which a short run tells most, so that no GPU is idle. Nobody is stopped before everybody has come so
-far that a late start would show, the forecast leaves less than `doubt` that anything still beats the best by more than
-`tolerance`, nobody is a contender or as good as the best at equal progress, and the leader has run to its end.
+Trainings are compared at equal progress. GPUs are split between two aims. *Finishing*: the best trainings run on to
+their ends, on as many GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many trainings are
+contenders. A contender that runs is not displaced: nobody is swapped for noise. *Exploring*: the other GPUs give each
+training a first chance, those first whose hyper-parameters promise most, and when all had theirs run those of which a
+short run tells most, so that no GPU is idle. Nobody is stopped before everybody has come so far that a late start would
+show, the forecast leaves less than `doubt` that anything still beats the best by more than `tolerance`, nobody is a
+contender or as good as the best at equal progress, and the leader has run to its end.
+
+*Standing*. Two trainings are compared by their best values at the furthest point that both have reached, never by what
+one reported early with what the other did late: who has just started is not behind because he has just started. Points
+are half doublings of the share of a training's own length. A training is a contender if the leader, when it was as far,
+was ahead by no more than the training has improved since half of its progress: improving once more as it just did would
+bring it level. Where values are far apart and hardly anybody moves, few are contenders: stopping pays. Where all make
+more progress than lies between them, ranks will change, and only finishing tells who is best.
+
+*Promise* of hyper-parameters: a Gaussian process with the exponential kernel exp(-d / l) on the distance d between
+them: numbers by their ranks in the sweep, so that it does not matter whether a rate is given as itself or as its
+logarithm; words as equal or not. Length scale and noise are the likeliest of a small grid (Rasmussen & Williams 2006,
+5.4.1; the scale of the values is integrated out by its maximum).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.snapshot import Floats
-from sched_policy.sweep.decision import SweepAction, SweepDecision, Verdict
+from sched_policy.snapshot import Bools, Floats, Ints
 from sched_policy.sweep.forecast import Histories, forecast
-from sched_policy.sweep.standing import Standing, standing
-from sched_policy.sweep.surrogate import hopeful
-from sched_policy.sweep.trials import Sweep
+from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Verdict
+
+LEAST_SEEN = 6
+_MOST_SEEN = 128  # the cost grows with the cube
+_SCALES = (0.5, 1.0, 2.0, 4.0)
+_NOISES = (0.1, 0.4, 1.5)
+
+
+def hopeful(sweep: Sweep, seen: Ints, places: Floats, fresh: Ints) -> Floats:
+    """Which of the `fresh` trainings promise most by their hyper-parameters: lower is better, shape (F,).
+
+    `places` are those of the `seen` trainings, 0 for the best. The best half standard deviation counts (a lower
+    confidence bound). All 0 without hyper-parameters that differ, or while too few have been seen.
+    """
+    columns = _columns(sweep)
+    if seen.size < LEAST_SEEN or not fresh.size or not columns:
+        return np.zeros(fresh.size)
+    if seen.size > _MOST_SEEN:
+        kept = np.argsort(places, kind="stable")[np.linspace(0, seen.size - 1, _MOST_SEEN).astype(np.int64)]
+        seen, places = seen[kept], places[kept]
+    values = np.log((places + 1.0) / (places.max() + 1.0))
+    mean, scale = float(values.mean()), float(values.std()) or 1.0
+    values = (values - mean) / scale
+    near, far = _distances(columns, seen, seen), _distances(columns, seen, fresh)
+    likeliest, chosen = -np.inf, None
+    for length, noise in product(_SCALES, _NOISES):
+        lower = np.linalg.cholesky(np.exp(-near / length) + noise * np.eye(seen.size))
+        whitened = np.linalg.solve(lower, values)
+        variance = float(whitened @ whitened) / seen.size
+        likelihood = -0.5 * seen.size * np.log(variance + 1e-12) - float(np.log(np.diag(lower)).sum())
+        if likelihood > likeliest:
+            likeliest, chosen = likelihood, (lower, whitened, length, variance)
+    if chosen is None:
+        return np.zeros(fresh.size)
+    lower, whitened, length, variance = chosen
+    part = np.linalg.solve(lower, np.exp(-far / length))  # once: there may be many that are fresh
+    std = np.sqrt(np.maximum(1.0 - (part**2).sum(axis=0), 0.0) * variance)
+    promise: Floats = part.T @ whitened - 0.5 * std
+    return promise
+
+
+def _columns(sweep: Sweep) -> list[tuple[Floats, bool]]:
+    """Each hyper-parameter that differs between trainings: ranks from 0 to 1, or codes of words; and whether ranks."""
+    columns = []
+    for name in sorted({name for trial in sweep.trials for name in trial.params}):
+        given = [trial.params.get(name) for trial in sweep.trials]
+        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in given)
+        _, codes = np.unique(np.array(given if is_number else [str(v) for v in given]), return_inverse=True)
+        if codes.max() > 0:
+            columns.append((codes / codes.max() if is_number else codes.astype(np.float64), is_number))
+    return columns
+
+
+def _distances(columns: list[tuple[Floats, bool]], these: Ints, those: Ints) -> Floats:
+    """Sums over all hyper-parameters, shape (len(these), len(those))."""
+    total = np.zeros((these.size, those.size))
+    for column, is_number in columns:
+        apart = np.abs(column[these][:, None] - column[those][None, :])
+        total += apart if is_number else (apart > 0)
+    return total
+
+
+LEVELS: Floats = np.exp2(np.arange(-6.0, 0.25, 0.5))
+"""Shares of a training's length at which trainings are compared: 1/64 to 1, two for each doubling."""
+
+_DOUBLING = 2  # levels; below the first doubling values tell nothing yet
+_ROUNDING = 1e-9
+
+
+class Standing(Struct, frozen=True, eq=False):
+    """How the trainings of one sweep stand.
+
+    Attributes:
+        ahead: how many others were better at the furthest level that both have reached, shape (N,).
+        is_known: who is far enough for a comparison to tell anything, and has run for longer than its start took,
+            shape (N,).
+        may_lead: the contenders, shape (N,).
+        contenders: their share, with half a pseudo-observation of each kind: 1/2 while nothing is known.
+
+    """
+
+    ahead: Ints
+    is_known: Bools
+    may_lead: Bools
+    contenders: float
+
+
+def standing(sweep: Sweep) -> Standing:
+    """Compare all trainings of a sweep."""
+    best_at = _best_at(sweep)
+    level = np.isfinite(best_at).sum(axis=1) - 1
+    ahead = np.zeros(len(level), dtype=np.int64)
+    may_lead = np.zeros(len(level), dtype=np.bool_)
+    for k in range(len(LEVELS)):
+        value = best_at[:, k]
+        here, beyond = np.flatnonzero(level == k), np.flatnonzero(level > k)
+        if not here.size:
+            continue
+        all_there, ended_here = np.sort(value[level >= k]), np.sort(value[here])
+        ahead[here] += np.searchsorted(all_there, value[here], side="left")
+        ahead[beyond] += np.searchsorted(ended_here, value[beyond], side="left")
+        if k >= _DOUBLING:
+            improved = best_at[here, k - _DOUBLING] - value[here]
+            may_lead[here] = (improved > 0) & (value[here] - all_there[0] <= improved)
+    compared = int((level >= _DOUBLING).sum())
+    has_paid = sweep.progress * sweep.length_s >= sweep.restart_s
+    has_paid |= np.array([trial.has_ended for trial in sweep.trials], dtype=np.bool_)
+    return Standing(
+        ahead=ahead,
+        is_known=(level >= _DOUBLING) & has_paid,
+        may_lead=may_lead,
+        contenders=(float(may_lead.sum()) + 0.5) / (compared + 1.0),
+    )
+
+
+def _best_at(sweep: Sweep) -> Floats:
+    """The best value by each training's first report at or after each level, shape (N, K); infinity above its last.
+
+    An ended training stays what it was: it counts at all levels.
+    """
+    best_at = np.full((len(sweep.trials), len(LEVELS)), np.inf)
+    for i, trial in enumerate(sweep.trials):
+        if trial.steps.size:
+            lowest = np.minimum.accumulate(trial.values)
+            at = np.searchsorted(trial.steps, LEVELS * (sweep.total_steps[i] * (1 - _ROUNDING)))
+            there = at < trial.steps.size
+            best_at[i, there] = lowest[at[there]]
+            if trial.has_ended:
+                best_at[i, ~there] = lowest[-1]
+    return best_at
+
 
 _LEAST_SEEN = 3
 _LATE = 0.5  # of a training: nothing that has not come so far tells how late values follow from early ones

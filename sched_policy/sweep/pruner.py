@@ -17,8 +17,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
 from sched_policy.sweep import strategies
-from sched_policy.sweep.decision import SweepAction
-from sched_policy.sweep.trials import Sweep, Trial, TrialState
+from sched_policy.sweep.trials import Sweep, SweepAction, Trial, TrialState
 
 _SEEN = (OptunaState.RUNNING, OptunaState.COMPLETE, OptunaState.PRUNED)
 

@@ -1,13 +1,218 @@
-"""Every named strategy, one row each."""
+"""Every named strategy: ours (`adaptive`), and as published ASHA, Hyperband and the median stopping rule."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
 from explsched.errors import PolicyError
+from sched_policy.snapshot import Floats
 from sched_policy.sweep.adaptive import AdaptiveHalving
-from sched_policy.sweep.decision import Strategy
-from sched_policy.sweep.published import Asha, Hyperband, MedianStop
+from sched_policy.sweep.trials import Strategy, Sweep, SweepAction, SweepDecision, Trial, Verdict
+
+_ROUNDING = 1e-9
+
+
+class Rungs(Struct, frozen=True):
+    """Where trainings are compared.
+
+    Attributes:
+        eta: of the trainings that reach a rung, one in so many goes on; at least 2.
+        min_resource: the lowest rung, as a share of a training's length.
+
+    """
+
+    eta: int = 3
+    min_resource: float = 1 / 27
+
+    def shares(self) -> Floats:
+        """The rungs below the end of a training, rising, as shares of its length."""
+        if self.eta < 2 or not 0 < self.min_resource <= 1:
+            raise ValueError(f"eta {self.eta} and min_resource {self.min_resource}: accepted are >= 2 and 0 to 1")
+        count = max(0, math.floor(math.log(1 / self.min_resource, self.eta) + _ROUNDING))
+        rungs: Floats = np.array([self.min_resource * self.eta**k for k in range(count + 1)], dtype=np.float64)
+        return rungs[rungs < 1 - _ROUNDING]
+
+    def values(self, sweep: Sweep) -> Floats:
+        """What each training reported when it reached each rung, shape (N, K); infinity where it has not."""
+        shares = self.shares()
+        found = np.full((len(sweep.trials), len(shares)), np.inf)
+        for i, trial in enumerate(sweep.trials):
+            if trial.steps.size:
+                at = np.searchsorted(trial.steps, shares * sweep.total_steps[i] * (1 - _ROUNDING))
+                there = at < trial.steps.size
+                found[i, there] = trial.values[at[there]]
+        return found
+
+
+class Asha(Struct, frozen=True):
+    """ASHA, the promotion variant (Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020).
+
+    Rungs lie at shares eta^-k of each training's own length. Whoever is among the best 1/eta of those that have reached
+    a rung, and has not been promoted from it, may go on to the next rung; a free GPU takes the best of the highest rung
+    that has such a training, else a new training. Whoever reaches a rung and is not among the best pauses there. With a
+    fixed list of trainings GPUs are idle where nobody may be promoted.
+    """
+
+    rungs: Rungs = Rungs()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "asha"
+
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
+        """Whoever is between rungs runs on; then promotions, from the highest rung down; then new trainings."""
+        del gpus
+        shares = self.rungs.shares()
+        reached = self.rungs.values(sweep)
+        top = promotable(reached, self.rungs.eta)
+        runs: list[tuple[tuple[float, ...], Verdict]] = []
+        rests: list[Verdict] = []
+        highest = np.isfinite(reached).sum(axis=1) - 1
+        for i, trial in enumerate(sweep.trials):
+            if trial.has_ended:
+                continue
+            rung = int(highest[i])
+            if rung < 0:
+                why = "has not reached the first rung yet"
+                runs.append(((1.0 if trial.waits else 0.0, 0.0, trial.trial_id), _run(trial, 0.0, why)))
+            elif trial.steps[-1] > first_report_at(trial, shares[rung] * sweep.total_steps[i]):
+                why = f"was promoted from rung {rung + 1}, runs to the next"
+                runs.append(((0.0, -float(rung), reached[i, rung]), _run(trial, rung + 1.0, why)))
+            elif top[i, rung]:
+                why = f"among the best 1/{self.rungs.eta} of rung {rung + 1}, promoted"
+                runs.append(((0.0, -float(rung), reached[i, rung]), _run(trial, rung + 1.0, why)))
+            else:
+                why = f"not among the best 1/{self.rungs.eta} of rung {rung + 1}"
+                rests.append(Verdict(trial.trial_id, SweepAction.PAUSE, 0.0, why))
+        if not runs:  # nobody will ever be promoted again
+            over = "nobody runs and nobody may be promoted: the sweep is over"
+            consenting = {trial.trial_id for trial in sweep.trials if trial.may_stop}
+            rests = [
+                Verdict(
+                    v.trial_id,
+                    SweepAction.STOP if v.trial_id in consenting else SweepAction.RUN,
+                    0.0,
+                    f"{v.reason}; {over}",
+                )
+                for v in rests
+            ]
+            return SweepDecision(tuple(rests), over)
+        runs.sort(key=lambda entry: entry[0])
+        return SweepDecision((*(verdict for _, verdict in runs), *rests))
+
+
+def promotable(reached: Floats, eta: int) -> np.ndarray:
+    """Who is among the best 1/eta (rounded down) of those that reached each rung; ties go to the lower id; (N, K)."""
+    top = np.zeros(reached.shape, dtype=np.bool_)
+    for rung in range(reached.shape[1]):
+        there = np.flatnonzero(np.isfinite(reached[:, rung]))
+        best = there[np.argsort(reached[there, rung], kind="stable")[: len(there) // eta]]
+        top[best, rung] = True
+    return top
+
+
+def first_report_at(trial: Trial, step: float) -> float:
+    """The step of the training's first report at this step or later."""
+    return float(trial.steps[np.searchsorted(trial.steps, step * (1 - _ROUNDING))])
+
+
+def _run(trial: Trial, worth: float, why: str) -> Verdict:
+    return Verdict(trial.trial_id, SweepAction.RUN, worth, why)
+
+
+class Hyperband(Struct, frozen=True):
+    """Hyperband (Li et al., JMLR 2018), asynchronous, over a fixed list: brackets of ASHA with other lowest rungs.
+
+    Trainings are dealt to the brackets in turn, by their number in the sweep, in proportion to the trainings that
+    Hyperband starts in each: with s_max = floor(log_eta 1/min_resource), bracket s starts
+    ceil((s_max + 1) / (s + 1) * eta^s) of them at the share eta^-s of their length.
+    """
+
+    rungs: Rungs = Rungs()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "hyperband"
+
+    def sizes(self) -> tuple[int, ...]:
+        """Trainings that each bracket starts, the one with the lowest first rung first."""
+        eta = self.rungs.eta
+        most = max(0, math.floor(math.log(1 / self.rungs.min_resource, eta) + 1e-9))
+        return tuple(math.ceil((most + 1) / (s + 1) * eta**s) for s in range(most, -1, -1))
+
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
+        """Each bracket's decision, promotions of all brackets before their new trainings."""
+        sizes = self.sizes()
+        bracket_of = [bracket for bracket, size in enumerate(sizes) for _ in range(size)]
+        parts = []
+        for bracket in range(len(sizes)):
+            own = tuple(t for n, t in enumerate(sweep.trials) if bracket_of[n % len(bracket_of)] == bracket)
+            lowest = replace(self.rungs, min_resource=self.rungs.min_resource * self.rungs.eta**bracket)
+            parts.append(Asha(lowest).decide(Sweep(own, sweep.restart_s, sweep.checkpoint_s), gpus))
+        verdicts = sorted((v for part in parts for v in part.verdicts), key=lambda v: -v.worth)
+        runs = (v for v in verdicts if v.action is SweepAction.RUN)
+        return SweepDecision((*runs, *(v for v in verdicts if v.action is not SweepAction.RUN)))
+
+
+class MedianStop(Struct, frozen=True):
+    """The median stopping rule (Golovin et al., "Google Vizier", KDD 2017): first in, first out, less who is behind.
+
+    A training is stopped at a step if its best value by then is worse than the median of the running averages that all
+    others had reported by the same step. Here only trainings that run to their ends or were stopped count from then on.
+
+    Attributes:
+        least_others: trainings that must have reached a step before anybody is stopped there.
+        least_progress: share of its length that a training runs before it may be stopped.
+
+    """
+
+    least_others: int = 5
+    least_progress: float = 0.1
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "median-stop"
+
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
+        """Run in order; stop who is behind."""
+        del gpus
+        averages = [np.cumsum(t.values) / np.arange(1, t.values.size + 1) for t in sweep.trials]
+        runs, stops = [], []
+        for i, trial in enumerate(sweep.trials):
+            if trial.has_ended:
+                continue
+            at = float(sweep.progress[i])
+            others = [
+                average[np.searchsorted(t.steps, at * sweep.total_steps[j] * (1 + 1e-9), side="right") - 1]
+                for j, (t, average) in enumerate(zip(sweep.trials, averages, strict=True))
+                if j != i
+                and t.steps.size
+                and sweep.progress[j] * (1 + 1e-9) >= at
+                and t.steps[0] <= at * sweep.total_steps[j]
+            ]
+            is_behind = (
+                at >= self.least_progress
+                and len(others) >= self.least_others
+                and sweep.best[i] > float(np.median(others))
+                and sweep.best[i] > sweep.best.min()
+            )
+            if is_behind and trial.may_stop:
+                why = f"its best value is worse than the median of {len(others)} others at this step"
+                stops.append(Verdict(trial.trial_id, SweepAction.STOP, 0.0, why))
+            else:
+                runs.append(Verdict(trial.trial_id, SweepAction.RUN, 0.0, "not behind the median; first in, first out"))
+        by_id = {trial.trial_id: trial for trial in sweep.trials}
+        runs.sort(key=lambda v: (by_id[v.trial_id].waits, not by_id[v.trial_id].steps.size, v.trial_id))
+        return SweepDecision((*runs, *stops))
+
 
 _ROWS: Mapping[str, Callable[[], Strategy]] = {
     "adaptive": AdaptiveHalving,

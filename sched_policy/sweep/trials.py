@@ -1,4 +1,7 @@
-"""One sweep as its strategy sees it: the trainings, what they reported, and what moving them costs."""
+"""One sweep as its strategy sees it, and what the strategy answers, each entry with a reason that a person can read.
+
+A sweep is its trainings, what they reported, and what moving them costs.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from sched_policy.model import Parameter as Parameter
 from sched_policy.snapshot import Floats
@@ -121,3 +126,57 @@ class Sweep:
     def best(self) -> Floats:
         """The best value that each training has reported, shape (N,); infinity where it reported none."""
         return np.array([t.values.min() if t.values.size else np.inf for t in self.trials], dtype=np.float64)
+
+
+class SweepAction(StrEnum):
+    """What should become of a training."""
+
+    RUN = "run"  # it should hold GPUs, in the decision's order, as far as there are any
+    PAUSE = "pause"  # it should not hold GPUs now; who runs makes room
+    STOP = "stop"  # it should end for good
+
+
+class Verdict(Struct, frozen=True):
+    """What should become of one training, and why.
+
+    `worth` compares trainings of different sweeps of one user: larger runs first. Within a sweep the decision's order
+    counts.
+    """
+
+    trial_id: int
+    action: SweepAction
+    worth: float
+    reason: str
+
+
+class SweepDecision(Struct, frozen=True):
+    """Verdicts on all trainings that have not ended, those that should run first, best first.
+
+    `done` says that the sweep has what it will get: nothing runs any more, and why.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    done: str | None = None
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """Ids of the trainings that should run, best first."""
+        return tuple(verdict.trial_id for verdict in self.verdicts if verdict.action is SweepAction.RUN)
+
+    @property
+    def stopped(self) -> tuple[int, ...]:
+        """Ids of the trainings that should end for good."""
+        return tuple(verdict.trial_id for verdict in self.verdicts if verdict.action is SweepAction.STOP)
+
+
+class Strategy(Protocol):
+    """Decides about one sweep. A pure function: the same sweep and number of GPUs give the same decision."""
+
+    @property
+    def name(self) -> str:
+        """Its name in configuration files and on command lines."""
+        ...
+
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
+        """What should become of each training while the sweep has `gpus` GPUs."""
+        ...

@@ -2,30 +2,77 @@
 
 The policy plans at scheduling intervals from what the daemon would know. Decisions have their real costs: a preempted
 job holds its GPUs while it saves, a restarted one while it loads, gangs are placed on nodes, and jobs end at their time
-limits. Where `Settings` says so, Slurm's backfill and main scheduler start the jobs, in periodic passes of their own.
+limits.
+
+Where `Settings` says so, Slurm's own two schedulers start the jobs, given the order that the policy gave the queue
+last. slurmctld runs the main scheduler at most once in `batch_sched_delay` after something has changed, and every
+`sched_interval`; it takes the queue in order of priority, and once a job does not fit, all others of the partition wait
+for backfill. Backfill runs every `bf_interval`, and promises a start to every job that does not fit. Both know
+time limits only, and choose the nodes themselves. Jobs that the policy has not ordered yet come last.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 
 from msgspec.structs import replace
 
 from explsched.errors import ExplschedError
+from sched_policy.backfill import ALL, Backfill
+from sched_policy.model import Job, JobState
+from sched_policy.place import Consolidate
 from sched_policy.plan import Plan, Start
-from sched_policy.policy import SchedulingPolicy
+from sched_policy.policy import SchedulingPolicy, checked_plan
+from sched_policy.profile import AvailabilityProfile
 from sched_policy.queue_order import queue_order
-from sched_policy.validate import checked_plan
+from sched_policy.snapshot import Snapshot
 from simulation.cluster.cluster_state import ClusterState
 from simulation.cluster.interference import interference_of
 from simulation.cluster.job_table import JobPhase
 from simulation.cluster.settings import Estimates, Settings, Timer
-from simulation.cluster.slurm_queue import backfill_starts, main_starts
 from simulation.results.outcome import Ending, TraceOutcome
 from simulation.traces.trace import ClusterShape, Trace
+
+AS_SLURM = Backfill(ALL, queue_depth=500, window_s=86_400.0)
+"""Slurm's own: conservative, with bf_max_job_test and bf_window as they are by default."""
+
+_PLACE = Consolidate()
+
+
+def main_starts(order: Sequence[int], snapshot: Snapshot) -> Iterator[Start]:
+    """Starts by the main scheduler: what fits, up to the first job of each partition that does not."""
+    profile = AvailabilityProfile(snapshot)
+    blocked: set[str] = set()
+    for job in _queue(order, snapshot):
+        if job.partition in blocked:
+            continue
+        here = profile.fits_now(job.request, job.planned_s, job.partition, _PLACE)
+        if here is None:
+            blocked.add(job.partition)
+            continue
+        profile.start(here, snapshot.now_s + job.planned_s)
+        yield Start(job.job_id, profile.named(here), "at the head of the queue, and it fits")
+
+
+def backfill_starts(order: Sequence[int], snapshot: Snapshot) -> Sequence[Start]:
+    """Starts by backfill: what fits without delaying a job with higher priority."""
+    profile = AvailabilityProfile(snapshot)
+    return AS_SLURM.schedule(profile, snapshot.now_s, _queue(order, snapshot), _PLACE, _admit_all).starts
+
+
+def _queue(order: Sequence[int], snapshot: Snapshot) -> list[Job]:
+    """The waiting jobs: those of the order first, then the others in order of submission."""
+    place = {job_id: number for number, job_id in enumerate(order)}
+    waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
+    return sorted(waiting, key=lambda job: (place.get(job.job_id, len(place)), job.submit_s, job.job_id))
+
+
+def _admit_all(_job: Job, _promised_gpus: int) -> bool:
+    return True
+
 
 Progress = Callable[[int, int], None]
 """Called with (jobs ended, jobs in all) as the simulation goes on."""

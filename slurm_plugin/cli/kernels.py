@@ -19,8 +19,7 @@ from kernel_intercept.profile import ncu, store
 from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
 from kernel_intercept.profile.manager import forget as forget_in
 from kernel_intercept.profile.match import demangled, outline, profiles_of
-from kernel_intercept.profile.model import KernelKey, KernelProfile, ProfileError, merged
-from kernel_intercept.profile.store import Fault
+from kernel_intercept.profile.store import Fault, KernelKey, KernelProfile, ProfileError, merged
 
 _NS_PER_US, _NS_PER_MS = 1e3, 1e6
 

@@ -20,8 +20,8 @@ from msgspec import Meta, Struct
 
 from explsched.cli import json_option
 from explsched.job_options.table import LIMIT, MPS, REQUEST, SHARE
-from kernel_intercept.profile.model import ProfileError
 from kernel_intercept.profile.requests import WHOLE, Found, Search, Trial
+from kernel_intercept.profile.store import ProfileError
 
 _EXAMPLES = """\b
 examples:

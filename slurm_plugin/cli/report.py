@@ -1,8 +1,9 @@
-"""`sexplsched report`: what GPUs were used for, by user, account, partition or sweep: from sacct and the audit file.
+"""`sexplsched report` and `run-times`: what sacct and the audit file tell of jobs that have ended.
 
-GPU-hours of a run count as far as they lie in the period. `lost` is the work that preemptions in the period cost, from
-the jobs' AdminComments; `failed` are runs that Slurm says failed, also by a node's fault; what is left is `useful`.
-`saved` is what jobs that were stopped early would have used until their time limit: an upper bound.
+`report`: what GPUs were used for, by user, account, partition or sweep. GPU-hours of a run count as far as they lie in
+the period. `lost` is the work that preemptions in the period cost, from the jobs' AdminComments; `failed` are runs that
+Slurm says failed, also by a node's fault; what is left is `useful`. `saved` is what jobs that were stopped early would
+have used until their time limit: an upper bound. `run-times`: how well the site's history tells how long jobs run.
 """
 
 from __future__ import annotations
@@ -11,22 +12,27 @@ import csv
 import io
 import json
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, to_builtins
 
 from explsched import preemption_record
-from explsched.cli import MOMENT, config_option
+from explsched.cli import MOMENT, config_option, json_option
 from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit import AuditEntry, AuditError, read
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.spelling import gpus_of
+from slurm_plugin.client.parse import gpus_of
 from slurm_plugin.state.published import clock
+
+if TYPE_CHECKING:
+    from slurm_plugin.observation.run_times import Coverage
 
 _EXAMPLES = """\b
 examples:
@@ -319,3 +325,36 @@ All but jobs, preemptions, waits (hours) and energy (kWh) are GPU-hours.</p>
 </table>
 </html>
 """
+
+
+_RUN_TIMES_EXAMPLES = """\b
+example:
+  sexplsched run-times --since 60d
+
+Each job is judged by what was known when it was submitted. Within TWICE: it ran between half and twice the median of
+the jobs like it. INSIDE: between their quantiles 0.1 and 0.9, where 0.80 is right. With run_times.history_days in
+explsched.yaml the daemon expects of jobs what this tells.
+"""
+_RUN_TIMES_COLUMNS = (Column("ALIKE IN"), *(Column(title, ">") for title in ("JOBS", "SHARE", "TWICE", "INSIDE")))
+
+
+@click.command("run-times", epilog=_RUN_TIMES_EXAMPLES)
+@click.option("--since", "since_s", type=MOMENT, default="30d", show_default=True, help="90m, 2h, 7d ago, or a date.")
+@json_option
+@config_option
+def run_times(since_s: float, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
+    """Show what could have been expected of the jobs that sacct knows."""
+    from slurm_plugin.observation.run_times import coverage, read_past  # loads numpy, which `report` does not need
+
+    config = configuration.load(config_path)
+    past = read_past(CliClient(config.slurm.timeout_s).accounting, since_s, time.time())
+    found = coverage(past)
+    if as_json:
+        click.echo(json.dumps(to_builtins(found), indent=1))
+        return
+    click.echo("\n".join(lines(_RUN_TIMES_COLUMNS, (_coverage_cells(line) for line in found), room())))
+
+
+def _coverage_cells(line: Coverage) -> tuple[object, ...]:
+    parts = (line.share, line.within_twice, line.within_quantiles)
+    return (line.alike_in or "nothing", line.jobs, *("-" if part is None else f"{part:.2f}" for part in parts))

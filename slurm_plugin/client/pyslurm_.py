@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec.structs import replace
 
 from explsched.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.client import spelling
+from slurm_plugin.client import parse
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
@@ -58,7 +58,7 @@ class PyslurmClient:
         return self._cli.submit(script, options)
 
     def nodes(self) -> tuple[SlurmNode, ...]:
-        """All nodes, through scontrol, which tells their CPUs, memory, features and types of GPU in one spelling."""
+        """All nodes, through scontrol, which tells their CPUs, memory, features and types of GPU in one parse."""
         return self._cli.nodes()
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
@@ -126,7 +126,7 @@ def _reservations() -> tuple[SlurmReservation, ...]:
             name=reservation.name,
             start_s=float(reservation.start_time),
             end_s=float(reservation.end_time),
-            nodes=spelling.expand_hosts(reservation.nodes or ""),
+            nodes=parse.expand_hosts(reservation.nodes or ""),
             users=tuple(reservation.users or ()),
             flags=frozenset(flag.name for flag in type(reservation.flags) if flag in reservation.flags),
         )

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.client.spelling import (
+from slurm_plugin.client.parse import (
     as_gres,
     count,
     count_tasks,
@@ -26,6 +25,7 @@ from slurm_plugin.client.spelling import (
     time_s,
     whole,
 )
+from slurm_plugin.client.records import SlurmJob
 
 CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime")
 """What Slurm changes of a waiting job from one minute to the next."""

@@ -3,10 +3,9 @@
 munged, slurmctld and one slurmd per node run on this host and talk over loopback; character devices stand in for GPUs.
 """
 
-from slurm_plugin.devcluster.cluster import Cluster, ClusterSpec, ProductState, State, Status, load
+from slurm_plugin.devcluster.cluster import Cluster, ClusterSpec, Product, ProductState, State, Status, load
 from slurm_plugin.devcluster.lifecycle import down, up
 from slurm_plugin.devcluster.machine import DevClusterError
-from slurm_plugin.devcluster.product import Product
 
 __all__ = [
     "Cluster",

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from explsched.atomic_file import drafts
 from explsched.process import ProcessId
-from slurm_plugin.devcluster import machine, processes
+from slurm_plugin.devcluster import machine
 from slurm_plugin.devcluster.accounting import database_socket_path, start_accounting
-from slurm_plugin.devcluster.cluster import Cluster, ClusterSpec, Layout, ProductState, State
+from slurm_plugin.devcluster.cluster import DAEMON, Cluster, ClusterSpec, Layout, Product, ProductState, State
 from slurm_plugin.devcluster.machine import DevClusterError
-from slurm_plugin.devcluster.product import DAEMON, Product
 from slurm_plugin.devcluster.slurm_conf import Host, Ports, cgroup_conf, gres_conf, slurm_conf
 
 Progress = Callable[[str], None]
@@ -80,7 +79,7 @@ class Startup:
         """Start a daemon and record it before anything else happens."""
         self._progress(f"starting {name}")
         log = self._layout.logs / f"{name}.out"
-        self.daemons.append(processes.start(name, argv, log, self._layout.root / "run", self.environment))
+        self.daemons.append(machine.start(name, argv, log, self._layout.root / "run", self.environment))
         self._record()
 
     def wait_for(self, name: str, ready: Callable[[], bool]) -> None:
@@ -186,7 +185,7 @@ def _environment(layout: Layout) -> Mapping[str, str]:
         "PATH": machine.search_path(machine.prefix()),
         "SLURM_CONF": str(layout.slurm_conf),
         "MYSQL_UNIX_PORT": str(database_socket_path(layout)),
-        processes.MARKER: str(layout.root),
+        machine.MARKER: str(layout.root),
     }
 
 
@@ -295,12 +294,12 @@ def _end(layout: Layout, daemons: Iterable[ProcessId]) -> None:
     """End what runs: explsched while Slurm answers it, Slurm so that no job starts, the jobs, munged last."""
     recorded = tuple(daemons)
     # Before the daemons go: afterwards their children have no parent to be known by.
-    known = processes.members(layout.root, layout.cluster_name, recorded)
-    processes.stop([daemon for daemon in recorded if daemon.name == DAEMON])
-    processes.stop([daemon for daemon in recorded if daemon.name.startswith("slurm")])
+    known = machine.members(layout.root, layout.cluster_name, recorded)
+    machine.stop([daemon for daemon in recorded if daemon.name == DAEMON])
+    machine.stop([daemon for daemon in recorded if daemon.name.startswith("slurm")])
     background = [daemon for daemon in recorded if not daemon.name.startswith("slurm")]
-    processes.stop(background)
-    processes.kill_members(layout.root, layout.cluster_name, known)
+    machine.stop(background)
+    machine.kill_members(layout.root, layout.cluster_name, known)
 
 
 def _remove(layout: Layout) -> None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster.cluster import Cluster, ClusterSpec
-from slurm_plugin.devcluster.product import Product
+from slurm_plugin.devcluster.cluster import Cluster, ClusterSpec, Product
 
 GPUS, PER_GPU = 2, 4
 SPEC = ClusterSpec(

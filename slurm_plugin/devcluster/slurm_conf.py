@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from slurm_plugin.client.capabilities import CGROUPS_OFF, SlurmVersion
-from slurm_plugin.devcluster.cluster import ClusterSpec, Layout, ProductState
-from slurm_plugin.devcluster.product import Product
+from slurm_plugin.devcluster.cluster import ClusterSpec, Layout, Product, ProductState
 
 
 class Ports(Struct, frozen=True):

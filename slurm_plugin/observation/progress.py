@@ -25,7 +25,7 @@ from explsched.log import event
 from explsched.parameters import LONGEST
 from explsched.spool import MOST_BYTES, directories, open_directory
 from sched_policy.model import Parameter, ProgressPoint
-from slurm_plugin.bounded_call import BoundedCall
+from slurm_plugin.client.process import BoundedCall
 
 MAX_LINE_BYTES = 4096
 MAX_BYTES_PER_READ = 1 << 17

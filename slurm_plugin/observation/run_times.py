@@ -19,7 +19,7 @@ from explsched.errors import SlurmError
 from explsched.log import event
 from sched_policy.model import Job
 from sched_policy.run_times import Likeness, RunTimes, of_history
-from slurm_plugin.client.spelling import gpus_of
+from slurm_plugin.client.parse import gpus_of
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")
 """sacct's fields; JobName, which is free text, stands last."""

@@ -24,8 +24,8 @@ from explsched.log import event
 from sched_policy.model import Direction, Exploration, GpuRequest, Job
 from sched_policy.plan import Plan
 from slurm_plugin import job_options
-from slurm_plugin.bounded_call import BoundedCall
 from slurm_plugin.client.changes import CancelJob, Change, SignalJob
+from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.memory import SeenTraining
 from slurm_plugin.observation.observe import is_present

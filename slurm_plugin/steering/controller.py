@@ -14,8 +14,8 @@ from explsched.log import event
 from sched_policy import catalog
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
+from sched_policy.policy import checked_plan
 from sched_policy.queue_order import queue_order
-from sched_policy.validate import checked_plan
 from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import (

@@ -1,6 +1,6 @@
 """Profiles and exports for the tests."""
 
-from kernel_intercept.profile.model import Dim3, KernelKey, KernelProfile, Source, name_hash
+from kernel_intercept.profile.store import Dim3, KernelKey, KernelProfile, Source, name_hash
 
 FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_"
 FILL_NVIDIA = (

@@ -7,7 +7,7 @@ import pytest
 
 from kernel_intercept.profile import ncu
 from kernel_intercept.profile.match import base_name, comparable, demangled, outline, profiles_of
-from kernel_intercept.profile.model import KernelProfile, ProfileError, Source
+from kernel_intercept.profile.store import KernelProfile, ProfileError, Source
 from tests.kernel_intercept.profiles import FILL, FILL_NVIDIA, key, profile
 
 RAW_HEADER = (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_intercept.profile import store
-from kernel_intercept.profile.model import Dim3, KernelKey, KernelProfile, ProfileError, Source, merged, name_hash
+from kernel_intercept.profile.store import Dim3, KernelKey, KernelProfile, ProfileError, Source, merged, name_hash
 from tests.kernel_intercept.profiles import profile
 
 _UINT32 = st.integers(0, 2**32 - 1)

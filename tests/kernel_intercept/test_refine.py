@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_intercept.profile.model import Dim3, KernelKey, ProfileError, Source, name_hash
 from kernel_intercept.profile.refine import TraceCounter, Utilisation, Window, open_gpm, record, refined
+from kernel_intercept.profile.store import Dim3, KernelKey, ProfileError, Source, name_hash
 from tests.kernel_intercept.profiles import key, profile
 
 GEMM = profile("gemm", gpu_ns=20_000, compute=1000, bandwidth=1000)

@@ -12,9 +12,8 @@ from sched_policy import catalog
 from sched_policy.elastic import Resizing
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, Node, NodeGpus
 from sched_policy.plan import Plan, Resize
-from sched_policy.policy import SchedulingPolicy
+from sched_policy.policy import SchedulingPolicy, checked_plan
 from sched_policy.snapshot import Snapshot
-from sched_policy.validate import checked_plan
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
 from simulation.results.outcome import JobRecord

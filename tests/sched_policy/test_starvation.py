@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.model import Job, JobState
+from sched_policy.policy import checked_plan
 from sched_policy.snapshot import Snapshot
-from sched_policy.validate import checked_plan
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes
 
 MAX_WAIT_S = 1800.0

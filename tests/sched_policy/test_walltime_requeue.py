@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from sched_policy import catalog
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job
 from sched_policy.plan import Plan, Preemption, Stop
+from sched_policy.policy import checked_plan
 from sched_policy.snapshot import Snapshot
-from sched_policy.validate import checked_plan
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
 from simulation.traces.trace import ClusterShape, Trace, TraceJob

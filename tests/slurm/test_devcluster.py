@@ -21,7 +21,7 @@ from slurm_plugin import instance
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, State, down, load, machine, processes, up
+from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, State, down, load, machine, up
 
 pytestmark = pytest.mark.slurm
 
@@ -53,7 +53,7 @@ def job_state(cluster: Cluster, job: str) -> str:
 
 def belongs(directory: Path) -> frozenset[ProcessId]:
     layout = load(directory).layout
-    return processes.members(layout.root, layout.cluster_name)
+    return machine.members(layout.root, layout.cluster_name)
 
 
 def invoke(*args: str) -> Result:
@@ -186,7 +186,7 @@ class TestUpAndDown:
 
     def test_stale_directory_is_replaced(self, place: Path) -> None:
         first = up(SMALL, place)
-        processes.stop(first.daemons)
+        machine.stop(first.daemons)
         (place / "slurm-1.out").write_text("a user's file")
         status = invoke("status", "--dir", str(place))
         assert (status.exit_code, "stale" in status.output) == (1, True)
@@ -201,7 +201,7 @@ class TestUpAndDown:
         bystander = subprocess.Popen(["sleep", "300"])
         try:
             cluster = up(SMALL, place)
-            processes.stop(cluster.daemons)
+            machine.stop(cluster.daemons)
             record = json.loads(cluster.layout.state.read_text())
             record["daemons"][0]["pid"] = bystander.pid
             cluster.layout.state.write_text(json.dumps(record))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernel_intercept.profile import manager
-from kernel_intercept.profile.model import ProfileError
+from kernel_intercept.profile.store import ProfileError
 from slurm_plugin.client.changes import SetAdminComment, TargetJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ShardRule

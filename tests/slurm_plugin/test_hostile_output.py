@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sched_policy import catalog
-from sched_policy.validate import checked_plan
+from sched_policy.policy import checked_plan
 from slurm_plugin.client import batch, parse, squeue
 from slurm_plugin.client.changes import Change, CreateReservation
 from slurm_plugin.client.cli import readable

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from explsched.cli import root
 from kernel_intercept.profile import store
-from kernel_intercept.profile.model import ProfileError, Source
+from kernel_intercept.profile.store import ProfileError, Source
 from tests.kernel_intercept.profiles import FILL, profile
 from tests.kernel_intercept.test_ncu import DETAILS, details, raw
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explsched.errors import SlurmError
-from slurm_plugin.client import batch, parse, spelling, squeue
+from slurm_plugin.client import batch, parse, squeue
 from slurm_plugin.client.changes import (
     SetAdminComment,
     TargetJob,
@@ -57,7 +57,7 @@ RECORD = dict.fromkeys(squeue.JOB_FIELDS, "N/A") | {
     ],
 )
 def test_gpu_counts(tres: str, gpus: int) -> None:
-    assert spelling.gpu_count(tres) == gpus
+    assert parse.gpu_count(tres) == gpus
 
 
 def test_a_running_job() -> None:
@@ -151,14 +151,14 @@ def test_no_free_text_breaks_a_record(name: str, comment: str) -> None:
     ],
 )
 def test_host_lists(text: str, hosts: list[str]) -> None:
-    assert list(spelling.expand_hosts(text)) == hosts
+    assert list(parse.expand_hosts(text)) == hosts
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("10:00", 600), ("1:00:00", 3600), ("2-00:00:00", 172800), ("UNLIMITED", None), ("0:30", 30)]
 )
 def test_durations(text: str, seconds: float | None) -> None:
-    assert spelling.duration_s(text) == seconds
+    assert parse.duration_s(text) == seconds
 
 
 def test_sdiag_without_its_numbers_is_an_error() -> None:

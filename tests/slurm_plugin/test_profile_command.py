@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_intercept.profile.model import ProfileError
 from kernel_intercept.profile.requests import UNHARMED, Search, Trial
+from kernel_intercept.profile.store import ProfileError
 from slurm_plugin.cli.profile import profile
 
 # A GPU whose kernels have a serial part, a part that shrinks with the share up to a knee, and one per item.

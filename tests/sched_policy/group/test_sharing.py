@@ -15,7 +15,7 @@ from sched_policy import catalog
 from sched_policy.group.interleave import Interleaving
 from sched_policy.model import Exploration, Job, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.plan import Plan
-from sched_policy.validate import checked_plan
+from sched_policy.policy import checked_plan
 from simulation.cluster.engine import simulate
 from simulation.cluster.interference import Guarantee
 from simulation.cluster.settings import Estimates, Settings

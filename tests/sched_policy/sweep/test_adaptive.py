@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_policy.sweep.adaptive import AdaptiveHalving
-from sched_policy.sweep.decision import SweepAction
+from sched_policy.sweep.adaptive import AdaptiveHalving, hopeful, standing
 from sched_policy.sweep.forecast import Histories, forecast
-from sched_policy.sweep.published import MedianStop
-from sched_policy.sweep.standing import standing
-from sched_policy.sweep.surrogate import hopeful
-from sched_policy.sweep.trials import Sweep, TrialState
+from sched_policy.sweep.strategies import MedianStop
+from sched_policy.sweep.trials import Sweep, SweepAction, TrialState
 from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
 
 

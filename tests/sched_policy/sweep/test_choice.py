@@ -10,13 +10,12 @@ import pytest
 from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.model import Direction, Exploration, Job, ProgressPoint
+from sched_policy.policy import checked_plan
 from sched_policy.snapshot import Snapshot
 from sched_policy.sweep import choice as choice_module
 from sched_policy.sweep.adaptive import AdaptiveHalving
 from sched_policy.sweep.choice import Sweeps
-from sched_policy.sweep.decision import SweepDecision
-from sched_policy.sweep.trials import Sweep
-from sched_policy.validate import checked_plan
+from sched_policy.sweep.trials import Sweep, SweepDecision
 from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
 
 POLICY = row("explsched", catalog.PolicyOptions(objective="best"))

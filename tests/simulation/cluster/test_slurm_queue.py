@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sched_policy.model import GpuRequest, Job, Node
-from simulation.cluster.slurm_queue import backfill_starts, main_starts
+from simulation.cluster.engine import backfill_starts, main_starts
 from tests.sched_policy.builders import job, nodes, running, snapshot
 
 WAITING = (job(1), job(2), job(3), job(4))
