@@ -1,11 +1,15 @@
 """Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that both gain by it (SJF-BSBF).
 
-Policies that ours are compared with, as those of `simulation.baselines`.
+Policies that ours are compared with, as those of `simulation.baselines`; and how much jobs that share GPUs slow each
+other down in a simulation: sharing is never free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import floor
+from typing import Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +22,7 @@ from sched_policy.order import Fifo, Srtf
 from sched_policy.place import Place
 from sched_policy.plan import Group, Plan, Ranking, Start
 from sched_policy.policies import SHORTEST_FIRST
-from sched_policy.policy import JobData, Need, Policy
+from sched_policy.policy import JobData, Need, Policy, SchedulingPolicy
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
 _PAIRED = Need(JobData.STAGE_TIMES, "a pair is taken to run half as fast")
@@ -197,3 +201,72 @@ def sjf_bsbf(_options: PolicyOptions) -> Policy:
     summary = "shortest job first, pairs share GPUs where both gain by it"
     unknown = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission, and share no GPU")
     return Policy("sjf-bsbf", summary, Srtf(), sharing=Pairs(best_benefit), needs=(unknown, _PAIRED))
+
+
+class Interference(Protocol):
+    """A mechanism of sharing, and what it costs."""
+
+    def slowdown(self, job: Job, others: Sequence[Job]) -> float:
+        """How many times longer an iteration of `job` takes beside `others` on the same GPUs than alone; at least 1."""
+        ...
+
+
+class Guarantee(Struct, frozen=True):
+    """Opportunistic jobs run in the gaps that guaranteed ones leave, which feel nothing of it (AntMan, OSDI 2020)."""
+
+    def slowdown(self, job: Job, others: Sequence[Job]) -> float:
+        """1 for a guaranteed job; for an opportunistic one the worst of what each neighbour costs it."""
+        return max((self._beside(job, other) for other in others), default=1.0)
+
+    def _beside(self, job: Job, other: Job) -> float:
+        if job.guaranteed:
+            return 1.0
+        if not other.guaranteed or job.profile is None or other.profile is None:
+            return 2.0
+        return max(1.0, opportunistic_iteration_s(job.profile, other.profile) / job.profile.iteration_s)
+
+
+@lru_cache(maxsize=1 << 14)
+def opportunistic_iteration_s(job: StageProfile, guaranteed: StageProfile) -> float:
+    """Seconds of one iteration of an opportunistic job in the gaps that a guaranteed job leaves, as Muri models AntMan.
+
+    Each stage of the job runs while the guaranteed job is in another stage. The result is a whole number of the
+    guaranteed job's iterations, 0 if none is needed; the caller takes the maximum with the job's own iteration time.
+    """
+    gap_io, gap_gpu, gap_net = (
+        guaranteed.gpu_s + guaranteed.net_s,
+        guaranteed.io_s + guaranteed.net_s,
+        guaranteed.io_s + guaranteed.gpu_s,
+    )
+    gpu_s, net_s = job.gpu_s, job.net_s
+
+    rounds, rest_s = _laps(job.io_s, gap_io)
+    if rest_s > 0:
+        rounds += 1
+        gpu_s -= min(gpu_s, guaranteed.net_s, gap_io - rest_s)
+
+    laps, rest_s = _laps(gpu_s, gap_gpu)
+    rounds += laps
+    if rest_s > 0:
+        rounds += 1
+        if rest_s < guaranteed.io_s:
+            net_s -= min(net_s, gap_net - rest_s)
+
+    laps, rest_s = _laps(net_s, gap_net)
+    rounds += laps
+    if rest_s > guaranteed.io_s:
+        rounds += 1
+    return rounds * guaranteed.iteration_s
+
+
+def _laps(need_s: float, gap_s: float) -> tuple[int, float]:
+    """Whole gaps that a stage fills, and what remains. A guaranteed job without such gaps counts as one endless gap."""
+    if gap_s <= 0:
+        return 0, need_s
+    return floor(need_s / gap_s), need_s % gap_s
+
+
+def interference_of(policy: SchedulingPolicy) -> Interference:
+    """The mechanism that a policy's groups rely on."""
+    by_class = isinstance(policy, Policy) and isinstance(policy.sharing, Opportunistic)
+    return Guarantee() if by_class else Interleaving()

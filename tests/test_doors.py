@@ -62,7 +62,6 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.utility",
             "wrappers.kernel_manager",
             "wrappers.mps",
-            "wrappers.own_options",
             "wrappers.sxbatch",
         }
     ),

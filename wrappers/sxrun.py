@@ -26,8 +26,17 @@ from explsched.job_options.command_line import add, exported, read, variable_lin
 from explsched.job_options.table import CHECKPOINT, ELASTIC, FOLLOW, FOLLOWING, METRIC, SHARING, STEP_KEY, VALUE_KEY
 from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell, told
-from wrappers.event_file import EventReporter, EventTail
-from wrappers.follow import POLL_S, LogTail, Reporter, default_metric, json_reader, log_reader, row_reader
+from wrappers.follow import (
+    POLL_S,
+    EventReporter,
+    EventTail,
+    LogTail,
+    Reporter,
+    default_metric,
+    json_reader,
+    log_reader,
+    row_reader,
+)
 from wrappers.relay import SignalRelay
 from wrappers.share_options import Share, add_options, chosen
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inference_gateway.scaling.measured import Start, StartTimes
+from inference_gateway.control.start_times import Start, StartTimes
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from inference_gateway.accepted import retry_after_s
 from inference_gateway.control import service as fleet
 from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Replica
+from inference_gateway.control.start_times import Start, StartTimes, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
-from inference_gateway.scaling.measured import MeasuredRule, Start, StartTimes, quantile
+from inference_gateway.scaling.measured import MeasuredRule
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.services import ServiceSection
 from slurm_plugin.client.records import SlurmJob

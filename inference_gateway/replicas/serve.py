@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference_gateway.replicas import reports
-from inference_gateway.replicas.gang import Gang, filled
+from inference_gateway.replicas.gang import Gang, Stage, StagingError, filled
 from inference_gateway.replicas.ports import address_towards, owned, reserve, taken
 from inference_gateway.replicas.relay import Relay, StrangerError, server_context
 from inference_gateway.replicas.reports import Registration, UsageCounter
-from inference_gateway.replicas.staging import Stage, StagingError
 
 AUTHORITY = "authority.pem"
 IDENTITY = "identity.pem"

@@ -11,7 +11,7 @@ import click
 from msgspec import Struct
 
 from explsched import tables
-from simulation.results.metrics import Metrics, as_dict, figures
+from simulation.results.outcome import Metrics, as_dict, figures
 
 if TYPE_CHECKING:
     from simulation.results.outcome import TraceOutcome

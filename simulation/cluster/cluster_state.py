@@ -8,9 +8,9 @@ import numpy as np
 
 from sched_policy.model import Job, Node, NodeGpus
 from sched_policy.snapshot import Bools, Ints, Nodes, Snapshot
-from simulation.cluster.interference import Interference
 from simulation.cluster.job_table import JobPhase, JobTable, to_policy_job
 from simulation.cluster.settings import Settings
+from simulation.pairs import Interference
 from simulation.results.outcome import Ending, JobRecord, Usage
 from simulation.traces.trace import ClusterShape, TraceJob
 

@@ -30,9 +30,9 @@ from sched_policy.profile import AvailabilityProfile
 from sched_policy.queue_order import queue_order
 from sched_policy.snapshot import Snapshot
 from simulation.cluster.cluster_state import ClusterState
-from simulation.cluster.interference import interference_of
 from simulation.cluster.job_table import JobPhase
 from simulation.cluster.settings import Estimates, Settings, Timer
+from simulation.pairs import interference_of
 from simulation.results.outcome import Ending, TraceOutcome
 from simulation.traces.trace import ClusterShape, Trace
 

@@ -15,8 +15,17 @@ from msgspec import Struct
 
 from explsched.errors import PolicyError
 from sched_policy.snapshot import Ints
-from simulation.colocation.instance import GpuLoads, Instance, InstanceShare
-from simulation.colocation.placement import PlaceByKind, ShareBounds, SharePlace, as_declared, filled, part_of_split
+from simulation.colocation.instance import (
+    GpuLoads,
+    Instance,
+    InstanceShare,
+    PlaceByKind,
+    ShareBounds,
+    SharePlace,
+    as_declared,
+    filled,
+    part_of_split,
+)
 
 
 def fit_entries(entries_mib: Sequence[int], gpus: Ints, loads: GpuLoads) -> Ints:

@@ -14,8 +14,7 @@ from msgspec import Struct
 from explsched.errors import ExplschedError
 from sched_policy.snapshot import Ints
 from simulation.colocation.events import Action, InstanceEvent
-from simulation.colocation.instance import GpuLoads, Hosted, InstanceKind
-from simulation.colocation.placement import ShareBounds, SharePlace
+from simulation.colocation.instance import GpuLoads, Hosted, InstanceKind, ShareBounds, SharePlace
 
 
 class GpuUse(Struct, frozen=True):

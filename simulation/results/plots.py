@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from explsched.errors import ExplschedError
-from simulation.results.metrics import span_s, utilisation_series
-from simulation.results.outcome import Ending, JobRecord, TraceOutcome
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome, span_s, utilisation_series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

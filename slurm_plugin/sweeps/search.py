@@ -52,7 +52,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
 from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection
-from wrappers import own_options, sxbatch
+from wrappers import sxbatch
 
 _OURS = "explsched"
 """What comments of our jobs begin with."""
@@ -234,7 +234,7 @@ class Search:
         words += ["--nodes=1", "--ntasks=1", f"--time={job.time}", f"--output={directory}/output"]
         words += [f"--gpus-per-node={job.gpus}"] if job.gpus else []
         try:
-            prepared = sxbatch.prepare(*own_options.read([*words, *job.sbatch, str(script)]))
+            prepared = sxbatch.prepare(*sxbatch.read([*words, *job.sbatch, str(script)]))
         except ValueError as error:
             raise SearchError(f"{self._path}: job: {error}") from error
         return self._sbatch(prepared.argv, prepared.environment, lock)

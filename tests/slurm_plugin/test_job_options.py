@@ -3,7 +3,7 @@ import pytest
 from explsched.job_options import comment
 from sched_policy.model import Direction, Elastic, Exploration, StageProfile
 from slurm_plugin.job_options import GpuSharing, JobOptionError, JobOptions, parse
-from wrappers import own_options
+from wrappers import sxbatch
 
 
 def test_a_plain_comment_takes_no_part() -> None:
@@ -51,7 +51,7 @@ def test_former_keys_are_read_and_named() -> None:
 def test_sxbatch_writes_what_the_daemon_reads() -> None:
     hostile = "a b&early-stop=1#$(x)\u00e9'"
     words = [f"--sweep={hostile}", "--checkpoint=USR1", "--stages=110/60/45/5", "--elastic=8-32/8", "--limit=0.3"]
-    given = own_options.job_values(own_options.options_parser().parse_args(words))
+    given = sxbatch.job_values(sxbatch.options_parser().parse_args(words))
     assert parse(comment.write(given)) == JobOptions(
         Exploration(hostile, checkpoint_signal="USR1"),
         stages=StageProfile(0.11, 0.06, 0.045, 0.005),
@@ -59,7 +59,7 @@ def test_sxbatch_writes_what_the_daemon_reads() -> None:
         sharing=GpuSharing(limit_permille=300),
     )
     with pytest.raises(ValueError, match="ITERATION/IO/GPU/NET"):
-        own_options.options_parser().parse_args(["--stages=1/2"])
+        sxbatch.options_parser().parse_args(["--stages=1/2"])
 
 
 def test_nonsense_is_an_error_of_ours() -> None:

@@ -56,7 +56,7 @@ def literals(path: Path) -> Iterator[str]:
             yield node.value
 
 
-READERS = [ROOT / "wrappers" / f"{name}.py" for name in ("own_options", "share_options", "sxbatch")]
+READERS = [ROOT / "wrappers" / f"{name}.py" for name in ("share_options", "sxbatch")]
 READERS += [ROOT / "explsched/job_options/command_line.py", ROOT / "slurm_plugin/job_options.py"]
 
 

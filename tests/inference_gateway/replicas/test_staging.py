@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from inference_gateway.replicas.gang import Gang, filled
-from inference_gateway.replicas.staging import Stage, StagingError
+from inference_gateway.replicas.gang import Gang, Stage, StagingError, filled
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def test_it_is_copied_once(stage: Stage) -> None:
 
 
 def test_two_replicas_of_a_node_copy_once(stage: Stage) -> None:
-    code = "import sys; from pathlib import Path; from inference_gateway.replicas.staging import Stage;"
+    code = "import sys; from pathlib import Path; from inference_gateway.replicas.gang import Stage;"
     code += "Stage(Path(sys.argv[1]), Path(sys.argv[2])).bring()"
     copies = [subprocess.Popen([sys.executable, "-c", code, stage.source, stage.target]) for _ in range(4)]
     assert [copy.wait(60) for copy in copies] == [0] * 4

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sched_policy.group.interleave import efficiency
-from sched_policy.group.matching import EXACT_VERTICES, match, match_kinds, relaxed
+from sched_policy.group.rounds import EXACT_VERTICES, match, match_kinds, relaxed
 from sched_policy.snapshot import Floats, Ints
 from tests.sched_policy.group.profiles import different, efficiencies_of_pairs, profiles
 

@@ -1,8 +1,7 @@
 import pytest
 
 from sched_policy.group import rounds
-from sched_policy.group.matching import match
-from sched_policy.group.rounds import Bucket, Grouper
+from sched_policy.group.rounds import Bucket, Grouper, match
 from simulation.traces.generate import profile
 from tests.sched_policy.group.profiles import different, efficiencies_of_pairs
 

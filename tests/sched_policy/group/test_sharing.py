@@ -17,9 +17,8 @@ from sched_policy.model import Exploration, Job, NodeGpus, ProgressPoint, StageP
 from sched_policy.plan import Plan
 from sched_policy.policy import checked_plan
 from simulation.cluster.engine import simulate
-from simulation.cluster.interference import Guarantee
 from simulation.cluster.settings import Estimates, Settings
-from simulation.pairs import best_benefit
+from simulation.pairs import Guarantee, best_benefit
 from simulation.results.outcome import Ending
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot

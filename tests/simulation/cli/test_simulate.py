@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from explsched.cli import root
 from explsched.errors import ExplschedError
 from simulation.cli.outputs import PolicyColumn, number, ratio, table
-from simulation.results.metrics import figures
+from simulation.results.outcome import figures
 from simulation.traces.formats.sacct import COMMAND
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,7 @@ from simulation.colocation.dilu import (
     InflessByRequest,
     share_placement,
 )
-from simulation.colocation.instance import Instance, InstanceShare
-from simulation.colocation.placement import BestFit, SharePlace, place_in_order
+from simulation.colocation.instance import BestFit, Instance, InstanceShare, SharePlace, place_in_order
 from tests.simulation.colocation.builders import GIB, cluster, inference, llm, on, training
 
 BOTH = pytest.mark.parametrize("place", [DiluOriginal(), Complementary()])

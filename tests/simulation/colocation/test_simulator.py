@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from simulation.colocation.dilu import SHARE_PLACEMENTS
 from simulation.colocation.events import Action, InstanceEvent, InstanceMix, generate
-from simulation.colocation.instance import GpuLoads, Instance, InstanceKind, InstanceShare
-from simulation.colocation.placement import ShareBounds
+from simulation.colocation.instance import GpuLoads, Instance, InstanceKind, InstanceShare, ShareBounds
 from simulation.colocation.simulator import Colocation, OvercommitError, colocate
 from tests.sched_policy.hash_seeds import outputs
 from tests.simulation.colocation.builders import GIB, cluster, inference, llm, training

@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simulation.results.metrics import (
+from simulation.results.outcome import (
+    Ending,
     Metrics,
     Steps,
+    Usage,
     as_dict,
     figures,
     finish_time_fairness,
     measure,
     utilisation_series,
 )
-from simulation.results.outcome import Ending, Usage
 from tests.simulation.results.outcomes import outcome, record, worked_example
 
 

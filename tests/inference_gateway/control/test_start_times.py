@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_gateway.scaling.measured import Start, StartTimes, median_left_s, quantile
+from inference_gateway.control.start_times import Start, StartTimes, median_left_s, quantile
 
 
 @pytest.mark.parametrize(
