@@ -4,7 +4,7 @@ By default 50,000 waiting and 20,000 running jobs on 10,000 nodes of 8 GPUs. CPU
 
 * `<policy>.plan_s`: plan and check as in any pass, a third of the jobs with a learning curve that has been seen before;
   `first_s`: the same after a restart, every curve to be fitted; `exponent`: log10 of the ratio to a tenth of the jobs
-  on a tenth of the nodes;
+  on a tenth of the nodes; `by_user.<policy>`: the same with 200 users who are scopes of their own, the default;
 * `read_first_s`, `read_s`: from the text of squeue, sprio and scontrol to records, the first time and when a hundredth
   of the jobs has changed; `observe_s`: from records to the policy's snapshot; `changes_s`: from a plan to what has to
   change in Slurm;
@@ -145,6 +145,23 @@ def steady_plan_s(name: str, seen: Snapshot, repeats: int) -> tuple[float, float
     return first_s, statistics.median(times_s)
 
 
+def plan_figures(name: str, large: Snapshot, small: Snapshot, repeats: int) -> dict[str, float]:
+    """What a plan costs."""
+    first_s, plan_s = steady_plan_s(name, large, repeats)
+    exponent = math.log10(plan_s / steady_plan_s(name, small, repeats)[1])
+    return {"plan_s": round(plan_s, 3), "first_s": round(first_s, 3), "exponent": round(exponent, 2)}
+
+
+def by_user(seen: Snapshot) -> Snapshot:
+    """The same jobs as those of many users, each with a fair share of his own and sweeps of his own."""
+    jobs = []
+    for job in seen.jobs:
+        number = job.job_id % USERS
+        whose = {"user": f"user{number}", "scope": f"user{number}", "fair_share": (number + 1) / USERS, "lane": "main"}
+        jobs.append(replace(job, peers="main", native_priority=float(job.job_id % 5000), **whose))
+    return Snapshot.of(seen.now_s, seen.nodes, jobs)
+
+
 def pass_figures(nodes: int, pending: int, running: int, repeats: int) -> dict[str, float]:
     """What reading, the snapshot and the changes cost, and the memory of this process after them."""
     site, reader = Site(nodes, pending, running), squeue.JobReader()
@@ -195,14 +212,10 @@ def main(policies: str, nodes: int, pending: int, running: int, repeats: int, pa
         figures |= json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
         large = policy_pass.snapshot(pending, running, nodes=nodes)
         small = policy_pass.snapshot(pending // 10, running // 10, nodes=nodes // 10)
-        for name in policies.split(","):
-            first_s, plan_s = steady_plan_s(name, large, repeats)
-            exponent = math.log10(plan_s / steady_plan_s(name, small, repeats)[1])
-            figures[name] = {
-                "plan_s": round(plan_s, 3),
-                "first_s": round(first_s, 3),
-                "exponent": round(exponent, 2),
-            }
+        names = policies.split(",")
+        figures |= {name: plan_figures(name, large, small, repeats) for name in names}
+        large, small = by_user(large), by_user(small)
+        figures["by_user"] = {name: plan_figures(name, large, small, repeats) for name in names}
     print(json.dumps(figures) if as_json else "\n".join(f"{name:<14} {value}" for name, value in figures.items()))
 
 

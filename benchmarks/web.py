@@ -10,7 +10,8 @@ poll finds something new. `sexplsched web` serves it as on a site.
   `kb_per_minute_and_viewer`: bodies as they are sent, compressed. `all` have the token; `own` are as many users whom a
   proxy names, each of whom sees the reports of his own jobs only.
 * `pass_s`, `pass_with_viewers_s`: plan and publishing in a process of its own, as in a pass, without and with the
-  viewers of `all`, in turns; medians.
+  viewers of `all`, in turns; medians. `pass_cpu_ratio`: CPU time of a pass with viewers by that without, the median of
+  the turns and the least and largest of them. The viewers share the machine, so wall time also holds their own cost.
 * With Chromium and Playwright: `first_paint_s` (first contentful paint), `first_queue_s` (the queue is there), from
   navigation; `update_s` from the poll to the new rows on the screen; `browser_kb_per_minute` over a minute of polling.
   Medians of 5 but for the last.
@@ -61,6 +62,7 @@ _REPORTS = 30
 _STATUS_RUNS = 7
 _BROWSER_RUNS = 5
 _PASS_ROUNDS = 6
+_PASS_TURNS = 5
 _GPUS = 8
 
 
@@ -279,19 +281,19 @@ def _passes(site_directory: str, jobs: int, count: int, sender: Connection) -> N
     site = Site(directory, jobs)
     took = []
     for _ in range(count):
-        began_s = time.monotonic()
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
         site.publish(site.view())
-        took.append(time.monotonic() - began_s)
+        took.append((time.monotonic() - began_s, time.process_time() - began_cpu_s))
     sender.send(took)
 
 
-def passes(site: Site, count: int) -> list[float]:
-    """How long passes take now."""
+def passes(site: Site, count: int) -> list[tuple[float, float]]:
+    """How long passes take now: wall and CPU time of each, in seconds."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_passes, args=(str(site.directory), site.jobs, count, sender))
     process.start()
-    found: list[float] = receiver.recv()
+    found: list[tuple[float, float]] = receiver.recv()
     process.join()
     return found[1:]  # the first one loads things
 
@@ -300,17 +302,25 @@ def pass_figures(site: Site, viewers: int) -> dict[str, object]:
     """Passes without and with viewers, in turns."""
     alone: list[float] = []
     watched: list[float] = []
+    cpu_ratios: list[float] = []
     with served(site) as (_, told), republishing(site):
-        for _ in range(2):
-            alone += passes(site, _PASS_ROUNDS)
+        for _ in range(_PASS_TURNS):
+            without = passes(site, _PASS_ROUNDS)
             context = get_context("spawn")
             process = context.Process(target=_only_watch, args=(told, viewers))
             process.start()
             time.sleep(_POLL_S)
-            watched += passes(site, _PASS_ROUNDS)
+            beside = passes(site, _PASS_ROUNDS)
             process.terminate()
             process.join()
-    return {"pass_s": statistics.median(alone), "pass_with_viewers_s": statistics.median(watched)}
+            alone += [wall_s for wall_s, _ in without]
+            watched += [wall_s for wall_s, _ in beside]
+            cpu_ratios.append(statistics.median(c for _, c in beside) / statistics.median(c for _, c in without))
+    return {
+        "pass_s": statistics.median(alone),
+        "pass_with_viewers_s": statistics.median(watched),
+        "pass_cpu_ratio": {"median": statistics.median(cpu_ratios), "least": min(cpu_ratios), "most": max(cpu_ratios)},
+    }
 
 
 def _only_watch(told: str, viewers: int) -> None:

@@ -95,6 +95,11 @@ def tell(params: Mapping[str, object]) -> None:
     _append(parameters(params), is_event=True)
 
 
+def tell_stages(stages: str) -> None:
+    """Report where iterations spend their time, in the form of the option `stages`: ITERATION/IO/GPU/NET in ms."""
+    _append([{**_stamp(), "stages": stages}], is_event=True)
+
+
 def _whole(name: str, value: int, least: int) -> int:
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)

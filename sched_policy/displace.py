@@ -73,9 +73,13 @@ class Displace(Struct, frozen=True):
         chosen: list[Preemption] = []
         ahead = _Ahead()
         crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which there is no room until somebody goes
+        # Scores at which nobody made room for such a job: nobody does for a lower one, until what is free changes.
+        hopeless: dict[tuple[object, ...], float] = {}
         for job, tasks in blocked:
             ahead.add(job)
-            if not job.may_displace or 0.0 <= value[job.job_id] < least[job.scope]:
+            worth = value[job.job_id]
+            kind = job.scope, job.request, job.partition, job.lane, job.fair_share
+            if not job.may_displace or 0.0 <= worth < least[job.scope] or worth <= hopeless.get(kind, -float("inf")):
                 continue
             for _task in range(tasks):
                 room = self.most_at_once - len(chosen)
@@ -89,6 +93,7 @@ class Displace(Struct, frozen=True):
                 if needs_room and not set_:
                     set_ = _least_victims(job, victims.less_favoured(job, room), free, place)
                 if needs_room and (not set_ or ahead.would_take(job, set_, free, place)):
+                    hopeless[kind] = worth
                     break
                 for victim in set_:
                     victims.remove(victim)
@@ -96,6 +101,7 @@ class Displace(Struct, frozen=True):
                     crowded.clear()
                     chosen.append(Preemption(victim.job_id, _why(victim, job, value), job.job_id))
                 free.take(free.find(job.request, job.partition, place) or ())
+                hopeless.clear()
         return tuple(chosen)
 
     def stable_until_s(self, snapshot: Snapshot) -> float:
@@ -114,12 +120,15 @@ class Displace(Struct, frozen=True):
 
 def _sharing(snapshot: Snapshot) -> set[int]:
     """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
-    holders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    first: dict[tuple[str, int], int] = {}
+    sharing: set[int] = set()
     for job in snapshot.running:
         for share in job.allocation:
             for index in share.indices:
-                holders[share.node, index].add(job.job_id)
-    return {job_id for job_ids in holders.values() if len(job_ids) > 1 for job_id in job_ids}
+                holder = first.setdefault((share.node, index), job.job_id)
+                if holder != job.job_id:
+                    sharing |= {holder, job.job_id}
+    return sharing
 
 
 def _least_worth(snapshot: Snapshot, ranking: Ranking, share: float) -> Mapping[str, float]:
@@ -129,22 +138,22 @@ def _least_worth(snapshot: Snapshot, ranking: Ranking, share: float) -> Mapping[
 
 
 class _Ahead:
-    """The blocked jobs so far, best first: one of each shape and scope, since those alike fit or do not fit alike."""
+    """The shapes of the blocked jobs so far, each with the scopes that ask for it: those alike fit alike."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, GpuRequest, str], Job] = {}
+        self._scopes: defaultdict[tuple[GpuRequest, str], set[str]] = defaultdict(set)
 
     def add(self, job: Job) -> None:
         """The next one."""
-        self._kinds.setdefault((job.scope, job.request, job.partition), job)
+        self._scopes[job.request, job.partition].add(job.scope)
 
     def would_take(self, job: Job, victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:
         """Whether GPUs that the victims leave would let a job of another scope start, which comes before this one."""
         trial = free.copy()
         for victim in victims:
             trial.release(victim.allocation)
-        others = (other for other in self._kinds.values() if other.scope != job.scope)
-        return any(trial.find(other.request, other.partition, place) is not None for other in others)
+        others = (shape for shape, scopes in self._scopes.items() if scopes != {job.scope})
+        return any(trial.find(*shape, place) is not None for shape in others)
 
 
 class _Victims:

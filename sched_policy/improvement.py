@@ -101,7 +101,7 @@ def _oriented(points: Points, direction: Direction) -> tuple[Vector, Vector]:
 
 
 class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
-    """What the jobs that take part in exploration may still learn, whatever the quantum. All arrays have shape (E,).
+    """What jobs that report, or are in a sweep, may still learn, whatever the quantum. All arrays have shape (E,).
 
     Attributes:
         rows: positions of those jobs among all that were given.
@@ -134,8 +134,12 @@ class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> RemainingImprovement:
-        """Of these jobs. Jobs without an `Exploration` are left out."""
-        taking_part = [(row, job, job.exploration) for row, job in enumerate(jobs) if job.exploration is not None]
+        """Of these jobs. Those left out are in no sweep and have not reported: nothing can be said of them."""
+        taking_part = [
+            (row, job, told)
+            for row, job in enumerate(jobs)
+            if (told := job.exploration) is not None and (told.sweep is not None or job.points)
+        ]
         said = reported([(job.points, exploration.direction) for _, job, exploration in taking_part])
         numbers: dict[tuple[str, str | int, str], int] = {}
         sweep = _ints(

@@ -143,6 +143,11 @@ class Snapshot:
         table = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
         return cls(now_s, table, in_order, Columns.of(in_order, now_s), tuple(ended), tuple(absences))
 
+    def only(self, rows: Ints) -> Snapshot:
+        """The same moment with the jobs at these positions (rising) alone, and nothing known of others."""
+        numbers = {name: getattr(self.columns, name)[rows] for name in self.columns.__struct_fields__}
+        return Snapshot(self.now_s, self.nodes, tuple(self.jobs[row] for row in rows.tolist()), Columns(**numbers))
+
     @cached_property
     def pending(self) -> tuple[Job, ...]:
         """Jobs that wait and may start."""

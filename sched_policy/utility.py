@@ -249,23 +249,24 @@ class BySweep(Struct, frozen=True):
         wishes = chosen(self.sweeps, snapshot).wishes
         if not wishes:
             return self.others.rank(snapshot)
-        places = {row: wish for row, job in enumerate(snapshot.jobs) if (wish := wishes.get(job.job_id)) is not None}
+        of_sweep = [wishes.get(job_id) for job_id in snapshot.columns.job_id.tolist()]
+        is_other: Bools = np.array([wish is None for wish in of_sweep], dtype=np.bool_)
         # By themselves: nobody asks what the others' order would say of the jobs of sweeps, and it takes as long.
-        other_rows = [row for row in range(len(snapshot.jobs)) if row not in places]
-        rest = self.others.rank(Snapshot.of(snapshot.now_s, snapshot.nodes, [snapshot.jobs[row] for row in other_rows]))
-        position = {other_rows[row]: place for place, row in enumerate(rest.rows.tolist())}
-        values = np.zeros(len(snapshot.jobs))
-        for members in (rows.tolist() for rows in snapshot.rows_by_scope):
-            wanted = sorted(
-                (row for row in members if row in places and places[row].place is not None),
-                key=lambda row: places[row].place or 0,
-            )
-            silent = sorted((row for row in members if row not in places), key=position.__getitem__)
-            for queue in (wanted, silent):
-                for place, row in enumerate(queue):
-                    values[row] = 1.0 + len(members) * (1.0 - (place + 0.5) / len(queue))
+        other_rows = is_other.nonzero()[0]
+        rest = self.others.rank(snapshot.only(other_rows))
+        place = np.full(len(of_sweep), np.inf)  # those that should not run now
+        place[other_rows[rest.rows]] = np.arange(other_rows.size)
+        wanted = [(row, wish.place) for row, wish in enumerate(of_sweep) if wish and wish.place is not None]
+        place[[row for row, _ in wanted]] = [nth for _, nth in wanted]
+        values = np.zeros(len(of_sweep))
+        for members in snapshot.rows_by_scope:
+            runs = members[np.isfinite(place[members])]
+            for queue in (runs[is_other[runs]], runs[~is_other[runs]]):
+                in_order = queue[np.argsort(place[queue])]
+                values[in_order] = 1.0 + len(members) * (1.0 - (np.arange(queue.size) + 0.5) / queue.size)
 
         def reason(row: int) -> str:
-            return places[row].reason if row in places else rest[position[row]].reason
+            wish = of_sweep[row]
+            return rest[int(place[row])].reason if wish is None else wish.reason
 
         return Ranking(snapshot, values, reason, rest.stable_until_s)

@@ -79,7 +79,7 @@ def parse(text: str) -> JobOptions | None:
         guaranteed=given.get(JOB_CLASS.name, _GUARANTEED) == _GUARANTEED,
         sharing=_sharing(given) if given.keys() & _SHARING else None,
         elastic=Elastic(*values.sizes(given[ELASTIC.name])) if ELASTIC.name in given else None,
-        stages=_stages(given[STAGES.name]) if STAGES.name in given else None,
+        stages=stage_profile(given[STAGES.name]) if STAGES.name in given else None,
         warnings=word.warnings,
     )
 
@@ -104,6 +104,7 @@ def _sharing(given: Mapping[str, str]) -> GpuSharing:
     )
 
 
-def _stages(text: str) -> StageProfile:
+def stage_profile(text: str) -> StageProfile:
+    """What the option `stages` says, and what `sxrun --measure-stages` reports. Raises ValueError."""
     iteration_ms, io_ms, gpu_ms, net_ms = values.stages_ms(text)
     return StageProfile(iteration_ms / 1000, io_ms / 1000, gpu_ms / 1000, net_ms / 1000)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure, ClearDependency
-from slurm_plugin.client.records import ClusterRecords, ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, ControllerLoad, QueuedJob, SlurmJob, SlurmNode, SlurmReservation
 
 NODES = tuple(SlurmNode(f"n{i}", "IDLE", 4, frozenset({"main"})) for i in (1, 2, 3, 4))
 NOW_S = 1_800_000_000.0
@@ -106,6 +106,19 @@ class FakeSlurm:
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         self._answer("tagged_jobs")
         return tuple(job for job in self.known.values() if job.comment.startswith(prefix))
+
+    def queue(self) -> tuple[QueuedJob, ...]:
+        self._answer("queue")
+        return tuple(
+            QueuedJob(
+                job.job_id,
+                job.partitions,
+                job.priority,
+                ready=job.state == "PENDING",
+                start_s=None if job.state == "PENDING" else job.start_s,
+            )
+            for job in self.active()
+        )
 
     def submit(self, script: str, options: Sequence[str]) -> int:
         self._answer("submit")

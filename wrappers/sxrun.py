@@ -23,7 +23,17 @@ from urllib.parse import parse_qs
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.job_options.command_line import add, exported, read, variable_lines
-from explsched.job_options.table import CHECKPOINT, ELASTIC, FOLLOW, FOLLOWING, METRIC, SHARING, STEP_KEY, VALUE_KEY
+from explsched.job_options.table import (
+    CHECKPOINT,
+    ELASTIC,
+    FOLLOW,
+    FOLLOWING,
+    MEASURE_STAGES,
+    METRIC,
+    SHARING,
+    STEP_KEY,
+    VALUE_KEY,
+)
 from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell, told
 from wrappers.follow import (
@@ -103,7 +113,11 @@ def main(arguments: list[str] | None = None) -> int:
         event("start")
         event("end", status=0)
         return 0
-    with SignalRelay(_export()) as relay, _prepared(share, relay) as environment:
+    with (
+        SignalRelay(_export()) as relay,
+        _prepared(share, relay) as prepared,
+        _measured(following, prepared) as environment,
+    ):
         return _run(relay, command, environment, reporter, tail)
 
 
@@ -207,6 +221,15 @@ def _prepared(share: Share, relay: SignalRelay) -> AbstractContextManager[dict[s
     return prepared(share, os.environ, relay.unblock)
 
 
+def _measured(following: Mapping[str, str], environment: dict[str, str]) -> AbstractContextManager[dict[str, str]]:
+    """The command's environment, and around it what measuring its stages takes."""
+    if following.get(MEASURE_STAGES.name, "0") != "1":
+        return nullcontext(environment)
+    from wrappers.stages import measured
+
+    return measured(environment)
+
+
 def options_parser() -> argparse.ArgumentParser:
     """The command's options; its man page and completion are made from them, too."""
     parser = argparse.ArgumentParser(
@@ -226,7 +249,7 @@ def options_parser() -> argparse.ArgumentParser:
         "--metrics-jsonl", type=Path, metavar="FILE", help=f"as {FOLLOW.flag}, of JSON lines whatever its name"
     )
     add(source, FOLLOW)
-    for option in (STEP_KEY, VALUE_KEY):
+    for option in (STEP_KEY, VALUE_KEY, MEASURE_STAGES):
         add(parser, option)
     parser.add_argument(
         "--total-steps", type=_steps, metavar="N", help="steps the job will run in all, for progress that is read"

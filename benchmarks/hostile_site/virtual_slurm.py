@@ -29,7 +29,7 @@ from slurm_plugin.client.changes import (
     SignalJob,
     StartAtOnce,
 )
-from slurm_plugin.client.records import ClusterRecords, ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, ControllerLoad, QueuedJob, SlurmJob, SlurmNode, SlurmReservation
 
 REQUEUE_DELAY_S = 121.0
 PROMISES = 10
@@ -286,6 +286,10 @@ class VirtualSlurm:
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """None: nothing here submits for itself."""
         raise NotImplementedError(prefix)
+
+    def queue(self) -> tuple[QueuedJob, ...]:
+        """Nobody here asks whose turn it is."""
+        raise NotImplementedError
 
     def submit(self, script: str, options: Sequence[str]) -> int:
         """Nothing here submits for itself."""

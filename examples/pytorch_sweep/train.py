@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import explsched
 
@@ -28,6 +29,7 @@ model = torch.nn.Sequential(torch.nn.Linear(16, options.width), torch.nn.Tanh(),
     device
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
+batches = DataLoader(TensorDataset(train_x, train_y), batch_size=64, shuffle=True)
 start = 0
 if saved.exists():  # the task was requeued
     state = torch.load(saved, weights_only=True)
@@ -36,9 +38,9 @@ if saved.exists():  # the task was requeued
 
 with explsched.CheckpointSignal() as checkpoint:
     for epoch in range(start, options.epochs):
-        for batch in torch.randperm(len(train_x)).split(64):
+        for batch_x, batch_y in batches:
             optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(train_x[batch]), train_y[batch]).backward()
+            torch.nn.functional.mse_loss(model(batch_x), batch_y).backward()
             optimizer.step()
         with torch.no_grad():
             loss = torch.nn.functional.mse_loss(model(valid_x), valid_y)

@@ -278,6 +278,14 @@ VALUE_KEY = Option(
     Topic.FOLLOWING,
     is_scheduled=False,
 )
+MEASURE_STAGES = Option(
+    "measure-stages",
+    Switch(),
+    "",
+    "measure what iterations of a PyTorch training spend on reading, computing and talking, and tell the scheduler",
+    Topic.FOLLOWING,
+    is_scheduled=False,
+)
 
 OPTIONS = (
     SWEEP,
@@ -297,6 +305,7 @@ OPTIONS = (
     FOLLOW,
     STEP_KEY,
     VALUE_KEY,
+    MEASURE_STAGES,
 )
 """All options."""
 

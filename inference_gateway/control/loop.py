@@ -184,7 +184,7 @@ class ControlPlane:
         new: list[Replica] = []
         for name, service in self._services.items():
             found = service.classify(of[name], now_s)
-            service.expect(found.coming, self._slurm.listing.jobs, now_s)
+            service.expect(found.coming, self._slurm.listing.jobs, self._slurm.line, now_s)
             if closing:
                 wanted, why = 0, "the gateway is closing"
             elif name in traffic:

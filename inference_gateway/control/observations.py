@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import http.client
 import ssl
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Generic, ParamSpec, TypeVar
 
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
+from inference_gateway.control.start_times import WaitingLine
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ServerState
 from inference_gateway.replicas import reports
@@ -22,7 +24,7 @@ from inference_gateway.replicas.submission import prefix
 from inference_gateway.services import ServiceSection
 from slurm_plugin.client.changes import CancelJob, ChangeFailure
 from slurm_plugin.client.protocol import SlurmClient
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.records import QueuedJob, SlurmJob
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Result = TypeVar("_Result")
@@ -70,14 +72,20 @@ _OVER = ("already completing or completed", "Invalid job id")
 
 SOONEST_S = 1.0
 """No two listings within this time, whatever the hurry: each is a request to slurmctld."""
+_QUEUE_PAUSES = 50.0
+"""All jobs of a large site take long to list: we wait so many times as long until we do it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The jobs of the gateway's replicas, by job name, as Slurm had them when the listing began (since the epoch)."""
+    """The jobs of the gateway's replicas, by job name, as Slurm had them when the listing began (since the epoch).
+
+    `queue` is everybody's, None where nobody had to ask.
+    """
 
     began_s: float = 0.0
     jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
+    queue: tuple[QueuedJob, ...] | None = None
 
 
 class SlurmSync:
@@ -85,6 +93,7 @@ class SlurmSync:
 
     Attributes:
         listing: the newest one.
+        line: whose turn it is in Slurm's queue.
         fault: why the last listing failed; None if it did not.
 
     """
@@ -98,14 +107,26 @@ class SlurmSync:
         self._cancellations: BackgroundTasks[tuple[int, ...], tuple[ChangeFailure, ...]] = BackgroundTasks(executor)
         self._due_s = 0.0
         self._last_s = 0.0
+        self._queue_due_s = 0.0
         self.listing = Listing()
+        self.line = WaitingLine()
         self.fault: BaseException | None = None
 
     def list_jobs(self, began_s: float) -> Listing:
         """One listing, waiting for it. `began_s` is now. Raises `SlurmError`."""
         jobs = self._client.tagged_jobs(self._prefix)
         # Job ids rise: of two jobs of one name the later one counts.
-        return Listing(began_s, {job.name: job for job in sorted(jobs, key=lambda job: job.job_id)})
+        by_name = {job.name: job for job in sorted(jobs, key=lambda job: job.job_id)}
+        return Listing(began_s, by_name, self._list_queue(began_s, by_name.values()))
+
+    def _list_queue(self, now_s: float, jobs: Iterable[SlurmJob]) -> tuple[QueuedJob, ...] | None:
+        """Everybody's jobs, if ours wait, and seldom enough for a large site's controller."""
+        if now_s < self._queue_due_s or not any(job.state == "PENDING" for job in jobs):
+            return None
+        began_s = time.monotonic()
+        found = self._client.queue()
+        self._queue_due_s = now_s + _QUEUE_PAUSES * (time.monotonic() - began_s)
+        return found
 
     def advance(self, now_s: float) -> list[TaskResult[str, int]]:
         """Take what has come in, list again if it is time; returns the submissions that have ended, by replica name."""
@@ -113,6 +134,9 @@ class SlurmSync:
             self.fault = listing.error
             if listing.result is not None:
                 self.listing = listing.result
+                if self.listing.queue is not None:
+                    ours = {job.job_id for job in self.listing.jobs.values()}
+                    self.line.take(self.listing.began_s, self.listing.queue, ours)
         if now_s >= self._due_s and self._listings.start("list", self.list_jobs, now_s):
             self._last_s, self._due_s = now_s, now_s + self._poll_s
         return self._submissions.outcomes()

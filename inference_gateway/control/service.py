@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from inference_gateway.accepted import retry_after_s
 from inference_gateway.control import service as fleet
 from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Replica
-from inference_gateway.control.start_times import Start, StartTimes, quantile
+from inference_gateway.control.start_times import EstimateLog, Start, StartTimes, WaitingLine, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
 from inference_gateway.scaling.measured import MeasuredRule
@@ -135,8 +135,7 @@ class TrafficCounter:
 
 
 KEPT_STARTS = 50
-_LEAST_ESTIMATE_S = 5.0
-"""What comes sooner says nothing about Slurm's estimates: jobs are listed every few seconds."""
+KEPT_ESTIMATES = 400
 
 
 class ServiceControl:
@@ -161,8 +160,8 @@ class ServiceControl:
         self._starts_s = memory.starts_s
         self._waits_s = memory.waits_s
         self._loads_s = memory.loads_s
-        self._came_true = memory.came_true
-        self._first_estimates: dict[str, float] = {}
+        self._foretold = memory.foretold
+        self._estimates = EstimateLog()
         self._going_on_s: tuple[float, ...] = ()
         self.next_in_s: float | None = None
         self._estimated = False
@@ -213,12 +212,12 @@ class ServiceControl:
         self._forecast = StartForecast(retry_after_s(expected_s), self.given_up)
         return self._forecast
 
-    def expect(self, coming: Sequence[Replica], jobs: Mapping[str, SlurmJob], now_s: float) -> None:
+    def expect(self, coming: Sequence[Replica], jobs: Mapping[str, SlurmJob], line: WaitingLine, now_s: float) -> None:
         """Work out when the replicas on their way will serve; `jobs` are Slurm's, by replica."""
-        starts = [_start(replica, jobs.get(replica.name), now_s) for replica in coming]
-        self._estimated = any(start.expected_in_s is not None for start in starts)
-        self._compare_estimates(coming, starts)
-        times = StartTimes(self._waits_s, self._loads_s, self._came_true)
+        starts = [_start(replica, jobs.get(replica.name), line, now_s) for replica in coming]
+        self._estimated = any(start.expected_in_s is not None or start.turn_in_s is not None for start in starts)
+        self._compare_estimates(coming, starts, now_s)
+        times = StartTimes(self._waits_s, self._loads_s, self._foretold)
         self.next_in_s = times.next_in_s(starts, self.section.scale.start_s)
         before_s = self.start_s
         self._going_on_s = tuple(now_s - replica.asked_s for replica in coming)
@@ -227,18 +226,17 @@ class ServiceControl:
 
     def memory(self) -> ServiceMemory:
         """What is to be remembered."""
-        return ServiceMemory(self.attempts, self._starts_s, self._waits_s, self._loads_s, self._came_true)
+        return ServiceMemory(self.attempts, self._starts_s, self._waits_s, self._loads_s, self._foretold)
 
-    def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[Start]) -> None:
-        """Remember Slurm's first estimate for each job's wait, and what came of it."""
-        known = self._first_estimates
-        self._first_estimates = {replica.name: known[replica.name] for replica in coming if replica.name in known}
+    def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[Start], now_s: float) -> None:
+        """Remember what Slurm says of each job's wait, and what came of it."""
+        self._estimates.keep({replica.name for replica in coming})
         for replica, start in zip(coming, starts, strict=True):
-            if start.running and replica.name in self._first_estimates:
-                share = (replica.since_s - replica.asked_s) / self._first_estimates.pop(replica.name)
-                self._came_true = (*self._came_true, share)[-KEPT_STARTS:]
-            elif start.expected_in_s is not None and start.expected_in_s >= _LEAST_ESTIMATE_S:
-                self._first_estimates.setdefault(replica.name, start.age_s + start.expected_in_s)
+            if start.running:
+                came = self._estimates.started(replica.name, replica.since_s)
+                self._foretold = (*self._foretold, *came)[-KEPT_ESTIMATES:]
+            else:
+                self._estimates.note(replica.name, now_s, start, self._foretold)
 
     def started(self, after_s: float) -> None:
         """The job of a replica has started, so long after it was asked for."""
@@ -299,11 +297,12 @@ class ServiceControl:
         return replace(self.section.capacity(), start_s=self.start_s)
 
 
-def _start(replica: Replica, job: SlurmJob | None, now_s: float) -> Start:
+def _start(replica: Replica, job: SlurmJob | None, line: WaitingLine, now_s: float) -> Start:
     if replica.phase is Phase.STARTING:
         return Start(running=True, age_s=now_s - replica.since_s)
     estimate = None if job is None or job.start_s is None else job.start_s - now_s
-    return Start(running=False, age_s=now_s - replica.asked_s, expected_in_s=estimate)
+    turn_s = None if job is None else line.turn_s(job.job_id, now_s)
+    return Start(running=False, age_s=now_s - replica.asked_s, expected_in_s=estimate, turn_in_s=turn_s)
 
 
 def _coarse(time_s: float) -> float:

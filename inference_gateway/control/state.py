@@ -24,6 +24,7 @@ import msgspec
 from explsched.atomic_file import replace_file, replace_file_durably
 from explsched.log import event
 from inference_gateway.control.replica import Replica
+from inference_gateway.control.start_times import Foretold
 from inference_gateway.gateway_paths import GatewayPaths
 
 FIRST_WAIT_S = 5.0
@@ -82,14 +83,14 @@ class ServiceMemory:
     """What is known of a service.
 
     `starts_s` are its latest start times, submission to serving; `waits_s` are their parts in Slurm's queue, `loads_s`
-    those from the start of the job on. `came_true` are waits as shares of what Slurm had first estimated.
+    those from the start of the job on. `foretold` is what came of Slurm's estimates for its jobs.
     """
 
     attempts: Attempts = field(default_factory=Attempts)
     starts_s: tuple[float, ...] = ()
     waits_s: tuple[float, ...] = ()
     loads_s: tuple[float, ...] = ()
-    came_true: tuple[float, ...] = ()
+    foretold: tuple[Foretold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ everything to the other.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median
@@ -21,8 +22,8 @@ from sched_policy.snapshot import Snapshot
 from sched_policy.sweep.recall import DecisionMemory, ReportMemory
 from sched_policy.sweep.trials import Strategy, Sweep, SweepAction, SweepDecision, Trial, TrialState, Verdict
 
-SweepKey = tuple[str, str, str, str]
-"""User, sweep, metric with its direction, and scope (`sched_policy.queue_order`)."""
+SweepKey = tuple[str, str, str, str, Direction]
+"""User, scope (`sched_policy.queue_order`), sweep, metric and its direction."""
 
 
 class Wish(Struct, frozen=True):
@@ -72,11 +73,14 @@ class Sweeps(Struct, frozen=True):
 
     def choose(self, snapshot: Snapshot) -> Choice:
         """Decide about all sweeps of the snapshot, in each scope by itself."""
-        members = _members(snapshot)
+        by_scope: defaultdict[str, dict[SweepKey, list[Job]]] = defaultdict(dict)
+        members = _members(job for job in snapshot.jobs if job.holds_gpus or job.eligible)
+        for key, own in members.items():
+            by_scope[key[1]][key] = own
         if not members:
             return Choice({})
-        scopes = sorted({key[3] for key in members})
-        choices = [self._of_scope({k: own for k, own in members.items() if k[3] == s}, snapshot) for s in scopes]
+        site = _Site.of(snapshot)
+        choices = [self._of_scope(by_scope[scope], site) for scope in sorted(by_scope)]
         _DECISIONS.forget_all_but(members)
         _REPORTS.forget_all_but(job.points for job in (*snapshot.jobs, *snapshot.ended))
         wishes = {job_id: wish for choice in choices for job_id, wish in choice.wishes.items()}
@@ -86,36 +90,79 @@ class Sweeps(Struct, frozen=True):
             tuple(stop for choice in choices for stop in choice.stops),
         )
 
-    def _of_scope(self, members: Mapping[SweepKey, Sequence[Job]], snapshot: Snapshot) -> Choice:
+    def _of_scope(self, members: Mapping[SweepKey, Sequence[Job]], site: _Site) -> Choice:
         """What sweeps of one scope want of the GPUs that they hold and those that nobody does."""
-        users = sorted({key[0] for key in members})
-        sweeping = {job.job_id for jobs in members.values() for job in jobs}
-        others = sum(job.request.total for job in snapshot.running if job.job_id not in sweeping)
-        capacity = max(0, snapshot.nodes.capacity - others)
-        jobs = {job.job_id: job for jobs in members.values() for job in jobs}
+        sweeps_of = Counter(key[0] for key in members)
+        users = sorted(sweeps_of)
+        jobs = {job.job_id: job for own in members.values() for job in own}
+        held = sum(job.request.total for job in jobs.values() if job.holds_gpus)
+        capacity = max(0, site.gpus - site.held_gpus + held)
         rough = {user: capacity // len(users) + (capacity % len(users) > n) for n, user in enumerate(users)}
         decisions: dict[SweepKey, SweepDecision] = {}
         behind: dict[int, Wish] = {}
         for key, own in members.items():
-            sweeps_of_user = sum(other[0] == key[0] for other in members)
             weighed, rest = _weighed(own)
             behind |= {job.job_id: _BEHIND for job in rest}
-            sweep = self._sweep(key, weighed, snapshot)
-            gpus = max(1, rough[key[0]] // sweeps_of_user)
-            decisions[key] = _DECISIONS.recall(key, self.strategy, sweep, gpus)
+            gpus = max(1, rough[key[0]] // sweeps_of[key[0]])
+            decisions[key] = self._decision(key, weighed, site.ended.get(key, ()), site.now_s, gpus)
         wanted = {user: _merged(user, decisions) for user in users}
-        shares = _shares(capacity, users, wanted, jobs, snapshot)
-        choice = _choice(snapshot, jobs, decisions, wanted, shares)
+        shares = _shares(capacity, users, wanted, jobs, site)
+        choice = _choice(site, jobs, decisions, wanted, shares)
         return replace(choice, wishes={**behind, **choice.wishes})
 
-    def _sweep(self, key: SweepKey, own: Sequence[Job], snapshot: Snapshot) -> Sweep:
-        ended = [job for job in snapshot.ended if _key(job) == key]
-        trials = [_trial(job, snapshot.now_s) for job in own]
-        trials += [_trial(job, snapshot.now_s, TrialState.ENDED) for job in ended]
+    def _decision(
+        self, key: SweepKey, own: Sequence[Job], ended: Sequence[Job], now_s: float, gpus: int
+    ) -> SweepDecision:
+        """What the strategy decides about a sweep, asked again only when something has changed that it looks at."""
         took_s = [seconds for job in own if (seconds := _start_took_s(job)) is not None]
         # Whole seconds: a decision is remembered for as long as nothing that matters has changed.
         restart_s = float(round(median(took_s))) if took_s else self.restart_s
-        return Sweep.of(trials, restart_s, self.checkpoint_s)
+
+        def decide() -> SweepDecision:
+            trials = [_trial(job, now_s) for job in own] + [_trial(job, now_s, TrialState.ENDED) for job in ended]
+            return self.strategy.decide(Sweep.of(trials, restart_s, self.checkpoint_s), gpus)
+
+        def looks(jobs: Sequence[Job]) -> list[tuple[object, ...]]:
+            return [(job.job_id, _state(job), job.points, _is_settled(job, now_s), job.request.total) for job in jobs]
+
+        return _DECISIONS.recall(key, (self, gpus, restart_s, looks(own), looks(ended)), decide)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """What the choices of all scopes look at.
+
+    Attributes:
+        now_s: the moment.
+        gpus: of all nodes on which jobs may be planned.
+        held_gpus: what running jobs hold, those of sweeps and others.
+        leaving_gpus: how many of those will soon be free.
+        ended: jobs of sweeps that have ended.
+        ended_gpu_s: what those have used, by user.
+
+    """
+
+    now_s: float
+    gpus: int
+    held_gpus: int
+    leaving_gpus: int
+    ended: Mapping[SweepKey, Sequence[Job]]
+    ended_gpu_s: Mapping[str, float]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> _Site:
+        """Of this snapshot."""
+        used: defaultdict[str, float] = defaultdict(float)
+        for job in snapshot.ended:
+            used[job.user] += job.executed_s(snapshot.now_s) * job.request.total
+        return cls(
+            snapshot.now_s,
+            snapshot.nodes.capacity,
+            int(snapshot.columns.gpus[snapshot.columns.holds].sum()),
+            sum(job.request.total for job in snapshot.running if _is_leaving(job)),
+            _members(snapshot.ended),
+            used,
+        )
 
 
 class _Latest:
@@ -141,29 +188,21 @@ def chosen(sweeps: Sweeps, snapshot: Snapshot) -> Choice:
     return _LATEST.recall(sweeps, snapshot)
 
 
-def _key(job: Job) -> SweepKey | None:
-    """Jobs whose metrics compare: same user, sweep, metric and direction; None for a job of no sweep."""
-    exploration = job.exploration
-    if exploration is None or exploration.sweep is None:
-        return None
-    return job.user, exploration.sweep, f"{exploration.metric}:{exploration.direction}", job.scope
-
-
-def _members(snapshot: Snapshot) -> dict[SweepKey, list[Job]]:
-    """Those that run or may start. Of the tasks of an array that wait, the next one stands for all."""
-    members: dict[SweepKey, list[Job]] = {}
-    for job in snapshot.jobs:
-        key = _key(job)
-        if key is not None and (job.holds_gpus or job.eligible):
-            members.setdefault(key, []).append(job)
+def _members(jobs: Iterable[Job]) -> dict[SweepKey, list[Job]]:
+    """The jobs of each sweep. Of the tasks of an array that wait, the next one stands for all."""
+    members: defaultdict[SweepKey, list[Job]] = defaultdict(list)
+    for job in jobs:
+        told = job.exploration
+        if told is not None and told.sweep is not None:
+            members[job.user, job.scope, told.sweep, told.metric, told.direction].append(job)
     return members
 
 
 def _weighed(own: Sequence[Job]) -> tuple[Sequence[Job], Sequence[Job]]:
     """The jobs that a decision is made about, and those that wait behind them."""
-    fresh = sorted((job for job in own if _state(job) is TrialState.WAITING), key=lambda job: job.job_id)
-    if len(fresh) <= MOST_FRESH:
+    if len(own) <= MOST_FRESH:
         return own, ()
+    fresh = sorted((job for job in own if _state(job) is TrialState.WAITING), key=lambda job: job.job_id)
     behind = {job.job_id for job in fresh[MOST_FRESH:]}
     return [job for job in own if job.job_id not in behind], fresh[MOST_FRESH:]
 
@@ -205,11 +244,15 @@ def _start_took_s(job: Job) -> float | None:
 
 
 def _state(job: Job) -> TrialState:
-    if job.state is JobState.COMPLETING or job.yielding:
+    if _is_leaving(job):
         return TrialState.LEAVING
     if job.state is JobState.RUNNING:
         return TrialState.RUNNING
     return TrialState.PAUSED if job.points or job.restarts else TrialState.WAITING
+
+
+def _is_leaving(job: Job) -> bool:
+    return job.state is JobState.COMPLETING or job.yielding
 
 
 def _is_settled(job: Job, now_s: float) -> bool:
@@ -228,7 +271,7 @@ def _merged(user: str, decisions: Mapping[SweepKey, SweepDecision]) -> list[Verd
             # Never more than the one before it, or its sweep's order would not be kept.
             worth = accumulate((verdict.worth for verdict in wanted), min)
             entries += ((-w, place, v.trial_id, v) for place, (w, v) in enumerate(zip(worth, wanted, strict=True)))
-    return [verdict for *_, verdict in sorted(entries, key=lambda entry: entry[:3])]
+    return [verdict for *_, verdict in sorted(entries)]  # no job is in two sweeps, so no two verdicts are compared
 
 
 def _shares(
@@ -236,16 +279,15 @@ def _shares(
     users: Sequence[str],
     wanted: Mapping[str, Sequence[Verdict]],
     jobs: Mapping[int, Job],
-    snapshot: Snapshot,
+    site: _Site,
 ) -> dict[str, int]:
     """GPUs for each user: max-min fair. An odd GPU goes to who holds it already, else to who has used least."""
     own = {user: [jobs[v.trial_id] for v in wanted[user]] for user in users}
     demand = {user: sum(job.request.total * job.array_tasks for job in own[user]) for user in users}
     held = dict.fromkeys(users, 0)
-    used = dict.fromkeys(users, 0.0)
-    for job in (*jobs.values(), *(job for job in snapshot.ended if job.user in used)):
-        used[job.user] += job.executed_s(snapshot.now_s) * job.request.total
+    used = {user: site.ended_gpu_s.get(user, 0.0) for user in users}
     for job in jobs.values():
+        used[job.user] += job.executed_s(site.now_s) * job.request.total
         held[job.user] += job.request.total if job.holds_gpus else 0
     share = dict.fromkeys(users, 0)
     left = capacity
@@ -267,7 +309,7 @@ def _shares(
 
 
 def _choice(
-    snapshot: Snapshot,
+    site: _Site,
     jobs: Mapping[int, Job],
     decisions: Mapping[SweepKey, SweepDecision],
     wanted: Mapping[str, Sequence[Verdict]],
@@ -293,12 +335,12 @@ def _choice(
         and job.may_yield
         and not job.yielding
         and job_id not in stopping
-        and _is_settled(job, snapshot.now_s)
+        and _is_settled(job, site.now_s)
     }
     pausing = [Preemption(v.trial_id, v.reason) for v in rests if v.trial_id in able]
-    coming = {preemption.job_id for preemption in pausing} | stopping
-    coming |= {job.job_id for job in snapshot.running if job.yielding or job.state is JobState.COMPLETING}
-    free = snapshot.nodes.capacity - sum(job.request.total for job in snapshot.running if job.job_id not in coming)
+    coming = [jobs[job_id] for job_id in stopping.union(preemption.job_id for preemption in pausing)]
+    coming_gpus = sum(job.request.total for job in coming if job.holds_gpus and not _is_leaving(job))
+    free = site.gpus - site.held_gpus + site.leaving_gpus + coming_gpus
     pausing += _making_room([jobs[v.trial_id] for v in first], [(jobs[v.trial_id], v) for v in later], able, free)
     return Choice(wishes, tuple(pausing), stops)
 

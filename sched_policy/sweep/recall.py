@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import numpy as np
 
 from sched_policy.model import Direction, ProgressPoint
 from sched_policy.snapshot import Floats
-from sched_policy.sweep.trials import Strategy, Sweep, SweepDecision
+from sched_policy.sweep.trials import SweepDecision
 
 Points = tuple[ProgressPoint, ...]
 
@@ -39,16 +39,14 @@ class DecisionMemory:
     """The last decision about each sweep, used again while nothing about the sweep has changed."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[Hashable, Sweep, SweepDecision]] = {}
+        self._kept: dict[Hashable, tuple[object, SweepDecision]] = {}
 
-    def recall(self, key: Hashable, strategy: Strategy, sweep: Sweep, gpus: int) -> SweepDecision:
-        """What the strategy decides about the sweep of that key."""
-        trials = tuple((t.trial_id, t.state, id(t.steps), t.settled, t.gpus) for t in sweep.trials)
-        now = strategy, gpus, sweep.restart_s, sweep.checkpoint_s, trials
+    def recall(self, key: Hashable, state: object, decide: Callable[[], SweepDecision]) -> SweepDecision:
+        """What was decided about the sweep of that key in that state, all that a decision depends on."""
         kept = self._kept.get(key)
-        if kept is None or kept[0] != now:
-            kept = self._kept[key] = now, sweep, strategy.decide(sweep, gpus)
-        return kept[2]
+        if kept is None or kept[0] != state:
+            kept = self._kept[key] = state, decide()
+        return kept[1]
 
     def forget_all_but(self, in_use: Iterable[Hashable]) -> None:
         """Let go of sweeps that are over."""

@@ -33,7 +33,15 @@ from slurm_plugin.client.changes import (
     SignalJob,
     TargetJob,
 )
-from slurm_plugin.client.records import ClusterRecords, ControllerLoad, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import (
+    ClusterRecords,
+    ControllerLoad,
+    QueuedJob,
+    ShardRule,
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+)
 
 _LOG = logging.getLogger("explsched.slurm")
 _Record = TypeVar("_Record")
@@ -67,6 +75,12 @@ class CliClient:
         """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
         reader = squeue.JobReader()
         return tuple(job for job in self._squeue(reader, "--me", "--states=all") if job.comment.startswith(prefix))
+
+    def queue(self) -> tuple[QueuedJob, ...]:
+        """What runs and waits, of all users as far as they may be seen, each task of an array for itself."""
+        selection = ("--all", "--array", "--states=PENDING,RUNNING")
+        out = self._read("squeue", *selection, "--noheader", "-o", squeue.QUEUE_FORMAT)
+        return readable("squeue", squeue.queued, out.splitlines())
 
     def submit(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script. On `SlurmUnreachableError` the job may have been accepted all the same."""

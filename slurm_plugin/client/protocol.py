@@ -17,7 +17,7 @@ from explsched.log import event
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, ChangeFailure
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.records import ClusterRecords, ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, ControllerLoad, QueuedJob, SlurmJob, SlurmNode, SlurmReservation
 
 
 class SlurmClient(Protocol):
@@ -38,6 +38,10 @@ class SlurmClient(Protocol):
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, those that ended lately included; no site factors."""
+        ...
+
+    def queue(self) -> tuple[QueuedJob, ...]:
+        """What runs and waits, of all users as far as they may be seen, each task of an array for itself."""
         ...
 
     def submit(self, script: str, options: Sequence[str]) -> int:

@@ -21,7 +21,7 @@ from slurm_plugin.client import parse
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.records import ClusterRecords, ControllerLoad, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, ControllerLoad, QueuedJob, SlurmJob, SlurmNode, SlurmReservation
 
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
@@ -52,6 +52,10 @@ class PyslurmClient:
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         """The user's own jobs whose comment begins with `prefix`, through squeue."""
         return self._cli.tagged_jobs(prefix)
+
+    def queue(self) -> tuple[QueuedJob, ...]:
+        """What runs and waits, through squeue."""
+        return self._cli.queue()
 
     def submit(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script, through sbatch: pyslurm knows neither all of its options nor those of plugins."""

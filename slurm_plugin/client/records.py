@@ -21,6 +21,20 @@ LEAST_PRIORITY = 1
 """Slurm cuts priorities off here; 0 means held."""
 
 
+class QueuedJob(Struct, frozen=True, gc=False):
+    """One job or array task in Slurm's queue: as much as tells whose turn it is.
+
+    `ready` jobs wait for nothing but room or jobs of higher priority. `start_s` is the start of a job that runs, and
+    None of one that waits.
+    """
+
+    job_id: int
+    partitions: tuple[str, ...]
+    priority: int
+    ready: bool
+    start_s: float | None
+
+
 class SlurmJob(Struct, frozen=True, gc=False):
     """One record of slurmctld's job table. A pending job array is one record with `array_tasks` > 1.
 

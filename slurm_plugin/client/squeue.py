@@ -25,7 +25,7 @@ from slurm_plugin.client.parse import (
     time_s,
     whole,
 )
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.records import QueuedJob, SlurmJob
 
 CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime")
 """What Slurm changes of a waiting job from one minute to the next."""
@@ -78,6 +78,23 @@ _GPU_FIELDS = ("tres-per-node", "tres-per-job", "tres-per-task", "tres-per-socke
 def records(text: str, record_mark: str) -> list[str]:
     """The records of what squeue printed. The mark is random, so that no user's text can hold it."""
     return [record.lstrip("\n") for record in text.split(record_mark)[:-1]]
+
+
+QUEUE_FORMAT = "%A|%P|%Q|%t|%r|%S"
+_READY = frozenset({"None", "Priority", "Resources"})
+
+
+def queued(line: str) -> QueuedJob:
+    """One line of squeue in `QUEUE_FORMAT`, which has no text of users. Raises `ValueError`."""
+    job_id, partitions, priority, state, reason, start = line.split("|")
+    runs = state != "PD"
+    return QueuedJob(
+        whole(job_id),
+        tuple(partitions.split(",")),
+        whole(priority),
+        ready=not runs and reason in _READY,
+        start_s=time_s(start) if runs else None,
+    )
 
 
 _MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000

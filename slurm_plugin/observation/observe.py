@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.preemption_record import PreemptionRecord, RecordError
 from explsched.preemption_record import read as read_record
-from sched_policy.model import Absence, Elastic, Exploration, GpuPart, Job, JobState, Node
+from sched_policy.model import Absence, Elastic, Exploration, GpuPart, GpuRequest, Job, JobState, Node, StageProfile
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import OrderSection, PreemptionBudget
-from slurm_plugin.observation.memory import Remembered, served_in_vain
+from slurm_plugin.observation.memory import Remembered, SeenTraining, served_in_vain
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
 from slurm_plugin.observation.requirements import (
     NO_NODE,
@@ -156,6 +156,7 @@ def observe(
                     is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
                 )
             )
+    jobs = _with_stages_of_equals(jobs, ended.values())
     if run_times is not None:
         jobs = run_times.with_estimates(jobs, now_s)
     sets = requirements.names_by_node()
@@ -192,6 +193,23 @@ def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tupl
     """Those of the partitions that no node is in: jobs of a name that is misspelt would silently not be steered."""
     known = {name for node in nodes for name in node.partitions}
     return tuple(name for name in partitions if name not in known)
+
+
+def _with_stages_of_equals(jobs: list[Job], ended: Iterable[SeenTraining]) -> list[Job]:
+    """Jobs whose iterations nobody has measured yet take those of a user's job of the same name and size.
+
+    Muri (SIGCOMM 2022, section 5) measures a model once, too, and not each of its jobs.
+    """
+    known: dict[tuple[str, str, GpuRequest], StageProfile] = {}
+    for job in (*(one.job for one in ended), *jobs):
+        if job.profile is not None:
+            equals = job.user, job.name, job.request
+            known[equals] = min(known.get(equals, job.profile), job.profile)
+    return (
+        [job if job.profile else replace(job, profile=known.get((job.user, job.name, job.request))) for job in jobs]
+        if known
+        else jobs
+    )
 
 
 def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
@@ -287,7 +305,7 @@ def _job(
         points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1), sizes),
         restarts=record.restarts,
         array_tasks=record.array_tasks,
-        profile=None if options is None else options.stages,
+        profile=progress.stages or (None if options is None else options.stages),
         guaranteed=options is None or options.guaranteed,
         elastic=_elastic(record, options),
         part=_part(record, options, per_gpu),

@@ -24,8 +24,9 @@ from msgspec import Meta
 from explsched.log import event
 from explsched.parameters import LONGEST
 from explsched.spool import MOST_BYTES, directories, open_directory
-from sched_policy.model import Parameter, ProgressPoint
+from sched_policy.model import Parameter, ProgressPoint, StageProfile
 from slurm_plugin.client.process import BoundedCall
+from slurm_plugin.job_options import stage_profile
 
 MAX_LINE_BYTES = 4096
 MAX_BYTES_PER_READ = 1 << 17
@@ -105,7 +106,7 @@ class JobProgress:
     """Everything a job has reported so far.
 
     `refused` says why its file is not read at all; `malformed` counts the lines that were skipped. `told` are its
-    hyper-parameters.
+    hyper-parameters. `stages` is what its iterations took where they were fastest: a job that shares its GPU is slower.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -116,6 +117,7 @@ class JobProgress:
     malformed: int = 0
     refused: str | None = None
     told: ToldParameters = field(default_factory=ToldParameters)
+    stages: StageProfile | None = None
     _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -155,7 +157,7 @@ _Value = Annotated[str, Meta(max_length=LONGEST)]
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """One line of a progress file: a report (step, metric, value), an event, or hyper-parameters.
+    """One line of a progress file: a report (step, metric, value), an event, hyper-parameters, or measured stages.
 
     Unknown keys are ignored.
     """
@@ -168,10 +170,11 @@ class _Line(msgspec.Struct, frozen=True):
     value: float | None = None
     total_steps: Annotated[int, Meta(ge=1, le=10**15)] | None = None
     params: dict[_Name, bool | float | _Value] | None = None
+    stages: Annotated[str, Meta(max_length=128)] | None = None
 
     def is_whole(self) -> bool:
         """Whether it says something. Numbers of JSON are finite."""
-        says = self.event is not None or self.params is not None
+        says = self.event is not None or self.params is not None or self.stages is not None
         return says or (self.step is not None and self.value is not None)
 
 
@@ -337,7 +340,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
     """Add complete lines to what is known; `skew_s` is how far ahead the clocks of some runs are. Pure."""
     reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
     total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
-    malformed, told = progress.malformed, progress.told
+    malformed, told, stages = progress.malformed, progress.told, progress.stages
     last_step = {(r.restart, r.metric): r.step for r in reports}
     for text in lines:
         line = _parse(text)
@@ -352,6 +355,10 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
             more = told.plus(line.restart, line.params)
             malformed += more is None
             told = more or told
+        elif line.stages is not None:
+            measured = _stages(line.stages)
+            malformed += measured is None
+            stages = min(filter(None, (stages, measured)), default=None)
         elif line.event is not None:
             ended = line.event == "end"
             checkpoint_s = line.time_s if line.event == "checkpoint" else checkpoint_s
@@ -364,7 +371,16 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
     while len(reports) > MAX_REPORTS:  # keep the first, every second of the rest, and the newest
         reports = reports[:1] + reports[2:-1:2] + reports[-1:]
     runs_in_order = tuple(runs[restart] for restart in sorted(runs))
-    return JobProgress(tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed, told=told)
+    return JobProgress(
+        tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed, told=told, stages=stages
+    )
+
+
+def _stages(text: str) -> StageProfile | None:
+    try:
+        return stage_profile(text)
+    except ValueError:
+        return None
 
 
 def _is_progress_name(name: str) -> bool:

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.catalog import PolicyOptions
-from sched_policy.model import Job
+from sched_policy.model import GpuRequest, Job
 from sched_policy.order import Srsf
+from sched_policy.place import Consolidate, Indexed, Room
 from sched_policy.policy import checked_plan
 from sched_policy.queue_order import within_scopes
 from sched_policy.snapshot import Snapshot
@@ -159,6 +161,49 @@ def test_nobody_makes_room_if_another_user_would_get_it() -> None:
     assert policy.plan(snapshot(own, full, before, short)).preemptions == ()
     after = replace(before, native_priority=50.0)
     assert [p.job_id for p in policy.plan(snapshot(own, full, after, short)).preemptions] == [1]
+
+
+class CountingPlace(Struct):
+    """Counts how often somebody looks for room."""
+
+    looks: int = 0
+
+    @property
+    def binds(self) -> bool:
+        return False
+
+    def place(self, request: GpuRequest, room: Room) -> Indexed | None:
+        self.looks += 1
+        return Consolidate().place(request, room)
+
+
+def test_jobs_alike_of_one_user_are_turned_down_together() -> None:
+    """However many of them wait behind another user's job that would get what comes free."""
+
+    def looks(count: int) -> int:
+        held = [running(i, f"n{i}", 4, user="ada", scope="ada", exploration=EXPLORING) for i in (1, 2)]
+        before = of("bob", 3, 900, gpus=2)
+        short = [of("ada", 10 + i, 100, gpus=4, time_limit_s=1.0 + i) for i in range(count)]
+        place = CountingPlace()
+        assert replace(row("srsf"), place=place).plan(snapshot(*held, before, *short)).preemptions == ()
+        return place.looks
+
+    assert looks(100) == looks(2)
+
+
+def test_a_job_like_one_that_was_turned_down_is_asked_about_again_when_less_is_free() -> None:
+    """The GPU that is vacated would let Bob's job start once Ada's victim went, until a job of hers gets it."""
+    held = [
+        running(1, "n1", 3, user="ada", scope="ada", exploration=EXPLORING),
+        running(2, "n1", 1, user="eve", scope="eve", yielding=True),
+        running(3, "n2", 4, user="eve", scope="eve"),
+    ]
+    bob = of("bob", 4, 900, gpus=4)
+    first, last = of("ada", 5, 800, gpus=3, time_limit_s=1.0), of("ada", 7, 600, gpus=3, time_limit_s=2.0)
+    small = of("ada", 6, 700, gpus=1, time_limit_s=4.0)
+    policy = row("srsf")
+    assert policy.plan(snapshot(*held, bob, first, last)).preemptions == ()
+    assert [p.beneficiary for p in policy.plan(snapshot(*held, bob, first, small, last)).preemptions] == [7]
 
 
 def test_a_lie_about_progress_moves_nobody_elses_job() -> None:

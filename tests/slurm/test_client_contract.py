@@ -280,6 +280,11 @@ def test_submit_and_find_by_tag(client: SlurmClient, cluster: Cluster) -> None:
     found = {job.job_id: job for job in client.tagged_jobs(tag)}
     assert {job_id: job.comment for job_id, job in found.items()} == {first: f"{tag}1", second: f"{tag}2"}
     assert found[first].name == "one"
+    until(lambda: {job.job_id: job.state for job in client.tagged_jobs(tag)}[first] == "RUNNING", "the first runs")
+    queue = {job.job_id: job for job in client.queue()}
+    assert queue[first].start_s == pytest.approx(time.time(), abs=60)
+    assert (queue[second].start_s, queue[second].ready) == (None, False), "it waits for the first"
+    assert queue[second].partitions == found[second].partitions
     assert client.apply([ClearDependency(second)]) == ()
     until(lambda: all(job.state == "RUNNING" for job in client.tagged_jobs(tag)), "both run")
     assert client.apply([CancelJob(first)]) == ()

@@ -137,7 +137,8 @@ class Rig:
         for _ in range(seconds):
             self.now_s += 1
             shown = self.control.tick(self.now_s)
-            assert self.slurm.asked <= {"tagged_jobs", "submit", "apply"}, "the gateway asks for its own jobs only"
+            known = {"tagged_jobs", "queue", "submit", "apply"}
+            assert self.slurm.asked <= known, "of others the gateway asks for their places in the queue alone"
         assert shown is not None
         return shown.services[0]
 

@@ -10,6 +10,7 @@ import yaml
 from inference_gateway import services
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.service import KEPT_STARTS, ServiceControl
+from inference_gateway.control.start_times import WaitingLine
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Observation, Traffic
 from inference_gateway.services import ServiceSection
@@ -131,29 +132,29 @@ class TestStartTimes:
         """Two starts of 10 s, and two jobs that have waited for 100 s already: half of all take at least so long."""
         service = control(ServiceMemory(starts_s=(10.0, 10.0)))
         waiting = replicas(service, Phase.PENDING, Phase.PENDING)
-        service.expect(waiting, {}, NOW_S + 5)
+        service.expect(waiting, {}, WaitingLine(), NOW_S + 5)
         assert (service.start_s, service.slow_start_s) == (10.0, 10.0), "they may be as quick still"
-        service.expect(waiting, {}, NOW_S + 100)
+        service.expect(waiting, {}, WaitingLine(), NOW_S + 100)
         assert (service.start_s, service.slow_start_s) == (10.0, 100.0)
-        service.expect(waiting * 2, {}, NOW_S + 100)
+        service.expect(waiting * 2, {}, WaitingLine(), NOW_S + 100)
         assert service.start_s == 100.0
 
     def test_slurms_estimates_are_compared_with_what_came_of_them(self) -> None:
-        """Three jobs that Slurm expected in 100 s started after 40: the next one's 50 s are 20, and are remembered."""
+        """Jobs that Slurm expected in 100 s started after 40: the next one's 50 s are 20, which is remembered."""
         service = control(ServiceMemory(loads_s=(10.0,)))
         for number in range(3):
             now_s = NOW_S + 1000 * number
             one = replace(replicas(service, Phase.PENDING)[0], asked_s=now_s)
             for passed_s, estimate_s in ((0, 100), (20, 50)):
                 start_s = now_s + passed_s + estimate_s
-                service.expect(
-                    [one], {one.name: job(7, one.name, "", state="PENDING", start_s=start_s)}, now_s + passed_s
-                )
-            service.expect([one.to(Phase.STARTING, now_s + 40)], {}, now_s + 41)
-        assert service.memory().came_true == pytest.approx((0.4, 0.4, 0.4))
+                waiting = {one.name: job(7, one.name, "", state="PENDING", start_s=start_s)}
+                service.expect([one], waiting, WaitingLine(), now_s + passed_s)
+            service.expect([one.to(Phase.STARTING, now_s + 40)], {}, WaitingLine(), now_s + 41)
+        assert [(one.said_s, one.came_s) for one in service.memory().foretold] == [(100, 40), (50, 20)] * 3
         (one,) = replicas(service, Phase.PENDING)
-        service.expect([one], {one.name: job(8, one.name, "", state="PENDING", start_s=NOW_S + 50)}, NOW_S)
-        assert service.next_in_s == pytest.approx(50 * 0.4 + 10)
+        waiting = {one.name: job(8, one.name, "", state="PENDING", start_s=NOW_S + 50)}
+        service.expect([one], waiting, WaitingLine(), NOW_S)
+        assert service.next_in_s == pytest.approx(50 * 0.4 + 10, rel=0.2)
         assert control(service.memory()).memory() == service.memory()
 
     @pytest.mark.parametrize(("left_s", "expires"), [(129.0, True), (130.0, False)])

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sched_policy.model import Elastic, Job
+from sched_policy.model import Elastic, Job, StageProfile
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import PreemptionBudget
 from slurm_plugin.observation.memory import Remembered
@@ -180,3 +180,17 @@ def test_what_a_job_tells_of_its_parameters_counts_before_its_comment(tmp_path: 
     (tmp_path / "5.jsonl").write_text(json.dumps(told) + "\n")
     assert known(comment=comment, uid=os.geteuid()) == (("amp", True), ("lr", 0.2), ("width", 64.0))
     assert known(uid=os.geteuid()) is None
+
+
+def test_measured_stages_count_before_typed_ones_and_hold_for_equal_jobs(tmp_path: Path) -> None:
+    (tmp_path / "5.jsonl").write_text(json.dumps({"time_s": 9500.0, "stages": "110/60/45/5"}) + "\n")
+    jobs = (
+        record(5, name="train", state="RUNNING", comment="explsched:stages=9/9/9/9"),
+        record(6, name="train"),
+        record(7, name="another"),
+        record(8, name="train", user="eve"),
+        record(9, name="train", comment="explsched:stages=8/7/1/0"),
+    )
+    profiles = {job.job_id: job.profile for job in seen(tmp_path, *jobs).snapshot.jobs}
+    measured = StageProfile(0.110, 0.060, 0.045, 0.005)
+    assert profiles == {5: measured, 6: measured, 7: None, 8: None, 9: StageProfile(0.008, 0.007, 0.001, 0.0)}

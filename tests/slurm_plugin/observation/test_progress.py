@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sched_policy.model import ProgressPoint
+from sched_policy.model import ProgressPoint, StageProfile
 from slurm_plugin.observation.progress import (
     MAX_BYTES_PER_READ,
     MAX_LINE_BYTES,
@@ -355,3 +355,13 @@ def test_a_stale_file_handle_keeps_what_was_read(
         broken.setattr(f"slurm_plugin.observation.progress.os.{call}", stale)
         assert read(spool) is before
     assert [r.step for r in read(spool).reports] == [1, 2]
+
+
+def test_of_measured_stages_the_fastest_count_and_nonsense_is_skipped(spool: ProgressSpool, tmp_path: Path) -> None:
+    told = ("120/70/45/5", "110/60/45/5", "150/90/50/10", "0/1/1/1", "10/x/1/1")
+    (tmp_path / "7.jsonl").write_text(
+        "".join(json.dumps({"time_s": NOW_S, "stages": stages}) + "\n" for stages in told)
+    )
+    found = read(spool)
+    assert found.stages == StageProfile(0.110, 0.060, 0.045, 0.005)
+    assert (found.malformed, found.reports) == (2, ())

@@ -1,0 +1,1 @@
+"""Stages of iterations, measured and timed by hand."""

@@ -1,0 +1,51 @@
+"""What measuring costs the example training: its loop, with the hooks counting in every second epoch.
+
+usage: cost.py EPOCHS    (with EXPLSCHED_STAGES_DIRECTORY set; prints the fraction)
+
+In one process, since the start of PyTorch takes longer than its training, and never twice as long. CPU time, so that
+other work on the machine does not count; the median over neighbouring epochs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+from wrappers.in_training import sitecustomize as hooks
+
+import torch  # isort: skip  (after the hooks, as in a training that sxrun starts)
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main() -> None:
+    """Train as examples/pytorch_sweep/train.py does."""
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    inputs = torch.randn(3072, 16)
+    targets = torch.sin(inputs).prod(dim=1, keepdim=True) + inputs.sum(dim=1, keepdim=True) / 4
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = DataLoader(TensorDataset(inputs, targets), batch_size=64, shuffle=True)
+
+    def epoch_s() -> float:
+        began_s = time.process_time()
+        for batch_x, batch_y in batches:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(batch_x), batch_y).backward()
+            optimizer.step()
+        return time.process_time() - began_s
+
+    counting = hooks._counters
+    ratios = []
+    for epoch in range(int(sys.argv[1])):
+        taken_s = {}
+        for is_counting in (epoch % 2 == 0, epoch % 2 != 0):  # who comes second gains by it
+            hooks._counters = counting if is_counting else None
+            taken_s[is_counting] = epoch_s()
+        ratios.append(taken_s[True] / taken_s[False] - 1)
+    print(statistics.median(ratios))
+
+
+if __name__ == "__main__":
+    main()

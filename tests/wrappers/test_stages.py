@@ -1,0 +1,155 @@
+"""`sxrun --measure-stages` on trainings with a module that stands for PyTorch, and on others."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from explsched.job_options.values import stages_ms
+from wrappers.stages import Counters, MeasuredStages, Meter, between
+
+ROOT = Path(__file__).parents[2]
+MS = 1_000_000
+
+# As little of PyTorch as a training of one process uses: same names, same calls between them.
+TORCH = {
+    "__init__.py": """
+from types import SimpleNamespace
+cuda = SimpleNamespace(is_initialized=lambda: False)
+compiler = SimpleNamespace(is_compiling=lambda: False)
+""",
+    "optim/__init__.py": "",
+    "optim/optimizer.py": """
+hooks = []
+def register_optimizer_step_post_hook(hook):
+    hooks.append(hook)
+class Optimizer:
+    def step(self):
+        for hook in hooks:
+            hook(self, (), {})
+""",
+    "utils/__init__.py": "",
+    "utils/data/__init__.py": "",
+    "utils/data/dataloader.py": """
+import time
+class _BaseDataLoaderIter:
+    _num_workers = 0
+    def __iter__(self):
+        return self
+    def __next__(self):
+        time.sleep(0.004)
+        return 1
+""",
+    "distributed/__init__.py": "from .distributed_c10d import all_reduce",
+    "distributed/distributed_c10d.py": """
+import time
+def all_reduce(tensor, op=None, group=None, async_op=False):
+    time.sleep(0.002)
+""",
+}
+TRAINING = """
+import time
+from torch.distributed import all_reduce
+from torch.optim.optimizer import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+import explsched_site_marker
+optimizer, batches = Optimizer(), _BaseDataLoaderIter()
+for _ in range(100):
+    next(batches)
+    until_s = time.thread_time() + 0.003
+    while time.thread_time() < until_s:
+        pass
+    all_reduce(1)
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory for PYTHONPATH with a package torch, and a sitecustomize of the site."""
+    for name, text in TORCH.items():
+        path = tmp_path / "site" / "torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "site/sitecustomize.py").write_text("import sys, types\nsys.modules['explsched_site_marker'] = types")
+    return tmp_path / "site"
+
+
+def measure(site: Path, code: str, *options: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
+    told = site.parent / "progress"
+    environment = os.environ | {"EXPLSCHED_PROGRESS_FILE": str(told), "PYTHONPATH": f"{site}:{ROOT}"}
+    environment.pop("SLURM_PROCID", None)
+    command = [sys.executable, "-m", "wrappers.sxrun", *options, "--", sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return done, [json.loads(line) for line in told.read_text().splitlines()]
+
+
+def test_a_training_is_measured_without_a_word_of_its_own_beside_the_sites_customization(site: Path) -> None:
+    done, told = measure(site, TRAINING, "--measure-stages")
+    (line,) = (line for line in told if "stages" in line)
+    iteration, reading, computing, talking = stages_ms(str(line["stages"]))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert reading >= 4
+    assert talking >= 2
+    assert computing == pytest.approx(3, rel=0.2)  # CPU time: other work on the machine does not count
+    assert iteration >= reading + talking + 3 * 0.8
+    assert f"--stages {line['stages']}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "code", ["print('done')", "import sys; sys.exit(3)", TRAINING.replace("range(100)", "range(5)")]
+)
+def test_what_cannot_be_measured_runs_as_ever(site: Path, code: str) -> None:
+    plain, _ = measure(site, code)
+    done, told = measure(site, code, "--measure-stages")
+    assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    assert [line for line in told if "stages" in line] == []
+
+
+def test_a_release_with_other_names_is_told_of_and_the_training_goes_on(site: Path) -> None:
+    (site / "torch/utils/data/dataloader.py").write_text("class _BaseDataLoaderIter:\n    __next__ = None\n")
+    code = (
+        "import torch.optim.optimizer as o\ndel o.register_optimizer_step_post_hook\nimport torch.utils.data.dataloader"
+    )
+    (site / "torch/optim/optimizer.py").write_text("register_optimizer_step_post_hook = None")
+    done, _ = measure(site, code + "\nprint('trained')", "--measure-stages")
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "stages are measured without torch.optim.optimizer" in done.stderr
+
+
+def counters(iterations: int, each_ms: int = 10, **more: int) -> Counters:
+    """Of a process on a CPU that waits for batches for a tenth of its time, and computes the rest."""
+    zeros = dict.fromkeys(Counters._fields, 0)
+    whole = iterations * each_ms * MS
+    computing = {"rest": whole * 9 // 10, "rests": iterations, "cpu": whole * 9 // 10, "cpus": iterations}
+    return Counters(**zeros | {"iterations": iterations, "elapsed": whole, "waiting": whole // 10} | computing | more)
+
+
+def test_loading_beside_the_computation_is_reading_too() -> None:
+    loading = counters(110, workers=4, loading=100 * 24 * MS)
+    assert between(counters(10), loading) == MeasuredStages(10, 6, 9, 0)
+
+
+def test_collectives_that_no_computation_hides_are_not_computing() -> None:
+    ddp = counters(110, ddp_talking=20 * MS, ddp_exposed=5 * MS, ddp_iterations=5)
+    assert between(counters(10), ddp) == MeasuredStages(10, 1, 8, 4)
+
+
+def test_on_a_gpu_its_own_clock_counts() -> None:
+    before, after = counters(10, is_on_gpu=1), counters(110, is_on_gpu=1, cpu=0, cpus=0, rest=540 * MS, rests=100)
+    assert between(before._replace(rest=40 * MS, rests=0), after).gpu_ms == 5
+
+
+def test_the_fastest_window_counts_whatever_comes_between() -> None:
+    meter, told = Meter(), []
+    elapsed = iterations = 0
+    for look in range(40):
+        slow = 2 if look < 10 or 20 <= look < 30 else 1  # shares its GPU, validates
+        iterations, elapsed = iterations + 10, elapsed + slow * 100 * MS
+        news = meter.look({"1": counters(iterations)._replace(elapsed=elapsed)})
+        told += [news.iteration_ms] if news else []
+    assert (told[0], told[-1]) == (20, 10)
+    assert told == sorted(told, reverse=True)
