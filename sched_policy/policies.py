@@ -181,7 +181,7 @@ def balanced(options: PolicyOptions) -> Policy:
 
 def dilu(_options: PolicyOptions) -> Policy:
     """Dilu's placement of jobs that ask for parts of GPUs."""
-    from sched_policy.group.complementary import Complementary
+    from sched_policy.group.gpus import Complementary
 
     summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
     return Policy("dilu", summary, Fifo(), sharing=Complementary())
