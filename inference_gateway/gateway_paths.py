@@ -72,7 +72,7 @@ class GatewayPaths:
 
     @property
     def plane(self) -> Path:
-        """JSON: what the gateway's HAProxy has, where there are two gateways; see `control.planes`."""
+        """JSON: what the gateway's HAProxy has, where there are two gateways; see `control.data_plane_sync`."""
         return self._own("plane.json")
 
     @property

@@ -13,9 +13,8 @@ from sched_policy.backfill import Backfill, PayoffAdmission
 from sched_policy.catalog import PolicyOptions
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing, WalltimeRequeue
-from sched_policy.gittins import Gittins
 from sched_policy.improvement import EarlyStop
-from sched_policy.order import Fifo, LeastAttainedService, Order, Srsf, Srtf
+from sched_policy.order import Fifo, Gittins, LeastAttainedService, Order, Srsf, Srtf
 from sched_policy.place import Balanced, Simple
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.sweep import strategies
@@ -182,7 +181,7 @@ def balanced(options: PolicyOptions) -> Policy:
 
 def dilu(_options: PolicyOptions) -> Policy:
     """Dilu's placement of jobs that ask for parts of GPUs."""
-    from sched_policy.group.complementary import Complementary
+    from sched_policy.group.gpus import Complementary
 
     summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
     return Policy("dilu", summary, Fifo(), sharing=Complementary())

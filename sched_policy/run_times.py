@@ -2,7 +2,7 @@
 
 Jobs are alike in several ways, from the most telling down: the same user, name and GPUs; the same user and GPUs; the
 same queue and GPUs; the same GPUs. In each of these groups the jobs submitted just before and after a job tell of its
-length, the nearer the more, for users submit alike trainings together (`gittins`, which also has the formula
+length, the nearer the more, for users submit alike trainings together (`order`, which also has the formula
 by which lengths of all kinds become one remaining time: what has ended counts with its length, what still runs as
 longer than that). A table of the last run times of each group needs no training and takes a job in at once.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.gittins import effective_left_s
+from sched_policy.order import effective_left_s
 from sched_policy.snapshot import Floats, Ints
 
 NEIGHBOURS = 20

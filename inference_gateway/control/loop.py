@@ -25,9 +25,15 @@ from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
+from inference_gateway.control.data_plane_sync import (
+    DataPlaneSync,
+    Follower,
+    Orders,
+    OtherPlane,
+    PlaneReport,
+    WithoutBatches,
+)
 from inference_gateway.control.observations import Readiness, ReplicaObserver, SlurmSync
-from inference_gateway.control.planes import Follower, Orders, OtherPlane, PlaneReport
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints

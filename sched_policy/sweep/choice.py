@@ -19,8 +19,17 @@ from msgspec import Struct
 from sched_policy.model import Direction, Job, JobState
 from sched_policy.plan import Preemption, Stop
 from sched_policy.snapshot import Snapshot
-from sched_policy.sweep.recall import DecisionMemory, ReportMemory
-from sched_policy.sweep.trials import Strategy, Sweep, SweepAction, SweepDecision, Trial, TrialState, Verdict
+from sched_policy.sweep.trials import (
+    DecisionMemory,
+    ReportMemory,
+    Strategy,
+    Sweep,
+    SweepAction,
+    SweepDecision,
+    Trial,
+    TrialState,
+    Verdict,
+)
 
 SweepKey = tuple[str, str, str, str, Direction]
 """User, scope (`sched_policy.queue_order`), sweep, metric and its direction."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError
-from sched_policy.group.complementary import GAMMA, OMEGA, left_over
+from sched_policy.group.gpus import GAMMA, OMEGA, left_over
 from sched_policy.model import Node, NodeGpus
 from sched_policy.snapshot import Bools, Floats, Ints, Nodes
 
@@ -254,7 +254,7 @@ class BestFit(Struct, frozen=True):
         score = alpha (1 - (sum of requests + request)) + beta (1 - (memory taken + memory) / M)    smallest wins
 
     Of equal scores the GPU with the lowest index wins. A GPU of unknown memory (M = 0) takes nothing. `bounds` are
-    omega and gamma; the score is that of the daemon's policy (`sched_policy.group.complementary`).
+    omega and gamma; the score is that of the daemon's policy (`sched_policy.group.gpus`).
     """
 
     bounds: ShareBounds = ShareBounds()

@@ -6,8 +6,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from sched_policy.gittins import Lengths
 from sched_policy.group.worth import Crowd, Packer, worth_of
+from sched_policy.order import Lengths
 from simulation.muri.interleaved import Interleaved
 from simulation.muri.loop import Merging, MuriJob
 from simulation.muri.preemptive import Refilling, Yarn, remaining_gpu_s

@@ -30,7 +30,7 @@ from slurm_plugin.observation.sweep_record import Note
 _COMPLETED = "COMPLETED"
 PICTURES = (".png", ".svg", ".pdf")
 TRACE_COLUMNS = ("job_id", "submit_s", "gpus", "run_s", "sweep", "curve", "user", "metric", "direction", "params")
-"""As `simulation.traces.formats.sweep` reads them; docs/traces.md explains them."""
+"""As `simulation.traces.formats.own` reads them; docs/traces.md explains them."""
 _FIELDS = ("job", "state", "gpus", "step", "total_steps", "best", "gpu_h", "saved_gpu_h", "restarts", "reason")
 _LEAST_REPORTS = 2
 

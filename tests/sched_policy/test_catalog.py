@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sched_policy import catalog
-from sched_policy.group.complementary import Complementary
+from sched_policy.group.gpus import Complementary
 from sched_policy.policy import JobData, Policy, needs_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "policy"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from simulation.traces.formats import own, public, sacct, sweep
+from simulation.traces.formats import own, public, sacct
 from simulation.traces.formats.table import Format, Table, open_table
 from simulation.traces.trace import Trace, TraceError
 
-_FORMATS = {form.name: form for form in (own.FORMAT, sweep.FORMAT, public.MURI, public.PHILLY, sacct.FORMAT)}
+_FORMATS = {form.name: form for form in (own.FORMAT, own.SWEEP, public.MURI, public.PHILLY, sacct.FORMAT)}
 
 NAMES = tuple(_FORMATS)
 """Names of the formats that can be read."""

@@ -7,8 +7,14 @@ import pytest
 import yaml
 
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
-from inference_gateway.control.planes import Follower, Orders, OtherPlane, PlaneReport
+from inference_gateway.control.data_plane_sync import (
+    DataPlaneSync,
+    Follower,
+    Orders,
+    OtherPlane,
+    PlaneReport,
+    WithoutBatches,
+)
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.report import router_endpoints
 from inference_gateway.control.state import EventLog

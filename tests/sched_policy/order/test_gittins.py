@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_policy.gittins import LEAST_S, LIKENESS, LIKENESS_S, PRIOR, TAIL, Gittins, Lengths, effective_left_s
 from sched_policy.model import Direction, Exploration, ProgressPoint
+from sched_policy.order import LEAST_S, LIKENESS, LIKENESS_S, PRIOR, TAIL, Gittins, Lengths, effective_left_s
 from sched_policy.snapshot import Snapshot
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 

@@ -48,5 +48,5 @@ def test_json_has_everything(config: Path) -> None:
 
 
 def test_a_terminal_gets_lines_that_fit(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_plugin.cli.audit.room", lambda: 100)
+    monkeypatch.setattr("slurm_plugin.cli.admin.room", lambda: 100)
     assert max(map(len, invoke("-f", str(config)).splitlines())) <= 100
