@@ -47,7 +47,7 @@ from slurm_plugin.steering.grouping import (
     pinned,
     withdrawal,
 )
-from slurm_plugin.steering.preemption import PreemptionTracker, heirs, served_in_vain, without_vain_preemptions
+from slurm_plugin.steering.preemption import PreemptionTracker, heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored, without_leases
 
 _LOG = logging.getLogger("explsched.controller")
@@ -262,7 +262,7 @@ class Controller:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
         asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in seen.jobs}
-        in_vain = heirs(plan, seen, asked, served_in_vain(plan, seen, asked))
+        in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked))
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s, in_vain)
         # One that was cancelled holds its GPUs until it is gone.
         stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)

@@ -7,7 +7,7 @@ or when the grace period is over, it is requeued. If the daemon dies in between,
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import MappingProxyType
@@ -264,22 +264,38 @@ def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
     for preemption in plan.preemptions:
         if preemption.beneficiary is not None:
             victims[preemption.beneficiary].add(preemption.job_id)
-    vain = served_in_vain(plan, seen, victims)
+    vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims)
     kept = tuple(preemption for preemption in plan.preemptions if preemption.beneficiary not in vain)
     return replace(plan, preemptions=kept) if vain else plan
 
 
-def served_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, AbstractSet[int]]) -> frozenset[int]:
-    """Those beneficiaries that would not start if their victims went: CPUs or memory lack, or others would come first.
+def requeues_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, AbstractSet[int]]) -> frozenset[int]:
+    """Those beneficiaries that would not start if their victims went now.
 
-    A plan weighs only the jobs that are modelled. But Slurm gives what comes free to whoever stands first in its queue:
-    to a component of a heterogeneous job, to a job of a partition that we do not steer, or to one that was submitted
-    since the victims were asked to save. Or it keeps it for a larger job ahead, whose start must not be delayed.
+    Slurm computes ages anew each `PriorityCalcPeriod` only. Until then two jobs that are near each other may stand in
+    another order than the one that was written, and whoever is ahead in that one would get what comes free.
     """
     if not victims:
         return frozenset()
+    ideal, in_force = on_places(plan, seen.snapshot), _in_force(seen)
+    return _served_in_vain(ideal, seen, victims) | _served_in_vain(in_force, seen, victims)
+
+
+def _in_force(seen: Observation) -> tuple[int, ...]:
+    """The waiting jobs in the order of the priorities that Slurm has for them now."""
+    waiting = [seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.state is JobState.PENDING]
+    return tuple(job.job_id for job in sorted(waiting, key=lambda job: (-job.priority, job.submit_s, job.job_id)))
+
+
+def _served_in_vain(order: Sequence[int], seen: Observation, victims: Mapping[int, AbstractSet[int]]) -> frozenset[int]:
+    """Those beneficiaries that would not start if their victims went and Slurm looked at the jobs in this order.
+
+    A plan weighs only the jobs that are modelled. But Slurm gives what comes free to whoever stands first in its queue:
+    to a component of a heterogeneous job, to a job of a partition that we do not steer, or to one that was submitted
+    since the victims were asked to save. Or it keeps it for a larger job ahead, whose start must not be delayed. CPUs
+    or memory may lack, too.
+    """
     yielding = {job.job_id for job in seen.snapshot.running if job.yielding}
-    order = on_places(plan, seen.snapshot)
     place = {job_id: at for at, job_id in enumerate(order)}
     waiting = [record for record in seen.jobs.values() if _may_start_before_others(record, seen.snapshot.now_s)]
     vain = set()
@@ -322,7 +338,7 @@ def heirs(
             if (job.user, job.scope) == (own.user, own.scope) and job.may_displace
         )
         heir = next((job.job_id for job in alike if job.job_id not in victims), None)
-        starts = heir is not None and not served_in_vain(plan, seen, {heir: victims[job_id]})
+        starts = heir is not None and not requeues_in_vain(plan, seen, {heir: victims[job_id]})
         found[job_id] = heir if starts else None
     return found
 
