@@ -50,6 +50,7 @@ environment:
   {ELASTIC.variable:<{_COLUMN}}  set: variables of Slurm that tell the size of the job's submission are put right
   {METRIC.variable:<{_COLUMN}}  the metric that is read (default: loss)
 {variable_lines((*FOLLOWING, *SHARING), _COLUMN)}
+  EXPLSCHED_STAGES_DIRECTORY   where a command that is measured counts its stages; set for the command
   EXPLSCHED_SUB_BATCHES        in how many parts a batch fits into the job's part of a GPU; set for the command
   EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
   EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
