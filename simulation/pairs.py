@@ -1,4 +1,4 @@
-"""Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that both gain by it (SJF-BSBF).
+"""Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that gain by it (SJF-BSBF, Gandiva).
 
 Policies that ours are compared with, as those of `simulation.baselines`.
 """
@@ -48,13 +48,22 @@ def best_benefit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats
     return np.where(pays, together_s, np.inf)
 
 
+def packing(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:  # noqa: ARG001
+    """Gandiva (OSDI 2018, section 3.3): the partner with which both together get most done, if that is more than alone.
+
+    Gandiva packs and undoes it where the throughput has fallen; here interference is known before.
+    """
+    throughput = 1.0 / xi_a + 1.0 / xi_b
+    return np.where(throughput > 1.0, 2.0 - throughput, np.inf)
+
+
 class Pairs(Struct, frozen=True):
     """SJF-FFS and SJF-BSBF (Luo et al., IWQoS 2024, arXiv 2407.13088).
 
     At most two jobs per GPU, and only if no unused GPUs are left for the newcomer. Non-preemptive.
 
     Attributes:
-        worth: what a partner must be worth, `first_fit` or `best_benefit`.
+        worth: what a partner must be worth: `first_fit`, `best_benefit`, or `packing` for Gandiva.
 
     """
 
@@ -231,6 +240,12 @@ def antman(_options: PolicyOptions) -> Policy:
     classes = Need(JobData.PRIORITIES, "all jobs are guaranteed, and none shares a GPU")
     stages = Need(JobData.STAGE_TIMES, "an opportunistic job is taken to run half as fast beside another")
     return Policy("antman", summary, Fifo(), sharing=Opportunistic(), needs=(classes, stages))
+
+
+def gandiva(_options: PolicyOptions) -> Policy:
+    """Packing."""
+    summary = "order of submission, pairs share GPUs where together they get more done (Gandiva)"
+    return Policy("gandiva", summary, Fifo(), sharing=Pairs(packing), needs=(_PAIRED,))
 
 
 def sjf_ffs(_options: PolicyOptions) -> Policy:

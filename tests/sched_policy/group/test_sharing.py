@@ -353,3 +353,10 @@ def test_groups_by_worth_let_a_short_job_run_before_a_long_one() -> None:
     short, long = job(2, profile=COMPUTES, expected_s=10.0), job(1, profile=READS, expected_s=90_000.0)
     assert list(started(plan("explsched-share", long, short, gpus=1))) == [2]
     assert sorted(started(plan("muri-s", long, short, gpus=1))) == [1, 2]
+
+
+def test_gandiva_packs_where_both_together_get_more_done() -> None:
+    suits = holding(1, "n1", 0, profile=COMPUTES), holding(2, "n1", 1, profile=READS)
+    assert [group.job_ids for group in plan("gandiva", *suits, job(3, profile=READS)).groups] == [(1, 3)]
+    unknown = [holding(1, "n1", 0, profile=None), job(2, profile=None)]  # they would slice time: nothing is gained
+    assert started(plan("gandiva", *unknown, gpus=1)) == {}
