@@ -53,8 +53,8 @@ _ORIGINAL_NAMES = {
 }
 
 
-# Autopack is the original's default, but not used for the published figures of these traces. Early shares are what its Themis takes when
-# its first solver fails, whole shares when the second fails, too.
+# Autopack is the original's default, but not used for the published figures of these traces. Early shares are what its
+# Themis takes when its first solver fails, whole shares when the second fails, too.
 _VARIANTS = {
     "muri-s": ("plain", "autopack"),
     "muri-l": ("plain", "autopack"),
