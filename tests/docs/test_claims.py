@@ -96,12 +96,10 @@ def _foreseen_starts(report: Any) -> list[float]:
     judges = [run for run in report["parts"]["eta"]["runs"] if "before" in run and not run["chosen_on"]]
 
     def share(which: str, name: str) -> float:
-        estimates = [run[which][f"{name}_estimates"] for run in judges]
-        return (
-            100
-            * sum(n * run[which][f"{name}_within_2x"] for n, run in zip(estimates, judges, strict=True))
-            / sum(estimates)
-        )
+        counted = [(run[which][f"{name}_estimates"], run[which][f"{name}_within_2x"]) for run in judges]
+        good: float = sum(estimates * within for estimates, within in counted)
+        of: float = sum(estimates for estimates, _ in counted)
+        return 100 * good / of
 
     rich, every = "eta_with_history", "eta"
     counts = [sum(run["figures"][f"{name}_estimates"] for run in judges) for name in (rich, every)]
