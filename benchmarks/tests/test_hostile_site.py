@@ -99,6 +99,13 @@ def test_jobs_that_are_held_or_requeued_without_consent_are_found() -> None:
     assert (len(found.held), len(found.requeued), found.lost) == (1, 1, ())
 
 
+@pytest.mark.parametrize(("log", "held"), [("", 0), ("INFO SignalJob job=1", 1)])
+def test_a_job_that_slurm_holds_because_its_launch_failed_is_ours_only_if_we_touched_it(log: str, held: int) -> None:
+    records = "JobId=1 JobState=PENDING Priority=0 Reason=launch_failed_requeued_held"
+    found = figures.harmed(an_arm([], records, (Submitted(1, HONEST, SPEC),), log))
+    assert (len(found.held), len(found.lost_by_slurm)) == (held, 1 - held)
+
+
 def test_only_places_that_belong_to_others_are_out_of_order() -> None:
     def job(job_id: int, user: str, priority: int, native: int) -> SlurmJob:
         return SlurmJob(
