@@ -12,6 +12,7 @@ from benchmarks.hostile_site.chaos import drained_for_numbers
 from benchmarks.hostile_site.load import JobSpec
 from benchmarks.hostile_site.site import CYCLE_S, USERS, Lie
 from explsched.preemption_record import Interruption, PreemptionRecord
+from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
 
 HONEST, LIAR = USERS[0], USERS[1]
@@ -36,6 +37,13 @@ def test_the_two_of_a_pair_ask_for_the_same() -> None:
             assert asked[0] == asked[1]
             assert (one.work_s, one.consents) == (other.work_s, other.consents)
     assert {user.lie for user in USERS} == {None, *Lie}
+
+
+def test_who_changes_a_jobs_sweep_goes_on_to_consent_as_the_honest_one_does() -> None:
+    options = job_options.parse(load.sweep_of_its_own(7))
+    told = options.exploration if options else None
+    assert told is not None
+    assert (told.sweep, told.checkpoint_signal) == ("x7", "USR1")
 
 
 def test_the_two_of_a_pair_have_as_many_jobs_in_the_queue() -> None:
