@@ -129,7 +129,9 @@ class _Load:
         if job_id is None:
             return
         if user.lie is Lie.SWEEPS and spec.consents:
-            self.site.run_as(user, ["scontrol", "update", f"JobId={job_id}", f"Comment=explsched:sweep=x{job_id}"])
+            self.site.run_as(
+                user, ["scontrol", "update", f"JobId={job_id}", f"Comment={load.sweep_of_its_own(job_id)}"]
+            )
 
     def _submit(self, user: SiteUser, spec: JobSpec) -> int | None:
         script = Path(__file__).with_name("job.sh")

@@ -132,11 +132,16 @@ def _fields(line: str) -> dict[str, str]:
     return {key: value for key, _, value in (word.partition("=") for word in line.split())}
 
 
+_LAUNCH_FAILED = "launch_failed_requeued_held"
+"""Slurm's own reason for a job that it holds, with the daemon or without."""
+
+
 @dataclass(frozen=True, slots=True)
 class Harmed:
     """Jobs to which something happened that nobody had agreed to, in words.
 
-    `lost_by_slurm` ended badly, or were forgotten when slurmctld was killed, without any change of ours to them.
+    `lost_by_slurm` ended badly, were forgotten when slurmctld was killed, or are held because their launch failed on a
+    node whose slurmd was killed, without any change of ours to them.
     """
 
     lost: tuple[str, ...]
@@ -165,7 +170,9 @@ def harmed(arm: Arm) -> Harmed:
             words = f"{who}: {state} {record.get('Reason', '')}"
             (lost if job.job_id in interrupted else lost_by_slurm).append(words)
         if state == "PENDING" and record.get("Priority") == "0":
-            held.append(f"{who}: {record.get('Reason', '')}")
+            reason = record.get("Reason", "")
+            is_slurms = reason == _LAUNCH_FAILED and job.job_id not in interrupted
+            (lost_by_slurm if is_slurms else held).append(f"{who}: held, {reason}")
         if not job.spec.consents and job.job_id in requeued_by_us:
             requeued.append(who)
     return Harmed(tuple(lost), tuple(lost_by_slurm), tuple(held), tuple(requeued))

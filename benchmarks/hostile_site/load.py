@@ -78,6 +78,11 @@ def _reports(user: SiteUser) -> str:
     return "none" if user.lie in (Lie.MISSING, Lie.SWEEPS) else "honest"
 
 
+def sweep_of_its_own(job_id: int) -> str:
+    """The comment that `Lie.SWEEPS` gives a waiting job that consents, which it goes on to do."""
+    return f"explsched:sweep=x{job_id}&checkpoint=USR1"
+
+
 def _comment(user: SiteUser, number: int, *, consents: bool) -> tuple[str, ...]:
     """Half of the jobs may be preempted, those of liars as well: what is compared is the lie alone."""
     sweep = f"one{number}" if user.lie is Lie.SWEEPS else f"s{number // 6}"

@@ -176,7 +176,7 @@ class _Site:
         )
         self._slurm.add(job)
         if user.lie is Lie.SWEEPS and spec.consents:
-            job.comment = f"explsched:sweep=x{job.job_id}"
+            job.comment = load.sweep_of_its_own(job.job_id)
 
     def _report(self) -> None:
         """What running jobs have to say since the last pass."""

@@ -12,6 +12,7 @@ from benchmarks.hostile_site.chaos import drained_for_numbers
 from benchmarks.hostile_site.load import JobSpec
 from benchmarks.hostile_site.site import CYCLE_S, USERS, Lie
 from explsched.preemption_record import Interruption, PreemptionRecord
+from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
 
 HONEST, LIAR = USERS[0], USERS[1]
@@ -36,6 +37,13 @@ def test_the_two_of_a_pair_ask_for_the_same() -> None:
             assert asked[0] == asked[1]
             assert (one.work_s, one.consents) == (other.work_s, other.consents)
     assert {user.lie for user in USERS} == {None, *Lie}
+
+
+def test_who_changes_a_jobs_sweep_goes_on_to_consent_as_the_honest_one_does() -> None:
+    options = job_options.parse(load.sweep_of_its_own(7))
+    told = options.exploration if options else None
+    assert told is not None
+    assert (told.sweep, told.checkpoint_signal) == ("x7", "USR1")
 
 
 def test_the_two_of_a_pair_have_as_many_jobs_in_the_queue() -> None:
@@ -97,6 +105,13 @@ def test_jobs_that_are_held_or_requeued_without_consent_are_found() -> None:
     jobs = tuple(Submitted(job_id, HONEST, SPEC) for job_id in (1, 2))
     found = figures.harmed(an_arm([], records, jobs, 'INFO RequeueJob job=2 why="saved"\n'))
     assert (len(found.held), len(found.requeued), found.lost) == (1, 1, ())
+
+
+@pytest.mark.parametrize(("log", "held"), [("", 0), ("INFO SignalJob job=1", 1)])
+def test_a_job_that_slurm_holds_because_its_launch_failed_is_ours_only_if_we_touched_it(log: str, held: int) -> None:
+    records = "JobId=1 JobState=PENDING Priority=0 Reason=launch_failed_requeued_held"
+    found = figures.harmed(an_arm([], records, (Submitted(1, HONEST, SPEC),), log))
+    assert (len(found.held), len(found.lost_by_slurm)) == (held, 1 - held)
 
 
 def test_only_places_that_belong_to_others_are_out_of_order() -> None:

@@ -192,7 +192,7 @@ CLAIMS = (
     Claim(
         "docs/simulation.md",
         "live_replay.json",
-        "mean JCT {}, {} and {} times better than Slurm alone, makespan {}, {} and {} times",
+        "mean JCT {}, {}, {} and {} times better than Slurm alone, makespan {}, {}, {} and {} times",
         _live_ratios,
     ),
     Claim(
