@@ -118,8 +118,9 @@ def options(job: TraceJob) -> tuple[str, ...]:
     )
 
 
-def _arm(policy: str, trace: Trace, longest_s: float) -> dict[str, object]:
-    settings = {**live.daemon_settings(policy), "order": {"scope": "partition"}}
+def _arm(policy: str, trace: Trace, quantum_s: float, longest_s: float) -> dict[str, object]:
+    own = {"order": {"scope": "partition"}, "utility": {"quantum_s": quantum_s}}
+    settings = {**live.daemon_settings(policy), **own}
     progress = Progress()
     work = live.Work(_SPEC, _SCRIPT, options, lambda _job, _directory: (sys.executable,), progress.look, poll_s=0.5)
     began_s, before = time.monotonic(), os.getloadavg()[0]
@@ -145,15 +146,24 @@ def _tell(_ended: int, _total: int) -> None:
 @click.option("--trace", "path", required=True, type=click.Path(path_type=Path), help="Jobs with stage times.")
 @click.option("--jobs", default=200, show_default=True, type=click.IntRange(min=1), help="The first so many.")
 @click.option("--compress", default=4000.0, show_default=True, type=click.FloatRange(min=1), help="Divides all times.")
+@click.option("--quantum", "quantum_s", default=live.QUANTUM_S, show_default=True, help="Seconds a run is left alone.")
 @click.option("--longest", "longest_s", default=600.0, show_default=True, help="Seconds an arm may take.")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the figures to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures alone.")
-def main(path: Path, jobs: int, compress: float, longest_s: float, out: Path | None, as_json: bool) -> None:  # noqa: FBT001
+def main(
+    path: Path,
+    jobs: int,
+    compress: float,
+    quantum_s: float,
+    longest_s: float,
+    out: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> None:
     """Replay the first jobs of a trace under both policies on private clusters of one node with 4 GPUs."""
     trace = compressed(read_any(path), jobs, compress)
     arms: dict[str, dict[str, object]] = {}
     for policy in ("muri-l", "explsched-share"):
-        arms[policy] = _arm(policy, trace, longest_s)
+        arms[policy] = _arm(policy, trace, quantum_s, longest_s)
         if not as_json:
             click.echo(f"{policy}: {arms[policy]}", err=True)
     ratio = {name: _number(arms["muri-l"][name]) / _number(arms["explsched-share"][name]) for name in _RATIOS}
@@ -162,6 +172,7 @@ def main(path: Path, jobs: int, compress: float, longest_s: float, out: Path | N
         "jobs": len(trace.jobs),
         "gpus": GPUS,
         "compress": compress,
+        "quantum_s": quantum_s,
         "jct_ratio": round(ratio["avg_jct_s"], 4),
         "makespan_ratio": round(ratio["makespan_s"], 4),
         "jobs_lost": sum(int(_number(arm["jobs_lost"])) for arm in arms.values()),
