@@ -5,9 +5,9 @@ On generated events, and with `--published DIR` on `instances-N.txt` of Dilu's r
 
 After the large-scale simulation of Dilu (ASPLOS 2025): 3,200 instances on 1,000 nodes with 4 GPUs each, several seeds.
 Prints for each placement, over the seeds, `ratio` (most GPUs in use over those of exclusive placement: mean, worst),
-`mean_ratio` (the same of GPUs in use averaged over time), refused instances and CPU seconds per run. A run in which
-memory, requests or limits were exceeded raises. The first seed is 100: `Complementary` was tuned on the seeds 0 to 5
-and 1000 to 1029.
+`mean_ratio` (the same of GPUs in use averaged over time), refused instances and CPU seconds per run. `bound` is what no
+placement within Dilu's bounds can undercut. A run in which memory, requests or limits were exceeded raises. The first
+seed is 100: `Complementary` was tuned on the seeds 0 to 5 and 1000 to 1029.
 """
 
 from __future__ import annotations
@@ -16,15 +16,32 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from statistics import mean
 
 import click
 
 from simulation.colocation.dilu import SHARE_PLACEMENTS
-from simulation.colocation.events import InstanceTrace, generate, read_events
+from simulation.colocation.events import Action, InstanceTrace, generate, read_events
 from simulation.colocation.instance import GpuLoads
+from simulation.colocation.placement import ShareBounds
 from simulation.colocation.simulator import Colocation, colocate
+
+_GPU_MIB = 40 * 1024
+
+
+def bound(trace: InstanceTrace, bounds: ShareBounds) -> int:
+    """GPUs that are in use at some time under any placement: the largest sum of requests, limits or memory."""
+    most = 0.0
+    request = limit = memory = 0.0
+    for event in trace.events:
+        sign, instance = 1 if event.action is Action.START else -1, event.instance
+        request += sign * instance.gpus * instance.request / bounds.request
+        limit += sign * instance.gpus * instance.limit / bounds.limit
+        memory += sign * sum(instance.memory_mib) / _GPU_MIB
+        most = max(most, request, limit, memory)
+    return ceil(most - 1e-6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +76,14 @@ def main(
 ) -> None:
     """Measure every placement on the same events."""
     runs: dict[str, list[Run]] = {name: [] for name in SHARE_PLACEMENTS}
+    least: list[int] = []
     for seed in range(first_seed, first_seed + seeds):
         trace = generate(instances, seed)
+        least.append(bound(trace, ShareBounds()))
         for name, done in runs.items():
             done.append(_run(name, trace, nodes, gpus_per_node))
     figures = {name: _figures(done, runs["exclusive"]) for name, done in runs.items()}
+    bound_ratio = mean(gpus / alone.found.max_active_gpus for gpus, alone in zip(least, runs["exclusive"], strict=True))
     theirs = _published(published, nodes, gpus_per_node) if published else {}
     if as_json:
         shape = {
@@ -73,10 +93,11 @@ def main(
             "seeds": seeds,
             "first_seed": first_seed,
         }
-        print(json.dumps({**shape, "placements": figures, "published": theirs}))
+        print(json.dumps({**shape, "placements": figures, "bound_ratio": bound_ratio, "published": theirs}))
         return
     for name, values in figures.items():
         print(f"{name:<14}" + " ".join(f"{key} {value:.4g}" for key, value in values.items()))
+    print(f"{'bound':<14}ratio {bound_ratio:.4g}")
     for size, ratios in theirs.items():
         print(f"instances-{size}.txt  " + " ".join(f"{name} {value:.3f}" for name, value in ratios.items()))
 
@@ -89,11 +110,12 @@ def _published(directory: Path, nodes: int, gpus_per_node: int) -> Mapping[str, 
         runs = {name: _run(name, trace, nodes, gpus_per_node) for name in SHARE_PLACEMENTS}
         alone = runs["exclusive"].found.max_active_gpus
         ratios[size] = {name: round(run.found.max_active_gpus / alone, 4) for name, run in runs.items()}
+        ratios[size]["bound"] = round(bound(trace, ShareBounds()) / alone, 4)
     return ratios
 
 
 def _run(name: str, trace: InstanceTrace, nodes: int, gpus_per_node: int) -> Run:
-    loads = GpuLoads.uniform(nodes, gpus_per_node, 40 * 1024)
+    loads = GpuLoads.uniform(nodes, gpus_per_node, _GPU_MIB)
     began_s = time.process_time()
     found = colocate(trace.events, SHARE_PLACEMENTS[name], loads)
     return Run(found, time.process_time() - began_s)

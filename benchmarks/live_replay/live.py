@@ -23,13 +23,12 @@ from slurm_plugin.client.cli import CliClient
 INTERVAL_S = 1.0
 # A preemption costs two passes and another launch, nearly three seconds: a run is left alone for ten times that.
 QUANTUM_S = 30.0
-_POLL_S = 1.0
 
 # The same for both arms. Intervals of seconds instead of half minutes, because jobs last seconds. Limits stay in
 # minutes (see workload.py), so backfill keeps its resolution of one and looks as far ahead as the longest of them.
 # `defer`: else the main scheduler also looks at once after some jobs' ends, namely where slurmd hears of the end before
 # the job's own process is gone, a race of milliseconds. At `debug` slurmctld tells when the schedulers look.
-_SLURM_CONF = (
+SLURM_CONF = (
     ("SchedulerParameters", "bf_interval=1,bf_resolution=60,bf_window=43200,bf_continue,sched_interval=1,defer"),
     ("SlurmctldDebug", "debug"),
     ("MinJobAge", "3600"),
@@ -67,6 +66,22 @@ class LiveArm:
 Tell = Callable[[int, int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How jobs of the trace are submitted and do their work.
+
+    `look` is called every `poll_s` with Slurm's commands, their environment, and the jobs submitted so far by Slurm's
+    id; it returns how many of them are still there.
+    """
+
+    spec: devcluster.ClusterSpec
+    script: Path
+    options: Callable[[TraceJob], Sequence[str]]
+    arguments: Callable[[TraceJob, Path], Sequence[str]]
+    look: Callable[[CliClient, Mapping[str, str], Mapping[int, TraceJob]], int]
+    poll_s: float = 1.0
+
+
 def daemon_settings(policy: str) -> Mapping[str, object]:
     """The daemon's configuration for compressed time."""
     return {
@@ -78,13 +93,38 @@ def daemon_settings(policy: str) -> Mapping[str, object]:
     }
 
 
-def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, longest_s: float, tell: Tell) -> LiveArm:
+def arguments(job: TraceJob, directory: Path) -> tuple[str, str, str]:
+    """What job.sh is called with."""
+    return str(round(1e6 * job.run_s)), str(directory), sys.executable
+
+
+def _present(client: CliClient, _environment: Mapping[str, str], _submitted: Mapping[int, TraceJob]) -> int:
+    return len(client.jobs())
+
+
+ALONE = Work(
+    devcluster.ClusterSpec(CLUSTER.nodes, CLUSTER.gpus_per_node, extra=SLURM_CONF),
+    Path(__file__).with_name("job.sh"),
+    sbatch_options,
+    arguments,
+    _present,
+)
+"""Jobs that share with nobody and sleep for their run time."""
+
+
+def run(
+    directory: Path,
+    trace: Trace,
+    settings: Mapping[str, object] | None,
+    longest_s: float,
+    tell: Tell,
+    work: Work = ALONE,
+) -> LiveArm:
     """Submit the trace in its own time and wait for all of it; `settings` None is Slurm alone.
 
     Raises `TimeoutError` if jobs are left after `longest_s`. The cluster is removed afterwards.
     """
-    spec = devcluster.ClusterSpec(CLUSTER.nodes, CLUSTER.gpus_per_node, extra=_SLURM_CONF)
-    cluster = devcluster.up(spec, directory / "cluster")
+    cluster = devcluster.up(work.spec, directory / "cluster")
     try:
         product = devcluster.Product(directory / "explsched")
         product.install(settings or {})
@@ -93,7 +133,7 @@ def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, lo
         environment = {**os.environ, **cluster.env(), **product.env(), "PYTHONPATH": here}
         with product.daemon(environment) if settings else nullcontext():
             client = CliClient(environment=cluster.env())
-            submitted, zero_s = _replay(directory, trace, environment, client, longest_s, tell)
+            submitted, zero_s = _replay(directory, trace, environment, client, longest_s, tell, work)
         slurmctld = (cluster.layout.logs / "slurmctld.log").read_text()
         told, queued_s = log.runs(slurmctld, zero_s), log.submissions(slurmctld, zero_s)
         jobs = tuple(
@@ -107,11 +147,16 @@ def run(directory: Path, trace: Trace, settings: Mapping[str, object] | None, lo
 
 
 def _replay(
-    directory: Path, trace: Trace, environment: dict[str, str], client: CliClient, longest_s: float, tell: Tell
+    directory: Path,
+    trace: Trace,
+    environment: dict[str, str],
+    client: CliClient,
+    longest_s: float,
+    tell: Tell,
+    work: Work,
 ) -> tuple[list[int], float]:
     """Slurm's id of each job, and the Unix time at which the replay began."""
-    script = Path(__file__).with_name("job.sh")
-    sbatch, job_environment = _prepared(script, directory, environment)
+    sbatch, job_environment = _prepared(work.script, directory, environment)
     zero_s = time.time()
     submitted: list[int] = []
     ended, polled_s = 0, 0.0
@@ -121,21 +166,16 @@ def _replay(
             raise TimeoutError(f"{len(trace.jobs) - ended} jobs still there after {longest_s:.0f} s")
         while len(submitted) < len(trace.jobs) and trace.jobs[len(submitted)].submit_s <= time.time() - zero_s:
             job = trace.jobs[len(submitted)]
-            argv = [*sbatch, *sbatch_options(job), str(script), *arguments(job, directory)]
+            argv = [*sbatch, *work.options(job), str(work.script), *work.arguments(job, directory)]
             done = subprocess.run(argv, env=job_environment, capture_output=True, text=True, check=True)
             submitted.append(int(done.stdout))
-        if time.time() - polled_s >= _POLL_S:
+        if time.time() - polled_s >= work.poll_s:
             polled_s = time.time()
-            ended = len(submitted) - len(client.jobs())
+            ended = len(submitted) - work.look(client, environment, dict(zip(submitted, trace.jobs, strict=False)))
             tell(ended, len(trace.jobs))
         upcoming_s = trace.jobs[len(submitted)].submit_s if len(submitted) < len(trace.jobs) else float("inf")
-        time.sleep(max(0.0, min(_POLL_S, upcoming_s - (time.time() - zero_s))))
+        time.sleep(max(0.0, min(work.poll_s, upcoming_s - (time.time() - zero_s))))
     return submitted, zero_s
-
-
-def arguments(job: TraceJob, directory: Path) -> tuple[str, str, str]:
-    """What job.sh is called with."""
-    return str(round(1e6 * job.run_s)), str(directory), sys.executable
 
 
 def _prepared(script: Path, directory: Path, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.live_replay import figures, live, log, report
+from benchmarks.live_replay import figures, live, log, report, shared
 from benchmarks.live_replay.live import LiveJob
 from benchmarks.live_replay.workload import compressed, sbatch_options
 from sched_policy.catalog import PolicyOptions
 from simulation.cluster.settings import PassTimes, Settings
-from simulation.traces.trace import Trace, TraceJob
+from simulation.traces.trace import StageTimes, Trace, TraceJob
 
+STAGES = ((0.9, 0.1, 0.0), (0.1, 0.9, 0.0))
 TRACE = Trace.of([TraceJob(1, 100.0, 8, 500.0), TraceJob(2, 200.0, 32, 1000.0), TraceJob(3, 300.0, 1, 10.0)])
 
 
@@ -31,6 +32,22 @@ def test_a_second_of_run_time_is_declared_as_one_minute_or_up_to_ten() -> None:
         assert each.time_limit_s is not None
         assert each.time_limit_s % 60 == 0
         assert 1.2 * each.run_s <= each.time_limit_s / 60 <= 10 * each.run_s + 1
+
+
+def test_shared_jobs_ask_for_one_shard_and_say_their_compressed_stages() -> None:
+    gang = TraceJob(1, 100.0, 8, 500.0, iterations=50, stages=StageTimes(4.0, 6.0, 0.0))
+    (job,) = shared.compressed(Trace.of([gang]), 1, 100.0).jobs
+    assert (job.submit_s, job.run_s, job.gpus) == (0.0, 5.0, 1)
+    assert {"--gres=shard:1", "--comment=explsched:checkpoint=USR1&stages=100/40/60/0"} <= set(shared.options(job))
+
+
+def test_members_of_a_group_are_slower_than_alone_and_one_alone_is_not() -> None:
+    jobs = [TraceJob(i, 0.0, 1, 100.0, iterations=100, stages=StageTimes(*times)) for i, times in enumerate(STAGES)]
+    reads, computes = (shared.profile(job) for job in jobs)
+    assert shared.speeds({7: reads}) == {7: 1.0}
+    together = shared.speeds({7: reads, 8: computes})
+    assert 0.5 < together[7] == together[8] < 1.0
+    assert shared.speeds({}) == {}
 
 
 def test_a_large_gang_asks_for_whole_nodes() -> None:

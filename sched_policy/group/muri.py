@@ -177,25 +177,38 @@ class InterleaveByWorth(Interleave, frozen=True):
         place: Place,  # noqa: ARG002  groups that do not fit wait
     ) -> list[Rows]:
         """Groups as positions in the snapshot, those of most worth first."""
-        worth = worth_of(np.maximum(-ranking.values, 0.0))
-        overdue = np.array([job.is_overdue for job in snapshot.jobs], dtype=np.bool_)
-        worth[overdue] = _OVERDUE * worth.max(initial=0.0)
+        packer = Packer(self.max_members, self.stay)
+        alone = packer.kind(StageProfile(1.0, 0.0, 1.0, 0.0))
         shapes: dict[Shape, list[int]] = {}
         for row in movable:
             shapes.setdefault(_shape(snapshot, row), []).append(row)
-        packer = Packer(self.max_members, self.stay)
-        alone = packer.kind(StageProfile(1.0, 0.0, 1.0, 0.0))
-        crowds: list[Crowd] = []
-        members: list[list[int]] = []
-        for (request, _partition, shares), rows in shapes.items():
-            kinds = [
-                packer.kind(profile) if shares and (profile := snapshot.jobs[row].profile) else alone for row in rows
-            ]
-            running = tuple(group for group in _together(rows, held) if held.gpus(rows[group[0]]))
-            worths = tuple(worth[rows].tolist())
-            crowds.append(Crowd(request.total, tuple(kinds), worths, running, may_share=shares))
-            members.append(rows)
-        chosen = packer.pack(crowds, int(free.open.sum()))
+        members = list(shapes.values())
+        kinds = [
+            tuple(packer.kind(profile) if shares and (profile := snapshot.jobs[row].profile) else alone for row in rows)
+            for (_request, _partition, shares), rows in shapes.items()
+        ]
+        capacity_gpus = int(free.open.sum())
+        rows_of_all: Ints = np.array([row for rows in members for row in rows], dtype=np.int64)
+        worth = np.zeros(len(snapshot.jobs))
+        worth[rows_of_all] = worth_of(
+            np.maximum(-ranking.values[rows_of_all], 0.0),
+            np.maximum(snapshot.columns.gpus[rows_of_all], 1),
+            np.concatenate([np.empty(0), *[packer.prices(theirs) for theirs in kinds]]),
+            max(capacity_gpus, 1),
+        )
+        overdue = np.array([job.is_overdue for job in snapshot.jobs], dtype=np.bool_)
+        worth[overdue] = _OVERDUE * worth.max(initial=0.0)
+        crowds = [
+            Crowd(
+                request.total,
+                theirs,
+                tuple(worth[rows].tolist()),
+                tuple(group for group in _together(rows, held) if held.gpus(rows[group[0]])),
+                may_share=shares,
+            )
+            for ((request, _partition, shares), rows), theirs in zip(shapes.items(), kinds, strict=True)
+        ]
+        chosen = packer.pack(crowds, capacity_gpus)
         groups = [
             (-packer.worth(crowd, group), tuple(rows[place] for place in group))
             for rows, crowd, found in zip(members, crowds, chosen, strict=True)

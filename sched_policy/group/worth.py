@@ -9,6 +9,10 @@ since t_i / T is the speed of member i beside the others. Groups are chosen gree
 given away (the fractional optimum of that knapsack); then, while GPUs are left, members are given GPUs of their own
 where that gains most. Unlike a matching for efficiency (`rounds`) this also says who should not run yet, and puts jobs
 together only if what they do together is worth more than the best of them alone.
+
+What a job is worth (`worth_of`) is how much waiting a second of its progress saves: its own, and that of every job
+behind it for the GPU time that it will take. That time is the job's service times the price of its kind, the share of a
+GPU that it costs among good partners (`Packer.prices`): a job that suits others costs less than one that suits nobody.
 """
 
 from __future__ import annotations
@@ -25,8 +29,8 @@ from sched_policy.group.rounds import Group, Paces
 from sched_policy.model import StageProfile
 from sched_policy.snapshot import Floats, Ints
 
-LEAST_GPU_S = 10.0
-"""Jobs with less service left than this are alike."""
+LEAST_PRICE = 0.2
+"""A second of full speed costs no smaller share of a GPU."""
 MOST_KINDS = 8
 """Kinds of jobs among which the members of a group are sought at a time; there are 494 groups of 1 to 4 of so many."""
 
@@ -50,13 +54,23 @@ class Crowd(Struct, frozen=True):
     may_share: bool = True
 
 
-def worth_of(service_gpu_s: Floats) -> Floats:
-    """What a second of full speed of jobs is worth per GPU, given what they need until they end; same shape.
+def worth_of(service_gpu_s: Floats, gpus: Ints, price: Floats, capacity_gpus: int, own: float = 1.0) -> Floats:
+    """What a second of full speed of each of N jobs is worth per GPU, shape (N,).
 
-    One over the square root of the service: between 1, where only throughput counts, and 1 / service, where a short job
-    never shares with a long one. Chosen on Muri's trace1 and trace1_pr (`benchmarks/share.py`).
+    In the fluid relaxation, where jobs are served one after the other in order of the GPU time they cost, a second of a
+    job delays all that cost more by `price * gpus / capacity_gpus`: the dual of its service.
+
+    Args:
+        service_gpu_s: what each needs until it ends, shape (N,).
+        gpus: GPUs of each, shape (N,).
+        price: of each one's kind, see `Packer.prices`, shape (N,).
+        capacity_gpus: GPUs that are given away, at least 1.
+        own: what a second of a job's own waiting counts for.
+
     """
-    return np.asarray((service_gpu_s + LEAST_GPU_S) ** -0.5)
+    cost_gpu_s = price * service_gpu_s
+    behind = cost_gpu_s.size - np.searchsorted(np.sort(cost_gpu_s), cost_gpu_s, side="right")
+    return np.asarray(own / gpus + price * behind / capacity_gpus)
 
 
 class Packer(Paces):
@@ -67,6 +81,7 @@ class Packer(Paces):
         super().__init__(max_members)
         self._stay = stay
         self._tables: dict[tuple[tuple[int, ...], int], _Combinations] = {}
+        self._prices: dict[tuple[int, ...], Floats] = {}
 
     def pack(self, crowds: Sequence[Crowd], capacity_gpus: int) -> list[list[Group]]:
         """The groups of each crowd that should run, most worth first; together they want `capacity_gpus` at most."""
@@ -77,17 +92,23 @@ class Packer(Paces):
             queue.keep(self._joined(crowd, queue))
         free = capacity_gpus
         chosen: list[list[Group]] = [[] for _ in crowds]
+        taken: list[tuple[int, float]] = []  # crowd and worth of each chosen group, in falling worth per GPU
+        too_large: list[int] = []
         offers = [(-queue.best, number) for number, queue in enumerate(queues) if queue.best > 0]
         heapify(offers)
         while offers and free > 0:
             _, number = heappop(offers)
             gpus, queue = crowds[number].gpus, queues[number]
             if gpus > free:
-                continue  # room only gets less
+                too_large.append(number)  # room only gets less
+                continue
+            taken.append((number, queue.best * gpus))
             chosen[number].append(queue.take())
             free -= gpus
             if queue.best > 0:
                 heappush(offers, (-queue.best, number))
+        for number in too_large if free > 0 else ():
+            free = _exchange(number, queues[number], [crowd.gpus for crowd in crowds], chosen, taken, free)
         if free > 0:
             self._split(crowds, chosen, free)
         return chosen
@@ -103,6 +124,36 @@ class Packer(Paces):
         if (kinds, most) not in self._tables:
             self._tables[kinds, most] = _Combinations.of([self._profiles[kind] for kind in kinds], most)
         return self._tables[kinds, most]
+
+    def prices(self, kinds: Sequence[int]) -> Floats:
+        """The share of a GPU that a second of full speed of each job costs, among partners of the kinds there are.
+
+        The dual of the least GPU time in which equal work of each kind can be done by groups. Of very many kinds, some
+        are priced, and the others cost as much as the one most like them. Same shape as `kinds`.
+        """
+        present = tuple(sorted(set(kinds)))
+        if present not in self._prices:
+            self._prices[present] = self._priced(present)
+        return self._prices[present][np.searchsorted(present, kinds)]
+
+    def _priced(self, kinds: tuple[int, ...]) -> Floats:
+        from scipy.optimize import linprog  # scipy loads in half a second
+
+        stages = stage_table([self._profiles[kind] for kind in kinds])
+        shares = stages[:, 1:] / stages[:, :1]
+        at = np.unique(np.linspace(0, len(kinds) - 1, min(len(kinds), MOST_KINDS)).astype(np.int64))
+        chosen = np.argsort(shares[:, 1], kind="stable")[at]
+        table = self.combinations(tuple(sorted(kinds[place] for place in chosen)), self.max_members)
+        chosen = np.sort(chosen)
+        speeds = np.zeros((len(table.members), len(chosen) * self.max_members + 1))
+        np.put_along_axis(speeds, table.slot, table.speed, axis=1)
+        of_kind = speeds[:, :-1].reshape(len(speeds), len(chosen), -1).sum(axis=2)
+        solved = linprog(np.ones(len(speeds)), A_ub=-of_kind.T, b_ub=-np.ones(len(chosen)), method="highs-ds")
+        if not solved.success:
+            raise RuntimeError(f"every job can run alone, but the solver says: {solved.message}")
+        price = np.maximum(-np.asarray(solved.ineqlin.marginals), LEAST_PRICE)
+        like = np.abs(shares[:, None] - shares[chosen]).sum(axis=2).argmin(axis=1)
+        return np.asarray(price[like])
 
     def _joined(self, crowd: Crowd, queue: _Queue) -> list[tuple[float, Group]]:
         """The groups that run already, with the waiting jobs that may join them, and what each counts for.
@@ -271,6 +322,29 @@ class _Queue:
             group.append(self._of_kind[kind][ahead[kind]])
             ahead[kind] += 1
         return float(values[best]), tuple(group)
+
+
+def _exchange(
+    number: int,
+    queue: _Queue,
+    gpus: Sequence[int],
+    chosen: Sequence[list[Group]],
+    taken: list[tuple[int, float]],
+    free: int,
+) -> int:
+    """Give a large group the GPUs that are left and those of the groups worth least, if it is worth more; GPUs left."""
+    losers, room, lost = 0, free, 0.0
+    while room < gpus[number] and losers < len(taken):
+        losers += 1
+        room += gpus[taken[-losers][0]]
+        lost += taken[-losers][1]
+    if room < gpus[number] or lost >= queue.best * gpus[number]:
+        return free
+    for other, _ in reversed(taken[len(taken) - losers :]):
+        chosen[other].pop()
+    taken[len(taken) - losers :] = [(number, queue.best * gpus[number])]
+    chosen[number].append(queue.take())
+    return room - gpus[number]
 
 
 def _without(group: Group, place: int) -> Group:

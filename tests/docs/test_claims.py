@@ -196,6 +196,24 @@ CLAIMS = (
         _live_ratios,
     ),
     Claim(
+        "docs/colocation.md",
+        "colocation.json",
+        "generated events {} of `exclusive`, where `dilu` needs {})",
+        lambda report: [report["bound_ratio"], report["placements"]["dilu"]["ratio"]],
+    ),
+    Claim(
+        "docs/simulation.md",
+        "live_share.json",
+        "is {} times shorter, makespan {} times, and {} jobs were lost",
+        lambda report: [report["jct_ratio"], report["makespan_ratio"], report["jobs_lost"]],
+    ),
+    Claim(
+        "docs/simulation.md",
+        "live_share_quantum_10.json",
+        "mean JCT is {} times that of ours, makespan {} times",
+        lambda report: [report["jct_ratio"], report["makespan_ratio"]],
+    ),
+    Claim(
         "docs/simulation.md",
         "run_times.json",
         "under `srsf` is {} s with time limits (the trace has none), {} s with learnt run times and {} s with exact "

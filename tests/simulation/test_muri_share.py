@@ -22,10 +22,10 @@ def mean_jct_s(trace: Trace, policy: str, options: MuriOptions | None = None) ->
     return fmean(done.end_s - done.submit_s for done in outcome.jobs)
 
 
-def test_a_short_job_does_not_share_with_a_long_one() -> None:
-    trace = Trace.of([model_job(0, "gpt2", 1, 1_000_000.0), model_job(1, "dqn", 1, 100.0)])
+def test_a_short_job_does_not_share_with_a_long_one_that_does_not_suit_it() -> None:
+    trace = Trace.of([model_job(0, "gpt2", 1, 1_000_000.0), model_job(1, "gpt2", 1, 100.0)])
     outcome = muri.simulate(trace, ClusterShape(1, 1), SHARE)
-    alone_s = 100.0 * 0.49 * 1.015
+    alone_s = 100.0 * next(one for one in trace.jobs if one.job_id == 1).iteration_s * 1.015
     assert record(outcome, 1).end_s == pytest.approx(alone_s, rel=0.1)
 
 

@@ -349,7 +349,7 @@ def test_groups_by_worth_leave_an_overdue_job_alone_on_its_gpu_before_all_others
 
 
 def test_groups_by_worth_let_a_short_job_run_before_a_long_one() -> None:
-    short, long = job(2, profile=COMPUTES, expected_s=10.0), job(1, profile=READS, expected_s=90_000.0)
+    short, long = job(2, profile=COMPUTES, expected_s=10.0), job(1, profile=COMPUTES, expected_s=90_000.0)
     assert list(started(plan("explsched-share", long, short, gpus=1))) == [2]
     assert sorted(started(plan("muri-s", long, short, gpus=1))) == [1, 2]
 

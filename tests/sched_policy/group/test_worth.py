@@ -78,7 +78,8 @@ def test_a_waiting_job_joins_a_running_one_that_it_suits() -> None:
 
 def test_the_first_group_is_the_best_of_all_groups() -> None:
     kinds = [*profiles(8), *profiles(8)[:3]]
-    worths = worth_of(np.geomspace(100.0, 1e6, len(kinds))).tolist()
+    ones = np.ones(len(kinds))
+    worths = worth_of(np.geomspace(100.0, 1e6, len(kinds)), ones, ones, 8).tolist()
     packer = Packer()
     everyone = crowd(packer, kinds, worths, gpus=8)
     (groups,) = packer.pack([everyone], 8)
@@ -87,13 +88,40 @@ def test_the_first_group_is_the_best_of_all_groups() -> None:
     assert packer.worth(everyone, groups[0]) == pytest.approx(best)
 
 
+def test_a_large_job_takes_the_place_of_small_ones_that_leave_gpus_unused() -> None:
+    packer = Packer(max_members=1)
+    crowds = [crowd(packer, [COMPUTES], [1.0]), crowd(packer, [COMPUTES], [0.9], gpus=2)]
+    assert packer.pack(crowds, 2) == [[], [(0,)]]
+    assert packer.pack(crowds, 3) == [[(0,)], [(0,)]]
+    crowds[0] = crowd(packer, [COMPUTES, COMPUTES], [1.0, 1.0])
+    assert packer.pack(crowds, 2) == [[(0,), (1,)], []]
+
+
+def test_a_job_is_worth_the_waiting_of_those_behind_it_and_its_own() -> None:
+    service, gpus, price = np.array([10.0, 30.0, 20.0, 20.0]), np.array([1, 1, 2, 4]), np.array([1.0, 0.5, 1.0, 0.5])
+    # Costs are 10, 15, 20, 10 GPU-seconds: two, one, none and two cost more; a second is worth that on 4 GPUs.
+    expected = [1 + 2 / 4, 1 + 0.5 / 4, 1 / 2, 1 / 4 + 0.5 * 2 / 4]
+    assert worth_of(service, gpus, price, 4).tolist() == pytest.approx(expected)
+
+
+def test_prices_are_what_each_kind_costs_among_good_partners() -> None:
+    packer = Packer(max_members=2)
+    kinds = [packer.kind(profile) for profile in (READS, COMPUTES, COMPUTES)]
+    reads, computes, again = packer.prices(kinds)
+    pair_s = packer.iteration_s(kinds[:2])
+    assert computes == again
+    assert reads + computes == pytest.approx(pair_s)  # of two seconds of work, one each
+    assert packer.prices(kinds[:1]).tolist() == pytest.approx([packer.iteration_s([kinds[0]] * 2) / 2])
+
+
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
 def test_no_job_runs_twice_and_no_gpu_is_given_twice(jobs: int, capacity: int, seed: int) -> None:
     """Also with many more kinds than are looked at together."""
     packer = Packer()
     made = different(jobs, seed)
     assert jobs <= MOST_KINDS or len(set(made)) > MOST_KINDS
-    worths = worth_of(np.random.default_rng(seed).uniform(1.0, 1e6, jobs)).tolist()
+    price = packer.prices([packer.kind(kind) for kind in made])
+    worths = worth_of(np.random.default_rng(seed).uniform(1.0, 1e6, jobs), np.ones(jobs), price, capacity).tolist()
     crowds = [crowd(packer, made[::2], worths[::2]), crowd(packer, made[1::2], worths[1::2], gpus=2)]
     packed = packer.pack(crowds, capacity)
     for groups in packed:

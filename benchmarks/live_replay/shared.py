@@ -1,0 +1,196 @@
+"""`python -m benchmarks.live_replay.shared --trace FILE`: `explsched-share` and `muri-l`, both live, on shared GPUs.
+
+Slurm hands out shares of one GPU, not of several, so each job asks for one shard whatever its gang was: models, stage
+times, run times and arrivals are the trace's. The GPUs are only counted; how fast the jobs on one of them progress
+beside each other is what Muri's measurements say of their stages (`sched_policy.group.interleave`), for both arms. Run
+times are unknown to both: every job has the same time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from benchmarks.live_replay import figures, live
+from benchmarks.muri_parity import ATTRIBUTION
+from sched_policy.group.interleave import iteration_s
+from sched_policy.model import StageProfile
+from simulation.traces.formats import read_any
+from simulation.traces.trace import StageTimes, Trace, TraceJob
+from slurm_plugin import devcluster
+from slurm_plugin.client.cli import CliClient
+
+GPUS, PER_GPU = 4, 4
+_LIMIT_S = 36_000.0
+_SPEC = devcluster.ClusterSpec(1, GPUS, shards_per_node=GPUS * PER_GPU, extra=live.SLURM_CONF)
+_SCRIPT = Path(__file__).with_name("share.sh")
+
+
+def compressed(trace: Trace, jobs: int, factor: float) -> Trace:
+    """The first jobs, each of one GPU, with all times divided by `factor`."""
+    chosen = trace.jobs[:jobs]
+    first_s = chosen[0].submit_s
+    return Trace.of(
+        replace(
+            job,
+            submit_s=(job.submit_s - first_s) / factor,
+            run_s=job.run_s / factor,
+            gpus=1,
+            stages=_divided(job, factor),
+            time_limit_s=_LIMIT_S,
+        )
+        for job in chosen
+    )
+
+
+def _divided(job: TraceJob, factor: float) -> StageTimes:
+    if job.stages is None:
+        raise click.UsageError(f"job {job.job_id} has no stage times")
+    return StageTimes(job.stages.io_s / factor, job.stages.gpu_s / factor, job.stages.net_s / factor)
+
+
+def profile(job: TraceJob) -> StageProfile:
+    """Times of an iteration alone."""
+    if job.stages is None:
+        raise ValueError(f"job {job.job_id} has no stage times")
+    return StageProfile(job.iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
+
+
+class Progress:
+    """How far the jobs have come. Between two looks they run as they were seen to run at the first."""
+
+    def __init__(self) -> None:
+        self._left_s: dict[int, float] = {}
+        self._speed: dict[int, float] = {}
+        self._seen_s = time.monotonic()
+        self._ended: set[int] = set()
+
+    def look(self, client: CliClient, environment: Mapping[str, str], submitted: Mapping[int, TraceJob]) -> int:
+        """Let jobs progress, and end those that have done their work; jobs that are still there."""
+        jobs = client.jobs()
+        now_s = time.monotonic()
+        elapsed_s, self._seen_s = now_s - self._seen_s, now_s
+        for job_id, speed in self._speed.items():
+            self._left_s[job_id] = self._left_s.get(job_id, submitted[job_id].run_s) - elapsed_s * speed
+        there: dict[object, list[int]] = {}
+        for job in jobs:
+            if job.state == "RUNNING" and job.gpu_indices and job.job_id not in self._ended:
+                there.setdefault(job.gpu_indices, []).append(job.job_id)
+        done = [job_id for ids in there.values() for job_id in ids if self._left_s.get(job_id, 1.0) <= 0]
+        if done:
+            argv = ["scancel", "--batch", "--signal=USR2", *map(str, done)]
+            subprocess.run(argv, env=dict(environment), check=True)
+            self._ended.update(done)
+        self._speed = {
+            job_id: speed
+            for ids in there.values()
+            for job_id, speed in speeds({one: profile(submitted[one]) for one in ids if one not in done}).items()
+        }
+        return len(jobs)
+
+
+def speeds(members: Mapping[int, StageProfile]) -> Mapping[int, float]:
+    """Speed of each job of a GPU, 1 if it were alone."""
+    if not members:
+        return {}
+    together_s = iteration_s(list(members.values()))
+    return {job_id: min(1.0, alone.iteration_s / together_s) for job_id, alone in members.items()}
+
+
+def options(job: TraceJob) -> tuple[str, ...]:
+    """A share of a GPU, stage times declared in milliseconds as a user would."""
+    own = profile(job)
+    times = "/".join(f"{1000 * second:.6g}" for second in (own.iteration_s, own.io_s, own.gpu_s, own.net_s))
+    return (
+        "--gres=shard:1",
+        f"--comment=explsched:checkpoint=USR1&stages={times}",
+        f"--time={round(_LIMIT_S / 60)}",
+        f"--job-name=replay{job.job_id}",
+    )
+
+
+def _arm(policy: str, trace: Trace, quantum_s: float, longest_s: float) -> dict[str, object]:
+    own = {"order": {"scope": "partition"}, "utility": {"quantum_s": quantum_s}}
+    settings = {**live.daemon_settings(policy), **own}
+    progress = Progress()
+    work = live.Work(_SPEC, _SCRIPT, options, lambda _job, _directory: (sys.executable,), progress.look, poll_s=0.5)
+    began_s, before = time.monotonic(), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="expl") as scratch:
+        Path(scratch).chmod(0o755)
+        arm = live.run(Path(scratch), trace, settings, longest_s, _tell, work)
+    found = figures.live(arm.jobs)
+    return {
+        "avg_jct_s": round(found.avg_jct_s, 3),
+        "makespan_s": round(found.makespan_s, 3),
+        "preemptions": found.preemptions,
+        "jobs_lost": figures.lost(arm.jobs),
+        "seconds": round(time.monotonic() - began_s),
+        "load_before_after": [round(before, 2), round(os.getloadavg()[0], 2)],
+    }
+
+
+def _tell(_ended: int, _total: int) -> None:
+    pass
+
+
+@click.command()
+@click.option("--trace", "path", required=True, type=click.Path(path_type=Path), help="Jobs with stage times.")
+@click.option("--jobs", default=200, show_default=True, type=click.IntRange(min=1), help="The first so many.")
+@click.option("--compress", default=4000.0, show_default=True, type=click.FloatRange(min=1), help="Divides all times.")
+@click.option("--quantum", "quantum_s", default=live.QUANTUM_S, show_default=True, help="Seconds a run is left alone.")
+@click.option("--longest", "longest_s", default=600.0, show_default=True, help="Seconds an arm may take.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write the figures to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures alone.")
+def main(
+    path: Path,
+    jobs: int,
+    compress: float,
+    quantum_s: float,
+    longest_s: float,
+    out: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Replay the first jobs of a trace under both policies on private clusters of one node with 4 GPUs."""
+    trace = compressed(read_any(path), jobs, compress)
+    arms: dict[str, dict[str, object]] = {}
+    for policy in ("muri-l", "explsched-share"):
+        arms[policy] = _arm(policy, trace, quantum_s, longest_s)
+        if not as_json:
+            click.echo(f"{policy}: {arms[policy]}", err=True)
+    ratio = {name: _number(arms["muri-l"][name]) / _number(arms["explsched-share"][name]) for name in _RATIOS}
+    report = {
+        "attribution": ATTRIBUTION,
+        "jobs": len(trace.jobs),
+        "gpus": GPUS,
+        "compress": compress,
+        "quantum_s": quantum_s,
+        "jct_ratio": round(ratio["avg_jct_s"], 4),
+        "makespan_ratio": round(ratio["makespan_s"], 4),
+        "jobs_lost": sum(int(_number(arm["jobs_lost"])) for arm in arms.values()),
+        "arms": arms,
+    }
+    if out:
+        out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    click.echo(json.dumps(report))
+
+
+_RATIOS = ("avg_jct_s", "makespan_s")
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"a figure is {value!r}, not a number")
+    return value
+
+
+if __name__ == "__main__":
+    main()
