@@ -28,11 +28,10 @@ bool is_served(const Link& link, const shared::Page& page, std::uint64_t now_ns)
 
 void raise_peak(Slot& slot, const KernelCost& cost) {
     if (cost.gpu_ns < kShortNs) return;
-    const shared::Load load = shared::load_of(cost);
     const std::uint64_t peak = slot.counters.peak.load(std::memory_order_relaxed);
-    const shared::Load larger = shared::larger(load, shared::packed_load(peak));
-    if (!(larger == shared::packed_load(peak)))
-        slot.counters.peak.store(shared::pack(0, larger), std::memory_order_relaxed);
+    const std::uint64_t after =
+        shared::pack(0, shared::larger(shared::load_of(cost), shared::packed_load(peak)));
+    if (after != peak) slot.counters.peak.store(after, std::memory_order_relaxed);
 }
 
 void count_wait(Slot& slot, std::uint64_t waited_ns, bool passed) {

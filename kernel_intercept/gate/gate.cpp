@@ -92,9 +92,8 @@ void tell_routes(Link& link) {
 
 void warn_of_collectives() {
     constexpr char kText[] =
-        "explsched: two processes with collectives (NCCL) share this GPU: under CUDA MPS each may wait for "
-        "the "
-        "other for ever (NVIDIA/nccl issues 231 and 574). Give one of them other GPUs\n";
+        "explsched: two processes with collectives (NCCL) share this GPU: under CUDA MPS each may wait "
+        "for the other for ever (NVIDIA/nccl issues 231 and 574). Give one of them other GPUs\n";
     if (write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) return;  // nobody reads it
 }
 

@@ -134,6 +134,7 @@ Result cuStreamWaitEvent_ptsz(Stream stream, Event event, unsigned flags) {
                           : call_driver<Symbol::cuStreamWaitEvent_ptsz>(stream, event, flags);
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a template and its argument
 #define VALUE_HOOK(name, effect, type)                                         \
     Result name(Stream stream, DevicePointer at, type value, unsigned flags) { \
         return effect<Symbol::name>(stream, stream, at, value, flags);         \
@@ -193,6 +194,7 @@ SEMAPHORES_HOOK(cuSignalExternalSemaphoresAsync_ptsz, show)
 SEMAPHORES_HOOK(cuWaitExternalSemaphoresAsync, hold)
 SEMAPHORES_HOOK(cuWaitExternalSemaphoresAsync_ptsz, hold)
 #undef SEMAPHORES_HOOK
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // extern "C"
 
