@@ -17,10 +17,6 @@ constexpr std::uint64_t kLookAgainNs = 100'000;  // at what the GPU has done
 constexpr std::uint64_t kSleepNs = 5'000'000;    // while waiting for a grant
 constexpr std::uint64_t kShortNs = 10'000;       // kernels whose shares tell little
 
-bool is_high(const shared::Page& page, std::uint32_t slot) {
-    return (page.control.high.load(std::memory_order_relaxed) >> slot & 1) != 0;
-}
-
 bool needs_gate(const shared::Page& page, std::uint32_t slot) {
     return page.control.policy == shared::Policy::kGroup && !is_high(page, slot) &&
            page.control.high.load(std::memory_order_relaxed) != 0;
@@ -32,11 +28,10 @@ bool is_served(const Link& link, const shared::Page& page, std::uint64_t now_ns)
 
 void raise_peak(Slot& slot, const KernelCost& cost) {
     if (cost.gpu_ns < kShortNs) return;
-    const shared::Load load = shared::load_of(cost);
     const std::uint64_t peak = slot.counters.peak.load(std::memory_order_relaxed);
-    const shared::Load larger = shared::larger(load, shared::packed_load(peak));
-    if (!(larger == shared::packed_load(peak)))
-        slot.counters.peak.store(shared::pack(0, larger), std::memory_order_relaxed);
+    const std::uint64_t after =
+        shared::pack(0, shared::larger(shared::load_of(cost), shared::packed_load(peak)));
+    if (after != peak) slot.counters.peak.store(after, std::memory_order_relaxed);
 }
 
 void count_wait(Slot& slot, std::uint64_t waited_ns, bool passed) {
@@ -59,6 +54,9 @@ Admission wait_for_room(Link& link, shared::Page& page, shared::Signals& signals
         now_ns = shared::now_ns();
         room = has_room(page, signals, index, stream, counted);
     }
+    const shared::ClientSignals& own = signals.clients[index];
+    if (!room && stream != kUncounted && shared::is_open(own.gate.load(std::memory_order_relaxed)))
+        counted.stuck_at = own.lines[static_cast<std::size_t>(stream)].done.load(std::memory_order_relaxed);
     if (link.is_tenant(page)) count_wait(page.slots[index], now_ns - since_ns, !room);
     return room ? Admission::kGranted : Admission::kPassThrough;
 }
@@ -133,8 +131,9 @@ bool has_room(const shared::Page& page, const shared::Signals& signals, std::uin
     const shared::ClientSignals& own = signals.clients[slot];
     if (stream == kUncounted) return shared::is_open(own.gate.load(std::memory_order_relaxed));
     const StreamLock lock(counted.taken);
-    const auto& line = own.lines[static_cast<std::size_t>(stream)];
-    return !lock.held() || counted.batches.ahead(line.done.load(std::memory_order_relaxed)) < kMostAhead;
+    const std::uint64_t done_ns =
+        own.lines[static_cast<std::size_t>(stream)].done.load(std::memory_order_relaxed);
+    return !lock.held() || counted.is_stuck(done_ns) || counted.batches.ahead(done_ns) < kMostAhead;
 }
 
 Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot, int stream,
@@ -150,8 +149,10 @@ Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot,
         } else {
             if (stream != kUncounted) {
                 const bool gated = patience == Patience::kMayWait && needs_gate(page, slot);
-                boundary = gated ? counted.batches.before_waiting(
-                                       cost.gpu_ns, page.control.batch_ns.load(std::memory_order_relaxed))
+                const bool stuck = gated && counted.is_stuck(line.done.load(std::memory_order_relaxed));
+                const std::uint64_t batch_ns =
+                    stuck ? UINT64_MAX : page.control.batch_ns.load(std::memory_order_relaxed);
+                boundary = gated ? counted.batches.before_waiting(cost.gpu_ns, batch_ns)
                                  : counted.batches.before_reporting();
             }
             if (boundary.writes) line.told.store(boundary.done_ns, std::memory_order_relaxed);

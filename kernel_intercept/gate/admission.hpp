@@ -15,6 +15,10 @@ constexpr std::uint64_t kLongestWaitNs = 45'000'000;
 // most 40 ms.
 bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcept;
 
+inline bool is_high(const shared::Page& page, std::uint32_t slot) {
+    return (page.control.high.load(std::memory_order_relaxed) >> slot & 1) != 0;
+}
+
 enum class Patience : std::uint8_t { kMayWait, kMustNotWait };
 
 Decision admit_managed(Link& link, shared::Page& page, int stream, const KernelCost& cost, Patience patience,

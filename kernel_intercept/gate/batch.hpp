@@ -110,6 +110,12 @@ class StreamLock {
 struct CountedStream {
     std::atomic<bool> taken{false};
     StreamBatches batches;
+    // What was done when a launch had waited in vain, though the gate was open: the stream waits for
+    // something else, the launching thread perhaps. Until it goes on nothing is held up for it, and batches
+    // are long, so that the driver does not hold it up either.
+    std::atomic<std::uint64_t> stuck_at{UINT64_MAX};
+
+    bool is_stuck(std::uint64_t done_ns) const { return done_ns == stuck_at.load(std::memory_order_relaxed); }
 };
 
 }  // namespace explsched::gate

@@ -42,8 +42,8 @@ shared::Page* served_page(Link& link, std::uint64_t now_ns) {
         slot.counters.unmanaged.fetch_add(1, std::memory_order_relaxed);
     }
     link.recover(now_ns);
-    const bool high = page != nullptr && (page->control.high.load() >> link.slot.load() & 1) != 0;
-    const bool bounded = page != nullptr && page->control.policy == shared::Policy::kGroup && !high &&
+    const bool bounded = page != nullptr && page->control.policy == shared::Policy::kGroup &&
+                         !is_high(*page, link.slot.load()) &&
                          page->control.heartbeat_ns.load(std::memory_order_relaxed) != 0;
     return bounded ? link.own_page() : nullptr;
 }
@@ -59,19 +59,41 @@ Decision decide(int ordinal, int stream, const KernelCost& cost, Patience patien
     return decision;
 }
 
-void tell_routes(const Link& link) {
-    shared::Page* page = link.own_page();
-    if (page == nullptr) return;
-    shared::Counters& counters = page->slots[link.slot.load()].counters;
+// What this process has with the manager of a GPU; false where it has nothing.
+struct Place {
+    Link* link;
+    shared::Page* page;
+    shared::Signals* signals;
+    std::uint32_t slot;
+
+    explicit Place(Link* of)
+        : link(of),
+          page(of == nullptr ? nullptr : of->own_page()),
+          signals(of == nullptr ? nullptr : of->signals.load(std::memory_order_acquire)),
+          slot(of == nullptr ? 0 : of->slot.load(std::memory_order_relaxed)) {}
+    explicit operator bool() const { return page != nullptr && signals != nullptr; }
+
+    shared::Slot& own() const { return page->slots[slot]; }
+    shared::Line& line(int stream) const {
+        return signals->clients[slot].lines[static_cast<std::size_t>(stream)];
+    }
+    CountedStream& counted(int stream) const { return link->streams[static_cast<std::size_t>(stream)]; }
+};
+
+Place place_on(int ordinal) { return Place(link_of(ordinal)); }
+
+void tell_routes(Link& link) {
+    const Place place(&link);
+    if (!place) return;
+    shared::Counters& counters = place.own().counters;
     counters.look_ups.store(look_ups.load(std::memory_order_relaxed), std::memory_order_relaxed);
     counters.routed.store(routed_look_ups.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 void warn_of_collectives() {
     constexpr char kText[] =
-        "explsched: two processes with collectives (NCCL) share this GPU: under CUDA MPS each may wait for "
-        "the "
-        "other for ever (NVIDIA/nccl issues 231 and 574). Give one of them other GPUs\n";
+        "explsched: two processes with collectives (NCCL) share this GPU: under CUDA MPS each may wait "
+        "for the other for ever (NVIDIA/nccl issues 231 and 574). Give one of them other GPUs\n";
     if (write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) return;  // nobody reads it
 }
 
@@ -117,15 +139,12 @@ Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept {
 }
 
 Boundary tail(int ordinal, int stream) noexcept {
-    Link* link = link_of(ordinal);
-    if (link == nullptr || stream == kUncounted || link->own_page() == nullptr) return {};
-    shared::Signals* memory = link->signals.load(std::memory_order_acquire);
-    CountedStream& counted = link->streams[static_cast<std::size_t>(stream)];
-    const StreamLock lock(counted.taken);
-    if (memory == nullptr || !lock.held()) return {};
-    const Boundary boundary = counted.batches.tail();
-    shared::Line& line = memory->clients[link->slot.load()].lines[static_cast<std::size_t>(stream)];
-    if (boundary.writes) line.told.store(boundary.done_ns, std::memory_order_relaxed);
+    const Place place = place_on(ordinal);
+    if (!place || stream == kUncounted) return {};
+    const StreamLock lock(place.counted(stream).taken);
+    if (!lock.held()) return {};
+    const Boundary boundary = place.counted(stream).batches.tail();
+    if (boundary.writes) place.line(stream).told.store(boundary.done_ns, std::memory_order_relaxed);
     return boundary;
 }
 
@@ -135,20 +154,15 @@ bool is_best_effort() noexcept {
 }
 
 Signals signals(int ordinal) noexcept {
-    const Link* link = link_of(ordinal);
-    shared::Signals* memory = link == nullptr ? nullptr : link->signals.load(std::memory_order_acquire);
-    if (memory == nullptr || link->own_page() == nullptr) return {};
-    const shared::ClientSignals& own = memory->clients[link->slot.load(std::memory_order_relaxed)];
-    const auto offset_of = [memory](const void* word) {
+    const Place place = place_on(ordinal);
+    if (!place) return {};
+    const shared::ClientSignals& own = place.signals->clients[place.slot];
+    const auto offset_of = [&place](const void* word) {
         return static_cast<std::size_t>(static_cast<const char*>(word) -
-                                        reinterpret_cast<const char*>(memory));
+                                        reinterpret_cast<const char*>(place.signals));
     };
-    return {memory,
-            sizeof(*memory),
-            offset_of(&own.gate),
-            offset_of(&own.probe),
-            offset_of(&own.lines[0].done),
-            sizeof(shared::Line)};
+    return {place.signals,         sizeof(*place.signals),        offset_of(&own.gate),
+            offset_of(&own.probe), offset_of(&own.lines[0].done), sizeof(shared::Line)};
 }
 
 void signals_pinned(int ordinal) noexcept {
@@ -156,76 +170,62 @@ void signals_pinned(int ordinal) noexcept {
 }
 
 void signals_work(int ordinal) noexcept {
-    Link* link = link_of(ordinal);
-    shared::Page* page = link == nullptr ? nullptr : link->own_page();
-    if (page != nullptr) page->slots[link->slot.load()].client.reports.store(1, std::memory_order_relaxed);
+    if (const Place place = place_on(ordinal)) place.own().client.reports.store(1, std::memory_order_relaxed);
 }
 
 void collective_launched(int ordinal) noexcept {
-    Link* link = link_of(ordinal);
-    shared::Page* page = link == nullptr ? nullptr : link->own_page();
-    if (page == nullptr) return;
-    const std::uint32_t own = link->slot.load(std::memory_order_relaxed);
-    if (page->slots[own].counters.collectives.fetch_add(1, std::memory_order_seq_cst) != 0) return;
-    std::uint64_t others = page->control.occupied.load() & ~(std::uint64_t{1} << own);
-    for (; others != 0; others &= others - 1) {
-        if (page->slots[__builtin_ctzll(others)].counters.collectives.load(std::memory_order_seq_cst) != 0) {
-            warn_of_collectives();
-            return;
-        }
-    }
+    const Place place = place_on(ordinal);
+    if (!place || place.own().counters.collectives.fetch_add(1, std::memory_order_seq_cst) != 0) return;
+    bool others = false;
+    shared::each_bit(place.page->control.occupied.load() & ~(std::uint64_t{1} << place.slot),
+                     [&](std::uint32_t slot) {
+                         others = others || place.page->slots[slot].counters.collectives.load() != 0;
+                     });
+    if (others) warn_of_collectives();
 }
 
 bool graphs_wait(int ordinal) noexcept {
-    Link* link = link_of(ordinal);
-    shared::Page* page = link == nullptr ? nullptr : link->own_page();
-    if (page == nullptr || page->control.policy != shared::Policy::kGroup) return false;
-    const bool high = (page->control.high.load() >> link->slot.load() & 1) != 0;
-    return !high && start_watchdog();
+    const Place place = place_on(ordinal);
+    return place && place.page->control.policy == shared::Policy::kGroup &&
+           !is_high(*place.page, place.slot) && start_watchdog();
 }
 
 void open_stream(int ordinal, int stream) noexcept {
-    Link* link = link_of(ordinal);
-    shared::Signals* memory = link == nullptr ? nullptr : link->signals.load(std::memory_order_acquire);
-    if (memory == nullptr || link->own_page() == nullptr) return;
-    shared::Line& line = memory->clients[link->slot.load()].lines[static_cast<std::size_t>(stream)];
-    CountedStream& counted = link->streams[static_cast<std::size_t>(stream)];
-    const StreamLock lock(counted.taken);
+    const Place place = place_on(ordinal);
+    if (!place) return;
+    shared::Line& line = place.line(stream);
+    const StreamLock lock(place.counted(stream).taken);
     line.told.store(line.issued.load());
     line.done.store(line.issued.load());
-    if (lock.held()) counted.batches.start_at(line.issued.load());
+    if (lock.held()) place.counted(stream).batches.start_at(line.issued.load());
 }
 
 void looked_up(bool routed) noexcept {
     look_ups.fetch_add(1, std::memory_order_relaxed);
     if (routed) routed_look_ups.fetch_add(1, std::memory_order_relaxed);
-    for (const Link& link : links) tell_routes(link);
+    for (Link& link : links) tell_routes(link);
 }
 
 void drained(int ordinal) noexcept {
-    Link* link = link_of(ordinal);
-    if (link == nullptr || !link->wanted()) return;
-    shared::Page* page = link->own_page();
-    shared::Signals* memory = link->signals.load(std::memory_order_acquire);
-    if (page == nullptr || memory == nullptr) return;
-    const std::uint32_t index = link->slot.load(std::memory_order_relaxed);
-    shared::Slot& slot = page->slots[index];
+    const Place place = place_on(ordinal);
+    if (!place) return;
+    const shared::Control& control = place.page->control;
+    shared::Slot& slot = place.own();
     const std::uint64_t launches = slot.counters.launches.load(std::memory_order_relaxed);
-    if (link->drained_launches.exchange(launches, std::memory_order_relaxed) == launches) return;
-    shared::settle(memory->clients[index]);
+    if (place.link->drained_launches.exchange(launches, std::memory_order_relaxed) == launches) return;
+    shared::settle(place.signals->clients[place.slot]);
     slot.counters.drained_ns.store(shared::now_ns(), std::memory_order_relaxed);
-    if (page->control.policy == shared::Policy::kQuota) slot.client.busy.store(0, std::memory_order_relaxed);
+    if (control.policy == shared::Policy::kQuota) slot.client.busy.store(0, std::memory_order_relaxed);
     slot.counters.drains.fetch_add(1, std::memory_order_relaxed);
-    if (page->control.waiting.load(std::memory_order_relaxed) != 0 || slot.client.busy.load() != 0)
-        link->notify();
+    if (control.waiting.load(std::memory_order_relaxed) != 0 || slot.client.busy.load() != 0)
+        place.link->notify();
 }
 
 void record(int ordinal, const Sample& sample) noexcept {
-    Link* link = link_of(ordinal);
-    shared::Page* page = link == nullptr ? nullptr : link->own_page();
-    if (page == nullptr) return;
-    shared::SampleRing& ring = page->slots[link->slot.load(std::memory_order_relaxed)].ring;
-    const bool taken = link->recording.exchange(true, std::memory_order_acquire);
+    const Place place = place_on(ordinal);
+    if (!place) return;
+    shared::SampleRing& ring = place.own().ring;
+    const bool taken = place.link->recording.exchange(true, std::memory_order_acquire);
     const std::uint64_t written = ring.written.load(std::memory_order_relaxed);
     if (taken || written - ring.read.load(std::memory_order_acquire) >= shared::kRingSamples) {
         ring.dropped.fetch_add(1, std::memory_order_relaxed);
@@ -238,7 +238,7 @@ void record(int ordinal, const Sample& sample) noexcept {
         place.name[length] = '\0';
         ring.written.store(written + 1, std::memory_order_release);
     }
-    if (!taken) link->recording.store(false, std::memory_order_release);
+    if (!taken) place.link->recording.store(false, std::memory_order_release);
 }
 
 Link& link_at(int ordinal) noexcept { return links[static_cast<std::size_t>(ordinal)]; }

@@ -55,10 +55,11 @@ void blank(const void* at, std::size_t size) {
 // What standard error was when the GPU was attached: daemons close it, too.
 KeptDescriptor standard_error;
 
-void tell_once(const char* text, std::size_t length) {
+template <std::size_t kBytes>
+void tell_once(const char (&text)[kBytes]) {
     static std::atomic<bool> told{false};
     if (told.exchange(true) || !standard_error.is_ours()) return;
-    if (write(standard_error.number(), text, length) < 0) return;
+    if (write(standard_error.number(), text, kBytes - 1) < 0) return;
 }
 
 bool same_user(int fd) {
@@ -227,8 +228,7 @@ void Link::retire() noexcept {
     blank(old_page, sizeof(shared::Page));
     blank(old_table, sizeof(shared::Table));
     next_try_ns_ = 0;
-    static const char text[] = "explsched: the kernel manager is gone; kernel launches pass unmanaged\n";
-    if (!dismissed) tell_once(text, sizeof(text) - 1);
+    if (!dismissed) tell_once("explsched: the kernel manager is gone; kernel launches pass unmanaged\n");
 }
 
 void Link::open_retired_gates() noexcept {

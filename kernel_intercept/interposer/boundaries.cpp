@@ -17,6 +17,7 @@ struct Numbered {
 constexpr std::uintptr_t kNever = 0, kTaken = 1, kFree = 2;  // no keys; never used: none behind it is
 
 std::array<std::array<Numbered, gate::kCountedStreams>, gate::kMaxGpus> g_streams{};
+constexpr std::uint64_t kHoldNs = 1;  // of work that a hold counts as, so that it can be told
 thread_local char t_thread;
 
 auto& numbered_on(int ordinal) noexcept { return g_streams[static_cast<std::size_t>(ordinal)]; }
@@ -78,6 +79,14 @@ bool signals_work(ContextRecord& context, Stream stream, NullStream null_stream)
     return true;
 }
 
+// Null where the GPU tells nothing of the stream, or must not be asked to.
+ContextRecord* reporting_context(Stream stream, NullStream null_stream) noexcept {
+    if (mode() == Mode::kOff) return nullptr;
+    ContextRecord* context = launched_context();
+    if (context == nullptr || !context->signals_work.load(std::memory_order_acquire)) return nullptr;
+    return is_capturing(stream, null_stream) ? nullptr : context;
+}
+
 void put_tail_of(ContextRecord& context, int number, Stream stream, NullStream null_stream) noexcept {
     const gate::Boundary boundary = gate::tail(context.ordinal, number);
     if (boundary.writes) put_boundary(context, number, stream, null_stream, boundary);
@@ -127,15 +136,41 @@ MemoryOperation wait_for_gate(const ContextRecord& context) noexcept {
         kWaitValue32, context.signals_at + gate::signals(context.ordinal).gate_offset, 1, kWaitForBits, 0, 0};
 }
 
-void put_tail(Stream stream, NullStream null_stream) noexcept {
-    if (mode() == Mode::kOff || is_capturing(stream, null_stream)) return;
-    ContextRecord* context = launched_context();
-    if (context == nullptr || !context->signals_work.load(std::memory_order_acquire)) return;
-    const std::uintptr_t key = key_of_stream(*context, stream, null_stream);
+void put_tail(Stream stream, NullStream null_stream) noexcept { Look(stream, null_stream).ended(false); }
+
+Hold::Hold(Stream stream, NullStream null_stream) noexcept : stream_(stream), null_stream_(null_stream) {
+    ContextRecord* context = reporting_context(stream, null_stream);
+    if (context == nullptr) return;
+    const int number = counted_stream(*context, stream, null_stream);
+    if (number == gate::kUncounted) return;
+    const gate::Boundary boundary = gate::charge(context->ordinal, number, {kHoldNs, 0, 0});
+    if (boundary.writes) put_boundary(*context, number, stream, null_stream, boundary);
+}
+
+Look::Look(Stream stream, NullStream null_stream) noexcept : stream_(stream), null_stream_(null_stream) {
+    context_ = reporting_context(stream, null_stream);
+    if (context_ == nullptr) return;
+    const std::uintptr_t key = key_of_stream(*context_, stream, null_stream);
     for (int i = 0; i < gate::kCountedStreams; ++i) {
-        const std::uintptr_t held = numbered_on(context->ordinal)[static_cast<std::size_t>(i)].key.load();
+        const std::uintptr_t held = numbered_on(context_->ordinal)[static_cast<std::size_t>(i)].key.load();
         if (held == kNever) return;
-        if (held == key) return put_tail_of(*context, i, stream, null_stream);
+        if (held != key) continue;
+        number_ = i;
+        boundary_ = gate::tail(context_->ordinal, i);
+        return;
+    }
+}
+
+void Look::ended(bool idle) const noexcept {
+    if (!boundary_.writes) return;
+    if (!idle) return put_boundary(*context_, number_, stream_, null_stream_, boundary_);
+    const gate::Signals signals = gate::signals(context_->ordinal);
+    if (signals.memory != context_->pinned.load(std::memory_order_acquire)) return;
+    auto* done = reinterpret_cast<std::atomic<std::uint64_t>*>(
+        static_cast<char*>(signals.memory) + signals.first_done_offset +
+        static_cast<std::size_t>(number_) * signals.stream_stride);
+    std::uint64_t held = done->load(std::memory_order_relaxed);
+    while (held < boundary_.done_ns && !done->compare_exchange_weak(held, boundary_.done_ns)) {
     }
 }
 

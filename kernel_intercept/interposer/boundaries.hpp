@@ -24,6 +24,35 @@ MemoryOperation wait_for_gate(const ContextRecord& context) noexcept;
 void put_tail(Stream stream, NullStream null_stream) noexcept;
 void put_all_tails(ContextRecord& context) noexcept;
 
+// Around a call after which the stream, once it has come there, may stand still for long. What follows does
+// not count as done before the GPU has told that it has passed; and a best-effort batch ends before it.
+class Hold {
+   public:
+    Hold(Stream stream, NullStream null_stream) noexcept;
+    ~Hold() { put_tail(stream_, null_stream_); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    Stream stream_;
+    NullStream null_stream_;
+};
+
+// What has been launched into a stream when a look at it begins. If the look finds the stream idle, that is
+// told from here, and nothing is put into the stream, which would be busy with it at the next look.
+class Look {
+   public:
+    Look(Stream stream, NullStream null_stream) noexcept;
+    void ended(bool idle) const noexcept;
+
+   private:
+    Stream stream_;
+    NullStream null_stream_;
+    ContextRecord* context_{nullptr};
+    int number_{gate::kUncounted};
+    gate::Boundary boundary_;
+};
+
 // Streams are gone: their numbers are free.
 void forget_stream(Stream stream) noexcept;
 void forget_streams_of(const ContextRecord& context) noexcept;

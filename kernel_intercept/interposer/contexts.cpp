@@ -60,6 +60,7 @@ bool identify(ContextRecord& record) noexcept {
 void release(ContextRecord& record) noexcept {
     record.ready.store(false, std::memory_order_relaxed);
     record.streams.store(0, std::memory_order_relaxed);
+    record.last_event.store(nullptr, std::memory_order_relaxed);
     record.pinned.store(nullptr, std::memory_order_relaxed);
     record.signals_work.store(false, std::memory_order_relaxed);
     forget_streams_of(record);
@@ -142,6 +143,24 @@ int contexts_on(int ordinal) noexcept {
         std::count_if(g_records.begin(), g_records.end(), [ordinal](const ContextRecord& record) {
             return record.ready.load(std::memory_order_acquire) && record.ordinal == ordinal;
         }));
+}
+
+bool several_gpus() noexcept {
+    int first = -1;
+    for (const ContextRecord& record : g_records) {
+        if (!record.ready.load(std::memory_order_acquire)) continue;
+        if (first >= 0 && record.ordinal != first) return true;
+        first = record.ordinal;
+    }
+    return false;
+}
+
+void forget_event(Event event) noexcept {
+    for (ContextRecord& record : g_records) {
+        Event held = event;
+        if (record.last_event.load(std::memory_order_relaxed) == event)
+            record.last_event.compare_exchange_strong(held, nullptr, std::memory_order_relaxed);
+    }
 }
 
 void forget_context(Context context) noexcept {

@@ -30,6 +30,7 @@ struct ContextRecord {
 
     // The stream that all launches since the last known idle moment went to; see streams.hpp.
     std::atomic<std::uintptr_t> streams;
+    std::atomic<Event> last_event;  // recorded behind all of them, if that was in one stream
 
     std::atomic<void*> pinned;  // the gate's signals that this context knows, at `signals_at` on the device
     std::atomic<bool> signals_work;  // the GPU has written there
@@ -49,8 +50,12 @@ ContextRecord* launched_context() noexcept;
 // The record of a given context, if one was made.
 ContextRecord* known_context(Context context) noexcept;
 
-// How many contexts of this process launch on a GPU.
+// How many contexts of this process launch on a GPU, and whether some launch on another one.
 int contexts_on(int ordinal) noexcept;
+bool several_gpus() noexcept;
+
+// The event is gone; the next one may have its handle.
+void forget_event(Event event) noexcept;
 
 // A context is gone, and its events with it.
 void forget_context(Context context) noexcept;

@@ -52,6 +52,7 @@ constexpr unsigned kHostRegisterPortable = 1;  // CU_MEMHOSTREGISTER_*
 constexpr unsigned kHostRegisterDeviceMap = 2;
 
 constexpr unsigned kWaitValue32 = 1;  // CU_STREAM_MEM_OP_*
+constexpr unsigned kWaitValue64 = 4;
 constexpr unsigned kWriteValue64 = 5;
 constexpr unsigned kWaitForBits = 2;  // CU_STREAM_WAIT_VALUE_AND
 

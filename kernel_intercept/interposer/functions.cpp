@@ -87,7 +87,7 @@ FunctionFacts ask_driver(Function handle, Device device) noexcept {
     if (!ask_attributes(handle, likely, device, facts)) ask_attributes(handle, other(likely), device, facts);
     const char* name = ask_name(handle, likely);
     if (name == nullptr) name = ask_name(handle, other(likely));
-    if (name == nullptr && noted) name = noted->name;  // drivers before 12.3
+    if (name == nullptr) name = noted_name(handle);  // drivers before 12.3
     facts.name = kept_name(name);
     facts.collective = name != nullptr && is_collective(name);
     return facts;
@@ -95,8 +95,7 @@ FunctionFacts ask_driver(Function handle, Device device) noexcept {
 
 FunctionFacts facts_without_driver(Function handle) noexcept {
     FunctionFacts facts{};
-    const auto noted = g_notes.find(key_of(handle), kAlways);
-    facts.name = kept_name(noted ? noted->name : nullptr);
+    facts.name = kept_name(noted_name(handle));
     facts.collective = is_collective(facts.name.text);
     return facts;
 }
@@ -113,7 +112,12 @@ FunctionFacts function_facts(Function function, Device device) noexcept {
 }
 
 void note_handle(Function handle, HandleKind kind, const char* name) noexcept {
-    g_notes.put(key_of(handle), kAlways, {kept_name(name).text, kind});
+    g_notes.put(key_of(handle), kAlways, {name == nullptr ? nullptr : kept_name(name).text, kind});
+}
+
+const char* noted_name(Function handle) noexcept {
+    const auto noted = g_notes.find(key_of(handle), kAlways);
+    return noted ? noted->name : nullptr;
 }
 
 BlockShape block_shape(Function function) noexcept {

@@ -25,6 +25,9 @@ FunctionFacts function_facts(Function function, Device device) noexcept;
 // Remembers the name under which a handle was looked up, and what it is.
 void note_handle(Function handle, HandleKind kind, const char* name) noexcept;
 
+// That name; null if there is none.
+const char* noted_name(Function handle) noexcept;
+
 // The shape set by the deprecated cuFuncSetBlockShape and cuFuncSetSharedSize.
 struct BlockShape {
     std::uint32_t x{1}, y{1}, z{1};

@@ -23,11 +23,15 @@ Result unload(Module module) {
     return call_driver<kSymbol>(module);
 }
 
-template <Symbol kSymbol>
-Result destroy_context(Context context) {
+void forget(Context context) noexcept {
     start_handle_epoch();
     forget_context(context);
     forget_memory_of(context);
+}
+
+template <Symbol kSymbol>
+Result destroy_context(Context context) {
+    forget(context);
     return call_driver<kSymbol>(context);
 }
 
@@ -60,6 +64,19 @@ Result cuLibraryGetKernel(Function* kernel, Module library, const char* name) {
                  name);
 }
 
+Result cuLibraryEnumerateKernels(Function* kernels, unsigned count, Module library) {
+    const Result result = call_driver<Symbol::cuLibraryEnumerateKernels>(kernels, count, library);
+    for (unsigned i = 0; kernels != nullptr && i < count; ++i)
+        noted(result, kernels + i, HandleKind::kKernel, nullptr);
+    return result;
+}
+
+// Before CUDA 12.3 the driver names neither.
+Result cuKernelGetFunction(Function* function, Function kernel) {
+    return noted(call_driver<Symbol::cuKernelGetFunction>(function, kernel), function, HandleKind::kFunction,
+                 noted_name(kernel));
+}
+
 Result cuModuleUnload(Module module) { return unload<Symbol::cuModuleUnload>(module); }
 
 Result cuLibraryUnload(Module library) { return unload<Symbol::cuLibraryUnload>(library); }
@@ -67,6 +84,15 @@ Result cuLibraryUnload(Module library) { return unload<Symbol::cuLibraryUnload>(
 Result cuCtxDestroy(Context context) { return destroy_context<Symbol::cuCtxDestroy>(context); }
 
 Result cuCtxDestroy_v2(Context context) { return destroy_context<Symbol::cuCtxDestroy_v2>(context); }
+
+// What was launched there was launched into a context of its own.
+Result cuGreenCtxDestroy(Handle green) {
+    Context context = nullptr;
+    if (call_driver<Symbol::cuCtxFromGreenCtx>(&context, green) != kSuccess)
+        return call_driver<Symbol::cuGreenCtxDestroy>(green);
+    forget(context);
+    return call_driver<Symbol::cuGreenCtxDestroy>(green);
+}
 
 Result cuDevicePrimaryCtxRelease(Device device) {
     return end_primary_context<Symbol::cuDevicePrimaryCtxRelease>(device);

@@ -8,22 +8,13 @@
 #include "kernel_intercept/interposer/functions.hpp"
 #include "kernel_intercept/interposer/launch.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
+#include "kernel_intercept/interposer/streams.hpp"
 
 namespace explsched::intercept {
 namespace {
 
 constexpr const char* entry_name(Symbol symbol) {
     return kSymbolNames[static_cast<std::size_t>(symbol)].data();
-}
-
-// Not by substr, which could throw, and so would bring the C++ runtime along.
-constexpr NullStream null_stream_of(Symbol symbol) {
-    const std::string_view name = kSymbolNames[static_cast<std::size_t>(symbol)];
-    constexpr std::string_view kSuffix = "_ptsz";
-    const bool longer = name.size() > kSuffix.size();
-    return longer && std::string_view(name.data() + name.size() - kSuffix.size(), kSuffix.size()) == kSuffix
-               ? NullStream::kPerThread
-               : NullStream::kLegacy;
 }
 
 template <Symbol kSymbol>

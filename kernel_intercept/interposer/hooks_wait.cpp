@@ -43,15 +43,45 @@ Result wait_for_some(ContextRecord* record, Wait wait) {
     return result;
 }
 
+// The wait for an event is one for everything if nothing was launched since it was recorded.
+template <Symbol kSymbol>
+Result wait_for_event(Event event) {
+    ContextRecord* record = record_of_wait();
+    const Result result = wait_for_some(record, [event] { return call_driver<kSymbol>(event); });
+    if (result != kSuccess || record == nullptr || record->last_event.load() != event) return result;
+    if (contexts_on(record->ordinal) == 1) gate::drained(record->ordinal);
+    return result;
+}
+
+template <Symbol kSymbol>
+Result destroy_event(Event event) {
+    forget_event(event);
+    return call_driver<kSymbol>(event);
+}
+
 // Whatever succeeds only when the stream's work is done: a wait, a look at it, or a copy to the host.
 template <typename Wait>
-Result wait_for_stream(Stream stream, NullStream null_stream, Wait wait) {
-    put_tail(stream, null_stream);
+Result end_of_stream(Stream stream, NullStream null_stream, Wait wait) {
     ContextRecord* record = record_of_wait();
     const bool only_one = record != nullptr && record->streams.load(std::memory_order_acquire) ==
                                                    stream_identity(stream, null_stream);
     return only_one && stream_identity(stream, null_stream) != kManyStreams ? wait_for_all(record, wait)
                                                                             : wait_for_some(record, wait);
+}
+
+template <typename Wait>
+Result wait_for_stream(Stream stream, NullStream null_stream, Wait wait) {
+    put_tail(stream, null_stream);
+    return end_of_stream(stream, null_stream, wait);
+}
+
+template <Symbol kSymbol>
+Result query(Stream stream) {
+    const Look look(stream, null_stream_of(kSymbol));
+    const Result result =
+        end_of_stream(stream, null_stream_of(kSymbol), [stream] { return call_driver<kSymbol>(stream); });
+    look.ended(result == kSuccess);
+    return result;
 }
 
 }  // namespace
@@ -79,15 +109,8 @@ Result cuStreamSynchronize_ptsz(Stream stream) {
                            [&] { return call_driver<Symbol::cuStreamSynchronize_ptsz>(stream); });
 }
 
-Result cuStreamQuery(Stream stream) {
-    return wait_for_stream(stream, NullStream::kLegacy,
-                           [&] { return call_driver<Symbol::cuStreamQuery>(stream); });
-}
-
-Result cuStreamQuery_ptsz(Stream stream) {
-    return wait_for_stream(stream, NullStream::kPerThread,
-                           [&] { return call_driver<Symbol::cuStreamQuery_ptsz>(stream); });
-}
+Result cuStreamQuery(Stream stream) { return query<Symbol::cuStreamQuery>(stream); }
+Result cuStreamQuery_ptsz(Stream stream) { return query<Symbol::cuStreamQuery_ptsz>(stream); }
 
 Result cuMemcpyDtoH_v2(void* to, DevicePointer from, std::size_t bytes) {
     return wait_for_stream(nullptr, NullStream::kLegacy,
@@ -99,10 +122,10 @@ Result cuMemcpyDtoH_v2_ptds(void* to, DevicePointer from, std::size_t bytes) {
                            [&] { return call_driver<Symbol::cuMemcpyDtoH_v2_ptds>(to, from, bytes); });
 }
 
-Result cuEventSynchronize(Event event) {
-    return wait_for_some(record_of_wait(),
-                         [event] { return call_driver<Symbol::cuEventSynchronize>(event); });
-}
+Result cuEventSynchronize(Event event) { return wait_for_event<Symbol::cuEventSynchronize>(event); }
+Result cuEventQuery(Event event) { return wait_for_event<Symbol::cuEventQuery>(event); }
+Result cuEventDestroy(Event event) { return destroy_event<Symbol::cuEventDestroy>(event); }
+Result cuEventDestroy_v2(Event event) { return destroy_event<Symbol::cuEventDestroy_v2>(event); }
 
 }  // extern "C"
 

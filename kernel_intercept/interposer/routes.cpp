@@ -47,24 +47,10 @@ struct Renamed {
     const char* symbol;
 };
 constexpr Renamed kRenamed[] = {
-    {"cuArray3DCreate", 3020, "cuArray3DCreate_v2"},
-    {"cuArrayCreate", 3020, "cuArrayCreate_v2"},
-    {"cuCtxDestroy", 4000, "cuCtxDestroy_v2"},
-    {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
-    {"cuDevicePrimaryCtxRelease", 11000, "cuDevicePrimaryCtxRelease_v2"},
-    {"cuDevicePrimaryCtxReset", 11000, "cuDevicePrimaryCtxReset_v2"},
-    {"cuGetProcAddress", 12000, "cuGetProcAddress_v2"},
-    {"cuGraphExecKernelNodeSetParams", 12000, "cuGraphExecKernelNodeSetParams_v2"},
-    {"cuGraphExecUpdate", 12000, "cuGraphExecUpdate_v2"},
-    {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
-    {"cuMemAlloc", 3020, "cuMemAlloc_v2"},
-    {"cuMemAllocPitch", 3020, "cuMemAllocPitch_v2"},
-    {"cuMemFree", 3020, "cuMemFree_v2"},
-    {"cuMemGetInfo", 3020, "cuMemGetInfo_v2"},
-    {"cuMemcpyDtoH", 3020, "cuMemcpyDtoH_v2"},
-    {"cuMemcpyDtoHAsync", 3020, "cuMemcpyDtoHAsync_v2"},
-    {"cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"},
-    {"cuStreamDestroy", 4000, "cuStreamDestroy_v2"},
+#define HOOK(name, parameters)
+#define RENAMED(base, since, name, parameters) {#base, since, #name},
+#include "kernel_intercept/interposer/symbols.def"
+#undef HOOK
 };
 constexpr int kNewestVersion = 13050;        // that this was compared with
 constexpr std::uint64_t kPerThreadFlag = 2;  // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM

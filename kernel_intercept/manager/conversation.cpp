@@ -80,16 +80,12 @@ void Server::answer(Connection& connection, std::uint64_t id, const char* data, 
     if (connection.gpu == nullptr) refuse(connection, id, "no slot is free");
 }
 
-Gpu& Server::gpu_of(const shared::Hello& hello) {
-    std::unique_ptr<Gpu>& gpu = gpus_[hex(hello.gpu_uuid)];
-    if (gpu == nullptr) gpu = std::make_unique<Gpu>(settings_, hello);
-    return *gpu;
-}
-
 void Server::welcome(Connection& connection, const shared::Hello& hello) {
-    if (gpus_.size() >= shared::kSlots && gpus_.count(hex(hello.gpu_uuid)) == 0)
-        return;  // no machine has as many
-    Gpu& gpu = gpu_of(hello);
+    const std::string uuid = hex(hello.gpu_uuid);
+    if (gpus_.size() >= shared::kSlots && gpus_.count(uuid) == 0) return;  // no machine has as many
+    std::unique_ptr<Gpu>& known = gpus_[uuid];
+    if (known == nullptr) known = std::make_unique<Gpu>(settings_, hello);
+    Gpu& gpu = *known;
     const auto slot = gpu.join(
         {connection.pid, hello.job.data(), hello.priority, hello.request_permille, hello.limit_permille},
         shared::now_ns());
@@ -113,8 +109,8 @@ void Server::welcome(Connection& connection, const shared::Hello& hello) {
     header->cmsg_len = CMSG_LEN(sizeof(fds));
     std::memcpy(CMSG_DATA(header), fds.data(), sizeof(fds));
     if (sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno != EPIPE) {
-        log("pid %d: welcome: %s", connection.pid,
-            std::strerror(errno));  // its end will be seen as a hang-up
+        // Its end will be seen as a hang-up.
+        log("pid " + std::to_string(connection.pid) + ": welcome: " + std::strerror(errno));
     }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernel_intercept/manager/bits.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
 

@@ -16,6 +16,8 @@
 
 namespace explsched::manager {
 
+using shared::each_bit;
+
 struct Tenant {
     std::int32_t pid;
     std::string job;

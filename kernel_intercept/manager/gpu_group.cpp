@@ -2,7 +2,6 @@
 // here when the GPU has done all they have launched.
 #include <algorithm>
 
-#include "kernel_intercept/manager/bits.hpp"
 #include "kernel_intercept/manager/gpu.hpp"
 
 namespace explsched::manager {

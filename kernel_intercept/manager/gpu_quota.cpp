@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernel_intercept/manager/bits.hpp"
 #include "kernel_intercept/manager/gpu.hpp"
 
 namespace explsched::manager {

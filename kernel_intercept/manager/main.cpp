@@ -87,10 +87,10 @@ int main(int argc, char** argv) {
         if (line.action == manager::Action::kHelp) return std::fputs(manager::kUsage, stdout) < 0 ? 1 : 0;
         return line.action == manager::Action::kStatus ? print_status(line.settings) : serve(line.settings);
     } catch (const std::invalid_argument& error) {
-        manager::log("%s", error.what());
+        manager::log(error.what());
         return 2;
     } catch (const std::exception& error) {
-        manager::log("%s", error.what());
+        manager::log(error.what());
         return 1;
     }
 }

@@ -28,6 +28,4 @@ shared::Descriptor sealed_memory(const char* name, std::size_t size, Access acce
     return memory;
 }
 
-void unmap(void* address, std::size_t size) noexcept { munmap(address, size); }
-
 }  // namespace explsched::manager

@@ -1,6 +1,8 @@
 // Memory of a fixed size that is shared with other processes by passing its descriptor.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -15,15 +17,13 @@ enum class Access : std::uint8_t { kBothWrite, kOthersRead };
 // now on can write to it. Throws std::system_error.
 shared::Descriptor sealed_memory(const char* name, std::size_t size, Access access, void*& address);
 
-void unmap(void* address, std::size_t size) noexcept;
-
 template <typename Content>
 class Shared {
    public:
     Shared(const char* name, Access access)
         : descriptor_(sealed_memory(name, sizeof(Content), access, address_)),
           content_(new (address_) Content{}) {}
-    ~Shared() { unmap(address_, sizeof(Content)); }
+    ~Shared() { munmap(address_, sizeof(Content)); }
     Shared(const Shared&) = delete;
     Shared& operator=(const Shared&) = delete;
 

@@ -112,8 +112,6 @@ void append(std::string& text, const Profile& profile) {
     text += '\n';
 }
 
-bool same_extents(const Dim3& a, const Dim3& b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
-
 }  // namespace
 
 ProfileText parse_profiles(std::string_view text) {
@@ -143,11 +141,6 @@ std::string render_profiles(const std::vector<Profile>& profiles) {
     std::string text = std::string(kTitle) + '\n' + std::string(kColumns) + '\n';
     for (const Profile& profile : profiles) append(text, profile);
     return text;
-}
-
-bool same_key(const KernelKey& a, const KernelKey& b) {
-    return a.name_hash == b.name_hash && same_extents(a.grid, b.grid) && same_extents(a.block, b.block) &&
-           a.dynamic_shared_bytes == b.dynamic_shared_bytes && a.compute_capability == b.compute_capability;
 }
 
 Profile with_sample(Profile profile, const KernelCost& sample, CoRun co_run) {

@@ -42,8 +42,6 @@ extern const std::string_view kColumns;
 ProfileText parse_profiles(std::string_view text);
 std::string render_profiles(const std::vector<Profile>& profiles);
 
-bool same_key(const KernelKey& a, const KernelKey& b);
-
 // Whether other processes used the GPU about when a launch was timed.
 enum class CoRun : std::uint8_t { kAlone, kShared };
 

@@ -65,17 +65,15 @@ Descriptor lock(const std::string& path) {
     return file;
 }
 
-ProfileText parsed(const std::string& path) {
+}  // namespace
+
+ProfileText load_profiles(const std::string& path) {
     try {
         return parse_profiles(contents(path));
     } catch (const std::invalid_argument& error) {
         throw std::runtime_error(path + ": " + error.what());
     }
 }
-
-}  // namespace
-
-ProfileText load_profiles(const std::string& path) { return parsed(path); }
 
 std::vector<Profile> save_profiles(const std::string& path, const std::vector<Profile>& ours,
                                    const std::set<std::uint64_t>& forgotten) {
@@ -85,7 +83,7 @@ std::vector<Profile> save_profiles(const std::string& path, const std::vector<Pr
     const Descriptor held = lock(path);
     std::map<std::uint64_t, Profile> all;
     for (const Profile& profile : ours) all.insert_or_assign(shared::hash_of(profile.key), profile);
-    for (const Profile& profile : parsed(path).profiles) {
+    for (const Profile& profile : load_profiles(path).profiles) {
         const std::uint64_t hash = shared::hash_of(profile.key);
         if (forgotten.count(hash) != 0) continue;
         const auto found = all.find(hash);

@@ -19,11 +19,11 @@ void ProfileKeeper::load() {
     try {
         const ProfileText text = load_profiles(path_);
         for (const Fault& fault : text.faults)
-            log("%s: line %zu: %s", path_.c_str(), fault.line, fault.reason.c_str());
+            log(path_ + ": line " + std::to_string(fault.line) + ": " + fault.reason);
         totals_.faults = text.faults.size();
         profiles_.adopt(text.profiles);
     } catch (const std::runtime_error& error) {
-        log("%s; going on without", error.what());
+        log(error.what() + std::string("; going on without"));
         ++totals_.errors;
     }
 }
@@ -58,7 +58,7 @@ void ProfileKeeper::collect() {
         profiles_.adopt(file);
         ++totals_.saves;
     } catch (const std::exception& error) {
-        log("profiles are not saved: %s", error.what());
+        log(std::string("profiles are not saved: ") + error.what());
         ++totals_.errors;
     }
 }

@@ -92,7 +92,7 @@ void Server::accept_clients() {
             shared::Descriptor(), 0, nullptr, 0};
         if (!connection.socket) {
             if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-                log("accept: %s", std::strerror(errno));
+                log(std::string("accept: ") + std::strerror(errno));
             return;
         }
         if (!belongs_to(connection.socket.get(), geteuid(), connection.pid)) {

@@ -50,7 +50,6 @@ class Server {
     void welcome(Connection& connection, const shared::Hello& hello);
     void refuse(Connection& connection, std::uint64_t id, const char* reason);
     void drop(std::uint64_t id);
-    Gpu& gpu_of(const shared::Hello& hello);
     void work();
 
     Settings settings_;

@@ -2,8 +2,10 @@
 
 #include <getopt.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <stdexcept>
 
 namespace explsched::manager {
@@ -51,59 +53,50 @@ shared::Policy policy_named(const std::string& name) {
     throw std::invalid_argument("--policy: found '" + name + "', accepted are group and quota");
 }
 
+constexpr int kFirst = 256;  // beyond what getopt returns of itself
+
+struct Option {
+    const char* name;
+    int value;  // required_argument or no_argument
+    void (*take)(CommandLine& line, const char* text);
+};
+
+const Option kOptions[] = {
+    {"dir", required_argument, [](auto& line, auto* text) { line.settings.directory = text; }},
+    {"policy", required_argument, [](auto& line, auto* text) { line.settings.policy = policy_named(text); }},
+    {"cap-compute", required_argument,
+     [](auto& line, auto* text) {
+         line.settings.cap_compute_permille = permille("--cap-compute", text, 0.01);
+     }},
+    {"cap-bandwidth", required_argument,
+     [](auto& line, auto* text) {
+         line.settings.cap_bandwidth_permille = permille("--cap-bandwidth", text, 0.01);
+     }},
+    {"hp-share", required_argument,
+     [](auto& line, auto* text) { line.settings.high_share_permille = permille("--hp-share", text, 0); }},
+    {"profiles", required_argument, [](auto& line, auto* text) { line.settings.profiles = text; }},
+    {"foreground", no_argument, [](auto& line, auto*) { line.settings.foreground = true; }},
+    {"status", no_argument, [](auto& line, auto*) { line.action = Action::kStatus; }},
+    {"help", no_argument, [](auto& line, auto*) { line.action = Action::kHelp; }},
+};
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, char** argv) {
-    static const option options[] = {
-        {"dir", required_argument, nullptr, 'd'},
-        {"policy", required_argument, nullptr, 'p'},
-        {"cap-compute", required_argument, nullptr, 'c'},
-        {"cap-bandwidth", required_argument, nullptr, 'b'},
-        {"hp-share", required_argument, nullptr, 's'},
-        {"profiles", required_argument, nullptr, 'f'},
-        {"foreground", no_argument, nullptr, 'n'},
-        {"status", no_argument, nullptr, 'q'},
-        {"help", no_argument, nullptr, 'h'},
-        {nullptr, 0, nullptr, 0},
-    };
+    std::array<option, std::size(kOptions) + 1> options{};
+    for (std::size_t i = 0; i < std::size(kOptions); ++i)
+        options[i] = {kOptions[i].name, kOptions[i].value, nullptr, kFirst + static_cast<int>(i)};
     CommandLine line{Action::kServe, {}};
     Settings& settings = line.settings;
     optind = 0;  // start anew: tests parse several command lines in one process
     opterr = 0;
-    for (int found = 0; (found = getopt_long(argc, argv, ":", options, nullptr)) != -1;) {
-        switch (found) {
-            case 'd':
-                settings.directory = optarg;
-                break;
-            case 'p':
-                settings.policy = policy_named(optarg);
-                break;
-            case 'c':
-                settings.cap_compute_permille = permille("--cap-compute", optarg, 0.01);
-                break;
-            case 'b':
-                settings.cap_bandwidth_permille = permille("--cap-bandwidth", optarg, 0.01);
-                break;
-            case 's':
-                settings.high_share_permille = permille("--hp-share", optarg, 0);
-                break;
-            case 'f':
-                settings.profiles = optarg;
-                break;
-            case 'n':
-                settings.foreground = true;
-                break;
-            case 'q':
-                line.action = Action::kStatus;
-                break;
-            case 'h':
-                line.action = Action::kHelp;
-                return line;
-            default:
-                throw std::invalid_argument(
-                    std::string("option ") + argv[optind - 1] +
-                    (found == ':' ? ": a value is missing" : ": unknown; see --help"));
+    for (int found = 0; (found = getopt_long(argc, argv, ":", options.data(), nullptr)) != -1;) {
+        if (found < kFirst) {
+            throw std::invalid_argument(std::string("option ") + argv[optind - 1] +
+                                        (found == ':' ? ": a value is missing" : ": unknown; see --help"));
         }
+        kOptions[found - kFirst].take(line, optarg);
+        if (line.action == Action::kHelp) return line;
     }
     if (optind < argc)
         throw std::invalid_argument(std::string("argument '") + argv[optind] + "': none is accepted");

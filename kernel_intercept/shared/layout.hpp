@@ -108,11 +108,10 @@ struct Page {
 // Policy `group`: shuts the gates of best-effort clients, but for those beside high-priority work and
 // `spared`.
 inline void shut_gates(const Control& control, Signals& signals, std::uint64_t spared) {
-    std::uint64_t others = control.occupied.load(std::memory_order_seq_cst) &
-                           ~control.high.load(std::memory_order_relaxed) &
-                           ~control.beside.load(std::memory_order_relaxed) & ~spared;
-    for (; others != 0; others &= others - 1)
-        close_gate(signals.clients[static_cast<std::size_t>(__builtin_ctzll(others))].gate);
+    each_bit(control.occupied.load(std::memory_order_seq_cst) &
+                 ~(control.high.load(std::memory_order_relaxed) |
+                   control.beside.load(std::memory_order_relaxed) | spared),
+             [&](std::uint32_t slot) { close_gate(signals.clients[slot].gate); });
 }
 
 // A high-priority client begins, or goes on: shuts the gates once the allowance is over.

@@ -16,9 +16,6 @@ struct Load {
     constexpr Load operator+(Load other) const {
         return {compute_permille + other.compute_permille, bandwidth_permille + other.bandwidth_permille};
     }
-    constexpr bool operator==(Load other) const {
-        return compute_permille == other.compute_permille && bandwidth_permille == other.bandwidth_permille;
-    }
     constexpr bool none() const { return compute_permille == 0 && bandwidth_permille == 0; }
 };
 

@@ -13,6 +13,12 @@ namespace explsched::shared {
 constexpr std::uint32_t kSlots = 64;
 constexpr std::uint32_t kLines = 32;  // streams of a client that are counted one by one
 
+// The clients of a mask, a bit for each.
+template <typename Visit>
+void each_bit(std::uint64_t mask, const Visit& visit) {
+    for (; mask != 0; mask &= mask - 1) visit(static_cast<std::uint32_t>(__builtin_ctzll(mask)));
+}
+
 // One stream. Both count the same, the predicted running time of its launches in ns. However wrong the
 // predictions are: when the two are equal, all is done.
 struct Line {

@@ -161,6 +161,11 @@ CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc, CUdevice ordinal
     return CUDA_SUCCESS;
 }
 
+CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
+    *context = green->context;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     destroy_context(green->context);
     delete green;

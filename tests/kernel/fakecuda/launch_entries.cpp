@@ -49,6 +49,19 @@ CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, De
     return CUDA_SUCCESS;
 }
 
+CUresult add_callback(CUstream handle, CUstreamCallback callback, void* data, DefaultStream zero) {
+    struct Call {
+        CUstream stream;
+        CUstreamCallback callback;
+        void* data;
+    } call{handle, callback, data};
+    const auto function = [](void* at) {
+        const auto* of = static_cast<const Call*>(at);
+        of->callback(of->stream, CUDA_SUCCESS, of->data);
+    };
+    return launch_host_function(handle, function, &call, zero);
+}
+
 // cuLaunch and its kind take the shape of the block from the function.
 CUresult launch_grid(CUfunction function, int width, int height, CUstream stream) {
     const fakecuda::Launchable* found = fakecuda::launchable(function);
@@ -111,6 +124,12 @@ CUresult cuLaunchHostFunc(CUstream s, CUhostFn function, void* data) {
 }
 CUresult cuLaunchHostFunc_ptsz(CUstream s, CUhostFn function, void* data) {
     return launch_host_function(s, function, data, kPerThread);
+}
+CUresult cuStreamAddCallback(CUstream s, CUstreamCallback callback, void* data, unsigned int) {
+    return add_callback(s, callback, data, kLegacy);
+}
+CUresult cuStreamAddCallback_ptsz(CUstream s, CUstreamCallback callback, void* data, unsigned int) {
+    return add_callback(s, callback, data, kPerThread);
 }
 
 }  // extern "C"

@@ -111,6 +111,22 @@ void launches_go_ahead_as_far_as_the_driver_takes_them() {
     CHECK(site.room(kLow));
 }
 
+// A stream that waits for the thread that launches: as much as the driver takes, in long batches, until it
+// goes on.
+void a_stream_that_stands_still_is_not_waited_for() {
+    Site site;
+    while (site.room(kLow)) site.launch(kLow);
+    site.stream->stuck_at = 0;
+    int boundaries = 0;
+    for (std::uint32_t i = 0; i < 2 * gate::kMostLaunches; ++i) {
+        CHECK(site.room(kLow));
+        boundaries += site.launch(kLow).writes;
+    }
+    CHECK(boundaries == 2);
+    site.signals->clients[kLow].lines[0].done = 1;
+    CHECK(!site.room(kLow));
+}
+
 void a_stream_without_a_number_waits_on_the_host() {
     Site site;
     CHECK(site.room(kLow, gate::kUncounted));
@@ -125,7 +141,7 @@ void the_largest_shares_are_remembered() {
     site.launch(kLow, {50 * kUs, 300, 100});
     site.launch(kLow, {50 * kUs, 100, 400});
     site.launch(kLow, {2 * kUs, 900, 900});
-    CHECK((shared::packed_load(site.page->slots[kLow].counters.peak) == shared::Load{300, 400}));
+    CHECK(site.page->slots[kLow].counters.peak == shared::pack(0, {300, 400}));
 }
 
 void quota_is_paid_of_credit_or_by_debt() {
@@ -157,6 +173,7 @@ int main() {
     gates_stay_open_for_the_allowance();
     progress_is_told_now_and_then_and_at_the_end();
     launches_go_ahead_as_far_as_the_driver_takes_them();
+    a_stream_that_stands_still_is_not_waited_for();
     a_stream_without_a_number_waits_on_the_host();
     the_largest_shares_are_remembered();
     quota_is_paid_of_credit_or_by_debt();

@@ -32,6 +32,7 @@ static_assert(sizeof(ours::MemoryNodeParams) == sizeof(CUDA_BATCH_MEM_OP_NODE_PA
 SAME_FIELD(ours::MemoryNodeParams, operations, CUDA_BATCH_MEM_OP_NODE_PARAMS, paramArray);
 static_assert(sizeof(ours::DevicePointer) == sizeof(CUdeviceptr));
 static_assert(ours::kWaitValue32 == CU_STREAM_MEM_OP_WAIT_VALUE_32);
+static_assert(ours::kWaitValue64 == CU_STREAM_MEM_OP_WAIT_VALUE_64);
 static_assert(ours::kWriteValue64 == CU_STREAM_MEM_OP_WRITE_VALUE_64);
 static_assert(ours::kWaitForBits == CU_STREAM_WAIT_VALUE_AND);
 static_assert(ours::kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);

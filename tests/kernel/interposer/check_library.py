@@ -22,7 +22,7 @@ def exported(library: str) -> set[str]:
 
 
 def listed(rows: Path, macro: str) -> set[str]:
-    return set(re.findall(rf"^{macro}\((\w+)", rows.read_text(), flags=re.MULTILINE))
+    return set(re.findall(rf"^(?:{macro}\(|RENAMED\(\w+, \d+, )(\w+)", rows.read_text(), flags=re.MULTILINE))
 
 
 def needed(library: str) -> list[str]:

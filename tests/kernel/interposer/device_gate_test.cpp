@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -46,6 +47,29 @@ bool told_to_go() {
     return poll(&input, 1, 2) > 0;
 }
 
+CUstream new_stream() {
+    CUstream stream = nullptr;
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+// Behind an event that stands behind work that waits for the gate: it must not pass, and whoever looks sees
+// the truth. Returns when all is done.
+void launch_behind(CUmodule module, CUstream stream) {
+    CUfunction behind = nullptr;
+    CUevent event = nullptr;
+    CUstream other = new_stream();
+    DO(cuModuleGetFunction(&behind, module, "behind"));
+    DO(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    DO(cuEventRecord(event, stream));
+    DO(cuStreamWaitEvent(other, event, 0));
+    DO(cuLaunchKernel(behind, 1, 1, 1, 32, 1, 1, 0, other, nullptr, nullptr));
+    while (cuStreamQuery(other) == CUDA_ERROR_NOT_READY) usleep(100);
+    DO(cuEventQuery(event));
+    DO(cuStreamQuery(stream));
+    DO(cuStreamQuery(other));
+}
+
 int client(const std::string& kernel, int count) {
     const bool graph = kernel.rfind("graph:", 0) == 0;
     CUcontext context = nullptr;
@@ -60,7 +84,7 @@ int client(const std::string& kernel, int count) {
     DO(cuModuleLoadData(&module, "image"));
     DO(cuModuleGetFunction(&first, module, "first"));
     DO(cuModuleGetFunction(&function, module, kernel.substr(graph ? 6 : 0).c_str()));
-    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    stream = new_stream();
     const auto launch = [&](CUfunction what) {
         DO(cuLaunchKernel(what, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr));
     };
@@ -82,12 +106,18 @@ int client(const std::string& kernel, int count) {
         DO(cuGraphExecUpdate(exec, captured, &info));
         DO(cuGraphLaunch(exec, stream));
     }
+    const bool waits_for_us = std::getenv("WAITS_FOR_US") != nullptr;
+    std::atomic<std::uint32_t> word{0};
+    if (waits_for_us)
+        DO(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(&word), 1, CU_STREAM_WAIT_VALUE_AND));
     for (int i = 0; i < count && !graph; ++i) launch(function);
+    word = 1;
     CUevent event{};
     DO(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     DO(cuEventRecord(event, stream));  // from now on nothing has to be predicted
     std::puts("launched");
     std::fflush(stdout);
+    if (!waits_for_us && kernel != "endless") launch_behind(module, stream);
     DO(cuStreamSynchronize(stream));
     std::puts("done");
     std::fflush(stdout);
@@ -204,9 +234,9 @@ void launches_ahead_wait_on_the_gpu(Daemon& daemon, const char* kernels) {
     CHECK_EQUAL(high.line(), std::string("done"));
     CHECK_EQUAL(low.line(), std::string("done"));
     const bool on_time = !somebody_was_forced_open(daemon.status());
-    long from_ns = 0, to_ns = 0;
+    long from_ns = 0, to_ns = 0, behind_ns = 0, last_ns = 0;
     int begun = 0, all = 0;
-    for (int tries = 0; tries < 5000 && (all < 300 || to_ns == 0);
+    for (int tries = 0; tries < 5000 && (all < 300 || to_ns == 0 || behind_ns == 0);
          ++tries) {  // another process may be writing the log
         usleep(1000);
         begun = all = 0;
@@ -216,14 +246,31 @@ void launches_ahead_wait_on_the_gpu(Daemon& daemon, const char* kernels) {
                 from_ns = ended.started_ns, to_ns = ended.ended_ns;
         }
         for (const Ended& ended : log) {
+            if (ended.pid == low.pid() && ended.kernel == "behind") behind_ns = ended.started_ns;
             if (ended.pid != low.pid() || ended.kernel != "short") continue;
             ++all;
             begun += ended.started_ns > from_ns && ended.started_ns < to_ns;
+            last_ns = std::max(last_ns, ended.ended_ns);
         }
     }
+    CHECK(behind_ns >= last_ns);
     CHECK(to_ns > from_ns);
     CHECK_EQUAL(all, 300);
     if (on_time) CHECK(begun <= 32);  // else this machine held the manager up, and the watchdog did its work
+}
+
+// A stream that waits for the very thread that launches: launches are held up for it once, not one by one.
+void who_waits_for_the_launching_thread_is_not_held_up(Daemon& daemon) {
+    setenv("WAITS_FOR_US", "1", 1);
+    Process low(daemon, "best-effort", "first", 450);
+    unsetenv("WAITS_FOR_US");
+    const Process high(daemon, "high", "long", 1);
+    low.go();
+    CHECK_EQUAL(low.line(), std::string("launched"));
+    const std::string status = daemon.status();
+    const std::size_t at = status.find("{\"pid\": " + std::to_string(low.pid()) + ",");
+    if (at != std::string::npos) CHECK(number_in(status.substr(at), "passed") <= 2);
+    CHECK_EQUAL(low.line(), std::string("done"));
 }
 
 // The words for which work waits on the GPU, as the manager of now has made them.
@@ -375,7 +422,8 @@ int main(int argc, char** argv) {
     Daemon daemon(argv[1]);
     std::remove((std::string(std::getenv("FAKECUDA_GPU")) + ".log").c_str());
     const std::string kernels = daemon.directory() + "/kernels";
-    std::ofstream(kernels) << "first 32 0 1000 10 10\nshort 32 0 20000 500 100\nlong 32 0 100000000 500 100\n"
+    std::ofstream(kernels) << "first 32 0 1000 10 10\nshort 32 0 20000 500 100\nbehind 32 0 1000 10 10\nlong "
+                              "32 0 100000000 500 100\n"
                               "endless 32 0 3600000000000 400 100\n";
     setenv("FAKECUDA_KERNELS", kernels.c_str(), 1);
     setenv("EXPLSCHED_KM_SOCKET", daemon.socket().c_str(), 1);
@@ -390,6 +438,7 @@ int main(int argc, char** argv) {
     CHECK(figures.deaths > 0);
     print_figures();
     who_never_rests_does_not_starve_others(daemon);
+    who_waits_for_the_launching_thread_is_not_held_up(daemon);
     kill(control, SIGKILL);
     waitpid(control, nullptr, 0);
 }

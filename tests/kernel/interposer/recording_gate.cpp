@@ -79,7 +79,10 @@ Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept {
     return boundary_for(stream);
 }
 
-Boundary tail(int, int stream) noexcept { return boundary_for(stream); }
+Boundary tail(int ordinal, int stream) noexcept {
+    write_line("tail %d %d\n", ordinal, stream);
+    return boundary_for(stream);
+}
 
 Signals signals(int) noexcept {
     // Only where a test asks for it: without memory to write to, all streams are uncounted.

@@ -158,6 +158,7 @@ void test_event_wait(CUfunction function, CUstream a) {
     DO(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     launch(function, 528, a);
     DO(cuEventRecord(event, a));
+    launch(function, 528, a);
     told_to_gate();
     DO(cuEventSynchronize(event));
     const std::string log = told_to_gate();

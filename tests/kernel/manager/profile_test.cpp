@@ -206,7 +206,7 @@ void what_is_forgotten_stays_so_until_it_runs_again() {
     store.add(sample(file[0].key.name_hash, 300), CoRun::kAlone);
     CHECK(store.size() == 2);
     for (const Profile& known : store.profiles())
-        CHECK(known.cost.gpu_ns == (same_key(known.key, file[0].key) ? 300 : 100));
+        CHECK(known.cost.gpu_ns == (hash_of(known.key) == hash_of(file[0].key) ? 300 : 100));
     std::filesystem::remove_all(pattern);
 }
 

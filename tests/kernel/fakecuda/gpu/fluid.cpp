@@ -65,7 +65,8 @@ void end_head(State& state, std::int32_t index, std::vector<EndedKernel>& ended)
     Stream& stream = state.streams[index];
     const Task& task = head(stream);
     if (task.event != kNone) state.events[task.event].ended_ns = state.now_ns;
-    if (task.memory.kind == MemoryAccess::Kind::kWrite) keep_write(stream, task.memory);
+    if (task.memory.kind == MemoryAccess::Kind::kWrite || task.memory.kind == MemoryAccess::Kind::kWrite32)
+        keep_write(stream, task.memory);
     if (!is_mark(task)) ended.push_back({state.processes[stream.process].pid, index, state.now_ns, task});
     ++stream.completed;
 }
@@ -153,6 +154,15 @@ bool is_over(const MemoryAccess& wait) {
     return (reinterpret_cast<const std::atomic<std::uint32_t>*>(wait.address)->load() & wait.value) != 0;
 }
 
+void carry_out(const MemoryAccess& write) {
+    if (write.kind == MemoryAccess::Kind::kWrite) {
+        reinterpret_cast<std::atomic<std::uint64_t>*>(write.address)->store(write.value);
+    } else {
+        reinterpret_cast<std::atomic<std::uint32_t>*>(write.address)
+            ->store(static_cast<std::uint32_t>(write.value));
+    }
+}
+
 }  // namespace
 
 bool serve_memory(State& state, std::int32_t process, std::vector<EndedKernel>& ended) {
@@ -168,7 +178,7 @@ bool serve_memory(State& state, std::int32_t process, std::vector<EndedKernel>& 
         }
         for (MemoryAccess& write : stream.written) {
             if (write.kind == MemoryAccess::Kind::kNone) continue;
-            reinterpret_cast<std::atomic<std::uint64_t>*>(write.address)->store(write.value);
+            carry_out(write);
             write = {};
         }
         for (std::uint64_t n = stream.completed; n < stream.submitted && !pending; ++n)

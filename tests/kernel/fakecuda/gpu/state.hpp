@@ -13,7 +13,7 @@
 
 namespace fakecuda::gpu {
 
-constexpr std::uint64_t kMagic = 0x75706765'6b616607;  // changes with the layout
+constexpr std::uint64_t kMagic = 0x75706765'6b616608;  // changes with the layout
 constexpr std::size_t kMaxProcesses = 64;
 constexpr std::size_t kMaxStreams = 256;
 constexpr std::size_t kMaxEvents = 16384;
@@ -39,7 +39,7 @@ struct Dependency {
 // own sees to it (see VirtualGpu::serve_memory). A wait ends when it has; a write ends at once, and
 // can be seen a little later.
 struct MemoryAccess {
-    enum class Kind : std::int32_t { kNone, kWrite, kWait } kind{Kind::kNone};
+    enum class Kind : std::int32_t { kNone, kWrite, kWrite32, kWait } kind{Kind::kNone};
     std::uint64_t address{0};
     std::uint64_t value{0};  // written; of a wait, the bits of which one must be set
 };
