@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from bisect import bisect_right
 from enum import StrEnum
 from math import isnan
 from pathlib import Path
@@ -105,3 +106,19 @@ def write_jobs_csv(outcome: TraceOutcome, path: Path) -> None:
             cells = ["" if name == "start_s" and not job.started else getattr(job, name) for name in names]
             jct_s = "" if job.ending is Ending.UNFINISHED else job.end_s - job.submit_s
             table.writerow((*cells, jct_s, job.start_s - job.submit_s if job.started else ""))
+
+
+def write_cluster_csv(outcome: TraceOutcome, path: Path) -> None:
+    """One line whenever the cluster changed: `Usage` field by field, then the free GPUs and the jobs that have left.
+
+    It holds until the next line, as the original's cluster.csv (Muri) does. Raises `OSError` if the file cannot be
+    written.
+    """
+    names = list(Usage.__struct_fields__)
+    ends_s = sorted(job.end_s for job in outcome.jobs if job.ending is not Ending.UNFINISHED)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        table = csv.writer(stream)
+        table.writerow((*names, "idle_gpus", "ended_jobs"))
+        for entry in outcome.usage:
+            cells = ["" if (value := getattr(entry, name)) is None else value for name in names]
+            table.writerow((*cells, outcome.cluster.gpus - entry.busy_gpus, bisect_right(ends_s, entry.time_s)))
