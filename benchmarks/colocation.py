@@ -24,8 +24,7 @@ import click
 
 from simulation.colocation.dilu import SHARE_PLACEMENTS
 from simulation.colocation.events import Action, InstanceTrace, generate, read_events
-from simulation.colocation.instance import GpuLoads
-from simulation.colocation.placement import ShareBounds
+from simulation.colocation.instance import GpuLoads, ShareBounds
 from simulation.colocation.simulator import Colocation, colocate
 
 _GPU_MIB = 40 * 1024

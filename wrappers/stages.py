@@ -48,7 +48,7 @@ class Counters(NamedTuple):
         waiting: waiting for a batch.
         rest: on a CPU neither that nor in a collective that blocks; on a GPU from the batch to the step, by its clock.
         rests: iterations of which `rest` is known.
-        cpu: CPU time outside of waiting for a batch, of some of the iterations on a CPU.
+        cpu: CPU time of the training thread outside of waiting for a batch, of some of the iterations on a CPU.
         cpus: how many these are.
         talking: in collectives that the training calls.
         ddp_talking, ddp_exposed: those of DistributedDataParallel, and what of it no computation hides.

@@ -44,10 +44,10 @@ class Case:
 
 
 CASES = (
-    Case("reads in the same process", 3000, 4.0, 512),
-    Case("reads in two workers", 2500, 16.0, 512, workers=2),
-    Case("two processes, one collective", 1200, 4.0, 512, processes=2),
-    Case("two processes, DistributedDataParallel", 1500, 4.0, 512, processes=2, is_ddp=True),
+    Case("reads in the same process", 1800, 4.0, 512),
+    Case("reads in two workers", 1500, 16.0, 512, workers=2),
+    Case("two processes, one collective", 700, 4.0, 512, processes=2),
+    Case("two processes, DistributedDataParallel", 1000, 4.0, 512, processes=2, is_ddp=True),
 )
 
 

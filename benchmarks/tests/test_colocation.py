@@ -3,8 +3,7 @@
 from benchmarks.colocation import bound
 from simulation.colocation.dilu import SHARE_PLACEMENTS
 from simulation.colocation.events import generate
-from simulation.colocation.instance import GpuLoads
-from simulation.colocation.placement import ShareBounds
+from simulation.colocation.instance import GpuLoads, ShareBounds
 from simulation.colocation.simulator import colocate
 
 

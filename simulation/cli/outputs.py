@@ -125,9 +125,24 @@ jobs_option = click.option(
 )
 
 
-def write_files(outcomes: Sequence[TraceOutcome], plot_path: Path | None, jobs_path: Path | None) -> None:
-    """Write the picture of these outcomes, and the jobs of the first one as CSV, if requested."""
+cluster_csv_option = click.option(
+    "--cluster-csv",
+    "series_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=output_file,
+    help="Write GPUs and jobs over time to this CSV file, a row for each change.",
+)
+
+
+def write_files(
+    outcomes: Sequence[TraceOutcome], plot_path: Path | None, jobs_path: Path | None, series_path: Path | None = None
+) -> None:
+    """Write the picture of these outcomes, and jobs and cluster of the first one as CSV, if requested."""
     try:
+        if series_path is not None:
+            from simulation.results.outcome import write_cluster_csv
+
+            write_cluster_csv(outcomes[0], series_path)
         if jobs_path is not None:
             from simulation.results.outcome import write_jobs_csv
 

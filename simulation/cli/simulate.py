@@ -14,7 +14,16 @@ from msgspec.structs import replace
 
 from explsched.cli import json_option
 from explsched.tables import room
-from simulation.cli.outputs import PolicyColumn, figure_lines, jobs_option, plot_option, ratio, table, write_files
+from simulation.cli.outputs import (
+    PolicyColumn,
+    cluster_csv_option,
+    figure_lines,
+    jobs_option,
+    plot_option,
+    ratio,
+    table,
+    write_files,
+)
 from simulation.cli.parallel import bars, run_all
 from simulation.cli.replay import (
     TraceReplay,
@@ -40,12 +49,14 @@ example:
 @click.option("--policy", required=True, help="Policy to simulate; `sexplsched policies` lists them.")
 @plot_option
 @jobs_option
+@cluster_csv_option
 @json_option
 def simulate(
     replay: TraceReplay,
     policy: str,
     plot_path: Path | None,
     jobs_path: Path | None,
+    series_path: Path | None,
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
     """Replay a trace of jobs under one policy.
@@ -58,7 +69,7 @@ def simulate(
         outcome = replay.under(policy, lambda ended, jobs: report(0, ended, jobs))
     metrics = measure(outcome)
     cpu_s = time.process_time()
-    write_files([outcome], plot_path, jobs_path)
+    write_files([outcome], plot_path, jobs_path, series_path)
     if as_json:
         figures = {"policy": policy, **as_dict(metrics), "events": outcome.events, "cpu_s": round(cpu_s, 3)}
         click.echo(json.dumps({**figures, **replay_json(replay, [policy])}, indent=1))

@@ -116,6 +116,22 @@ def write_jobs_csv(outcome: TraceOutcome, path: Path) -> None:
             table.writerow((*cells, jct_s, job.start_s - job.submit_s if job.started else ""))
 
 
+def write_cluster_csv(outcome: TraceOutcome, path: Path) -> None:
+    """One line whenever the cluster changed: `Usage` field by field, then the free GPUs and the jobs that have left.
+
+    It holds until the next line, as the original's cluster.csv (Muri) does. Raises `OSError` if the file cannot be
+    written.
+    """
+    names = list(Usage.__struct_fields__)
+    ends_s = sorted(job.end_s for job in outcome.jobs if job.ending is not Ending.UNFINISHED)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        table = csv.writer(stream)
+        table.writerow((*names, "idle_gpus", "ended_jobs"))
+        for entry in outcome.usage:
+            cells = ["" if (value := getattr(entry, name)) is None else value for name in names]
+            table.writerow((*cells, outcome.cluster.gpus - entry.busy_gpus, bisect_right(ends_s, entry.time_s)))
+
+
 _NO_RESULT = (Ending.TIME_LIMIT, Ending.FAILED)
 _ROUNDING = 1e-9  # relative: sums of times end a little beside what they should be
 

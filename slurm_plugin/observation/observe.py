@@ -156,7 +156,7 @@ def observe(
                     is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
                 )
             )
-    jobs = _with_stages_of_equals(jobs, ended.values())
+    jobs = _with_stages_of_equals(jobs, ended.values(), progress)
     if run_times is not None:
         jobs = run_times.with_estimates(jobs, now_s)
     sets = requirements.names_by_node()
@@ -195,21 +195,27 @@ def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tupl
     return tuple(name for name in partitions if name not in known)
 
 
-def _with_stages_of_equals(jobs: list[Job], ended: Iterable[SeenTraining]) -> list[Job]:
-    """Jobs whose iterations nobody has measured yet take those of a user's job of the same name and size.
+def _with_stages_of_equals(
+    jobs: list[Job], ended: Iterable[SeenTraining], progress: Mapping[int, JobProgress]
+) -> list[Job]:
+    """Jobs whose own iterations nobody has measured take what was measured of their user's jobs of that name and size.
 
     Muri (SIGCOMM 2022, section 5) measures a model once, too, and not each of its jobs.
     """
     known: dict[tuple[str, str, GpuRequest], StageProfile] = {}
     for job in (*(one.job for one in ended), *jobs):
-        if job.profile is not None:
+        measured = progress.get(job.job_id, _NO_PROGRESS).stages
+        if measured is not None:
             equals = job.user, job.name, job.request
-            known[equals] = min(known.get(equals, job.profile), job.profile)
-    return (
-        [job if job.profile else replace(job, profile=known.get((job.user, job.name, job.request))) for job in jobs]
-        if known
-        else jobs
-    )
+            known[equals] = min(known.get(equals, measured), measured)
+    if not known:
+        return jobs
+    return [
+        job
+        if progress.get(job.job_id, _NO_PROGRESS).stages is not None
+        else replace(job, profile=known.get((job.user, job.name, job.request), job.profile))
+        for job in jobs
+    ]
 
 
 def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:

@@ -98,9 +98,9 @@ PAIRS = (
     # An opportunistic job goes into the gaps of a guaranteed one, and not beside its like.
     (
         "antman",
-        ("--time=60", "explsched:class=opportunistic"),
+        ("--time=60", "explsched:job-class=opportunistic"),
         ("--time=60", COMPUTES),
-        ("--time=60", "explsched:class=opportunistic"),
+        ("--time=60", "explsched:job-class=opportunistic"),
     ),
 )
 
@@ -127,6 +127,8 @@ def test_a_newcomer_shares_with_the_partner_that_the_policy_chooses(
     there = {start(first, "--nodelist=n1"): "n1", start(second, "--nodelist=n2"): "n2"}
     until(lambda: all(jobs(parts)[job].state == "RUNNING" for job in there), "both run")
     with steered(parted, spool, policy) as log:
+        before = submit(parted, script="sleep 600")  # Slurm has just scheduled, and takes its time until it does again
+        until(lambda: jobs(parts)[before].state == "RUNNING", "Slurm schedules")
         job = start(newcomer)
         until(lambda: jobs(parts)[job].state == "RUNNING", "it runs")
         assert nodes(parts)[job] == ("n2",)

@@ -116,7 +116,15 @@ def test_a_simulation_can_end_early(trace: Path, tmp_path: Path) -> None:
         "--until",
         320,
     )
-    found = told(*words, "--plot", tmp_path / "a.png", "--jobs-csv", tmp_path / "jobs.csv")
+    found = told(
+        *words, "--plot", tmp_path / "a.png", "--jobs-csv", tmp_path / "jobs.csv", "--cluster-csv", tmp_path / "c.csv"
+    )
+    header, *rows = ((tmp_path / "c.csv").read_text()).splitlines()
+    assert header == "time_s,busy_gpus,idle_node_gpus,running_jobs,pending_jobs,idle_gpus,ended_jobs"
+    series = [tuple(map(float, row.split(","))) for row in rows]
+    assert all(busy + idle == 2 for _, busy, _, _, _, idle, _ in series)
+    assert [row[-1] for row in series] == sorted(row[-1] for row in series)
+    assert max(row[-1] for row in series) == 1
     assert (found["jobs"], found["completed"], found["avg_jct_s"], found["makespan_s"]) == (3, 1, 300, None)
     assert (tmp_path / "jobs.csv").read_text().count("unfinished") == 2
 

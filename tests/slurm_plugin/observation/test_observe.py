@@ -185,12 +185,13 @@ def test_what_a_job_tells_of_its_parameters_counts_before_its_comment(tmp_path: 
 def test_measured_stages_count_before_typed_ones_and_hold_for_equal_jobs(tmp_path: Path) -> None:
     (tmp_path / "5.jsonl").write_text(json.dumps({"time_s": 9500.0, "stages": "110/60/45/5"}) + "\n")
     jobs = (
-        record(5, name="train", state="RUNNING", comment="explsched:stages=9/9/9/9"),
+        record(5, name="train", state="RUNNING", comment="explsched:stages=9/9/9/9", uid=os.geteuid()),
         record(6, name="train"),
         record(7, name="another"),
         record(8, name="train", user="eve"),
-        record(9, name="train", comment="explsched:stages=8/7/1/0"),
+        record(9, name="another", comment="explsched:stages=8/7/1/0"),
+        record(10, name="train", comment="explsched:stages=8/7/1/0"),
     )
     profiles = {job.job_id: job.profile for job in seen(tmp_path, *jobs).snapshot.jobs}
-    measured = StageProfile(0.110, 0.060, 0.045, 0.005)
-    assert profiles == {5: measured, 6: measured, 7: None, 8: None, 9: StageProfile(0.008, 0.007, 0.001, 0.0)}
+    measured, typed = StageProfile(0.110, 0.060, 0.045, 0.005), StageProfile(0.008, 0.007, 0.001, 0.0)
+    assert profiles == {5: measured, 6: measured, 7: None, 8: None, 9: typed, 10: measured}
